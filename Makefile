@@ -1,0 +1,47 @@
+# Everything a contributor needs; `make` alone lists the targets.
+# Works on a bare Debian 12 that has Python 3.11 and make.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# The environment is made anew when the project's metadata, the checkout's place or the interpreter changes.
+INSTALLED := .venv/installed-$(shell { cat pyproject.toml; pwd; $(PYTHON) --version; } | sha256sum | cut -c 1-16)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv lint types format test test-all serve clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(INSTALLED) ## Make .venv with the package (editable) and the tools of the `dev` extra
+
+$(INSTALLED):
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || scripts/debian-packages python3-venv
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+lint: venv ## Check style and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: venv ## Check types (pyright, strict)
+	$(BIN)/pyright
+
+format: venv ## Repair style and formatting in place
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+test: lint types ## Lint, check types and run every test but the long ones
+	$(BIN)/pytest
+
+test-all: test ## Also build and run the container images and train with TRL
+	-scripts/debian-packages podman runc containernetworking-plugins iptables debootstrap
+	$(BIN)/pytest -m long
+
+serve: venv ## Serve the bundled environments on http://127.0.0.1:8080
+	$(BIN)/ors-server serve echo
+
+clean: ## Remove what the other targets made
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,92 @@
+"""ors-server: reinforcement-learning environments for language models over the Open Reward Standard, self-hosted.
+
+Authors subclass ``Environment`` and give it ``@tool`` methods; ``Server`` hosts the classes. Importing this package
+imports no web framework; that happens when ``Server`` is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ors_server.environment import Environment, Toolset, terminal, tool
+from ors_server.errors import DefinitionError, InfrastructureError, OrsError
+from ors_server.prompts import flatten_messages
+from ors_server.protocol import (
+    SUPPORTED_MESSAGE_BLOCK_TYPES,
+    Blocks,
+    CreateSession,
+    GroupCandidate,
+    GroupScore,
+    ImageBlock,
+    JSONObject,
+    JSONValue,
+    ListToolsOutput,
+    Message,
+    MessageBlocks,
+    ReasoningBlock,
+    Role,
+    RunToolError,
+    RunToolOutput,
+    RunToolSuccess,
+    Split,
+    TerminalToolSpec,
+    TextBlock,
+    ToolCall,
+    ToolCallBlock,
+    ToolOutput,
+    ToolResultBlock,
+    ToolSpec,
+)
+
+if TYPE_CHECKING:
+    from ors_server.server import Server
+    from ors_server.settings import Settings
+
+__all__ = [
+    "SUPPORTED_MESSAGE_BLOCK_TYPES",
+    "Blocks",
+    "CreateSession",
+    "DefinitionError",
+    "Environment",
+    "GroupCandidate",
+    "GroupScore",
+    "ImageBlock",
+    "InfrastructureError",
+    "JSONObject",
+    "JSONValue",
+    "ListToolsOutput",
+    "Message",
+    "MessageBlocks",
+    "OrsError",
+    "ReasoningBlock",
+    "Role",
+    "RunToolError",
+    "RunToolOutput",
+    "RunToolSuccess",
+    "Server",
+    "Settings",
+    "Split",
+    "TerminalToolSpec",
+    "TextBlock",
+    "ToolCall",
+    "ToolCallBlock",
+    "ToolOutput",
+    "ToolResultBlock",
+    "ToolSpec",
+    "Toolset",
+    "flatten_messages",
+    "terminal",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Server":
+        from ors_server.server import Server
+
+        return Server
+    if name == "Settings":
+        from ors_server.settings import Settings
+
+        return Settings
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

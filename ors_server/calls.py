@@ -1,0 +1,323 @@
+"""The ledger of tool calls: every call runs at most once, and its result can be fetched again, byte for byte.
+
+A call has an id bound to its session. A request either starts a call or attaches to one: by ``task_id``; by
+``Idempotency-Key``; or, without either, by being the same tool and input as a call whose connection was lost before
+the last byte of its result was written. Nothing else attaches, and a ``task_id`` never starts anything (protocol 0.1).
+
+Results are kept encoded. A delivered one stays a while, for a client that lost it after all; an undelivered one stays
+as long as its session, in memory first and then on disk. ``ResultStore`` bounds the memory of both, over all sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ors_server.errors import IdempotencyConflict
+from ors_server.execution import ThreadPool
+from ors_server.settings import Settings
+
+__all__ = ["Call", "CallLedger", "ResultExpired", "ResultStore"]
+
+#: What a finished call costs beside its result, in bytes, for the memory bounds.
+_OVERHEAD = 512
+
+
+class ResultExpired(Exception):
+    """The call ran, its result was delivered, and it has since been forgotten."""
+
+
+class Kept(Enum):
+    """Where a call's result is, for the accounts of the ``ResultStore``."""
+
+    NOWHERE = "nowhere"
+    DELIVERED = "delivered"
+    UNDELIVERED = "undelivered"
+    ON_DISK = "on disk"
+
+
+class Call:
+    """One tool call or group scoring."""
+
+    __slots__ = (
+        "_waiters",
+        "fingerprint",
+        "frames",
+        "input",
+        "kept",
+        "key",
+        "name",
+        "path",
+        "started",
+        "task",
+        "task_id",
+    )
+
+    def __init__(self, name: str, input: Any, key: str | None) -> None:
+        self.task_id = uuid.uuid4().hex
+        self.name = name
+        #: Kept while the call runs or its result is undelivered.
+        self.input = input
+        self.key = key
+        self.fingerprint: int | None = None
+        #: The encoded events after ``task_id``; None while the call runs, and when they are on disk.
+        self.frames: bytes | None = None
+        self.path: Path | None = None
+        self.kept = Kept.NOWHERE
+        self.started = time.monotonic()
+        self.task: asyncio.Task[None] | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a result."""
+        return self.frames is not None or self.path is not None
+
+    @property
+    def watched(self) -> bool:
+        """Whether a request waits for the result."""
+        return self._waiters is not None and any(not waiter.done() for waiter in self._waiters)
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait until there is a result, at most ``seconds``; look at ``done`` afterwards."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(waiter)
+        if seconds is None:
+            await waiter
+            return
+        timer = loop.call_later(seconds, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+
+    def finish(self, frames: bytes) -> None:
+        """Set the result; the first one stands."""
+        if self.done:
+            return
+        self.frames = frames
+        self.task = None
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
+            _wake(waiter)
+
+    @property
+    def size(self) -> int:
+        """Bytes this call's result holds in memory."""
+        return _OVERHEAD + (len(self.frames) if self.frames is not None else 0)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _fingerprint(name: str, input: Any) -> int:
+    return hash((name, json.dumps(input, sort_keys=True, default=repr)))
+
+
+class CallLedger:
+    """The calls of one session."""
+
+    __slots__ = ("_by_key", "_calls", "_lost", "_results", "_running")
+
+    def __init__(self, results: ResultStore) -> None:
+        self._results = results
+        self._calls: dict[str, Call] = {}
+        self._running: set[Call] = set()
+        self._by_key: dict[str, tuple[int, Call | None]] | None = None
+        self._lost: dict[int, Call] | None = None
+
+    def find(self, task_id: str) -> Call | None:
+        """The call of this id, if it is of this session and still known."""
+        return self._calls.get(task_id)
+
+    def start(self, name: str, input: Mapping[str, Any], key: str | None) -> tuple[Call, bool]:
+        """The call this request means, and whether it is new and has to be run.
+
+        Raises ``IdempotencyConflict`` for a key used for another call, ``ResultExpired`` for one whose result is gone.
+        """
+        fingerprint: int | None = None
+        if key is not None:
+            fingerprint = _fingerprint(name, input)
+            known = None if self._by_key is None else self._by_key.get(key)
+            if known is not None:
+                if known[0] != fingerprint:
+                    raise IdempotencyConflict(key)
+                if known[1] is None:
+                    raise ResultExpired()
+                return known[1], False
+        elif self._lost:
+            call = self._lost.pop(_fingerprint(name, input), None)
+            if call is not None:
+                return call, False
+        call = Call(name, input, key)
+        self._calls[call.task_id] = call
+        self._running.add(call)
+        if key is not None and fingerprint is not None:
+            if self._by_key is None:
+                self._by_key = {}
+            self._by_key[key] = (fingerprint, call)
+        return call, True
+
+    def running(self) -> list[Call]:
+        """The calls without a result."""
+        return list(self._running)
+
+    def finish(self, call: Call, frames: bytes) -> None:
+        """Record a call's result and wake who waits for it."""
+        watched = call.watched
+        call.finish(frames)
+        self._running.discard(call)
+        if not watched:
+            self._results.keep_undelivered(self, call)
+
+    def delivered(self, call: Call) -> None:
+        """The last byte of the result was written to a connection."""
+        call.input = None
+        self._results.keep_delivered(self, call)
+
+    def lost(self, call: Call) -> None:
+        """A connection that waited for the result was lost before its last byte was written."""
+        if call.kept is Kept.DELIVERED or call.key is not None:
+            return  # another connection has it, or the key will find it
+        if call.fingerprint is None:
+            call.fingerprint = _fingerprint(call.name, call.input)
+        if self._lost is None:
+            self._lost = {}
+        self._lost[call.fingerprint] = call
+        if call.done and call.kept is Kept.NOWHERE:
+            self._results.keep_undelivered(self, call)
+
+    def forget(self, call: Call) -> None:
+        """Drop a call; its key stays used."""
+        self._calls.pop(call.task_id, None)
+        if call.key is not None and self._by_key is not None:
+            known = self._by_key.get(call.key)
+            if known is not None:
+                self._by_key[call.key] = (known[0], None)
+
+    def close(self) -> None:
+        """The session has ended: drop every result."""
+        for call in self._calls.values():
+            self._results.drop(call)
+        self._calls.clear()
+        self._running.clear()
+        self._by_key = self._lost = None
+
+
+class ResultStore:
+    """Bounds the memory that results of all sessions take; moves undelivered ones to disk."""
+
+    def __init__(self, settings: Settings, pool: ThreadPool) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._delivered: deque[tuple[float, CallLedger, Call]] = deque()
+        self._delivered_bytes = 0
+        self._undelivered: deque[tuple[float, CallLedger, Call]] = deque()
+        self._undelivered_bytes = 0
+        self._folder: Path | None = None
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """Memory that results take, in bytes."""
+        return self._delivered_bytes + self._undelivered_bytes
+
+    def keep_delivered(self, ledger: CallLedger, call: Call) -> None:
+        """Keep a delivered result for a while. Dropping the oldest over the bound happens here, at once."""
+        if call.kept is Kept.DELIVERED:
+            return
+        self.drop(call)
+        if call.frames is None:
+            ledger.forget(call)  # it was on disk, and has now reached its client
+            return
+        call.kept = Kept.DELIVERED
+        self._delivered_bytes += call.size
+        self._delivered.append((time.monotonic() + self._settings.delivered_ttl, ledger, call))
+        if self._delivered_bytes > self._settings.delivered_memory:
+            self._evict_delivered(0.0)
+
+    def keep_undelivered(self, ledger: CallLedger, call: Call) -> None:
+        """Keep a result nobody has got yet."""
+        if call.kept is not Kept.NOWHERE:
+            return
+        call.kept = Kept.UNDELIVERED
+        self._undelivered_bytes += call.size
+        self._undelivered.append((time.monotonic() + self._settings.result_ttl, ledger, call))
+
+    def drop(self, call: Call) -> None:
+        """Take a result out of the accounts, and off the disk."""
+        if call.kept is Kept.DELIVERED:
+            self._delivered_bytes -= call.size
+        elif call.kept is Kept.UNDELIVERED:
+            self._undelivered_bytes -= call.size
+        elif call.kept is Kept.ON_DISK and call.path is not None:
+            with contextlib.suppress(OSError):
+                call.path.unlink()
+        call.kept = Kept.NOWHERE
+
+    async def frames(self, call: Call) -> bytes:
+        """A finished call's events, read back from disk where they are there."""
+        if call.frames is not None:
+            return call.frames
+        path = call.path
+        assert path is not None
+        return await self._pool.submit(path.read_bytes)
+
+    async def sweep(self) -> None:
+        """Forget delivered results that are old; move undelivered ones that are old or too many to disk."""
+        self._evict_delivered(time.monotonic())
+        while self._undelivered:
+            expires, ledger, call = self._undelivered[0]
+            stale = call.kept is not Kept.UNDELIVERED
+            full = self._undelivered_bytes > self._settings.result_memory
+            if not stale and not full and expires > time.monotonic():
+                return
+            self._undelivered.popleft()
+            if not stale:
+                await self._to_disk(ledger, call)
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _evict_delivered(self, now: float) -> None:
+        entries = self._delivered
+        while entries:
+            expires, ledger, call = entries[0]
+            if expires > now and self._delivered_bytes <= self._settings.delivered_memory:
+                return
+            entries.popleft()
+            if call.kept is Kept.DELIVERED:
+                self.drop(call)
+                ledger.forget(call)
+
+    async def _to_disk(self, ledger: CallLedger, call: Call) -> None:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="ors-results-"))
+        path = self._folder / call.task_id
+        frames = call.frames
+        assert frames is not None
+        await self._pool.submit(lambda: path.write_bytes(frames))
+        if call.kept is not Kept.UNDELIVERED:  # delivered or dropped while it was written
+            path.unlink(missing_ok=True)
+            return
+        self._undelivered_bytes -= call.size
+        call.kept = Kept.ON_DISK
+        call.path = path
+        call.frames = None

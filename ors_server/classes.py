@@ -1,0 +1,55 @@
+"""Which SDK a class was written for, and what its author overrode.
+
+The server hosts classes of ``ors_server``, ``openreward`` and ``ors-sdk`` alike, without importing either SDK: a class
+is told by the module its base comes from. An SDK's own default methods are never called, because their caches leak
+between subclasses (protocol 0.1); only what the author overrode counts.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+__all__ = ["Dialect", "dialect_of", "is_environment_class", "overrides"]
+
+
+class Dialect(Enum):
+    """The SDK whose habits a class relies on."""
+
+    OWN = "ors_server"
+    OPENREWARD = "openreward"
+    ORS = "ors-sdk"
+
+
+_BASES = {"ors_server": Dialect.OWN, "openreward": Dialect.OPENREWARD, "ors": Dialect.ORS}
+_BASE_NAMES = frozenset({"Environment", "Toolset"})
+
+
+def _sdk_of(base: type) -> Dialect | None:
+    if base.__name__ not in _BASE_NAMES:
+        return None
+    return _BASES.get(base.__module__.partition(".")[0])
+
+
+def dialect_of(cls: type) -> Dialect:
+    """The SDK of the class's base; our own for a class that only looks like an environment."""
+    for base in cls.__mro__:
+        dialect = _sdk_of(base)
+        if dialect is not None:
+            return dialect
+    return Dialect.OWN
+
+
+def is_environment_class(candidate: Any) -> bool:
+    """Whether this is a class an author derived from one of the three ``Environment`` bases."""
+    if not isinstance(candidate, type) or _sdk_of(candidate) is not None:
+        return False
+    return any(base.__name__ == "Environment" and _sdk_of(base) is not None for base in candidate.__mro__)
+
+
+def overrides(cls: type, name: str) -> bool:
+    """Whether the author defined ``name``, as opposed to an SDK's base class (or nobody)."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base is not object and _sdk_of(base) is None
+    return False

@@ -1,0 +1,81 @@
+"""The commands put together, and the one place where an error becomes a message and an exit code.
+
+Every error that a person can do something about is an ``OrsError``: it is printed as its cause and its remedy, without
+a traceback. Anything else is a fault of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ors_server.cli.deploy import deploy
+from ors_server.cli.init import INIT_EXAMPLES, init
+from ors_server.cli.serve import SERVE_EXAMPLES, serve
+from ors_server.cli.settings import SETTINGS_EXAMPLES, settings
+from ors_server.errors import OrsError, PortInUse
+
+__all__ = ["application", "run"]
+
+application = typer.Typer(
+    name="ors-server",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    # A traceback is for us to read; frames with boxes and locals (which may hold secrets) help nobody.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="[bold]A first environment[/bold]\n"
+    "  ors-server init my_env    writes the folder my_env with a working environment\n"
+    "  ors-server serve my_env   serves it on http://127.0.0.1:8080\n"
+    "  ors-server serve echo     serves an environment that comes along",
+)
+application.command("serve", no_args_is_help=True, epilog=SERVE_EXAMPLES)(serve)
+application.command("init", no_args_is_help=True, epilog=INIT_EXAMPLES)(init)
+application.add_typer(deploy, name="deploy")
+application.command("settings", epilog=SETTINGS_EXAMPLES)(settings)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        Console().print(f"ors-server {installed_version()}", highlight=False)
+        raise typer.Exit
+
+
+def installed_version() -> str:
+    """The version of the installed package."""
+    try:
+        return version("ors-server")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+@application.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Serve reinforcement-learning environments for language models over the Open Reward Standard."""
+
+
+def run() -> None:
+    """Run the command line of this process and end it."""
+    try:
+        application()
+    except OrsError as error:
+        report(error)
+        sys.exit(1 if isinstance(error, PortInUse) else 2)
+
+
+def report(error: OrsError) -> None:
+    """Print an error to standard error: its cause, and on the next line what to do."""
+    console = Console(stderr=True, highlight=False)
+    console.print(Text.assemble(("Error: ", "bold red"), error.cause.rstrip(".") + "."), soft_wrap=True)
+    if error.remedy:
+        console.print(Text(error.remedy), soft_wrap=True)

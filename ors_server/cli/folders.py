@@ -1,0 +1,83 @@
+"""Folders written for a person: from templates, without overwriting what is theirs.
+
+The templates are files in ``ors_server/templates``: valid Python, README and Dockerfile as they are, in which
+``TemplateEnvironment`` and ``template-environment`` stand for the class and the name. A file's name loses nothing but
+gains its dot (``gitignore`` becomes ``.gitignore``; with its dot it would apply to the templates themselves).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from ors_server.errors import OrsError
+
+__all__ = ["FolderError", "Names", "existing", "read_template", "write_folder"]
+
+_TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+_DOTTED = frozenset({"dockerignore", "gitattributes", "gitignore"})
+
+
+class FolderError(OrsError):
+    """A folder cannot be read or written as asked."""
+
+
+class Names:
+    """What the templates' two placeholders become."""
+
+    def __init__(self, name: str, class_name: str) -> None:
+        self.name = name
+        self.class_name = class_name
+
+    def fill(self, text: str) -> str:
+        """The text with the placeholders replaced."""
+        return text.replace("TemplateEnvironment", self.class_name).replace("template-environment", self.name)
+
+
+def read_template(folder: str, names: Names) -> dict[str, bytes]:
+    """The files of one template folder, by the name they get."""
+    return {
+        f".{file.name}" if file.name in _DOTTED else file.name: names.fill(file.read_text("utf-8")).encode()
+        for file in sorted((_TEMPLATES / folder).iterdir())
+        if file.is_file()
+    }
+
+
+def existing(folder: Path, names: Collection[str] | None = None) -> list[str]:
+    """What the folder holds already, a git repository aside; of ``names`` alone, where they are given."""
+    if not folder.exists():
+        return []
+    if names is None:
+        return sorted(entry.name for entry in folder.iterdir() if entry.name != ".git")
+    return sorted(name for name in names if (folder / name).exists())
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes | Path], *, force: bool) -> None:
+    """Write the files, given as their content or as a file to copy, into the folder, making it where it is missing.
+
+    Raises ``FolderError`` where the folder holds anything already, unless ``force``, and then overwrites only files of
+    the same names.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file", "Name a folder.")
+    if not force and (there := existing(folder)):
+        overwritten = existing(folder, files)
+        loss = f"it would overwrite {', '.join(overwritten)}" if overwritten else "it would overwrite none of them"
+        raise FolderError(
+            f"{folder} is not empty: it holds {_some(there)}", f"Name another folder, or add --force: {loss}."
+        )
+    try:
+        for name, content in files.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Path):
+                shutil.copy(content, file)
+            else:
+                file.write_bytes(content)
+    except OSError as error:
+        raise FolderError(f"{error.filename} cannot be written: {error.strerror}") from error
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

@@ -1,0 +1,73 @@
+"""``ors-server init``: a folder with a working environment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ors_server.cli.folders import FolderError, Names, existing, read_template, write_folder
+from ors_server.cli.wheel import wheel
+
+__all__ = ["INIT_EXAMPLES", "class_name_of", "init", "names_of"]
+
+_NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
+
+INIT_EXAMPLES = """[bold]Example[/bold]
+  ors-server init my_env && ors-server serve my_env
+
+The environment of the template is complete: play it, then replace it part by part."""
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; it is made where it is missing.")],
+    name: Annotated[str | None, typer.Option(help="The environment's name; the folder's own name by default.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
+) -> None:
+    """Write a folder with a working environment, its tests, a Dockerfile and a README."""
+    names = names_of(name or folder.resolve().name, given=name is not None)
+    files = {**read_template("shared", names), **read_template("environment", names)}
+    wheel_name, content = wheel()
+    files[wheel_name] = content
+    overwritten = existing(folder, files)
+    write_folder(folder, files, force=force)
+
+    console = Console(highlight=False)
+    console.print(f"Wrote the environment [bold]{names.name}[/bold] to {folder}:", soft_wrap=True)
+    for file in files:
+        note = " (overwritten)" if file in overwritten else ""
+        console.print(Text(f"  {file}{note}"), soft_wrap=True)
+    console.print("\nNext:", markup=False)
+    console.print(Text(f"  ors-server serve {folder}\n  pytest {folder}"), soft_wrap=True)
+
+
+def names_of(name: str, *, given: bool) -> Names:
+    """Check an environment's name and derive its class. Raises ``FolderError``."""
+    from ors_server.hosting import RESERVED_NAMES
+
+    rule = "A name is made of lower-case words of letters and digits, joined by - or _, as in my_env."
+    if not _NAME.fullmatch(name):
+        proposal = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+        proposal = proposal if _NAME.fullmatch(proposal) else "my_env"
+        way = f"--name {proposal}" if not given else f"for example {proposal}"
+        raise FolderError(f"{name!r} is no name for an environment", f"{rule} Try {way}.")
+    if name in RESERVED_NAMES:
+        raise FolderError(
+            f"No environment can be named {name!r}: the server answers that path itself", f"Try --name {name}_env."
+        )
+    return Names(name, class_name_of(name))
+
+
+def class_name_of(name: str) -> str:
+    """The class of an environment: ``my_env`` is ``MyEnv``, ``word-count`` is ``WordCountEnvironment``.
+
+    It always ends in Env or Environment, so that it is never a keyword or a name that the template imports.
+    """
+    words = re.split(r"[_-]", name)
+    if len(words) == 1 or words[-1] not in {"env", "environment"}:
+        words.append("environment")
+    return "".join(word.capitalize() for word in words)

@@ -1,0 +1,72 @@
+"""``ors-server serve``: environments on a port, until it is stopped."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from ors_server.cli.flags import with_settings
+from ors_server.errors import OrsError, TargetError
+from ors_server.settings import Settings
+from ors_server.targets import failed_in_authors_code, load_targets
+
+__all__ = ["SERVE_EXAMPLES", "serve"]
+
+SERVE_EXAMPLES = """[bold]Targets[/bold]
+  my_env/                the environments of my_env/environment.py
+  server.py              the environments of a file; server.py:MyEnv is one of them
+  package.module:MyEnv   a class of an importable module
+  echo                   an environment that comes with ors-server
+
+[bold]Examples[/bold]
+  ors-server serve my_env/ echo             two environments, the first is the default
+  ors-server serve echo --port 0            on a free port
+  ors-server serve my_env/ --host 0.0.0.0   for other machines: who reaches it may use it
+  ors-server serve my_env/ --alias owner/Name=my_env   found as owner/Name too
+  ORS_SESSION_TTL=3600 ors-server serve my_env/        a setting as a variable"""
+
+
+@with_settings
+def serve(
+    context: typer.Context,
+    targets: Annotated[
+        list[str], typer.Argument(metavar="TARGET", help="What to serve: the first is the default environment.")
+    ],
+    settings: Settings,
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=ENVIRONMENT", help="Another name for an environment; may be repeated."),
+    ] = None,
+) -> None:
+    """Serve environments over the Open Reward Standard, until Ctrl-C or SIGTERM."""
+    # Stopped by SIGTERM or by Ctrl-C, it has done its work: 0. uvicorn raises the signal again once it has shut down.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    aliases = dict(_parse_alias(text) for text in alias or [])
+    environments = load_targets(targets)
+    # The web framework is imported here and not above: --help and a wrong target need not wait for it.
+    from ors_server.cli.banner import print_banner
+    from ors_server.server import Server
+
+    try:
+        server = Server(environments, settings=settings, aliases=aliases)
+    except OrsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - building a server runs the authors' list_splits, name and list_tools
+        explained = failed_in_authors_code(error)
+        if explained is None:
+            raise
+        raise explained from error
+    server.serve(on_ready=partial(print_banner, server))
+
+
+def _parse_alias(text: str) -> tuple[str, str]:
+    name, separator, environment = text.partition("=")
+    if not (separator and name.strip() and environment.strip()):
+        raise TargetError(
+            f"--alias {text!r} is no alias", "Write it as NAME=ENVIRONMENT, for example owner/Name=my_env."
+        )
+    return name.strip(), environment.strip()

@@ -1,0 +1,118 @@
+"""Values to JSON bytes, without ever changing a value in silence or losing a result over one odd character.
+
+Compact JSON, UTF-8. What JSON cannot hold: lone surrogates become U+FFFD; an object that is no JSON, and a float that
+is not finite, become their ``repr`` (with a warning in the log); a reward that is not finite is an error, because null
+would be read as "no reward" (protocol 0.1).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_json
+
+__all__ = ["NonFiniteReward", "encode", "encode_tool_error", "encode_tool_output"]
+
+logger = logging.getLogger("ors_server.encoding")
+
+_ENCODING_ERRORS = (PydanticSerializationError, ValueError, TypeError, RecursionError)
+
+
+class NonFiniteReward(ValueError):
+    """A tool returned NaN or an infinite reward; the message names the tool."""
+
+    def __init__(self, tool: str, reward: float) -> None:
+        super().__init__(f"Tool {tool!r} returned the reward {reward}; a reward must be a finite number or None")
+
+
+def encode(value: Any) -> bytes:
+    """JSON bytes of models, lists, mappings and plain values."""
+    if not _has_non_finite(value):
+        try:
+            return to_json(value)
+        except _ENCODING_ERRORS:
+            pass
+    return to_json(_scrub(value, "value"))
+
+
+def encode_tool_output(tool: str, output: Any) -> bytes:
+    """JSON bytes of a successful ``RunToolOutput``; ``output`` is a ``ToolOutput`` of either SDK or ours.
+
+    Raises ``NonFiniteReward``.
+    """
+    reward = output.reward
+    if reward is not None and not math.isfinite(reward):
+        raise NonFiniteReward(tool, reward)
+    metadata = output.metadata
+    if metadata is None or not _has_non_finite(metadata):
+        try:
+            body: bytes = output.__pydantic_serializer__.to_json(output, warnings=False)
+            return b'{"ok":true,"output":' + body + b"}"
+        except _ENCODING_ERRORS:
+            pass
+    plain = {
+        "blocks": _scrub(list(output.blocks), f"{tool}.blocks"),
+        "metadata": None if metadata is None else _scrub(metadata, f"{tool}.metadata"),
+        "reward": None if reward is None else float(reward),
+        "finished": bool(output.finished),
+    }
+    return b'{"ok":true,"output":' + to_json(plain) + b"}"
+
+
+def encode_tool_error(error: str, reason: str) -> bytes:
+    """JSON bytes of a failed ``RunToolOutput``."""
+    return encode({"ok": False, "error": error, "reason": reason})
+
+
+def _has_non_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(_has_non_finite(item) for item in cast("Mapping[Any, Any]", value).values())
+    if isinstance(value, (list, tuple)):
+        return any(_has_non_finite(item) for item in cast("list[Any]", value))
+    return False
+
+
+def _scrub(value: Any, path: str, depth: int = 0) -> Any:
+    """A copy of ``value`` that JSON can hold."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        # Through UTF-16, halves that belong together join and only the lone ones are replaced.
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _as_repr(value, path)
+    if depth < 100:
+        if isinstance(value, BaseModel):
+            fields = type(value).model_fields
+            return {name: _scrub(getattr(value, name), f"{path}.{name}", depth + 1) for name in fields}
+        if isinstance(value, Mapping):
+            items = cast("Mapping[Any, Any]", value).items()
+            return {_scrub(str(key), path): _scrub(item, f"{path}.{key}", depth + 1) for key, item in items}
+        if isinstance(value, (list, tuple)):
+            return [_scrub(item, f"{path}[]", depth + 1) for item in cast("list[Any]", value)]
+        try:
+            return _scrub(_from_json(to_json(value)), path, depth + 1)
+        except _ENCODING_ERRORS:
+            pass
+    return _as_repr(value, path)
+
+
+def _from_json(data: bytes) -> Any:
+    from pydantic_core import from_json
+
+    return from_json(data)
+
+
+def _as_repr(value: Any, path: str) -> str:
+    logger.warning("not JSON, sent as its repr", extra={"path": path, "type": type(value).__name__})
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - an author's __repr__ may raise anything; the result must still reach the client
+        text = f"<{type(value).__name__}>"
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

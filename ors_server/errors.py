@@ -1,0 +1,281 @@
+"""Every error of ors-server, in one tree.
+
+    OrsError
+    ├── DefinitionError (ValueError)       an environment class the server refuses to host
+    │   └── NoEnvironments                 a server without environments
+    ├── TargetError                        a command-line target that does not load
+    ├── PortInUse (OSError)                the address to listen on is taken
+    ├── RequestError                       the client has to change something: 4xx
+    │   ├── MissingSession           400   no X-Session-ID header
+    │   ├── InvalidSplit             400
+    │   ├── InvalidIndex             400
+    │   ├── InvalidIndexRange        400
+    │   ├── InvalidTask              400   a signed task that does not verify, or an unsigned one where none is accepted
+    │   ├── TasksNotListable         400   an environment that only has tasks by index
+    │   ├── InvalidSecrets           400
+    │   ├── InvalidToolset           400
+    │   ├── SessionExists            400
+    │   ├── UnknownEnvironment       404
+    │   ├── UnknownSession           404
+    │   ├── ScoringUnsupported       404
+    │   ├── EnvironmentConflict      409   the session belongs to another environment
+    │   ├── IdempotencyConflict      409   an Idempotency-Key used for another call
+    │   ├── SessionGone              410   deleted, expired or lost
+    │   ├── BodyTooLarge             413
+    │   └── InvalidBody              422   the body is no JSON or does not fit its model
+    ├── EnvironmentFailed            500   the author's code raised
+    ├── SessionStarting              503   set-up is still running; retry
+    └── InfrastructureError          503   the machine failed, not the agent: never a reward
+
+A client gets ``{"detail": …}`` with the status; ``detail`` is the cause and, where there is one, the remedy.
+Inside an event stream the same text is the data of an ``error`` event. The detail texts that real clients compare
+(protocol: "Invalid split", "Active environment not found", …) begin with exactly those words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+__all__ = [
+    "BodyTooLarge",
+    "DefinitionError",
+    "EnvironmentConflict",
+    "EnvironmentFailed",
+    "IdempotencyConflict",
+    "InfrastructureError",
+    "InvalidBody",
+    "InvalidIndex",
+    "InvalidIndexRange",
+    "InvalidSecrets",
+    "InvalidSplit",
+    "InvalidTask",
+    "InvalidToolset",
+    "MissingSession",
+    "NoEnvironments",
+    "OrsError",
+    "PortInUse",
+    "RequestError",
+    "ScoringUnsupported",
+    "SessionExists",
+    "SessionGone",
+    "SessionStarting",
+    "TargetError",
+    "TasksNotListable",
+    "UnknownEnvironment",
+    "UnknownSession",
+]
+
+
+class OrsError(Exception):
+    """The root: what went wrong (``cause``) and what to do about it (``remedy``, may be empty)."""
+
+    status: ClassVar[int] = 500
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        self.cause = cause
+        self.remedy = remedy
+        super().__init__(cause if not remedy else f"{cause.rstrip('.')}. {remedy}")
+
+    @property
+    def detail(self) -> Any:
+        """The ``detail`` of the JSON error body."""
+        return str(self)
+
+    @property
+    def headers(self) -> Sequence[tuple[str, str]]:
+        """Response headers this error needs."""
+        return ()
+
+
+class DefinitionError(OrsError, ValueError):
+    """An environment class cannot be hosted as it is written; raised when the server is built, never later."""
+
+
+class NoEnvironments(DefinitionError):
+    """A server was asked for without a single environment."""
+
+
+class TargetError(OrsError):
+    """A target named on the command line does not load."""
+
+
+class PortInUse(OrsError, OSError):
+    """Another process listens on the address already."""
+
+
+class RequestError(OrsError):
+    """The request cannot be served as it stands; sending it again unchanged will not help."""
+
+    status = 400
+
+
+class MissingSession(RequestError):
+    """A session request came without its ``X-Session-ID`` header."""
+
+    def __init__(self) -> None:
+        super().__init__("X-Session-ID header is required")
+
+
+class InvalidSplit(RequestError):
+    """The environment has no split of this name."""
+
+    def __init__(self, split: str, known: Sequence[str]) -> None:
+        super().__init__("Invalid split", f"{split!r} is none of {', '.join(known)}")
+
+
+class InvalidIndex(RequestError):
+    """A task index outside the split."""
+
+    def __init__(self, index: int, split: str, count: int | None = None) -> None:
+        size = "" if count is None else f", which has {count} tasks"
+        super().__init__("Invalid index", f"{index} is outside split {split!r}{size}")
+
+
+class InvalidIndexRange(RequestError):
+    """A range of task indices that the environment cannot serve."""
+
+    def __init__(self, split: str) -> None:
+        super().__init__("Invalid index range", f"the environment has no such tasks in split {split!r}")
+
+
+class InvalidTask(RequestError):
+    """A task sent by the client that this server did not give out."""
+
+
+class TasksNotListable(RequestError):
+    """The environment raised NotImplementedError from ``list_tasks``: it has tasks by index only."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "list_tasks is not supported for this environment. Use the index-based API (num_tasks + get_task) instead."
+        )
+
+
+class InvalidSecrets(RequestError):
+    """The ``X-Secrets`` header or the body's ``secrets`` cannot be read. Never quotes what it could not read."""
+
+
+class InvalidToolset(RequestError):
+    """``/create`` asked for a session toolset."""
+
+
+class SessionExists(RequestError):
+    """``/create`` with an id in use, and another task than the first time."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Session already exists",
+            "It was created with another task or other secrets; open a new session with a new id",
+        )
+
+
+class UnknownEnvironment(RequestError):
+    """No environment of this name is hosted here."""
+
+    status = 404
+
+    def __init__(self, name: str, known: Sequence[str], reason: str = "") -> None:
+        remedy = reason or f"This server hosts: {', '.join(known)}"
+        super().__init__(f"unknown environment {name!r}", remedy)
+
+
+class UnknownSession(RequestError):
+    """A session id that was never created here."""
+
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("Active environment not found")
+
+
+class ScoringUnsupported(RequestError):
+    """``/score_group`` on an environment that does not implement it."""
+
+    status = 404
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Environment {name!r} does not implement score_group")
+
+
+class EnvironmentConflict(RequestError):
+    """The path names another environment than the one the session was created with."""
+
+    status = 409
+
+    def __init__(self, named: str, own: str) -> None:
+        super().__init__(
+            f"This session belongs to environment {own!r}, not {named!r}",
+            f"Use /{own}/… or the bare path, or create the session with env_name {named!r}",
+        )
+
+
+class IdempotencyConflict(RequestError):
+    """The same ``Idempotency-Key`` came with another tool or other input."""
+
+    status = 409
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"Idempotency-Key {key!r} was used for another call of this session", "Use a new key for each call"
+        )
+
+
+class SessionGone(RequestError):
+    """The session existed and has ended; its id is remembered so that this can be said."""
+
+    status = 410
+
+
+class BodyTooLarge(RequestError):
+    """The request body is over the limit (bytes)."""
+
+    status = 413
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The request body is larger than {limit} bytes", "Raise ORS_MAX_BODY on the server")
+
+
+class InvalidBody(RequestError):
+    """The body is no JSON or does not fit its model; ``detail`` is the list of errors in FastAPI's form."""
+
+    status = 422
+
+    def __init__(self, errors: list[dict[str, Any]]) -> None:
+        super().__init__("The request body is not valid")
+        self.errors = errors
+
+    @property
+    def detail(self) -> Any:
+        return self.errors
+
+
+class EnvironmentFailed(OrsError):
+    """The author's code raised, outside a tool call; ``cause`` is what the client may see of it."""
+
+
+class SessionStarting(OrsError):
+    """Set-up is not done yet. Real clients wait this out (``X-Backend-State: starting``)."""
+
+    status = 503
+
+    def __init__(self, cause: str = "Environment still starting.") -> None:
+        super().__init__(cause)
+
+    @property
+    def headers(self) -> Sequence[tuple[str, str]]:
+        return (("X-Backend-State", "starting"), ("Retry-After", "2"))
+
+
+class InfrastructureError(OrsError):
+    """The machine failed, not the agent: a sandbox that did not start, a full disk, a grader that could not run.
+
+    Environment authors raise it; the server never turns it into a reward. On the wire it is an ``error`` event
+    ``InfrastructureError: <cause>. <remedy>``, and every later request of the session gets 410 (protocol 0.1).
+    """
+
+    status = 503
+
+    @property
+    def detail(self) -> Any:
+        return f"InfrastructureError: {self}"

@@ -1,0 +1,143 @@
+"""One HTTP request and its response, without a web framework in between.
+
+The routes that trainers hit all the time read their request and write their response through this, straight on ASGI:
+a framework's dependency solving costs more than the whole call (``docs/performance.md`` has figures). Everything else
+goes through FastAPI.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ors_server.encoding import encode
+from ors_server.errors import BodyTooLarge, InvalidBody, MissingSession, OrsError
+
+__all__ = ["CONNECTION", "ClientDisconnected", "Exchange", "body_errors"]
+
+Model = TypeVar("Model", bound=BaseModel)
+Header = tuple[bytes, bytes]
+
+#: Key in an ASGI scope under which our HTTP protocol class puts the connection's state (``.disconnected``).
+CONNECTION = "ors_server.connection"
+
+_JSON: Header = (b"content-type", b"application/json")
+_EVENTS: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"connection", b"keep-alive"),
+    (b"x-accel-buffering", b"no"),
+)
+#: A response longer than this is handed over before its end is announced, so that its loss on the way is noticed.
+_LARGE = 64 * 1024
+
+
+class ClientDisconnected(Exception):
+    """The client went away before its request was complete; there is nobody to answer."""
+
+
+class Exchange:
+    """A request to read and a response to write."""
+
+    __slots__ = ("_headers", "environment", "receive", "scope", "send")
+
+    def __init__(self, scope: Any, receive: Any, send: Any, environment: str | None) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        #: The path's environment segment; None for a bare path.
+        self.environment = environment
+        self._headers: list[Header] = scope["headers"]
+
+    # --- the request -------------------------------------------------------------------------
+
+    def header(self, name: bytes) -> str | None:
+        """A header's value; ``name`` in lower case."""
+        for key, value in self._headers:
+            if key == name:
+                return value.decode("latin-1")
+        return None
+
+    def session_id(self) -> str:
+        """The ``X-Session-ID``. Raises ``MissingSession``."""
+        sid = self.header(b"x-session-id")
+        sid = "" if sid is None else sid.strip()
+        if not sid:
+            raise MissingSession()
+        return sid
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body. Raises ``BodyTooLarge``, ``ClientDisconnected``."""
+        message = await self.receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnected()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body", False):
+            if len(body) > limit:
+                raise BodyTooLarge(limit)
+            return body
+        parts = [body]
+        size = len(body)
+        while True:
+            if size > limit:
+                raise BodyTooLarge(limit)
+            message = await self.receive()
+            if message["type"] != "http.request":
+                raise ClientDisconnected()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if not message.get("more_body", False):
+                if size > limit:
+                    raise BodyTooLarge(limit)
+                return b"".join(parts)
+
+    async def model(self, model: type[Model], limit: int) -> Model:
+        """The body as a model. Raises ``InvalidBody`` besides what ``body`` raises."""
+        body = await self.body(limit)
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            raise InvalidBody(body_errors(error)) from None
+
+    # --- the response ------------------------------------------------------------------------
+
+    @property
+    def disconnected(self) -> bool:
+        """Whether the connection is known to be lost, so that nothing written reaches the client."""
+        connection = self.scope.get(CONNECTION)
+        return connection is not None and connection.disconnected
+
+    async def json(self, data: bytes, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> None:
+        """Answer with JSON bytes."""
+        head: list[Header] = [_JSON, (b"content-length", b"%d" % len(data))]
+        head.extend((name.lower().encode(), value.encode("latin-1")) for name, value in headers)
+        await self.send({"type": "http.response.start", "status": status, "headers": head})
+        await self.send({"type": "http.response.body", "body": data})
+
+    async def events(self, frames: bytes) -> None:
+        """Answer with a complete event stream, in one response."""
+        head = [*_EVENTS, (b"content-length", b"%d" % len(frames))]
+        await self.send({"type": "http.response.start", "status": 200, "headers": head})
+        if len(frames) > _LARGE:
+            await self.send({"type": "http.response.body", "body": frames, "more_body": True})
+            await self.send({"type": "http.response.body", "body": b""})
+        else:
+            await self.send({"type": "http.response.body", "body": frames})
+
+    async def error(self, error: OrsError) -> None:
+        """Answer with an error."""
+        await self.json(encode({"detail": error.detail}), error.status, error.headers)
+
+
+def body_errors(error: ValidationError) -> list[dict[str, Any]]:
+    """A validation error in the form FastAPI gives it, without the input, which may hold secrets or answers."""
+    problems: list[dict[str, Any]] = []
+    for problem in error.errors(include_url=False, include_input=False):
+        entry: dict[str, Any] = {"type": problem["type"], "loc": ["body", *problem["loc"]], "msg": problem["msg"]}
+        if "ctx" in problem:
+            entry["ctx"] = json.loads(json.dumps(problem["ctx"], default=str))
+        problems.append(entry)
+    return problems

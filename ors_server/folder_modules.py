@@ -1,0 +1,177 @@
+"""The modules of an environment folder, kept apart from those of every other folder.
+
+Two folders may each have an ``environment.py`` and a ``helpers.py``. Each folder is therefore a package of its own that
+exists in this process alone (``ors_environment_<folder>``), and its modules run with an ``__import__`` that looks in
+their own folder first: ``import helpers`` finds the ``helpers.py`` beside the file that says so, at the top of a module
+as well as inside a tool that runs an hour later. Nothing is renamed in the author's files, and ``sys.path`` stays as it
+is, so a data folder called ``trl`` does not make another library believe that TRL is installed.
+
+Invariants: a module is loaded once; a name of the standard library always means the standard library; every other name
+means the folder's own module where there is one.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["FolderPackage", "folder_package"]
+
+_PREFIX = "ors_environment_"
+
+
+class FolderPackage:
+    """One folder whose modules see each other first; made by ``folder_package``."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
+        self.name = name
+        #: What the folder's modules have for ``builtins``: the same, but for imports.
+        self.builtins = {**vars(builtins), "__import__": self._import}
+        self._owned: dict[str, bool] = {}
+
+    def load(self, module: str) -> ModuleType:
+        """Import ``<module>.py`` of the folder. Raises whatever the author's code raises."""
+        return importlib.import_module(f"{self.name}.{module}")
+
+    def owns(self, name: str) -> bool:
+        """Whether ``import <name>`` in this folder means a module of the folder."""
+        owned = self._owned.get(name)
+        if owned is None:
+            owned = self._owned[name] = self._find(name)
+        return owned
+
+    def _find(self, name: str) -> bool:
+        if name in sys.stdlib_module_names:
+            return False
+        spec = PathFinder.find_spec(name, [str(self.folder)])
+        if spec is None:
+            return False
+        # A folder without __init__.py is a package only where no installed package has its name: Python's own rule.
+        return spec.loader is not None or not _installed(name)
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        top = name.partition(".")[0]
+        if level or not self.owns(top):
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        module = builtins.__import__(f"{self.name}.{name}", globals, locals, fromlist or (), 0)
+        # `import a.b` binds `a`, `from a.b import c` takes c out of `a.b`: the same two cases as in the builtin.
+        return module if fromlist else sys.modules[f"{self.name}.{top}"]
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, package: FolderPackage) -> None:
+        super().__init__(fullname, path)
+        self._package = package
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__builtins__"] = self._package.builtins
+        super().exec_module(module)
+
+
+class _PackageFinder:
+    """Finds ``ors_environment_<folder>`` and the modules in it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package = _packages_by_name.get(fullname.partition(".")[0])
+        if package is None:
+            return None
+        if fullname == package.name:
+            return _package_spec(package)
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(fullname, spec.loader.path, package)
+        return spec
+
+
+class _PlainNameFinder:
+    """Serves ``importlib.import_module("helpers")``, which does not say who asks: the last resort of all finders."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        top = fullname.partition(".")[0]
+        owners = [package for package in _packages_by_name.values() if package.owns(top)]
+        if not owners:
+            return None
+        if len(owners) > 1:
+            folders = " and ".join(str(package.folder) for package in owners)
+            raise ImportError(
+                f"{top!r} is in {folders}, and import_module does not say which is meant; use an import statement",
+                name=fullname,
+            )
+        alias = f"{owners[0].name}.{fullname}"
+        return None if importlib.util.find_spec(alias) is None else ModuleSpec(fullname, _AliasLoader(alias))
+
+
+class _AliasLoader(Loader):
+    """Puts a module that is loaded under its package's name in ``sys.modules`` under its plain name too."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self._alias)
+
+
+_packages: dict[Path, FolderPackage] = {}
+_packages_by_name: dict[str, FolderPackage] = {}
+
+
+def folder_package(folder: Path) -> FolderPackage:
+    """The package of a folder, the same for each call with the same folder."""
+    folder = folder.resolve()
+    package = _packages.get(folder)
+    if package is None:
+        if not _packages:
+            sys.meta_path.insert(0, _PackageFinder())
+            sys.meta_path.append(_PlainNameFinder())
+        base = name = _PREFIX + (re.sub(r"\W", "_", folder.name) or "root")
+        number = 1
+        while name in _packages_by_name:
+            number += 1
+            name = f"{base}_{number}"
+        package = _packages[folder] = _packages_by_name[name] = FolderPackage(folder, name)
+    return package
+
+
+def _package_spec(package: FolderPackage) -> ModuleSpec | None:
+    init = package.folder / "__init__.py"
+    if init.is_file():
+        return importlib.util.spec_from_file_location(
+            package.name,
+            init,
+            loader=_Loader(package.name, str(init), package),
+            submodule_search_locations=[str(package.folder)],
+        )
+    spec = ModuleSpec(package.name, None, is_package=True)
+    spec.submodule_search_locations = [str(package.folder)]
+    return spec
+
+
+def _installed(name: str) -> bool:
+    try:
+        spec = PathFinder.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.loader is not None

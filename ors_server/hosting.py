@@ -1,0 +1,227 @@
+"""An environment class made ready to be served.
+
+Everything the server needs to know of a class is found out here, once, before the first request: its name, tools,
+splits, which methods the author overrode, and the answers that never change, already encoded. A class of any of the
+three SDKs ends up as the same ``HostedEnvironment``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from ors_server.classes import Dialect, dialect_of, overrides
+from ors_server.encoding import encode
+from ors_server.errors import DefinitionError, NoEnvironments, UnknownEnvironment
+from ors_server.execution import Execution, LoopExecution, PoolExecution, SessionThreadExecution, ThreadPool
+from ors_server.protocol import Split
+from ors_server.settings import Settings
+from ors_server.tasks import TaskSource, normalise_splits
+from ors_server.tools import ToolTable, compile_tools
+
+__all__ = ["Catalogue", "HostedEnvironment"]
+
+logger = logging.getLogger("ors_server.hosting")
+
+#: First path segments that the server answers itself; an environment of such a name could not be reached.
+RESERVED_NAMES = frozenset(
+    [
+        "call",
+        "create",
+        "create_session",
+        "delete",
+        "delete_session",
+        "docs",
+        "get_task",
+        "get_task_range",
+        "health",
+        "list_environments",
+        "messages",
+        "num_tasks",
+        "openapi.json",
+        "ping",
+        "prompt",
+        "redoc",
+        "score_group",
+        "splits",
+        "task",
+        "task_range",
+        "task_tools",
+        "tasks",
+        "tools",
+        "v1",
+        "version",
+    ]
+)
+
+
+class HostedEnvironment:
+    """One environment class and everything about it that does not change while it is served."""
+
+    def __init__(self, cls: type, settings: Settings, tools_pool: ThreadPool, lifecycle_pool: ThreadPool) -> None:
+        self.cls = cls
+        self.dialect = dialect_of(cls)
+        self.name = _name_of(cls)
+        self.aliases: list[str] = [str(alias) for alias in cast("Sequence[str]", getattr(cls, "aliases", ()) or ())]
+        self.tools: ToolTable = compile_tools(cls)
+        if not self.tools.tools and self.tools.own_listing is None:
+            raise DefinitionError(
+                f"Environment {cls.__name__} has no tools",
+                "Add a method `@tool def name(self, params: YourModel) -> ToolOutput`.",
+            )
+        for problem in self.tools.dropped:
+            logger.warning("tool left out", extra={"environment": self.name, "reason": problem})
+        self._settings = settings
+        self._tools_pool = tools_pool
+        self._lifecycle_pool = lifecycle_pool
+        self._shared_lifecycle: Execution = PoolExecution(lifecycle_pool)
+        self.has_prompt = overrides(cls, "get_prompt")
+        self.has_messages = overrides(cls, "get_messages")
+        if not (self.has_prompt or self.has_messages):
+            raise DefinitionError(
+                f"Environment {cls.__name__} implements neither get_prompt nor get_messages",
+                "Implement get_prompt: it returns a list of TextBlock.",
+            )
+        if not (overrides(cls, "list_tasks") or (overrides(cls, "num_tasks") and overrides(cls, "get_task"))):
+            raise DefinitionError(
+                f"Environment {cls.__name__} has no tasks", "Implement list_tasks, or both num_tasks and get_task."
+            )
+        self.has_constructor = overrides(cls, "__init__")
+        self.has_setup = overrides(cls, "setup")
+        self.has_teardown = overrides(cls, "teardown")
+        self.has_task_tools = overrides(cls, "list_task_tools")
+        self.splits: list[Split] = normalise_splits(cls, _call_at_start(cast(Any, cls).list_splits))
+        self.tasks = TaskSource(
+            cls, self.splits, self._shared_lifecycle, trust_client_tasks=settings.trust_client_tasks
+        )
+        self.tools_json = encode(self.tools.listing())
+        self.session_tools = self.tools.listing(session=True)
+        self.session_tools_json = encode(self.session_tools)
+        self.splits_json = encode(self.splits)
+
+    def executions(self) -> tuple[Execution, Execution]:
+        """Where a new session's code runs: its constructor, set-up, prompt and teardown; and its tools."""
+        if self.dialect is not Dialect.ORS:
+            return self._shared_lifecycle, PoolExecution(self._tools_pool)
+        own: Execution = LoopExecution() if self._settings.sync_on_loop else SessionThreadExecution()
+        return own, own
+
+
+class Catalogue:
+    """The hosted environments and the names they are found under; the first is the default.
+
+    Names are compared in lower case. Order for a request: the path's segment, the body's ``env_name``,
+    ``X-Deployment`` whole and then its last segment, the default (protocol 0.1).
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[HostedEnvironment],
+        aliases: Mapping[str, str] | None = None,
+        unavailable: Mapping[str, str] | None = None,
+    ) -> None:
+        if not environments:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in (unavailable or {}).items())
+            raise NoEnvironments(
+                "A server needs at least one environment", reasons or "Name one, for example: Server([MyEnvironment])."
+            )
+        self.environments = list(environments)
+        self.default = self.environments[0]
+        self.unavailable = {name.lower(): reason for name, reason in (unavailable or {}).items()}
+        self._by_name: dict[str, HostedEnvironment] = {}
+        for hosted in self.environments:
+            if hosted.name in self._by_name:
+                raise DefinitionError(
+                    f"Two environments are named {hosted.name!r}",
+                    "Give one of them another name: override the classmethod name().",
+                )
+            self._by_name[hosted.name] = hosted
+        for hosted in self.environments:
+            for alias in hosted.aliases:
+                self._add_alias(alias, hosted)
+        for alias, name in (aliases or {}).items():
+            target = self._by_name.get(name.lower())
+            if target is None:
+                raise DefinitionError(f"Alias {alias!r} names the unknown environment {name!r}", self._hosted())
+            self._add_alias(alias, target)
+            target.aliases.append(alias)
+
+    @property
+    def names(self) -> list[str]:
+        """The environments' names, the default first."""
+        return [hosted.name for hosted in self.environments]
+
+    def by_path(self, segment: str) -> HostedEnvironment:
+        """The environment a path segment or a body's ``env_name`` names. Raises ``UnknownEnvironment``."""
+        hosted = self._by_name.get(segment) or self._by_name.get(segment.lower())
+        if hosted is None:
+            raise UnknownEnvironment(segment, self.names, self.unavailable.get(segment.lower(), ""))
+        return hosted
+
+    def by_deployment(self, deployment: str | None) -> HostedEnvironment | None:
+        """The environment ``X-Deployment`` names; None where it names none and the default is meant.
+
+        Raises ``UnknownEnvironment`` where several are hosted and it names none of them.
+        """
+        if not deployment:
+            return None
+        name = deployment.strip().lower()
+        hosted = self._by_name.get(name) or self._by_name.get(name.rpartition("/")[2])
+        if hosted is not None:
+            return hosted
+        if len(self.environments) == 1 and name not in self.unavailable:
+            return self.default
+        if name == "env":  # what TRL sends when it was given no name
+            return None
+        reason = self.unavailable.get(name) or self.unavailable.get(name.rpartition("/")[2], "")
+        raise UnknownEnvironment(deployment, self.names, reason)
+
+    def _add_alias(self, alias: str, hosted: HostedEnvironment) -> None:
+        key = alias.lower()
+        if self._by_name.setdefault(key, hosted) is not hosted:
+            raise DefinitionError(
+                f"The alias {alias!r} of {hosted.name!r} is taken by {self._by_name[key].name!r}", "Choose another."
+            )
+
+    def _hosted(self) -> str:
+        return f"Hosted: {', '.join(self.names)}."
+
+
+def _name_of(cls: type) -> str:
+    name_method = getattr(cls, "name", None)
+    name = str(name_method()) if callable(name_method) else cls.__name__
+    lowered = name.lower()
+    if lowered in RESERVED_NAMES or not lowered or "/" in lowered:
+        raise DefinitionError(
+            f"An environment cannot be named {name!r}: that path is the server's own",
+            "Rename the class, or override the classmethod name().",
+        )
+    return lowered
+
+
+def _call_at_start(function: Any) -> Any:
+    """Call a class method that may be asynchronous while no event loop of ours runs, or inside somebody else's."""
+    result = function()
+    if not inspect.isawaitable(result):
+        return result
+    outcome: list[Any] = []
+
+    async def wait() -> Any:
+        return await result
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(wait()))
+        except Exception as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]

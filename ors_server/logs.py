@@ -1,0 +1,97 @@
+"""Logs: structured, quiet, and never in the way.
+
+A line is an event with fields. Requests are not logged. Lines are written by a thread of their own from a bounded
+queue: a terminal or pipe that nobody reads stalls that thread and not the server, and what did not fit is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import queue
+import sys
+from typing import Any
+
+from ors_server.settings import Settings
+
+__all__ = ["start_logging"]
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+class TextFormatter(logging.Formatter):
+    """``time level event key=value …``, a traceback on the lines after it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+            **_fields(record),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def _quoted(value: Any) -> str:
+    text = str(value)
+    return json.dumps(text) if not text or any(character in ' "=\n' for character in text) else text
+
+
+class DroppingQueueHandler(logging.handlers.QueueHandler):
+    """Puts records in the queue and drops them when it is full, rather than wait."""
+
+    def __init__(self, records: queue.Queue[Any]) -> None:
+        super().__init__(records)
+        self._records = records
+        self.dropped = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            if self.dropped and not self._records.full():
+                lost, self.dropped = self.dropped, 0
+                note = logging.makeLogRecord({"name": "ors_server.logs", "levelno": logging.WARNING})
+                note.levelname, note.msg, note.lines = "WARNING", "log lines dropped", lost
+                self._records.put_nowait(note)
+            self._records.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        record.getMessage()  # the arguments may change before the thread looks at them
+        return record
+
+
+def start_logging(settings: Settings) -> logging.handlers.QueueListener:
+    """Write the logs of this process to stderr as the settings say. ``stop()`` the listener to flush."""
+    records: queue.Queue[Any] = queue.Queue(10_000)
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(JSONFormatter() if settings.log_format == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers = [DroppingQueueHandler(records)]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("ors_server").setLevel(settings.log_level.upper())
+    # uvicorn's own notes of starting and stopping are ours to give.
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [], True
+        logger.setLevel(logging.WARNING)
+    listener = logging.handlers.QueueListener(records, output)
+    listener.start()
+    return listener

@@ -1,0 +1,183 @@
+"""The hot path: the routes of an episode, answered in front of FastAPI's dependency solving.
+
+Each handler reads an ``Exchange`` and answers it. The application calls them straight from the ASGI entry; where a user
+has added middleware they are reached through the ordinary routes instead, which also put them into the OpenAPI
+document (``app``).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ors_server.calls import Call, ResultExpired
+from ors_server.encoding import encode
+from ors_server.errors import OrsError
+from ors_server.exchange import ClientDisconnected, Exchange
+from ors_server.protocol import CreateSession, ScoreGroup, ToolCall
+from ors_server.session import Session, describe_error
+from ors_server.session_secrets import read_secrets
+from ors_server.sessions import Sessions
+from ors_server.sse import error_frame, task_frame
+from ors_server.streams import deliver
+
+__all__ = ["DirectRoute", "DirectRoutes"]
+
+logger = logging.getLogger("ors_server.routes")
+
+_OK = b'{"status":"ok"}'
+_NO_MORE = b"event: end\r\ndata: \r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRoute:
+    """One route: its method, whether an environment's name may stand before it, and what answers it."""
+
+    method: str
+    per_environment: bool
+    handler: Callable[[Exchange], Awaitable[None]]
+
+
+class DirectRoutes:
+    """The handlers of one server."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._settings = sessions.settings
+        self.table: dict[str, DirectRoute] = {
+            "call": DirectRoute("POST", True, self.call),
+            "score_group": DirectRoute("POST", True, self.score_group),
+            "prompt": DirectRoute("GET", True, self.prompt),
+            "messages": DirectRoute("GET", True, self.messages),
+            "task_tools": DirectRoute("GET", True, self.task_tools),
+            "create_session": DirectRoute("POST", False, self.create_session),
+            "create": DirectRoute("POST", False, self.create),
+            "delete": DirectRoute("POST", False, self.delete),
+            "delete_session": DirectRoute("POST", False, self.delete_session),
+            "ping": DirectRoute("POST", False, self.ping),
+            "health": DirectRoute("GET", False, self.health),
+        }
+
+    async def answer(self, route: DirectRoute, exchange: Exchange) -> None:
+        """Answer a request; every error becomes a response."""
+        try:
+            await route.handler(exchange)
+        except ClientDisconnected:
+            pass
+        except OrsError as error:
+            await exchange.error(error)
+        except Exception as error:  # a fault of ours: the client gets a clean 500 and the log gets all of it
+            logger.exception("request failed", extra={"path": exchange.scope["path"]})
+            await exchange.json(encode({"detail": describe_error(error, self._settings.return_errors)}), 500)
+
+    # --- sessions ----------------------------------------------------------------------------
+
+    async def create_session(self, exchange: Exchange) -> None:
+        """Allocate a session id; nothing is held for it."""
+        sid = str(uuid.uuid4())
+        accept = exchange.header(b"accept")
+        if accept is not None and "text/event-stream" in accept:
+            await exchange.events(task_frame(sid) + _NO_MORE)
+        else:
+            await exchange.json(b'{"sid":"%b"}' % sid.encode())
+
+    async def create(self, exchange: Exchange) -> None:
+        """Bind a session id to a task and build its environment."""
+        sid = exchange.session_id()
+        request = await exchange.model(CreateSession, self._settings.max_body)
+        secrets = read_secrets(exchange.header(b"x-secrets"), request.secrets)
+        await self._sessions.create(sid, request, secrets, exchange.header(b"x-deployment"))
+        await exchange.json(encode({"sid": sid}))
+
+    async def delete(self, exchange: Exchange) -> None:
+        """End a session."""
+        sid = exchange.session_id()
+        await self._sessions.delete(sid)
+        await exchange.json(encode({"sid": sid}))
+
+    async def delete_session(self, exchange: Exchange) -> None:
+        """Acknowledge; ``/delete`` has done the work."""
+        await exchange.json(encode({"sid": exchange.session_id()}))
+
+    async def ping(self, exchange: Exchange) -> None:
+        """Keep a session alive."""
+        self._sessions.ping(exchange.session_id())
+        await exchange.json(_OK)
+
+    async def health(self, exchange: Exchange) -> None:
+        """Say that the server answers."""
+        await exchange.json(_OK)
+
+    # --- the episode -------------------------------------------------------------------------
+
+    async def prompt(self, exchange: Exchange) -> None:
+        """The prompt as blocks."""
+        session = await self._ready(exchange)
+        await exchange.json(await session.prompt())
+
+    async def messages(self, exchange: Exchange) -> None:
+        """The prompt as messages."""
+        session = await self._ready(exchange)
+        await exchange.json(await session.messages())
+
+    async def task_tools(self, exchange: Exchange) -> None:
+        """The session's tools, also while it is being set up."""
+        session = await self._sessions.find(exchange.session_id(), exchange.environment)
+        session.check()
+        await exchange.json(await session.task_tools())
+
+    async def _ready(self, exchange: Exchange) -> Session:
+        session = await self._sessions.find(exchange.session_id(), exchange.environment)
+        agent = exchange.header(b"user-agent") or ""
+        # openreward rides a 503 out for minutes, others give up after three; those are kept waiting instead.
+        patient = agent.startswith("openreward")
+        await session.ready(self._settings.setup_wait if patient else self._settings.setup_wait_long)
+        return session
+
+    async def call(self, exchange: Exchange) -> None:
+        """Run a tool, or fetch the result of a call again."""
+        sid = exchange.session_id()
+        request = await exchange.model(ToolCall, self._settings.max_body)
+        session = await self._sessions.find(sid, exchange.environment)
+        if request.task_id is not None:
+            await self._resume(exchange, session, request.task_id)
+            return
+        session.check()
+        try:
+            call = session.start_call(request.name, request.input, exchange.header(b"idempotency-key"))
+        except ResultExpired:
+            await exchange.events(error_frame("ResultExpired: this call ran and its result was delivered long ago"))
+            return
+        await self._deliver(exchange, session, call)
+
+    async def score_group(self, exchange: Exchange) -> None:
+        """Score a group of rollouts, or fetch the scores again."""
+        sid = exchange.session_id()
+        request = await exchange.model(ScoreGroup, self._settings.max_body)
+        session = await self._sessions.find(sid, exchange.environment)
+        if request.task_id is not None:
+            await self._resume(exchange, session, request.task_id)
+            return
+        session.check()
+        await self._deliver(exchange, session, session.start_scoring(request))
+
+    async def _resume(self, exchange: Exchange, session: Session, task_id: str) -> None:
+        call = session.ledger.find(task_id)
+        if call is None:
+            # Clients compare this text. Another session's call is as unknown as one that never was.
+            await exchange.events(error_frame("unknown task_id"))
+            return
+        await self._deliver(exchange, session, call)
+
+    async def _deliver(self, exchange: Exchange, session: Session, call: Call) -> None:
+        settings = self._settings
+        await deliver(
+            exchange,
+            session.ledger,
+            self._sessions.results,
+            call,
+            stream_after=settings.stream_after,
+            heartbeat=settings.heartbeat,
+        )

@@ -1,0 +1,195 @@
+"""``Server``: environments behind one address.
+
+    Server([MyEnvironment]).run(port=8080)
+
+Takes classes written for ``ors_server``, ``openreward`` or ``ors-sdk``, and behaves as both SDKs' ``Server`` does:
+``app`` is an ASGI application that can be tested without a socket, ``run`` serves it until it is stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import logging
+import resource
+import socket
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import uvicorn
+
+from ors_server._version import VERSION
+from ors_server.app import OrsApp
+from ors_server.errors import DefinitionError, OrsError, PortInUse
+from ors_server.execution import ThreadPool
+from ors_server.hosting import Catalogue, HostedEnvironment
+from ors_server.http_protocol import http_protocol
+from ors_server.logs import start_logging
+from ors_server.sessions import Sessions
+from ors_server.settings import ReturnErrors, Settings
+
+__all__ = ["Server"]
+
+logger = logging.getLogger("ors_server.server")
+
+
+class Server:
+    """Hosts environment classes; the first is the default.
+
+    ``return_errors`` says what clients see of exceptions in environments, as in both SDKs; it wins over ``settings``.
+    ``aliases`` are further names: ``{"owner/Name": "myenvironment"}``. ``unavailable`` names environments that cannot
+    be served here, with the remedy that a client asking for one gets.
+
+    Raises ``DefinitionError`` (a ``ValueError``) for a class that cannot be hosted, and ``TypeError`` for something
+    that is no class of an environment.
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[Any],
+        return_errors: ReturnErrors | None = None,
+        *,
+        settings: Settings | None = None,
+        aliases: Mapping[str, str] | None = None,
+        unavailable: Mapping[str, str] | None = None,
+    ) -> None:
+        settings = settings or Settings()
+        if return_errors is not None:
+            settings = settings.model_copy(update={"return_errors": return_errors})
+        self.settings = settings
+        tools_pool = ThreadPool("ors-tool", settings.tool_threads)
+        lifecycle_pool = ThreadPool("ors-lifecycle", settings.lifecycle_threads)
+        hosted = [
+            HostedEnvironment(_as_class(environment), settings, tools_pool, lifecycle_pool)
+            for environment in environments
+        ]
+        self.catalogue = Catalogue(hosted, aliases, unavailable)
+        self.sessions = Sessions(self.catalogue, settings, lifecycle_pool)
+        #: The ASGI application.
+        self.app = OrsApp(self.sessions)
+
+    @property
+    def environments(self) -> list[HostedEnvironment]:
+        """The hosted environments, the default first."""
+        return list(self.catalogue.environments)
+
+    async def count_tasks(self, environment_name: str) -> dict[str, int | None]:
+        """Tasks by split; None where the environment cannot say. Raises ``UnknownEnvironment``."""
+        hosted = self.catalogue.by_path(environment_name)
+        counts: dict[str, int | None] = {}
+        for split in hosted.splits:
+            try:
+                counts[split.name] = await hosted.tasks.count(split.name)
+            except OrsError:
+                counts[split.name] = None
+            except Exception as error:  # an author's num_tasks may raise anything; the server serves all the same
+                logger.warning("counting tasks failed", exc_info=error, extra={"environment": hosted.name})
+                counts[split.name] = None
+        return counts
+
+    def run(self, host: str = "0.0.0.0", port: int = 8080) -> None:  # noqa: S104 - the default of both SDKs
+        """Serve until interrupted. Raises ``PortInUse``."""
+        self.settings = self.settings.model_copy(update={"host": host, "port": port})
+        self.serve()
+
+    def serve(self, *, on_ready: Callable[[str], None] | None = None) -> None:
+        """Serve at the settings' host and port until interrupted; ``on_ready`` gets the URL once it listens.
+
+        Raises ``PortInUse``.
+        """
+        settings = self.settings
+        listener = start_logging(settings)
+        try:
+            with _listen(settings.host, settings.port) as sock:
+                _raise_file_limit()
+                config = uvicorn.Config(
+                    self.app,
+                    loop="uvloop",
+                    http=http_protocol(settings.max_headers),
+                    ws="none",
+                    lifespan="on",
+                    log_config=None,
+                    access_log=False,
+                    server_header=False,
+                    timeout_keep_alive=int(settings.keep_alive) or 1,
+                    timeout_graceful_shutdown=int(settings.shutdown_timeout) + 5,
+                )
+                url = _url(settings.host, sock.getsockname()[1])
+
+                def ready() -> None:
+                    # What start-up made lives as long as the server: keep the collector from walking it again.
+                    gc.collect()
+                    gc.freeze()
+                    names = ",".join(self.catalogue.names)
+                    logger.info("serving", extra={"url": url, "environments": names, "version": VERSION})
+                    if on_ready is not None:
+                        on_ready(url)
+
+                server = _UvicornServer(config, ready, self.sessions)
+                with contextlib.suppress(KeyboardInterrupt):
+                    server.run(sockets=[sock])
+        finally:
+            listener.stop()
+
+
+class _UvicornServer(uvicorn.Server):
+    """uvicorn, which says when it listens and ends the sessions before it waits for their connections."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], sessions: Sessions) -> None:
+        super().__init__(config)
+        self._ready = ready
+        self._sessions = sessions
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # First the sessions: their open streams end with an event that says why, and uvicorn need not cut them.
+        await self._sessions.close()
+        await super().shutdown(sockets)
+
+
+def _as_class(environment: Any) -> type:
+    cls: type = environment if isinstance(environment, type) else type(environment)
+    if not hasattr(cls, "list_splits") or not any(hasattr(cls, name) for name in ("get_prompt", "get_messages")):
+        raise TypeError(f"{cls.__name__} is no Environment: derive it from ors_server.Environment")
+    return cls
+
+
+@contextlib.contextmanager
+def _listen(host: str, port: int) -> Generator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+            sock.listen(4096)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(
+                    f"Port {port} on {host} is in use", "Choose another with --port, or --port 0 for any free one."
+                ) from None
+            raise DefinitionError(
+                f"Cannot listen on {host} port {port}: {error.strerror or error}", "Check --host and --port."
+            ) from None
+        sock.set_inheritable(True)
+        yield sock
+
+
+def _url(host: str, port: int) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
+
+
+def _raise_file_limit() -> None:
+    """Each connection is a file; the soft limit of 1,024 that most shells have would end at a thousand clients."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if sys.platform == "linux" and hard < 65536:
+        logger.info("few open files allowed", extra={"limit": hard, "remedy": "ulimit -n 65536"})

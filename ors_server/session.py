@@ -1,0 +1,518 @@
+"""One session: one episode on one environment instance, and its life.
+
+    UNBOUND ──► CREATING ──► SETTING_UP ──► READY ──► ENDING
+                    │             └────────► FAILED ──► ENDING
+                    └─ the constructor raised: the session never existed
+
+UNBOUND is a session created without a name while several environments are hosted; the first request that names one
+binds it. Invariants: the instance is built once, set up once and torn down once; teardown starts only when the
+constructor, the set-up and every call have really ended, whatever asked for the end; a request that waits learns of
+the end at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, TypeAdapter
+
+from ors_server.calls import Call, CallLedger
+from ors_server.encoding import encode, encode_tool_error, encode_tool_output
+from ors_server.errors import (
+    EnvironmentFailed,
+    InfrastructureError,
+    OrsError,
+    ScoringUnsupported,
+    SessionGone,
+    SessionStarting,
+)
+from ors_server.execution import Execution
+from ors_server.prompts import flatten_messages
+from ors_server.protocol import Blocks, GroupScore, ScoreGroup, ScoreGroupOutput
+from ors_server.settings import ReturnErrors
+from ors_server.sse import error_frame, result_frames
+from ors_server.tasks import copy_json
+from ors_server.tools import RefusedCall, ToolRunner
+
+if TYPE_CHECKING:
+    from ors_server.hosting import HostedEnvironment
+    from ors_server.sessions import Sessions
+
+__all__ = ["Session", "State", "TaskChoice", "describe_error"]
+
+logger = logging.getLogger("ors_server.session")
+
+_BLOCKS: TypeAdapter[Any] = TypeAdapter(Blocks)
+
+
+class State(Enum):
+    """Where a session is in its life."""
+
+    UNBOUND = "unbound"
+    CREATING = "creating"
+    SETTING_UP = "setting up"
+    READY = "ready"
+    FAILED = "failed"
+    ENDING = "ending"
+
+
+class TaskChoice:
+    """The task a session is for: given whole, or by split and index."""
+
+    __slots__ = ("index", "spec", "split")
+
+    def __init__(self, spec: Mapping[str, Any] | None, split: str | None, index: int | None) -> None:
+        self.spec = spec
+        self.split = split
+        self.index = index
+
+
+class Session:
+    """One session. Used on the event loop only."""
+
+    __slots__ = (
+        "_choice",
+        "_construction",
+        "_execution",
+        "_failure",
+        "_ledger",
+        "_lingering",
+        "_owner",
+        "_runner",
+        "_secrets",
+        "_setup",
+        "_tools_execution",
+        "_waiters",
+        "end_reason",
+        "ending",
+        "fingerprint",
+        "hosted",
+        "instance",
+        "last_seen",
+        "sid",
+        "state",
+    )
+
+    def __init__(
+        self,
+        owner: Sessions,
+        sid: str,
+        hosted: HostedEnvironment | None,
+        choice: TaskChoice,
+        secrets: dict[str, str],
+        fingerprint: int,
+    ) -> None:
+        self._owner = owner
+        self.sid = sid
+        self.hosted = hosted
+        #: Hash of the request that created it: the same request again is answered the same.
+        self.fingerprint = fingerprint
+        self.state = State.UNBOUND
+        self.instance: Any = None
+        self.last_seen = time.monotonic()
+        #: What later requests are told, once it is ending.
+        self.end_reason = ""
+        self.ending: asyncio.Task[None] | None = None
+        self._choice: TaskChoice | None = choice
+        self._secrets: dict[str, str] | None = secrets
+        self._construction: asyncio.Task[None] | None = None
+        self._setup: asyncio.Task[None] | None = None
+        self._failure: OrsError | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
+        self._execution: Execution | None = None
+        self._tools_execution: Execution | None = None
+        self._runner: ToolRunner | None = None
+        self._ledger: CallLedger | None = None
+        #: Tasks that may still run the instance's code after their call was answered with a time-out.
+        self._lingering: set[asyncio.Task[None]] | None = None
+
+    # --- creation ----------------------------------------------------------------------------
+
+    async def construct(self, hosted: HostedEnvironment | None = None) -> None:
+        """Build the instance and start its set-up; a second caller waits for the first one's outcome.
+
+        Raises what the task source raises, ``EnvironmentFailed`` and ``InfrastructureError``; the session is then
+        gone as if it had never been.
+        """
+        if self.state is State.UNBOUND:
+            self.state = State.CREATING
+            self.hosted = hosted or self.hosted
+            self._construction = asyncio.create_task(self._construct())
+            self._construction.add_done_callback(_retrieve)
+        if self._construction is not None:
+            # Shielded: one client going away must not undo the session for another.
+            await asyncio.shield(self._construction)
+        if self.state is State.ENDING:
+            raise SessionGone(self.end_reason)
+
+    async def _construct(self) -> None:
+        hosted, choice = self.hosted, self._choice
+        assert hosted is not None and choice is not None
+        try:
+            if choice.spec is not None:
+                task = await hosted.tasks.resolve(choice.spec)
+            else:
+                assert choice.split is not None and choice.index is not None
+                task = await hosted.tasks.get(choice.split, choice.index)
+            self._execution, self._tools_execution = hosted.executions()
+            keywords = {"task_spec": copy_json(task), "secrets": self._secrets}
+            if hosted.has_constructor:
+                self.instance = await self._execution.run(hosted.cls, **keywords)
+            else:
+                self.instance = hosted.cls(**keywords)
+        except asyncio.CancelledError:
+            self._owner.discard(self)
+            raise
+        except Exception as error:  # an author's constructor and task source may raise anything
+            self._owner.discard(self)
+            if self._execution is not None:
+                self._execution.close()
+            raise self._owner.failure(error, self, "constructor") from error
+        finally:
+            # The task and the secrets now live in the instance, where it wants them.
+            self._choice = self._secrets = None
+        self._construction = None
+        self._runner = ToolRunner(
+            self.instance,
+            hosted.tools,
+            self._tools_execution,
+            enforce_finished=self._owner.settings.enforce_finished,
+        )
+        if self.state is State.ENDING:
+            return
+        if not hosted.has_setup:
+            self._become(State.READY)
+            return
+        self.state = State.SETTING_UP
+        self._setup = asyncio.create_task(self._set_up())
+
+    async def _set_up(self) -> None:
+        assert self._execution is not None
+        timeout = self._owner.settings.setup_timeout
+        run = asyncio.ensure_future(self._execution.run(self.instance.setup))
+        failure: OrsError | None = None
+        try:
+            done, _ = await asyncio.wait((run,), timeout=timeout)
+            if not done:
+                run.cancel()
+                failure = InfrastructureError(
+                    f"The environment's set-up took longer than {timeout:g} s",
+                    "Raise ORS_SETUP_TIMEOUT, or find out what it waits for.",
+                )
+                self._fail(failure)
+                await asyncio.wait((run,))  # a set-up on a thread goes on; teardown has to wait for it
+            elif run.cancelled():
+                failure = EnvironmentFailed("The environment's set-up was cancelled")
+            else:
+                error = run.exception()
+                if error is not None:
+                    failure = self._owner.failure(error, self, "setup")
+        except asyncio.CancelledError:
+            run.cancel()
+            await asyncio.wait((run,))
+            raise
+        finally:
+            if run.done() and not run.cancelled():
+                run.exception()
+        if failure is not None:
+            self._fail(failure)
+        else:
+            self._become(State.READY)
+        self._setup = None
+
+    def _fail(self, failure: OrsError) -> None:
+        self._failure = failure
+        self._become(State.FAILED)
+
+    def _become(self, state: State) -> None:
+        if self.state is not State.ENDING:
+            self.state = state
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """A request or ping came: the session is alive. A failed one is not kept alive by pings."""
+        if self.state is not State.FAILED:
+            self.last_seen = time.monotonic()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something of it runs, so that it must not be taken for abandoned."""
+        if self.state in (State.CREATING, State.SETTING_UP):
+            return True
+        return self._ledger is not None and bool(self._ledger.running())
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it can be ended on the spot: nothing of it runs and there is nothing to tear down."""
+        return self.state is State.READY and not self.busy and not self._bound().has_teardown and not self._lingering
+
+    def check(self) -> None:
+        """Raise what stands in the way of using it: ``SessionGone``, or the failure of its set-up."""
+        if self.state is State.ENDING:
+            raise SessionGone(self.end_reason)
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)  # or it would grow with every request
+
+    async def ready(self, seconds: float | None = None) -> None:
+        """Wait until it is set up. Raises ``SessionStarting`` after ``seconds``, and what ``check`` raises."""
+        if self.state is State.CREATING and self._construction is not None:
+            await asyncio.shield(self._construction)
+        if self.state is State.SETTING_UP:
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            if self._waiters is None:
+                self._waiters = []
+            self._waiters.append(waiter)
+            await asyncio.wait((waiter,), timeout=seconds)
+            if not waiter.done():
+                waiter.cancel()
+                raise SessionStarting()
+        self.check()
+
+    # --- reading -----------------------------------------------------------------------------
+
+    async def prompt(self) -> bytes:
+        """The prompt's blocks, as JSON."""
+        hosted = self._bound()
+        if hosted.has_prompt:
+            return _blocks_json(await self._lifecycle("get_prompt"))
+        return encode(flatten_messages(list(await self._lifecycle("get_messages"))))
+
+    async def messages(self) -> bytes:
+        """The prompt as messages, as JSON."""
+        hosted = self._bound()
+        if hosted.has_messages:
+            return encode(list(await self._lifecycle("get_messages")))
+        blocks = _blocks_json(await self._lifecycle("get_prompt"))
+        return b'[{"role":"user","blocks":' + blocks + b',"detail":null}]'
+
+    async def task_tools(self) -> bytes:
+        """All tools of this session, as JSON; does not wait for set-up."""
+        hosted = self._bound()
+        if not hosted.has_task_tools:
+            return hosted.session_tools_json
+        extra = await self._lifecycle("list_task_tools")
+        terminal = hosted.tools.terminal
+        listing = hosted.session_tools.model_dump(mode="json")
+        names: set[str] = {tool.name for tool in hosted.session_tools.tools}
+        if terminal is not None:
+            names.add(terminal.name)
+        for tool in extra.tools:
+            if tool.name not in names:
+                listing["tools"].append(
+                    {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+                )
+        return encode(listing)
+
+    async def _lifecycle(self, method: str) -> Any:
+        assert self._execution is not None
+        try:
+            return await self._execution.run(getattr(self.instance, method))
+        except Exception as error:  # the author's method may raise anything
+            raise self._owner.failure(error, self, method) from error
+
+    def _bound(self) -> HostedEnvironment:
+        assert self.hosted is not None
+        return self.hosted
+
+    # --- calls -------------------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> CallLedger:
+        """Its calls."""
+        if self._ledger is None:
+            self._ledger = CallLedger(self._owner.results)
+        return self._ledger
+
+    def start_call(self, name: str, arguments: Mapping[str, Any], key: str | None) -> Call:
+        """The call a request means: a new one, which starts to run, or an earlier one.
+
+        Raises what ``CallLedger.start`` raises.
+        """
+        ledger = self.ledger
+        call, new = ledger.start(name, arguments, key)
+        if new:
+            call.task = asyncio.create_task(self._run_call(call))
+        return call
+
+    def start_scoring(self, request: ScoreGroup) -> Call:
+        """Start to score a group, as a call. Raises ``ScoringUnsupported``."""
+        hosted = self._bound()
+        if not hosted.tools.supports_score_group:
+            raise ScoringUnsupported(hosted.name)
+        call, new = self.ledger.start("score_group", request.model_dump(mode="json"), None)
+        if new:
+            call.task = asyncio.create_task(self._run_scoring(call, request))
+        return call
+
+    async def _run_call(self, call: Call) -> None:
+        owner = self._owner
+        frames: bytes
+        try:
+            if self.state is not State.READY:
+                await self.ready()
+            assert self._runner is not None
+            outcome = await self._runner.run(call.name, call.input)
+            if isinstance(outcome, RefusedCall):
+                frames = result_frames(encode_tool_error(outcome.error, outcome.reason))
+            else:
+                frames = result_frames(encode_tool_output(call.name, outcome))
+        except asyncio.CancelledError:
+            frames = error_frame(self._cancelled(call))
+        except InfrastructureError as error:
+            frames = error_frame(error.detail)
+            owner.lose(self, error)
+        except Exception as error:  # noqa: BLE001 - the author's tool may raise anything; the client gets it as an error event
+            frames = error_frame(owner.describe(error, self, f"tool {call.name!r}"))
+        self.ledger.finish(call, frames)
+
+    async def _run_scoring(self, call: Call, request: ScoreGroup) -> None:
+        owner = self._owner
+        try:
+            await self.ready()
+            assert self._tools_execution is not None
+            scores = list(await self._tools_execution.run(self.instance.score_group, self._candidates(request)))
+            if len(scores) != len(request.candidates):
+                raise ValueError(f"score_group returned {len(scores)} scores for {len(request.candidates)} candidates")
+            result = ScoreGroupOutput(scores=[_score(score, index) for index, score in enumerate(scores)])
+            frames = result_frames(encode(result))
+        except asyncio.CancelledError:
+            frames = error_frame(self._cancelled(call))
+        except InfrastructureError as error:
+            frames = error_frame(error.detail)
+            owner.lose(self, error)
+        except Exception as error:  # noqa: BLE001 - a judge may raise anything; the client gets it as an error event
+            frames = error_frame(owner.describe(error, self, "score_group"))
+        self.ledger.finish(call, frames)
+
+    def _candidates(self, request: ScoreGroup) -> list[Any]:
+        """The candidates as the models of the SDK the environment was written for."""
+        import importlib
+
+        module = {"openreward": "openreward.environments.types"}.get(self._bound().dialect.value)
+        if module is None:
+            return list(request.candidates)
+        model = importlib.import_module(module).GroupCandidate
+        return [model.model_validate(candidate.model_dump()) for candidate in request.candidates]
+
+    def _cancelled(self, call: Call) -> str:
+        if self.state is State.ENDING:
+            return f"SessionGone: {self.end_reason}"
+        return f"ToolCancelled: {call.name!r} was cancelled by the environment's own code"
+
+    def expire_calls(self, now: float) -> None:
+        """Give calls that run too long an error; their session goes on, their code is cancelled where it can be."""
+        if self._ledger is None:
+            return
+        limit = self._owner.settings.call_timeout
+        for call in self._ledger.running():
+            if now - call.started > limit:
+                task = call.task
+                message = (
+                    f"ToolTimeout: {call.name!r} ran longer than {limit:g} s. Raise ORS_CALL_TIMEOUT if it should."
+                )
+                self._ledger.finish(call, error_frame(message))
+                if task is not None:
+                    if self._lingering is None:
+                        self._lingering = set()
+                    self._lingering.add(task)
+                    task.add_done_callback(self._lingering.discard)
+                    task.cancel()
+
+    # --- the end -----------------------------------------------------------------------------
+
+    async def end(self, current: asyncio.Task[Any] | None) -> None:
+        """Stop everything, tear the instance down once, and drop what is kept. Called by ``Sessions`` only.
+
+        ``current`` is the session's own task that asked for the end: it is waited for but not cancelled.
+        """
+        limit = self._owner.settings.teardown_timeout
+        running: set[asyncio.Task[None]] = set(self._lingering or ())
+        if self._construction is not None:
+            running.add(self._construction)
+        if self._setup is not None:
+            self._setup.cancel()
+            running.add(self._setup)
+        calls = self._ledger.running() if self._ledger is not None else []
+        for call in calls:
+            if call.task is not None:
+                if call.task is not current:
+                    call.task.cancel()
+                running.add(call.task)
+        self._become(State.ENDING)
+        if running:
+            _, unfinished = await asyncio.wait(running, timeout=limit)
+            for call in calls:
+                # Also for a task that was cancelled before its first step, and so never wrote its result.
+                call.finish(error_frame(f"SessionGone: {self.end_reason}"))
+            if unfinished:
+                logger.warning("session still busy after its end", extra={"sid": self.sid, "seconds": limit})
+                await asyncio.wait(unfinished)
+        if self.instance is not None:
+            await self._tear_down(limit)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of everything; nothing of it runs any more."""
+        self.state = State.ENDING
+        if self._execution is not None:
+            self._execution.close()
+        if self._ledger is not None:
+            self._ledger.close()
+        self.instance = self._runner = None
+
+    async def _tear_down(self, limit: float) -> None:
+        hosted = self._bound()
+        if not hosted.has_teardown:
+            return
+        assert self._execution is not None
+        run = asyncio.ensure_future(self._execution.run(self.instance.teardown))
+        done, _ = await asyncio.wait((run,), timeout=limit)
+        if not done:
+            run.cancel()
+            logger.error("teardown timed out", extra={"sid": self.sid, "environment": hosted.name, "seconds": limit})
+        elif not run.cancelled() and (error := run.exception()) is not None:
+            logger.error("teardown failed", exc_info=error, extra={"sid": self.sid, "environment": hosted.name})
+
+
+def _score(score: Any, index: int) -> GroupScore:
+    value = GroupScore(reward=float(score)) if isinstance(score, (int, float)) else score
+    if not isinstance(value, GroupScore):
+        value = GroupScore(reward=float(value.reward), metadata=value.metadata)
+    if value.reward != value.reward or value.reward in (float("inf"), float("-inf")):
+        raise ValueError(f"score_group returned the score {value.reward} for candidate {index}; it must be finite")
+    return value
+
+
+def _blocks_json(blocks: Any) -> bytes:
+    items: list[Any] = list(blocks)
+    if not all(isinstance(block, BaseModel) for block in items):
+        items = list(_BLOCKS.validate_python(items))
+    return encode(items)
+
+
+def describe_error(error: BaseException, mode: ReturnErrors) -> str:
+    """What a client may see of an exception in an environment."""
+    if mode == "none":
+        return "The environment's code failed. The server's log says why."
+    if mode == "stacktrace":
+        return "".join(traceback.format_exception(error))
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Look at a task's exception, which its awaiters get, so that it is not reported as lost when they are gone."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,103 @@
+"""What a server can be told, each setting once.
+
+A field is at once a keyword of ``Settings``, the environment variable ``ORS_<NAME>`` and the flag ``--<name>`` of
+``ors-server serve``; its description is the help text of all three. Times are seconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+__all__ = ["ReturnErrors", "Settings"]
+
+ReturnErrors = Literal["none", "exception", "stacktrace"]
+Seconds = Annotated[float, Field(gt=0)]
+Bytes = Annotated[int, Field(gt=0)]
+
+
+class Settings(BaseSettings):
+    """Settings of one server; ``Settings()`` reads ``ORS_*`` variables, keywords win over them.
+
+    Raises pydantic's ``ValidationError`` (a ``ValueError``) where a value does not fit.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="ORS_", extra="ignore", frozen=True)
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=8080, description="Port to listen on; 0 picks a free one."
+    )
+
+    session_ttl: Seconds = Field(
+        default=900.0, description="Seconds without a request or ping after which a session is ended."
+    )
+    setup_timeout: Seconds = Field(default=900.0, description="Seconds a session's constructor and set-up may take.")
+    setup_wait: Seconds = Field(
+        default=25.0,
+        description="Seconds /prompt and /messages wait for set-up before the openreward client gets 503 and retries.",
+    )
+    setup_wait_long: Seconds = Field(
+        default=240.0, description="The same for every other client, which would give up after a few retries."
+    )
+    call_timeout: Seconds = Field(default=3600.0, description="Seconds one tool call may take.")
+    teardown_timeout: Seconds = Field(default=30.0, description="Seconds a session's teardown may take.")
+    shutdown_timeout: Seconds = Field(
+        default=30.0, description="Seconds the server waits for its sessions to end when it is stopped."
+    )
+    stream_after: Seconds = Field(
+        default=0.05, description="Seconds after which an unfinished call opens its event stream instead of waiting."
+    )
+    heartbeat: Seconds = Field(default=10.0, description="Seconds between keep-alive comments in an open event stream.")
+
+    max_body: Bytes = Field(default=16 * 2**20, description="Largest request body, in bytes (413 above it).")
+    max_headers: Bytes = Field(default=64 * 2**10, description="Largest request head, in bytes (431 above it).")
+    keep_alive: Seconds = Field(default=75.0, description="Seconds an idle connection is kept open.")
+
+    result_ttl: Seconds = Field(
+        default=300.0, description="Seconds an undelivered result stays in memory before it goes to disk."
+    )
+    result_memory: Bytes = Field(
+        default=256 * 2**20, description="Bytes of undelivered results kept in memory before they go to disk."
+    )
+    delivered_ttl: Seconds = Field(
+        default=60.0, description="Seconds a delivered result can still be fetched again by its task_id."
+    )
+    delivered_memory: Bytes = Field(
+        default=64 * 2**20, description="Bytes of delivered results kept for that; the oldest go first."
+    )
+    tombstones: Annotated[int, Field(ge=1)] = Field(
+        default=1_000_000, description="Ended sessions remembered, so that their late requests get 410 and not 404."
+    )
+
+    tool_threads: Annotated[int, Field(ge=1)] = Field(
+        default=512, description="Threads for synchronous tools, started as they are needed."
+    )
+    lifecycle_threads: Annotated[int, Field(ge=1)] = Field(
+        default=256, description="Threads for synchronous constructors, set-ups, prompts, task lists and teardowns."
+    )
+    sync_on_loop: bool = Field(
+        default=False,
+        description="Run the synchronous code of classes written for ors-sdk on the event loop, as that SDK does, "
+        "instead of on one thread a session.",
+    )
+    enforce_finished: bool = Field(
+        default=True, description="Refuse tool calls once a tool has returned finished=True."
+    )
+    trust_client_tasks: bool = Field(
+        default=True, description="Accept task_spec as the client sends it; off: only tasks this server gave out."
+    )
+    return_errors: ReturnErrors = Field(
+        default="exception",
+        description="What a client sees of an exception in an environment: none, exception (type and text) or "
+        "stacktrace.",
+    )
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severe log line that is written."
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Log lines as text (time level event key=value …) or as one JSON object each."
+    )
