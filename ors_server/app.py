@@ -1,13 +1,13 @@
 """The ASGI application: FastAPI, with the hot path in front of it.
 
-A request of a direct route is answered without entering FastAPI (``routes.direct``). The same routes are registered
+A request of a protocol route is answered without entering FastAPI (``routes.table``). The same routes are registered
 in FastAPI too, for the OpenAPI document and for applications to which a user has added middleware: then every request
 goes through the middleware, at FastAPI's price.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -20,19 +20,25 @@ from ors_server._version import VERSION
 from ors_server.encoding import encode
 from ors_server.errors import BodyTooLarge, OrsError
 from ors_server.exchange import ClientDisconnected, Exchange
-from ors_server.hosting import Catalogue
 from ors_server.protocol import (
     Blocks,
     CreateSession,
+    GetTask,
+    GetTaskRange,
+    ListTasks,
     ListToolsOutput,
     Message,
+    NumTasks,
     ScoreGroup,
+    Split,
     ToolCall,
 )
-from ors_server.routes.direct import DirectRoutes
-from ors_server.routes.discovery import discovery_router
+from ors_server.routes.discovery import DiscoveryRoutes
+from ors_server.routes.episodes import EpisodeRoutes
 from ors_server.routes.platform import platform_router
+from ors_server.routes.table import Route, answer
 from ors_server.sessions import Sessions
+from ors_server.settings import ReturnErrors
 
 __all__ = ["OrsApp"]
 
@@ -42,6 +48,12 @@ A session is one episode: `POST /create_session` gives its id, `POST /create` bi
 the model reads, `POST /call` runs a tool and gives its output and reward, `POST /delete` ends it. The session's id goes
 into the header `X-Session-ID`. Every per-environment path also exists without the name."""
 
+Deployment = Annotated[
+    str | None, Header(alias="X-Deployment", description="The environment, for a path that names none.")
+]
+IdempotencyKey = Annotated[
+    str | None, Header(alias="Idempotency-Key", description="Makes a retry safe: the same key never runs twice.")
+]
 SessionID = Annotated[str, Header(alias="X-Session-ID", description="The session's id.")]
 
 
@@ -56,14 +68,23 @@ class OrsApp(FastAPI):
 
         super().__init__(title="ors-server", version=VERSION, description=_DESCRIPTION, lifespan=lifespan)
         self.sessions = sessions
-        self.direct = DirectRoutes(sessions)
-        self._max_body = sessions.settings.max_body
+        catalogue = sessions.catalogue
+        settings = sessions.settings
+        #: The hot path's routes by their path's last segment.
+        self.routes_by_name: dict[str, Route] = {
+            **EpisodeRoutes(sessions).table,
+            **DiscoveryRoutes(catalogue, settings).table,
+        }
+        self._max_body = settings.max_body
+        self._return_errors: ReturnErrors = settings.return_errors
         self.add_exception_handler(OrsError, _on_error)
         self.add_exception_handler(RequestValidationError, _on_invalid)
-        catalogue: Catalogue = sessions.catalogue
-        self.include_router(_episode_router())
         self.include_router(platform_router(catalogue))
-        self.include_router(discovery_router(catalogue, sessions.settings.return_errors))
+        self.include_router(_documented_router(self.routes_by_name))
+
+    async def answer(self, route: Route, exchange: Exchange) -> None:
+        """Answer a request of the hot path."""
+        await answer(route, exchange, self._return_errors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -75,13 +96,13 @@ class OrsApp(FastAPI):
             if root_path and path.startswith(root_path):
                 path = path[len(root_path) :]
             last = path.rfind("/")
-            route = self.direct.table.get(path[last + 1 :])
+            route = self.routes_by_name.get(path[last + 1 :])
             if route is not None and route.method == scope["method"]:
                 if last == 0:
-                    await self.direct.answer(route, Exchange(scope, receive, send, None))
+                    await self.answer(route, Exchange(scope, receive, send, None))
                     return
                 if route.per_environment and path.find("/", 1) == last:
-                    await self.direct.answer(route, Exchange(scope, receive, send, path[1:last]))
+                    await self.answer(route, Exchange(scope, receive, send, path[1:last]))
                     return
         if scope["method"] not in ("GET", "HEAD"):
             exchange = Exchange(scope, receive, send, None)
@@ -121,11 +142,11 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
     return Response(encode({"detail": problems}), 422, media_type="application/json")
 
 
-# --- the direct routes, as FastAPI knows them ----------------------------------------------------
+# --- the hot path's routes, as FastAPI knows them ------------------------------------------------
 
 
-class _Direct(Response):
-    """Stands for the response that a direct route's handler writes itself."""
+class _Answered(Response):
+    """Stands for the response that a route's handler writes itself."""
 
     def __init__(self, run: Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]) -> None:
         super().__init__()
@@ -135,8 +156,8 @@ class _Direct(Response):
         await self._run(scope, receive, send)
 
 
-class _DirectRoute(APIRoute):
-    """A route whose endpoint documents it and whose request the handler of its last path segment answers."""
+class _HotRoute(APIRoute):
+    """A route whose endpoint documents it, and whose requests the handler of its last path segment answers."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         name = self.path.rpartition("/")[2]
@@ -146,62 +167,112 @@ class _DirectRoute(APIRoute):
             environment = request.path_params.get("env_name")
 
             async def run(scope: Scope, receive: Receive, send: Send) -> None:
-                exchange = Exchange(scope, request.receive, send, environment)
-                await app.direct.answer(app.direct.table[name], exchange)
+                await app.answer(app.routes_by_name[name], Exchange(scope, request.receive, send, environment))
 
-            return _Direct(run)
+            return _Answered(run)
 
         return handle
 
 
-def _episode_router() -> APIRouter:
-    router = APIRouter(route_class=_DirectRoute, tags=["episodes"])
-    events: dict[int | str, dict[str, Any]] = {
-        200: {
-            "description": "Events: task_id, then chunk … end (JSON in pieces), or error",
-            "content": {"text/event-stream": {}},
-        },
-        404: {"description": "Unknown session or environment"},
-        409: {"description": "The session belongs to another environment"},
-        410: {"description": "The session has ended"},
-        503: {"description": "Still starting; retry"},
-    }
-    answers: dict[int | str, dict[str, Any]] = {code: text for code, text in events.items() if code != 200}
+_EVENTS = {
+    "description": "Events: task_id, then chunk … end (JSON in pieces), or error",
+    "content": {"text/event-stream": dict[str, Any]()},
+}
+_GONE: dict[int | str, dict[str, Any]] = {
+    404: {"description": "Unknown session or environment"},
+    409: {"description": "The session belongs to another environment"},
+    410: {"description": "The session has ended"},
+    503: {"description": "Still starting; retry"},
+}
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {
+    400: {"description": "Invalid split, index or index range"},
+    404: {"description": "Unknown environment"},
+}
 
-    @router.post("/create_session", responses={200: events[200]})
-    async def create_session() -> None:  # pyright: ignore[reportUnusedFunction]
+
+def _documented_router(routes: Mapping[str, Route]) -> APIRouter:
+    router = APIRouter(route_class=_HotRoute)
+
+    def add(
+        name: str,
+        endpoint: Callable[..., Any],
+        answer: Any,
+        tag: str,
+        errors: dict[int | str, dict[str, Any]] | None = None,
+    ) -> None:
+        route = routes[name]
+        success = _EVENTS if answer is None else {"model": answer}
+        for path in (f"/{name}", f"/{{env_name}}/{name}") if route.per_environment else (f"/{name}",):
+            router.add_api_route(
+                path,
+                endpoint,
+                name=name,
+                methods=[route.method],
+                tags=[tag],
+                responses={200: success, **(errors or {})},
+                response_model=None,
+            )
+
+    async def health() -> None:
+        """Whether the server answers."""
+
+    async def version() -> None:
+        """The server's version."""
+
+    async def list_environments() -> None:
+        """The names of the hosted environments, the default first."""
+
+    add("health", health, dict[str, str], "server")
+    add("version", version, dict[str, str | None], "server")
+    add("list_environments", list_environments, list[str], "server")
+
+    async def tools(deployment: Deployment = None) -> None:
+        """The tools every session of the environment has."""
+
+    async def splits(deployment: Deployment = None) -> None:
+        """The environment's splits."""
+
+    async def tasks(body: ListTasks, deployment: Deployment = None) -> None:
+        """All tasks of a split."""
+
+    async def num_tasks(body: NumTasks, deployment: Deployment = None) -> None:
+        """The number of tasks of a split."""
+
+    async def task(body: GetTask, deployment: Deployment = None) -> None:
+        """One task of a split."""
+
+    async def task_range(body: GetTaskRange, deployment: Deployment = None) -> None:
+        """The tasks of a slice of a split."""
+
+    add("tools", tools, ListToolsOutput, "environments", _NOT_FOUND)
+    add("splits", splits, list[Split], "environments", _NOT_FOUND)
+    add("tasks", tasks, dict[str, Any], "environments", _NOT_FOUND)
+    add("num_tasks", num_tasks, dict[str, int], "environments", _NOT_FOUND)
+    for name in ("task", "get_task"):
+        add(name, task, dict[str, Any], "environments", _NOT_FOUND)
+    for name in ("task_range", "get_task_range"):
+        add(name, task_range, dict[str, Any], "environments", _NOT_FOUND)
+
+    async def create_session() -> None:
         """Allocate a session id: as events where the client accepts them, else as `{"sid": …}`."""
 
-    @router.post("/create", responses={400: {"description": "The id is in use, or the task does not exist"}})
-    async def create(session_id: SessionID, body: CreateSession) -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+    async def create(session_id: SessionID, body: CreateSession) -> None:
         """Bind the session to a task: given whole, or by split and index."""
-        return {}
 
-    @router.post("/delete")
-    async def delete(session_id: SessionID) -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+    async def delete(session_id: SessionID) -> None:
         """End the session; unknown ids are ignored."""
-        return {}
 
-    @router.post("/delete_session")
-    async def delete_session(session_id: SessionID) -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+    async def delete_session(session_id: SessionID) -> None:
         """Acknowledge the end of a session."""
-        return {}
 
-    @router.post("/ping", responses=answers)
-    async def ping(session_id: SessionID) -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+    async def ping(session_id: SessionID) -> None:
         """Keep the session alive."""
-        return {}
 
-    @router.get("/health", tags=["server"])
-    async def health() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
-        """Whether the server answers."""
-        return {}
-
-    async def call(session_id: SessionID, body: ToolCall) -> None:
-        """Run a tool. With `task_id` the result of that call again; `Idempotency-Key` makes a retry safe."""
-
-    async def score_group(session_id: SessionID, body: ScoreGroup) -> None:
-        """Score the rollouts of a group against each other."""
+    add("create_session", create_session, None, "sessions")
+    add("create", create, dict[str, str], "sessions", {**_NOT_FOUND, 503: _GONE[503]})
+    add("delete", delete, dict[str, str], "sessions")
+    add("delete_session", delete_session, dict[str, str], "sessions")
+    add("ping", ping, dict[str, str], "sessions", {404: _GONE[404], 410: _GONE[410]})
 
     async def prompt(session_id: SessionID) -> None:
         """The task as blocks, once the session is set up."""
@@ -212,14 +283,15 @@ def _episode_router() -> APIRouter:
     async def task_tools(session_id: SessionID) -> None:
         """The session's tools."""
 
-    for name, endpoint, method, model in (
-        ("call", call, "POST", None),
-        ("score_group", score_group, "POST", None),
-        ("prompt", prompt, "GET", Blocks),
-        ("messages", messages, "GET", list[Message]),
-        ("task_tools", task_tools, "GET", ListToolsOutput),
-    ):
-        responses = {**answers, 200: {"model": model}} if model is not None else events
-        for path in (f"/{{env_name}}/{name}", f"/{name}"):
-            router.add_api_route(path, endpoint, methods=[method], responses=responses, response_model=None)
+    async def call(session_id: SessionID, body: ToolCall, key: IdempotencyKey = None) -> None:
+        """Run a tool. With `task_id`: the result of that call again."""
+
+    async def score_group(session_id: SessionID, body: ScoreGroup) -> None:
+        """Score the rollouts of a group against each other."""
+
+    add("prompt", prompt, Blocks, "episodes", _GONE)
+    add("messages", messages, list[Message], "episodes", _GONE)
+    add("task_tools", task_tools, ListToolsOutput, "episodes", _GONE)
+    add("call", call, None, "episodes", _GONE)
+    add("score_group", score_group, None, "episodes", _GONE)
     return router

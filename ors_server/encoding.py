@@ -31,12 +31,14 @@ class NonFiniteReward(ValueError):
 
 def encode(value: Any) -> bytes:
     """JSON bytes of models, lists, mappings and plain values."""
-    if not _has_non_finite(value):
-        try:
-            return to_json(value)
-        except _ENCODING_ERRORS:
-            pass
-    return to_json(_scrub(value, "value"))
+    try:
+        data = to_json(value)
+        # Plain floats that are not finite are written as these words, which are no JSON.
+        if (b"NaN" in data or b"Infinity" in data) and _has_non_finite(value):
+            raise ValueError("not finite")
+        return data
+    except _ENCODING_ERRORS:
+        return to_json(_scrub(value, "value"))
 
 
 def encode_tool_output(tool: str, output: Any) -> bytes:
@@ -48,7 +50,11 @@ def encode_tool_output(tool: str, output: Any) -> bytes:
     if reward is not None and not math.isfinite(reward):
         raise NonFiniteReward(tool, reward)
     metadata = output.metadata
-    if metadata is None or not _has_non_finite(metadata):
+    # Pydantic would write these as null, without a word.
+    if not (
+        (metadata is not None and _has_non_finite(metadata))
+        or any(block.detail is not None and _has_non_finite(block.detail) for block in output.blocks)
+    ):
         try:
             body: bytes = output.__pydantic_serializer__.to_json(output, warnings=False)
             return b'{"ok":true,"output":' + body + b"}"

@@ -113,6 +113,7 @@ class Server:
                     log_config=None,
                     access_log=False,
                     server_header=False,
+                    proxy_headers=False,
                     timeout_keep_alive=int(settings.keep_alive) or 1,
                     timeout_graceful_shutdown=int(settings.shutdown_timeout) + 5,
                 )

@@ -107,17 +107,17 @@ def _split(target: str) -> tuple[str, str]:
 def _import(target: str, location: str) -> tuple[ModuleType, str]:
     """The module of a location, and what messages call it."""
     path = Path(location)
-    if path.is_dir() and (path / ENVIRONMENT_FILE).is_file():
+    if location and (path / ENVIRONMENT_FILE).is_file():
         return _import_file(path / ENVIRONMENT_FILE)
     if location in (bundled := bundled_environments()):
         return _import_file(bundled[location] / ENVIRONMENT_FILE)
-    if path.is_dir():
+    if location and path.is_dir():
         raise _no_environment_file(path)
     if path.suffix == ".py":
         if not path.is_file():
             raise TargetError(f"The file {location} does not exist", f"The current folder is {Path.cwd()}.")
         return _import_file(path)
-    if path.exists():
+    if path.is_file():
         raise TargetError(f"{location} is not a Python file", "Name a folder, file.py:Class or module:Class.")
     if target != location and _DOTTED_NAME.fullmatch(location):
         return _import_module(location)
@@ -150,7 +150,7 @@ def _guarded(load: Callable[[], ModuleType], source: str, folder: Path | None, h
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # importing runs arbitrary code, which may even call sys.exit()
-        what, remedy = _description(error, hide), _remedy(error, folder)
+        what, remedy = _description(error, hide), _remedy(error, folder, hide)
         raise TargetError(f"{_capitalised(source)} cannot be imported: {what}", remedy) from error
 
 
@@ -197,11 +197,11 @@ def _place(file: str | None, line: int | None) -> str:
     return f" ({shown}, line {line})"
 
 
-def _remedy(error: BaseException, folder: Path | None) -> str:
+def _remedy(error: BaseException, folder: Path | None, hide: str) -> str:
     if isinstance(error, OrsError):
         return error.remedy
     if isinstance(error, ModuleNotFoundError) and error.name:
-        missing = error.name.partition(".")[0]
+        missing = error.name.removeprefix(hide).partition(".")[0]
         if folder is not None and missing in {folder.name, *(parent.name for parent in folder.parents)}:
             return "Modules above the folder are found when it is named as a module: package.environment:Class."
         if missing == "openreward":
@@ -305,10 +305,10 @@ def _is_base(cls: type, defined: Sequence[type]) -> bool:
 
 def _no_environment_file(folder: Path) -> TargetError:
     files = sorted(file.name for file in folder.glob("*.py"))
-    if files:
-        remedy = (
-            f"Name the file: {folder / files[0]}." if len(files) == 1 else f"Name one of its files: {_join(files)}."
-        )
+    if len(files) == 1:
+        remedy = f"Name the file: {folder / files[0]}."
+    elif files:
+        remedy = f"Name one of its files, as in {folder / files[0]}; it has {_join(files)}."
     else:
         remedy = f"`ors-server init {folder}` writes one."
     return TargetError(f"The folder {folder} has no {ENVIRONMENT_FILE}", remedy)

@@ -37,6 +37,9 @@ __all__ = ["TASK_TOKEN", "TaskSource", "copy_json", "normalise_splits"]
 #: Key of the token in a public task.
 TASK_TOKEN = "_ors_task"  # noqa: S105 - the key, not a token
 
+#: Tasks encoded at one go: about a millisecond's work.
+_PIECE = 2000
+
 Result = TypeVar("Result")
 
 
@@ -49,6 +52,7 @@ class TaskSource:
         self.splits = list(splits)
         self._split_names = [split.name for split in splits]
         self._lists: dict[str, Sequence[Any]] = {}
+        self._encoded: dict[str, bytes] = {}
         self._listing: dict[str, asyncio.Future[Sequence[Any]]] = {}
         self._has_list = overrides(cls, "list_tasks")
         self._has_count = overrides(cls, "num_tasks")
@@ -83,10 +87,13 @@ class TaskSource:
         except IndexError as error:
             raise InvalidIndex(index, split, len(tasks)) from error
 
-    async def list_public(self, split: str) -> list[Any]:
-        """All tasks of a split, as clients see them."""
+    async def list_json(self, split: str) -> bytes:
+        """All tasks of a split as clients see them, as JSON; encoded once and kept."""
         self._check(split)
-        return self._public_all(await self._list(split), split, 0)
+        encoded = self._encoded.get(split)
+        if encoded is None:
+            encoded = self._encoded[split] = await _encode_list(self._public_all(await self._list(split), split, 0))
+        return encoded
 
     async def get_public(self, split: str, index: int) -> Any:
         """One task, as clients see it."""
@@ -95,20 +102,22 @@ class TaskSource:
             index += await self.count(split)
         return self._public(task, split, index)
 
-    async def range_public(self, split: str, start: int | None, stop: int | None) -> list[Any]:
-        """The tasks of a slice, as clients see them. Raises ``InvalidIndexRange``."""
+    async def range_json(self, split: str, start: int | None, stop: int | None) -> bytes:
+        """The tasks of a slice as clients see them, as JSON. Raises ``InvalidIndexRange``."""
         self._check(split)
+        first = 0
         try:
             if self._has_range and not self._signed:
-                return list(await self._run(self._cls.get_task_range, split, start, stop))
-            first, last, _ = slice(start, stop).indices(await self.count(split))
-            if self._has_get or not self._has_list:
-                tasks: Sequence[Any] = [await self.get(split, index) for index in range(first, last)]
+                tasks: Sequence[Any] = list(await self._run(self._cls.get_task_range, split, start, stop))
             else:
-                tasks = (await self._list(split))[first:last]
+                first, last, _ = slice(start, stop).indices(await self.count(split))
+                if self._has_get or not self._has_list:
+                    tasks = [await self.get(split, index) for index in range(first, last)]
+                else:
+                    tasks = (await self._list(split))[first:last]
         except IndexError as error:
             raise InvalidIndexRange(split) from error
-        return self._public_all(tasks, split, first)
+        return await _encode_list(self._public_all(tasks, split, first))
 
     async def resolve(self, task: Mapping[str, Any]) -> Any:
         """The whole task for one that a client sent. Raises ``InvalidTask``."""
@@ -191,6 +200,17 @@ class TaskSource:
             raise InvalidTask(
                 f"The task's {TASK_TOKEN} is damaged or from another environment", "Fetch the tasks again."
             ) from error
+
+
+async def _encode_list(tasks: Sequence[Any]) -> bytes:
+    """A long list as JSON in pieces, between which other requests get their turn."""
+    if len(tasks) <= _PIECE:
+        return encode(list(tasks))
+    pieces: list[bytes] = []
+    for start in range(0, len(tasks), _PIECE):
+        pieces.append(encode(list(tasks[start : start + _PIECE]))[1:-1])
+        await asyncio.sleep(0)
+    return b"[" + b",".join(pieces) + b"]"
 
 
 def _digest(task: Any) -> str:

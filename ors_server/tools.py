@@ -392,7 +392,7 @@ class ToolRunner:
             raise RuntimeError(f"tool {name!r} raised {type(raised).__name__}({raised})") from raised
         finally:
             gate.leave(tool)
-        output_type: type[Any] = type(output)
+        output_type: type[Any] = output.__class__
         if output_type not in table.output_types:
             if not _is_tool_output(output_type):
                 raise TypeError(f"Tool {name!r} returned {output_type.__name__}; a tool returns ToolOutput")

@@ -67,7 +67,7 @@ def _options(
 def run() -> None:
     """Run the command line of this process and end it."""
     try:
-        application()
+        application(prog_name="ors-server")
     except OrsError as error:
         report(error)
         sys.exit(1 if isinstance(error, PortInUse) else 2)

@@ -42,7 +42,10 @@ async def _print_rest(console: Console, server: Server, url: str) -> None:
     # A count that takes longer goes on: the first client that asks for these tasks will be glad of it.
     await asyncio.wait(counts.values(), timeout=COUNTING_LIMIT)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for heading in ("Environment", "Split", "Tasks", "Also called"):
+    headings = ["Environment", "Split", "Tasks"]
+    if any(hosted.aliases for hosted in server.environments):
+        headings.append("Also called")
+    for heading in headings:
         table.add_column(heading)
     for hosted in server.environments:
         counted = counts[hosted.name]
@@ -54,12 +57,13 @@ async def _print_rest(console: Console, server: Server, url: str) -> None:
                 count = numbers.get(split.name)
                 number = "unknown" if count is None else f"{count:,}"
             first = index == 0
-            table.add_row(
+            row = [
                 Text(hosted.name if first else "", style="bold"),
                 Text(split.name if split.name == split.type else f"{split.name} ({split.type})"),
                 Text(number, justify="right"),
                 Text(", ".join(hosted.aliases) if first else ""),
-            )
+            ]
+            table.add_row(*row[: len(headings)])
     console.print()
     console.print(table)
     console.print("\nClients of openreward, TRL among them, find it with:\n")

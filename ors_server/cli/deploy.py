@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ors_server.cli.folders import FolderError, Names, existing, read_template, write_folder
-from ors_server.cli.wheel import WHEEL_PATTERN, wheel
+from ors_server.cli.folders import FolderError, Names, check_empty, read_template, write_folder
+from ors_server.cli.wheel import WHEEL_PATTERN, put_wheel, wheel
 from ors_server.targets import ENVIRONMENT_FILE
 
 __all__ = ["deploy", "space", "with_front_matter"]
@@ -82,6 +82,8 @@ def space(
     if "Dockerfile" in own and not _starts_ors_server(own["Dockerfile"]):
         files["Dockerfile"] = shared["Dockerfile"]
         notes.append("Dockerfile: written anew, because the folder's own does not start ors-server.")
+    elif "Dockerfile" in own and b"7860" not in own["Dockerfile"].read_bytes():
+        notes.append("Dockerfile: kept, but 7860 is not in it; a Space reaches it on the app_port of README.md.")
     if ".gitattributes" in own:
         files[".gitattributes"] = _together(own[".gitattributes"].read_bytes(), shared[".gitattributes"])
     readme = read_template("space", names)["README.md"].decode()
@@ -89,17 +91,13 @@ def space(
         readme, changes = with_front_matter(own["README.md"].read_text("utf-8", errors="replace"), readme)
         notes.extend(f"README.md: {change}." for change in changes)
     files["README.md"] = readme.encode()
-    wheel_name, content = wheel()
-    files[wheel_name] = content
-
-    stale = [file for file in target.glob(WHEEL_PATTERN) if file.name != wheel_name] if force else []
-    overwritten = existing(target, files)
-    write_folder(target, files, force=force)
-    for file in stale:
-        file.unlink()  # The Dockerfile installs every ors_server-*.whl: an old one beside the new one would not do.
-        notes.append(f"{file.name}: removed, {wheel_name} takes its place.")
-    if overwritten:
+    if overwritten := check_empty(target, files, force=force):
         notes.append(f"Overwritten: {', '.join(overwritten)}.")
+    wheel_name, content = wheel()
+    write_folder(target, files)
+    notes.extend(
+        f"{replaced}: removed, {wheel_name} takes its place." for replaced in put_wheel(target, wheel_name, content)
+    )
     _explain(Console(highlight=False), target, names.name, notes)
 
 

@@ -31,6 +31,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "setup_wait",
         "setup_wait_long",
         "teardown_timeout",
+        "shutdown_timeout",
         "tombstones",
     ),
     "Tool calls and their results": (

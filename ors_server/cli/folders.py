@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ors_server.errors import OrsError
 
-__all__ = ["FolderError", "Names", "existing", "read_template", "write_folder"]
+__all__ = ["FolderError", "Names", "check_empty", "read_template", "write_folder"]
 
 _TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 _DOTTED = frozenset({"dockerignore", "gitattributes", "gitignore"})
@@ -44,29 +44,31 @@ def read_template(folder: str, names: Names) -> dict[str, bytes]:
     }
 
 
-def existing(folder: Path, names: Collection[str] | None = None) -> list[str]:
-    """What the folder holds already, a git repository aside; of ``names`` alone, where they are given."""
+def check_empty(folder: Path, names: Collection[str], *, force: bool) -> list[str]:
+    """Check that a folder may be written: it is missing or empty, or ``force`` says that it may hold something.
+
+    Returns which of the files to be written (``names``) are there already and will be overwritten; a git repository
+    counts as nothing. Raises ``FolderError``.
+    """
     if not folder.exists():
         return []
-    if names is None:
-        return sorted(entry.name for entry in folder.iterdir() if entry.name != ".git")
-    return sorted(name for name in names if (folder / name).exists())
-
-
-def write_folder(folder: Path, files: Mapping[str, bytes | Path], *, force: bool) -> None:
-    """Write the files, given as their content or as a file to copy, into the folder, making it where it is missing.
-
-    Raises ``FolderError`` where the folder holds anything already, unless ``force``, and then overwrites only files of
-    the same names.
-    """
-    if folder.exists() and not folder.is_dir():
+    if not folder.is_dir():
         raise FolderError(f"{folder} is a file", "Name a folder.")
-    if not force and (there := existing(folder)):
-        overwritten = existing(folder, files)
+    overwritten = sorted(name for name in names if (folder / name).exists())
+    there = sorted(entry.name for entry in folder.iterdir() if entry.name != ".git")
+    if there and not force:
         loss = f"it would overwrite {', '.join(overwritten)}" if overwritten else "it would overwrite none of them"
         raise FolderError(
             f"{folder} is not empty: it holds {_some(there)}", f"Name another folder, or add --force: {loss}."
         )
+    return overwritten
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes | Path]) -> None:
+    """Write the files, given as their content or as a file to copy, and make the folder where it is missing.
+
+    Raises ``FolderError`` where the file system does not let it.
+    """
     try:
         for name, content in files.items():
             file = folder / name

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
-from ors_server.cli.folders import FolderError, Names, existing, read_template, write_folder
-from ors_server.cli.wheel import wheel
+from ors_server.cli.folders import FolderError, Names, check_empty, read_template, write_folder
+from ors_server.cli.wheel import put_wheel, wheel
 
 __all__ = ["INIT_EXAMPLES", "class_name_of", "init", "names_of"]
 
@@ -31,16 +32,18 @@ def init(
     """Write a folder with a working environment, its tests, a Dockerfile and a README."""
     names = names_of(name or folder.resolve().name, given=name is not None)
     files = {**read_template("shared", names), **read_template("environment", names)}
+    overwritten = check_empty(folder, files, force=force)
+    # Made before anything is written: where it cannot be made, the folder stays as it was.
     wheel_name, content = wheel()
-    files[wheel_name] = content
-    overwritten = existing(folder, files)
-    write_folder(folder, files, force=force)
+    write_folder(folder, files)
+    replaced = put_wheel(folder, wheel_name, content)
 
     console = Console(highlight=False)
-    console.print(f"Wrote the environment [bold]{names.name}[/bold] to {folder}:", soft_wrap=True)
-    for file in files:
-        note = " (overwritten)" if file in overwritten else ""
-        console.print(Text(f"  {file}{note}"), soft_wrap=True)
+    console.print(f"Wrote the environment [bold]{names.name}[/bold] to {escape(str(folder))}:", soft_wrap=True)
+    for file in (*files, wheel_name):
+        console.print(Text(f"  {file}{' (overwritten)' if file in overwritten else ''}"), soft_wrap=True)
+    for file in replaced:
+        console.print(Text(f"  {file} (removed)"), soft_wrap=True)
     console.print("\nNext:", markup=False)
     console.print(Text(f"  ors-server serve {folder}\n  pytest {folder}"), soft_wrap=True)
 
@@ -52,7 +55,7 @@ def names_of(name: str, *, given: bool) -> Names:
     rule = "A name is made of lower-case words of letters and digits, joined by - or _, as in my_env."
     if not _NAME.fullmatch(name):
         proposal = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-        proposal = proposal if _NAME.fullmatch(proposal) else "my_env"
+        proposal = proposal if _NAME.fullmatch(proposal) and proposal not in RESERVED_NAMES else "my_env"
         way = f"--name {proposal}" if not given else f"for example {proposal}"
         raise FolderError(f"{name!r} is no name for an environment", f"{rule} Try {way}.")
     if name in RESERVED_NAMES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from functools import partial
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -43,8 +44,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve environments over the Open Reward Standard, until Ctrl-C or SIGTERM."""
-    # Stopped by SIGTERM or by Ctrl-C, it has done its work: 0. uvicorn raises the signal again once it has shut down.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _end)
     aliases = dict(_parse_alias(text) for text in alias or [])
     environments = load_targets(targets)
     # The web framework is imported here and not above: --help and a wrong target need not wait for it.
@@ -55,12 +55,17 @@ def serve(
         server = Server(environments, settings=settings, aliases=aliases)
     except OrsError:
         raise
-    except Exception as error:  # noqa: BLE001 - building a server runs the authors' list_splits, name and list_tools
+    except Exception as error:  # building a server runs the authors' list_splits, name and list_tools
         explained = failed_in_authors_code(error)
         if explained is None:
             raise
         raise explained from error
     server.serve(on_ready=partial(print_banner, server))
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Stopped by SIGTERM, as by Ctrl-C, it has done its work. uvicorn raises the signal again after its shutdown."""
+    sys.exit(0)
 
 
 def _parse_alias(text: str) -> tuple[str, str]:

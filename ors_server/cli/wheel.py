@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ors_server.errors import OrsError
 
-__all__ = ["WHEEL_PATTERN", "WheelError", "wheel"]
+__all__ = ["WHEEL_PATTERN", "WheelError", "put_wheel", "wheel"]
 
 #: Matches the wheel of any version.
 WHEEL_PATTERN = "ors_server-*.whl"
@@ -33,6 +33,18 @@ _INSTALLERS = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", 
 
 class WheelError(OrsError):
     """The wheel cannot be made."""
+
+
+def put_wheel(folder: Path, name: str, content: bytes) -> list[str]:
+    """Write the wheel into a folder; returns the names of the wheels that it replaced.
+
+    The image installs every wheel of the folder, so one of another version must not stay.
+    """
+    replaced = [file for file in sorted(folder.glob(WHEEL_PATTERN)) if file.name != name]
+    (folder / name).write_bytes(content)
+    for file in replaced:
+        file.unlink()
+    return [file.name for file in replaced]
 
 
 def wheel() -> tuple[str, bytes]:

@@ -1,76 +1,44 @@
-"""The hot path: the routes of an episode, answered in front of FastAPI's dependency solving.
-
-Each handler reads an ``Exchange`` and answers it. The application calls them straight from the ASGI entry; where a user
-has added middleware they are reached through the ordinary routes instead, which also put them into the OpenAPI
-document (``app``).
-"""
+"""The routes of an episode, from the session's id to its end."""
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from ors_server.calls import Call, ResultExpired
 from ors_server.encoding import encode
-from ors_server.errors import OrsError
-from ors_server.exchange import ClientDisconnected, Exchange
+from ors_server.exchange import Exchange
 from ors_server.protocol import CreateSession, ScoreGroup, ToolCall
-from ors_server.session import Session, describe_error
+from ors_server.routes.table import Route
+from ors_server.session import Session
 from ors_server.session_secrets import read_secrets
 from ors_server.sessions import Sessions
 from ors_server.sse import error_frame, task_frame
 from ors_server.streams import deliver
 
-__all__ = ["DirectRoute", "DirectRoutes"]
-
-logger = logging.getLogger("ors_server.routes")
+__all__ = ["EpisodeRoutes"]
 
 _OK = b'{"status":"ok"}'
 _NO_MORE = b"event: end\r\ndata: \r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class DirectRoute:
-    """One route: its method, whether an environment's name may stand before it, and what answers it."""
-
-    method: str
-    per_environment: bool
-    handler: Callable[[Exchange], Awaitable[None]]
-
-
-class DirectRoutes:
-    """The handlers of one server."""
+class EpisodeRoutes:
+    """The handlers, over one server's sessions."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._settings = sessions.settings
-        self.table: dict[str, DirectRoute] = {
-            "call": DirectRoute("POST", True, self.call),
-            "score_group": DirectRoute("POST", True, self.score_group),
-            "prompt": DirectRoute("GET", True, self.prompt),
-            "messages": DirectRoute("GET", True, self.messages),
-            "task_tools": DirectRoute("GET", True, self.task_tools),
-            "create_session": DirectRoute("POST", False, self.create_session),
-            "create": DirectRoute("POST", False, self.create),
-            "delete": DirectRoute("POST", False, self.delete),
-            "delete_session": DirectRoute("POST", False, self.delete_session),
-            "ping": DirectRoute("POST", False, self.ping),
-            "health": DirectRoute("GET", False, self.health),
+        self.table: dict[str, Route] = {
+            "call": Route("POST", True, self.call),
+            "score_group": Route("POST", True, self.score_group),
+            "prompt": Route("GET", True, self.prompt),
+            "messages": Route("GET", True, self.messages),
+            "task_tools": Route("GET", True, self.task_tools),
+            "create_session": Route("POST", False, self.create_session),
+            "create": Route("POST", False, self.create),
+            "delete": Route("POST", False, self.delete),
+            "delete_session": Route("POST", False, self.delete_session),
+            "ping": Route("POST", False, self.ping),
         }
-
-    async def answer(self, route: DirectRoute, exchange: Exchange) -> None:
-        """Answer a request; every error becomes a response."""
-        try:
-            await route.handler(exchange)
-        except ClientDisconnected:
-            pass
-        except OrsError as error:
-            await exchange.error(error)
-        except Exception as error:  # a fault of ours: the client gets a clean 500 and the log gets all of it
-            logger.exception("request failed", extra={"path": exchange.scope["path"]})
-            await exchange.json(encode({"detail": describe_error(error, self._settings.return_errors)}), 500)
 
     # --- sessions ----------------------------------------------------------------------------
 
@@ -104,10 +72,6 @@ class DirectRoutes:
     async def ping(self, exchange: Exchange) -> None:
         """Keep a session alive."""
         self._sessions.ping(exchange.session_id())
-        await exchange.json(_OK)
-
-    async def health(self, exchange: Exchange) -> None:
-        """Say that the server answers."""
         await exchange.json(_OK)
 
     # --- the episode -------------------------------------------------------------------------
