@@ -173,6 +173,11 @@ class CallLedger:
             self._by_key[key] = (fingerprint, call)
         return call, True
 
+    @property
+    def running_count(self) -> int:
+        """How many calls have no result."""
+        return len(self._running)
+
     def running(self) -> list[Call]:
         """The calls without a result."""
         return list(self._running)

@@ -25,6 +25,7 @@
     │   └── InvalidBody              422   the body is no JSON or does not fit its model
     ├── EnvironmentFailed            500   the author's code raised
     ├── SessionStarting              503   set-up is still running; retry
+    │   └── ServerBusy               503   a limit on sessions or calls is reached; retry
     └── InfrastructureError          503   the machine failed, not the agent: never a reward
 
 A client gets ``{"detail": …}`` with the status; ``detail`` is the cause and, where there is one, the remedy.
@@ -57,6 +58,7 @@ __all__ = [
     "PortInUse",
     "RequestError",
     "ScoringUnsupported",
+    "ServerBusy",
     "SessionExists",
     "SessionGone",
     "SessionStarting",
@@ -265,6 +267,13 @@ class SessionStarting(OrsError):
     @property
     def headers(self) -> Sequence[tuple[str, str]]:
         return (("X-Backend-State", "starting"), ("Retry-After", "2"))
+
+
+class ServerBusy(SessionStarting):
+    """A limit on sessions or running calls is reached. Nothing was started, and real clients wait this out too."""
+
+    def __init__(self, what: str, limit: int, variable: str) -> None:
+        OrsError.__init__(self, f"The limit of {limit} {what} is reached", f"Retry, or raise {variable} on the server.")
 
 
 class InfrastructureError(OrsError):

@@ -29,6 +29,7 @@ from ors_server.errors import (
     InfrastructureError,
     OrsError,
     ScoringUnsupported,
+    ServerBusy,
     SessionGone,
     SessionStarting,
 )
@@ -340,19 +341,31 @@ class Session:
 
         Raises what ``CallLedger.start`` raises.
         """
-        ledger = self.ledger
-        call, new = ledger.start(name, arguments, key)
+        self._admit_call()
+        call, new = self.ledger.start(name, arguments, key)
         if new:
+            self._owner.calls_running += 1
             call.task = asyncio.create_task(self._run_call(call))
         return call
+
+    def _admit_call(self) -> None:
+        settings = self._owner.settings
+        if self._ledger is not None and self._ledger.running_count >= settings.max_session_calls:
+            raise ServerBusy(
+                "calls running at once in one session", settings.max_session_calls, "ORS_MAX_SESSION_CALLS"
+            )
+        if self._owner.calls_running >= settings.max_calls:
+            raise ServerBusy("calls running at once", settings.max_calls, "ORS_MAX_CALLS")
 
     def start_scoring(self, request: ScoreGroup) -> Call:
         """Start to score a group, as a call. Raises ``ScoringUnsupported``."""
         hosted = self._bound()
         if not hosted.tools.supports_score_group:
             raise ScoringUnsupported(hosted.name)
+        self._admit_call()
         call, new = self.ledger.start("score_group", request.model_dump(mode="json"), None)
         if new:
+            self._owner.calls_running += 1
             call.task = asyncio.create_task(self._run_scoring(call, request))
         return call
 
@@ -367,7 +380,15 @@ class Session:
             if isinstance(outcome, RefusedCall):
                 frames = result_frames(encode_tool_error(outcome.error, outcome.reason))
             else:
-                frames = result_frames(encode_tool_output(call.name, outcome))
+                data = encode_tool_output(call.name, outcome)
+                limit = owner.settings.max_output
+                if len(data) <= limit:
+                    frames = result_frames(data)
+                else:
+                    frames = error_frame(
+                        f"OutputTooLarge: {call.name!r} returned {len(data)} bytes, over the limit of {limit}. "
+                        "Cut the output in the tool, or raise ORS_MAX_OUTPUT."
+                    )
         except asyncio.CancelledError:
             frames = error_frame(self._cancelled(call))
         except InfrastructureError as error:
@@ -375,7 +396,7 @@ class Session:
             owner.lose(self, error)
         except Exception as error:  # noqa: BLE001 - the author's tool may raise anything; the client gets it as an error event
             frames = error_frame(owner.describe(error, self, f"tool {call.name!r}"))
-        self.ledger.finish(call, frames)
+        self._finish(call, frames)
 
     async def _run_scoring(self, call: Call, request: ScoreGroup) -> None:
         owner = self._owner
@@ -394,6 +415,10 @@ class Session:
             owner.lose(self, error)
         except Exception as error:  # noqa: BLE001 - a judge may raise anything; the client gets it as an error event
             frames = error_frame(owner.describe(error, self, "score_group"))
+        self._finish(call, frames)
+
+    def _finish(self, call: Call, frames: bytes) -> None:
+        self._owner.calls_running -= 1
         self.ledger.finish(call, frames)
 
     def _candidates(self, request: ScoreGroup) -> list[Any]:
@@ -453,9 +478,12 @@ class Session:
         self._become(State.ENDING)
         if running:
             _, unfinished = await asyncio.wait(running, timeout=limit)
+            gone = error_frame(f"SessionGone: {self.end_reason}")
             for call in calls:
-                # Also for a task that was cancelled before its first step, and so never wrote its result.
-                call.finish(error_frame(f"SessionGone: {self.end_reason}"))
+                if call.task is not None and call.task.done():
+                    self._finish(call, gone)  # cancelled before its first step, it never wrote a result
+                else:
+                    call.finish(gone)
             if unfinished:
                 logger.warning("session still busy after its end", extra={"sid": self.sid, "seconds": limit})
                 await asyncio.wait(unfinished)

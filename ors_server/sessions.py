@@ -21,6 +21,7 @@ from ors_server.errors import (
     InvalidToolset,
     OrsError,
     RequestError,
+    ServerBusy,
     SessionExists,
     SessionGone,
     UnknownSession,
@@ -70,6 +71,8 @@ class Sessions:
         self.settings = settings
         self.results = ResultStore(settings, lifecycle_pool)
         self._sessions: dict[str, Session] = {}
+        #: Calls of all sessions whose code runs.
+        self.calls_running = 0
         self._tombstones = Tombstones(settings.tombstones)
         self._ending: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
@@ -102,6 +105,8 @@ class Sessions:
         fingerprint = _fingerprint(hosted, request, secrets)
         session = self._sessions.get(sid)
         if session is None:
+            if len(self._sessions) >= self.settings.max_sessions:
+                raise ServerBusy("sessions", self.settings.max_sessions, "ORS_MAX_SESSIONS")
             choice = TaskChoice(request.task_spec, request.split, request.index)
             session = Session(self, sid, hosted, choice, secrets, fingerprint)
             self._sessions[sid] = session

@@ -54,6 +54,18 @@ class Settings(BaseSettings):
 
     max_body: Bytes = Field(default=16 * 2**20, description="Largest request body, in bytes (413 above it).")
     max_headers: Bytes = Field(default=64 * 2**10, description="Largest request head, in bytes (431 above it).")
+    max_output: Bytes = Field(
+        default=16 * 2**20, description="Largest result of one tool call, in bytes of JSON (an error event above it)."
+    )
+    max_sessions: Annotated[int, Field(ge=1)] = Field(
+        default=65_536, description="Sessions at once; clients are asked to wait (503) above it."
+    )
+    max_calls: Annotated[int, Field(ge=1)] = Field(
+        default=32_768, description="Tool calls running at once, over all sessions; 503 above it."
+    )
+    max_session_calls: Annotated[int, Field(ge=1)] = Field(
+        default=256, description="Tool calls running at once in one session; 503 above it."
+    )
     keep_alive: Seconds = Field(default=75.0, description="Seconds an idle connection is kept open.")
 
     result_ttl: Seconds = Field(
