@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import tempfile
 import time
-import uuid
 from collections import deque
 from collections.abc import Mapping
 from enum import Enum
@@ -64,7 +64,7 @@ class Call:
     )
 
     def __init__(self, name: str, input: Any, key: str | None) -> None:
-        self.task_id = uuid.uuid4().hex
+        self.task_id = os.urandom(16).hex()
         self.name = name
         #: Kept while the call runs or its result is undelivered.
         self.input = input
@@ -137,7 +137,7 @@ class CallLedger:
     def __init__(self, results: ResultStore) -> None:
         self._results = results
         self._calls: dict[str, Call] = {}
-        self._running: set[Call] = set()
+        self._running: set[Call] | None = None
         self._by_key: dict[str, tuple[int, Call | None]] | None = None
         self._lost: dict[int, Call] | None = None
 
@@ -166,7 +166,10 @@ class CallLedger:
                 return call, False
         call = Call(name, input, key)
         self._calls[call.task_id] = call
-        self._running.add(call)
+        if self._running is None:
+            self._running = {call}
+        else:
+            self._running.add(call)
         if key is not None and fingerprint is not None:
             if self._by_key is None:
                 self._by_key = {}
@@ -176,17 +179,19 @@ class CallLedger:
     @property
     def running_count(self) -> int:
         """How many calls have no result."""
-        return len(self._running)
+        return 0 if self._running is None else len(self._running)
 
     def running(self) -> list[Call]:
         """The calls without a result."""
-        return list(self._running)
+        return list(self._running or ())
 
     def finish(self, call: Call, frames: bytes) -> None:
         """Record a call's result and wake who waits for it."""
         watched = call.watched
         call.finish(frames)
-        self._running.discard(call)
+        if self._running is not None:
+            self._running.discard(call)
+            self._running = self._running or None
         if not watched:
             self._results.keep_undelivered(self, call)
 
@@ -220,7 +225,7 @@ class CallLedger:
         for call in self._calls.values():
             self._results.drop(call)
         self._calls.clear()
-        self._running.clear()
+        self._running = None
         self._by_key = self._lost = None
 
 

@@ -76,8 +76,7 @@ class HostedEnvironment:
         for problem in self.tools.dropped:
             logger.warning("tool left out", extra={"environment": self.name, "reason": problem})
         self._settings = settings
-        self._tools_pool = tools_pool
-        self._lifecycle_pool = lifecycle_pool
+        self._shared_tools: Execution = PoolExecution(tools_pool)
         self._shared_lifecycle: Execution = PoolExecution(lifecycle_pool)
         self.has_prompt = overrides(cls, "get_prompt")
         self.has_messages = overrides(cls, "get_messages")
@@ -106,7 +105,7 @@ class HostedEnvironment:
     def executions(self) -> tuple[Execution, Execution]:
         """Where a new session's code runs: its constructor, set-up, prompt and teardown; and its tools."""
         if self.dialect is not Dialect.ORS:
-            return self._shared_lifecycle, PoolExecution(self._tools_pool)
+            return self._shared_lifecycle, self._shared_tools
         own: Execution = LoopExecution() if self._settings.sync_on_loop else SessionThreadExecution()
         return own, own
 

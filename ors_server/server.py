@@ -152,6 +152,8 @@ class _UvicornServer(uvicorn.Server):
         # First the sessions: their open streams end with an event that says why, and uvicorn need not cut them.
         await self._sessions.close()
         await super().shutdown(sockets)
+        # Stopped as asked: uvicorn would raise the signal again and so end the process before its logs are written.
+        self._captured_signals.clear()
 
 
 def _as_class(environment: Any) -> type:

@@ -179,12 +179,6 @@ class Session:
             # The task and the secrets now live in the instance, where it wants them.
             self._choice = self._secrets = None
         self._construction = None
-        self._runner = ToolRunner(
-            self.instance,
-            hosted.tools,
-            self._tools_execution,
-            enforce_finished=self._owner.settings.enforce_finished,
-        )
         if self.state is State.ENDING:
             return
         if not hosted.has_setup:
@@ -375,7 +369,13 @@ class Session:
         try:
             if self.state is not State.READY:
                 await self.ready()
-            assert self._runner is not None
+            if self._runner is None:
+                self._runner = ToolRunner(
+                    self.instance,
+                    self._bound().tools,
+                    self._tools_execution,
+                    enforce_finished=owner.settings.enforce_finished,
+                )
             outcome = await self._runner.run(call.name, call.input)
             if isinstance(outcome, RefusedCall):
                 frames = result_frames(encode_tool_error(outcome.error, outcome.reason))

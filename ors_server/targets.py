@@ -25,8 +25,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -35,14 +34,7 @@ from ors_server.classes import is_environment_class, overrides
 from ors_server.errors import OrsError, TargetError
 from ors_server.folder_modules import folder_package
 
-__all__ = [
-    "ENVIRONMENT_FILE",
-    "LoadedTarget",
-    "bundled_environments",
-    "failed_in_authors_code",
-    "load_target",
-    "load_targets",
-]
+__all__ = ["ENVIRONMENT_FILE", "bundled_environments", "failed_in_authors_code", "load_target", "load_targets"]
 
 #: The file of an environment folder that holds its classes.
 ENVIRONMENT_FILE = "environment.py"
@@ -52,32 +44,21 @@ _PACKAGE = Path(__file__).resolve().parent
 _DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-@dataclass(frozen=True)
-class LoadedTarget:
-    """The environment classes of one target, in the order they are served."""
-
-    #: As it was given.
-    target: str
-    classes: tuple[type, ...]
-
-
 def load_targets(targets: Sequence[str]) -> list[type]:
     """The classes of all targets, in order; the first is the default environment.
 
     Raises ``TargetError`` for the first target that does not load.
     """
-    return [environment for target in targets for environment in load_target(target).classes]
+    return [environment for target in targets for environment in load_target(target)]
 
 
-def load_target(target: str) -> LoadedTarget:
-    """Import one target. Raises ``TargetError``."""
+def load_target(target: str) -> list[type]:
+    """The classes of one target, in the order they are served. Raises ``TargetError``."""
     location, class_name = _split(target)
     module, source = _import(target, location)
     if class_name:
-        classes = (_named_class(module, class_name, source, location),)
-    else:
-        classes = tuple(_environments(module, source, location))
-    return LoadedTarget(target, classes)
+        return [_named_class(module, class_name, source, location)]
+    return _environments(module, source, location)
 
 
 def bundled_environments() -> dict[str, Path]:
@@ -125,14 +106,25 @@ def _import(target: str, location: str) -> tuple[ModuleType, str]:
 
 
 def _import_file(file: Path) -> tuple[ModuleType, str]:
-    file_module = file.stem
-    if not file_module.isidentifier():
-        proposal = re.sub(r"\W", "_", file_module)
-        raise TargetError(
-            f"{file} cannot be imported: {file_module!r} is no Python name", f"Rename it to {proposal}.py."
-        )
+    module = file.stem
+    if not module.isidentifier():
+        proposal = re.sub(r"\W", "_", module)
+        raise TargetError(f"{file} cannot be imported: {module!r} is no Python name", f"Rename it to {proposal}.py.")
     package = folder_package(file.parent)
-    return _guarded(lambda: package.load(file_module), str(file), package.folder, hide=f"{package.name}."), str(file)
+    try:
+        return package.load(module), str(file)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # importing runs arbitrary code, which may even call sys.exit()
+        # The name that the folder has in this process says nothing to anybody.
+        what = _description(error).replace(f"{package.name}.", "")
+        missing = error.name.removeprefix(f"{package.name}.") if isinstance(error, ImportError) and error.name else ""
+        remedy = _remedy(error, missing)
+        if missing and missing.partition(".")[0] in {
+            folder.name for folder in (package.folder, *package.folder.parents)
+        }:
+            remedy = "Modules above the folder are found when it is named as a module: package.environment:Class."
+        raise TargetError(f"{file} cannot be imported: {what}", remedy) from error
 
 
 def _import_module(name: str) -> tuple[ModuleType, str]:
@@ -140,18 +132,16 @@ def _import_module(name: str) -> tuple[ModuleType, str]:
     if here not in sys.path:
         # As `python -m` does: a module of the current folder wins over an installed one.
         sys.path.insert(0, here)
-    return _guarded(lambda: importlib.import_module(name), f"The module {name}", None), f"the module {name}"
-
-
-def _guarded(load: Callable[[], ModuleType], source: str, folder: Path | None, hide: str = "") -> ModuleType:
-    """Run an import of the author's code; whatever it raises becomes a ``TargetError`` with their file and line."""
     try:
-        return load()
+        return importlib.import_module(name), f"the module {name}"
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # importing runs arbitrary code, which may even call sys.exit()
-        what, remedy = _description(error, hide), _remedy(error, folder, hide)
-        raise TargetError(f"{_capitalised(source)} cannot be imported: {what}", remedy) from error
+    except BaseException as error:  # as above
+        missing = error.name if isinstance(error, ImportError) and error.name else ""
+        remedy = _remedy(error, missing)
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{missing}."):
+            remedy = f"The current folder is {here}; run ors-server where the module can be imported from."
+        raise TargetError(f"The module {name} cannot be imported: {_description(error)}", remedy) from error
 
 
 def failed_in_authors_code(error: Exception) -> TargetError | None:
@@ -164,27 +154,35 @@ def failed_in_authors_code(error: Exception) -> TargetError | None:
     return TargetError(f"An environment cannot be served: {_description(error)}", "Correct it and start again.")
 
 
-def _description(error: BaseException, hide: str = "") -> str:
+def _description(error: BaseException) -> str:
     """Type, message and place of an exception in the author's code."""
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
         # Its own text repeats the place, in another form.
         return f"{kind}: {error.msg}{_place(error.filename, error.lineno)}"
     text = error.cause.rstrip(".") if isinstance(error, OrsError) else str(error)
-    if hide:
-        text = text.replace(hide, "")
-    frame = _author_frame(error)
+    # An installed environment has no frame but those of a library.
+    frame = _author_frame(error) or _author_frame(error, installed=True)
     return (f"{kind}: {text}" if text else kind) + (_place(frame.filename, frame.lineno) if frame else "")
 
 
-def _author_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Where the author's code was when the exception came: the innermost frame that is neither ours nor a library's."""
-    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+def _author_frame(error: BaseException, *, installed: bool = False) -> traceback.FrameSummary | None:
+    """Where the author's code was when the exception came: the innermost frame that is neither ours nor a library's.
+
+    ``installed`` takes installed packages for the author's.
+    """
+    libraries = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
+    standard = Path(sysconfig.get_path("stdlib"))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
-        ours = file.is_relative_to(_PACKAGE) and not file.is_relative_to(_PACKAGE / "_bundled")
-        synthetic = frame.filename.startswith("<")
-        if not ours and not synthetic and not any(file.is_relative_to(library) for library in libraries):
+        if frame.filename.startswith("<"):
+            continue
+        if file.is_relative_to(_PACKAGE) and not file.is_relative_to(_PACKAGE / "_bundled"):
+            continue
+        if any(file.is_relative_to(library) for library in libraries):
+            if installed:
+                return frame
+        elif not file.is_relative_to(standard):
             return frame
     return None
 
@@ -197,21 +195,12 @@ def _place(file: str | None, line: int | None) -> str:
     return f" ({shown}, line {line})"
 
 
-def _remedy(error: BaseException, folder: Path | None, hide: str) -> str:
+def _remedy(error: BaseException, missing: str) -> str:
     if isinstance(error, OrsError):
         return error.remedy
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        missing = error.name.removeprefix(hide).partition(".")[0]
-        if folder is not None and missing in {folder.name, *(parent.name for parent in folder.parents)}:
-            return "Modules above the folder are found when it is named as a module: package.environment:Class."
-        if missing == "openreward":
-            return (
-                "Install openreward beside ors-server, or import the same names from ors_server: "
-                "they are the same classes to an environment."
-            )
-        if _author_frame(error) is None:
-            # Not a module that the target imports, but the target.
-            return f"The current folder is {Path.cwd()}; run ors-server where the module can be imported from."
+    if missing.partition(".")[0] == "openreward":
+        return "Install openreward beside ors-server, or import the same names from ors_server."
+    if isinstance(error, ModuleNotFoundError) and missing:
         return f"Install what provides {missing!r} into the Python that runs ors-server: {sys.executable}."
     if isinstance(error, SystemExit):
         return 'Put what runs on start behind `if __name__ == "__main__":`.'

@@ -263,8 +263,9 @@ class _Gate:
         self._active = 0
         self._alone = False
         self._exclusive_waiting = 0
-        self._serial: set[str] = set()
-        self._waiting: deque[tuple[asyncio.Future[None], Tool]] = deque()
+        # Made when first needed: an idle session should not give the garbage collector more to walk.
+        self._serial: set[str] | None = None
+        self._waiting: deque[tuple[asyncio.Future[None], Tool]] | None = None
 
     def try_enter(self, tool: Tool) -> bool:
         if self._alone:
@@ -277,7 +278,9 @@ class _Gate:
             if self._exclusive_waiting:
                 return False
             if not tool.concurrent:
-                if tool.name in self._serial:
+                if self._serial is None:
+                    self._serial = set()
+                elif tool.name in self._serial:
                     return False
                 self._serial.add(tool.name)
         self._active += 1
@@ -287,6 +290,8 @@ class _Gate:
         """Wait for the turn after ``try_enter`` said no; on return the tool has entered."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (turn, tool)
+        if self._waiting is None:
+            self._waiting = deque()
         self._waiting.append(entry)
         if tool.exclusive:
             self._exclusive_waiting += 1
@@ -306,12 +311,13 @@ class _Gate:
         self._active -= 1
         if tool.exclusive:
             self._alone = False
-        elif not tool.concurrent:
+        elif not tool.concurrent and self._serial is not None:
             self._serial.discard(tool.name)
         if self._waiting:
             self._admit()
 
     def _admit(self) -> None:
+        assert self._waiting is not None
         for entry in list(self._waiting):
             turn, tool = entry
             if turn.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -74,7 +75,8 @@ def space(
             f"The output {target} and the environment {source} lie in each other", "Name another --output."
         )
 
-    names = Names(source.name, "")
+    # Also the tag of an image in the Dockerfile, and a value in the front matter: no capitals, no spaces, no colons.
+    names = Names(re.sub(r"[^a-z0-9._-]+", "-", source.name.lower()).strip("-._") or "environment", "")
     shared = read_template("shared", names)
     own, secret = _files(source)
     files: dict[str, bytes | Path] = {**shared, **own}
@@ -170,7 +172,7 @@ def _explain(console: Console, target: Path, name: str, notes: list[str]) -> Non
     steps = [
         "Create a Space with the SDK Docker at https://huggingface.co/new-space, then, with OWNER and SPACE as there:",
         "",
-        f"  cd {target}",
+        f"  cd {shlex.quote(str(target))}",
         "  git init --initial-branch=main && git lfs install --local",
         "  git remote add space https://huggingface.co/spaces/OWNER/SPACE",
         f"  git add . && git commit --message 'Serve {name}'",

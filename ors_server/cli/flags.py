@@ -24,7 +24,8 @@ __all__ = ["PANELS", "flag_of", "panel_of", "read_settings", "shown", "type_of",
 
 #: The settings by subject, as ``--help`` and ``ors-server settings`` group them.
 PANELS: Mapping[str, tuple[str, ...]] = {
-    "Where it listens": ("host", "port", "keep_alive", "max_body", "max_headers"),
+    "Where it listens": ("host", "port", "keep_alive"),
+    "Limits": ("max_body", "max_headers", "max_output", "max_sessions", "max_calls", "max_session_calls"),
     "Sessions": (
         "session_ttl",
         "setup_timeout",
@@ -90,25 +91,23 @@ def shown(value: object) -> str:
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for each setting.
-
-    The command has the parameters ``context: typer.Context`` and ``settings: Settings`` besides its own.
-    """
+    """Give a command, which has the parameter ``settings: Settings`` besides its own, a flag for each setting."""
     own = [
-        parameter
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in inspect.signature(command, eval_str=True).parameters.values()
         if parameter.name != "settings"
     ]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     flags = [_parameter(name, field) for name, field in Settings.model_fields.items()]
+    parameters = [context, *own, *flags]
 
     @functools.wraps(command)
     def with_flags(*, context: typer.Context, **arguments: Any) -> None:
         flagged: dict[str, Any] = {name: arguments.pop(name) for name in Settings.model_fields}
         # The rest are defaults, shown in the help text; Settings knows them, and the variables, itself.
         given = {name: value for name, value in flagged.items() if _on_command_line(context, name)}
-        command(context=context, settings=read_settings(given), **arguments)
+        command(settings=read_settings(given), **arguments)
 
-    parameters = [*own, *flags]
     cast(Any, with_flags).__signature__ = inspect.Signature(parameters)
     with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_flags

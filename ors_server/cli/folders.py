@@ -1,8 +1,8 @@
 """Folders written for a person: from templates, without overwriting what is theirs.
 
 The templates are files in ``ors_server/templates``: valid Python, README and Dockerfile as they are, in which
-``TemplateEnvironment`` and ``template-environment`` stand for the class and the name. A file's name loses nothing but
-gains its dot (``gitignore`` becomes ``.gitignore``; with its dot it would apply to the templates themselves).
+``TemplateEnvironment`` and ``template-environment`` stand for the class and the name. ``gitignore`` and its like get
+their dot when they are written: with it they would apply to the templates themselves.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
 ) -> None:
     """Write a folder with a working environment, its tests, a Dockerfile and a README."""
-    names = names_of(name or folder.resolve().name, given=name is not None)
+    names = names_of(name or folder.resolve().name)
     files = {**read_template("shared", names), **read_template("environment", names)}
     overwritten = check_empty(folder, files, force=force)
     # Made before anything is written: where it cannot be made, the folder stays as it was.
@@ -44,11 +45,11 @@ def init(
         console.print(Text(f"  {file}{' (overwritten)' if file in overwritten else ''}"), soft_wrap=True)
     for file in replaced:
         console.print(Text(f"  {file} (removed)"), soft_wrap=True)
-    console.print("\nNext:", markup=False)
-    console.print(Text(f"  ors-server serve {folder}\n  pytest {folder}"), soft_wrap=True)
+    quoted = shlex.quote(str(folder))
+    console.print(Text(f"\nNext:\n  ors-server serve {quoted}\n  pytest {quoted}"), soft_wrap=True)
 
 
-def names_of(name: str, *, given: bool) -> Names:
+def names_of(name: str) -> Names:
     """Check an environment's name and derive its class. Raises ``FolderError``."""
     from ors_server.hosting import RESERVED_NAMES
 
@@ -56,8 +57,7 @@ def names_of(name: str, *, given: bool) -> Names:
     if not _NAME.fullmatch(name):
         proposal = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
         proposal = proposal if _NAME.fullmatch(proposal) and proposal not in RESERVED_NAMES else "my_env"
-        way = f"--name {proposal}" if not given else f"for example {proposal}"
-        raise FolderError(f"{name!r} is no name for an environment", f"{rule} Try {way}.")
+        raise FolderError(f"{name!r} is no name for an environment", f"{rule} Try --name {proposal}.")
     if name in RESERVED_NAMES:
         raise FolderError(
             f"No environment can be named {name!r}: the server answers that path itself", f"Try --name {name}_env."

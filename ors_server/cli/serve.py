@@ -33,7 +33,6 @@ SERVE_EXAMPLES = """[bold]Targets[/bold]
 
 @with_settings
 def serve(
-    context: typer.Context,
     targets: Annotated[
         list[str], typer.Argument(metavar="TARGET", help="What to serve: the first is the default environment.")
     ],
