@@ -139,11 +139,15 @@ class CallLedger:
         self._calls: dict[str, Call] = {}
         self._running: set[Call] | None = None
         self._by_key: dict[str, tuple[int, Call | None]] | None = None
-        self._lost: dict[int, Call] | None = None
+        #: Calls whose connection was lost and that nobody attends to, by tool and input; the oldest first.
+        self._lost: dict[int, list[Call]] | None = None
 
     def find(self, task_id: str) -> Call | None:
-        """The call of this id, if it is of this session and still known."""
-        return self._calls.get(task_id)
+        """The call of this id, if it is of this session and still known. Whoever asks attends to it from now on."""
+        call = self._calls.get(task_id)
+        if call is not None:
+            self._attended(call)
+        return call
 
     def start(self, name: str, input: Mapping[str, Any], key: str | None) -> tuple[Call, bool]:
         """The call this request means, and whether it is new and has to be run.
@@ -161,8 +165,10 @@ class CallLedger:
                     raise ResultExpired()
                 return known[1], False
         elif self._lost:
-            call = self._lost.pop(_fingerprint(name, input), None)
-            if call is not None:
+            waiting = self._lost.get(_fingerprint(name, input))
+            if waiting:
+                call = waiting[0]
+                self._attended(call)
                 return call, False
         call = Call(name, input, key)
         self._calls[call.task_id] = call
@@ -197,28 +203,42 @@ class CallLedger:
 
     def delivered(self, call: Call) -> None:
         """The last byte of the result was written to a connection."""
+        self._attended(call)
         call.input = None
         self._results.keep_delivered(self, call)
 
     def lost(self, call: Call) -> None:
         """A connection that waited for the result was lost before its last byte was written."""
-        if call.kept is Kept.DELIVERED or call.key is not None:
-            return  # another connection has it, or the key will find it
-        if call.fingerprint is None:
-            call.fingerprint = _fingerprint(call.name, call.input)
-        if self._lost is None:
-            self._lost = {}
-        self._lost[call.fingerprint] = call
+        if call.kept is Kept.DELIVERED or call.watched:
+            return  # another connection has it, or waits for it
+        if call.key is None:  # else its key finds it
+            if call.fingerprint is None:
+                call.fingerprint = _fingerprint(call.name, call.input)
+            if self._lost is None:
+                self._lost = {}
+            waiting = self._lost.setdefault(call.fingerprint, [])
+            if call not in waiting:
+                waiting.append(call)
         if call.done and call.kept is Kept.NOWHERE:
             self._results.keep_undelivered(self, call)
 
     def forget(self, call: Call) -> None:
         """Drop a call; its key stays used."""
         self._calls.pop(call.task_id, None)
+        self._attended(call)
         if call.key is not None and self._by_key is not None:
             known = self._by_key.get(call.key)
             if known is not None:
                 self._by_key[call.key] = (known[0], None)
+
+    def _attended(self, call: Call) -> None:
+        """Somebody waits for the call or has got it: no other request may be taken for its repetition."""
+        if self._lost and call.fingerprint is not None:
+            waiting = self._lost.get(call.fingerprint)
+            if waiting and call in waiting:
+                waiting.remove(call)
+                if not waiting:
+                    del self._lost[call.fingerprint]
 
     def close(self) -> None:
         """The session has ended: drop every result."""
@@ -251,9 +271,6 @@ class ResultStore:
         if call.kept is Kept.DELIVERED:
             return
         self.drop(call)
-        if call.frames is None:
-            ledger.forget(call)  # it was on disk, and has now reached its client
-            return
         call.kept = Kept.DELIVERED
         self._delivered_bytes += call.size
         self._delivered.append((time.monotonic() + self._settings.delivered_ttl, ledger, call))
@@ -285,7 +302,16 @@ class ResultStore:
             return call.frames
         path = call.path
         assert path is not None
-        return await self._pool.submit(path.read_bytes)
+        try:
+            frames: bytes = await self._pool.submit(path.read_bytes)
+        except FileNotFoundError:
+            if call.frames is None:
+                raise
+            return call.frames  # another request has read it back meanwhile
+        if call.kept is Kept.ON_DISK:
+            self.drop(call)
+            call.frames, call.path = frames, None
+        return frames
 
     async def sweep(self) -> None:
         """Forget delivered results that are old; move undelivered ones that are old or too many to disk."""

@@ -49,6 +49,11 @@ class FolderPackage:
             owned = self._owned[name] = self._find(name)
         return owned
 
+    def has_module(self, name: str) -> bool:
+        """Whether the folder has a module or a package with ``__init__.py`` of this name, not just a folder."""
+        spec = PathFinder.find_spec(name, [str(self.folder)])
+        return spec is not None and spec.loader is not None
+
     def _find(self, name: str) -> bool:
         if name in sys.stdlib_module_names:
             return False
@@ -108,12 +113,12 @@ class _PlainNameFinder:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         top = fullname.partition(".")[0]
-        owners = [package for package in _packages_by_name.values() if package.owns(top)]
+        owners = [package for package in _packages_by_name.values() if package.owns(top) and package.has_module(top)]
         if not owners:
             return None
         if len(owners) > 1:
             folders = " and ".join(str(package.folder) for package in owners)
-            raise ImportError(
+            raise ModuleNotFoundError(
                 f"{top!r} is in {folders}, and import_module does not say which is meant; use an import statement",
                 name=fullname,
             )

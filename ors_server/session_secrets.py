@@ -28,7 +28,7 @@ def read_secrets(header: str | None, body: Mapping[str, Any] | None) -> dict[str
     if header:
         try:
             decoded = json.loads(base64.b64decode(header, validate=True))
-        except (binascii.Error, ValueError) as error:
+        except (binascii.Error, ValueError, RecursionError) as error:
             raise InvalidSecrets("The X-Secrets header cannot be read", _FORM) from error
         secrets.update(_values(decoded, "The X-Secrets header", _FORM))
     return secrets

@@ -12,6 +12,8 @@ __all__ = ["LINE_LIMIT", "error_frame", "result_frames", "task_frame"]
 
 #: Longest data, in bytes, that is put in one line.
 LINE_LIMIT = 32 * 1024
+#: Longest error text, in characters; four bytes each still fit one line.
+ERROR_LIMIT = 12_000
 
 _TASK = b"event: task_id\r\ndata: "
 _CHUNK = b"event: chunk\r\ndata: "
@@ -42,8 +44,11 @@ def result_frames(data: bytes) -> bytes:
 
 
 def error_frame(message: str) -> bytes:
-    """An ``error`` event; a message of several lines becomes several data lines."""
+    """An ``error`` event; a message of several lines becomes several data lines, a long one is cut in its middle."""
     text = message.encode("utf-8", "replace").decode()
+    if len(text) > ERROR_LIMIT:
+        half = ERROR_LIMIT // 2
+        text = f"{text[:half]} … [{len(text) - 2 * half} characters left out] … {text[-half:]}"
     lines = text.splitlines() or [""]
     return b"event: error\r\n" + b"".join(b"data: %b\r\n" % line.encode() for line in lines) + b"\r\n"
 

@@ -115,7 +115,7 @@ class TaskSource:
                     tasks = [await self.get(split, index) for index in range(first, last)]
                 else:
                     tasks = (await self._list(split))[first:last]
-        except IndexError as error:
+        except (IndexError, InvalidIndex) as error:
             raise InvalidIndexRange(split) from error
         return await _encode_list(self._public_all(tasks, split, first))
 

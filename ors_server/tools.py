@@ -313,6 +313,7 @@ class _Gate:
             self._alone = False
         elif not tool.concurrent and self._serial is not None:
             self._serial.discard(tool.name)
+            self._serial = self._serial or None
         if self._waiting:
             self._admit()
 
