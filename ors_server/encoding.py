@@ -15,7 +15,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
-__all__ = ["NonFiniteReward", "encode", "encode_tool_error", "encode_tool_output"]
+__all__ = ["NonFiniteReward", "encode", "encode_tool_error", "encode_tool_output", "replace_surrogates", "scrub"]
 
 logger = logging.getLogger("ors_server.encoding")
 
@@ -38,7 +38,7 @@ def encode(value: Any) -> bytes:
             raise ValueError("not finite")
         return data
     except _ENCODING_ERRORS:
-        return to_json(_scrub(value, "value"))
+        return to_json(scrub(value))
 
 
 def encode_tool_output(tool: str, output: Any) -> bytes:
@@ -50,19 +50,19 @@ def encode_tool_output(tool: str, output: Any) -> bytes:
     if reward is not None and not math.isfinite(reward):
         raise NonFiniteReward(tool, reward)
     metadata = output.metadata
-    # Pydantic would write these as null, without a word.
-    if not (
-        (metadata is not None and _has_non_finite(metadata))
-        or any(block.detail is not None and _has_non_finite(block.detail) for block in output.blocks)
-    ):
-        try:
+    try:
+        # Pydantic would write floats that are not finite as null, without a word.
+        if not (
+            (metadata is not None and _has_non_finite(metadata))
+            or any(block.detail is not None and _has_non_finite(block.detail) for block in output.blocks)
+        ):
             body: bytes = output.__pydantic_serializer__.to_json(output, warnings=False)
             return b'{"ok":true,"output":' + body + b"}"
-        except _ENCODING_ERRORS:
-            pass
+    except _ENCODING_ERRORS:
+        pass
     plain = {
-        "blocks": _scrub(list(output.blocks), f"{tool}.blocks"),
-        "metadata": None if metadata is None else _scrub(metadata, f"{tool}.metadata"),
+        "blocks": scrub(list(output.blocks), f"{tool}.blocks"),
+        "metadata": None if metadata is None else scrub(metadata, f"{tool}.metadata"),
         "reward": None if reward is None else float(reward),
         "finished": bool(output.finished),
     }
@@ -72,6 +72,11 @@ def encode_tool_output(tool: str, output: Any) -> bytes:
 def encode_tool_error(error: str, reason: str) -> bytes:
     """JSON bytes of a failed ``RunToolOutput``."""
     return encode({"ok": False, "error": error, "reason": reason})
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate; halves that belong together are joined."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _has_non_finite(value: Any) -> bool:
@@ -84,26 +89,25 @@ def _has_non_finite(value: Any) -> bool:
     return False
 
 
-def _scrub(value: Any, path: str, depth: int = 0) -> Any:
+def scrub(value: Any, path: str = "value", depth: int = 0) -> Any:
     """A copy of ``value`` that JSON can hold."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
-        # Through UTF-16, halves that belong together join and only the lone ones are replaced.
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return replace_surrogates(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else _as_repr(value, path)
     if depth < 100:
         if isinstance(value, BaseModel):
             fields = type(value).model_fields
-            return {name: _scrub(getattr(value, name), f"{path}.{name}", depth + 1) for name in fields}
+            return {name: scrub(getattr(value, name), f"{path}.{name}", depth + 1) for name in fields}
         if isinstance(value, Mapping):
             items = cast("Mapping[Any, Any]", value).items()
-            return {_scrub(str(key), path): _scrub(item, f"{path}.{key}", depth + 1) for key, item in items}
+            return {scrub(str(key), path): scrub(item, f"{path}.{key}", depth + 1) for key, item in items}
         if isinstance(value, (list, tuple)):
-            return [_scrub(item, f"{path}[]", depth + 1) for item in cast("list[Any]", value)]
+            return [scrub(item, f"{path}[]", depth + 1) for item in cast("list[Any]", value)]
         try:
-            return _scrub(_from_json(to_json(value)), path, depth + 1)
+            return scrub(_from_json(to_json(value)), path, depth + 1)
         except _ENCODING_ERRORS:
             pass
     return _as_repr(value, path)
@@ -121,4 +125,4 @@ def _as_repr(value: Any, path: str) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001 - an author's __repr__ may raise anything; the result must still reach the client
         text = f"<{type(value).__name__}>"
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return replace_surrogates(text)

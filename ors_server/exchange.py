@@ -7,13 +7,14 @@ goes through FastAPI.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ors_server.encoding import encode
+from ors_server.encoding import encode, scrub
 from ors_server.errors import BodyTooLarge, InvalidBody, MissingSession, OrsError
 
 __all__ = ["CONNECTION", "ClientDisconnected", "Exchange", "body_errors"]
@@ -100,6 +101,10 @@ class Exchange:
         try:
             return model.model_validate_json(body)
         except ValidationError as error:
+            if error.errors(include_url=False)[0]["type"] == "json_invalid":
+                with contextlib.suppress(ValueError, RecursionError):
+                    # Half an emoji, as models write it, is escaped JSON to most clients but not to pydantic.
+                    return model.model_validate(scrub(json.loads(body)))
             raise InvalidBody(body_errors(error)) from None
 
     # --- the response ------------------------------------------------------------------------

@@ -5,7 +5,8 @@ shared ``ThreadPool`` for our own and openreward's classes; for classes of ors-s
 of one session runs at the same time or on another thread, on one lazily started thread a session (protocol 0.1).
 
 Invariant: a synchronous call cannot be interrupted, so ``run`` returns or raises only when it has really ended, even
-when it is cancelled. Whoever waits for a run may rely on the code no longer touching the environment.
+when it is cancelled. Whoever waits for a run may rely on the code no longer touching the environment. The one exception
+is the end of the server: a thread that then still hangs is abandoned, or the process could never exit.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import contextvars
 import inspect
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-__all__ = ["Execution", "LoopExecution", "PoolExecution", "SessionThreadExecution", "ThreadPool"]
+__all__ = ["Execution", "LoopExecution", "PoolExecution", "SessionThreadExecution", "ThreadPool", "awaited"]
 
 Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
 
 
-class UncaughtExit(RuntimeError):
-    """An author's code called ``sys.exit`` or raised KeyboardInterrupt; it must not end the server."""
+class Escaped(RuntimeError):
+    """An author's code raised what would end the loop or pass for a cancellation: ``sys.exit`` and the like."""
 
 
 class ThreadPool:
@@ -46,6 +47,8 @@ class ThreadPool:
         # a job lowers both, so their difference is right at every moment.
         self._idle = 0
         self._pending = 0
+        #: Set at the end of the server: nobody waits for these threads any more.
+        self.abandoned = False
 
     def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run ``function`` on a thread; the future belongs to the running loop."""
@@ -92,18 +95,45 @@ class ThreadPool:
         try:
             result = function()
         except BaseException as raised:  # noqa: BLE001 - carried to the awaiting coroutine, whatever it is
-            error = _storable(raised)
+            error = contained(raised)
         with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended, and nobody waits
             loop.call_soon_threadsafe(_settle, future, result, error)
 
 
-def _storable(raised: BaseException) -> BaseException:
-    if isinstance(raised, (StopIteration, SystemExit, KeyboardInterrupt)):
-        # A future refuses StopIteration, and the loop would end on the other two.
-        replacement = UncaughtExit(f"the environment's code raised {type(raised).__name__}({raised})")
-        replacement.__cause__ = raised
-        return replacement
-    return raised
+def contained(raised: BaseException) -> BaseException:
+    """What may be raised on the event loop in place of what an author's code raised.
+
+    ``SystemExit`` and ``KeyboardInterrupt`` would end the loop, a future refuses ``StopIteration``, and a
+    ``CancelledError`` of the author's own making would pass for the cancellation of our task.
+    """
+    if isinstance(raised, Exception) and not isinstance(raised, (StopIteration, StopAsyncIteration)):
+        return raised
+    if isinstance(raised, asyncio.CancelledError):
+        escaped = Escaped("the environment's code was cancelled from within (asyncio.CancelledError)")
+    else:
+        escaped = Escaped(f"the environment's code raised {type(raised).__name__}({raised})")
+    escaped.__cause__ = raised
+    return escaped
+
+
+async def awaited(value: Awaitable[Any]) -> Any:
+    """Await an author's awaitable; raises only what ``contained`` lets through, and true cancellations."""
+    try:
+        return await value
+    except (asyncio.CancelledError, GeneratorExit) as raised:
+        task = _current_task()
+        if task is None or task.cancelling():
+            raise  # a true cancellation, or the end of the loop
+        raise contained(raised) from raised
+    except BaseException as raised:  # noqa: BLE001 - whatever it is, contained() decides
+        raise contained(raised) from raised.__cause__
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
@@ -115,13 +145,15 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         future.set_exception(error)
 
 
-async def _until_done(future: asyncio.Future[Any]) -> Any:
-    """Await a thread's future to its end; a cancellation takes effect only then."""
+async def _until_done(future: asyncio.Future[Any], pool: ThreadPool) -> Any:
+    """Await a thread's future to its end; a cancellation takes effect only then, or when the pool is abandoned."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
             await asyncio.wait((future,))
         except asyncio.CancelledError as error:
+            if pool.abandoned:
+                raise
             cancelled = error
     if cancelled is not None:
         future.exception()  # retrieved, so that it is not reported as lost
@@ -129,13 +161,8 @@ async def _until_done(future: asyncio.Future[Any]) -> Any:
     return future.result()
 
 
-async def _finish(value: Any) -> Any:
-    if inspect.isawaitable(value):
-        try:
-            return await value
-        except (SystemExit, KeyboardInterrupt) as raised:
-            raise _storable(raised) from raised
-    return value
+async def _resolved(value: Any) -> Any:
+    return await awaited(value) if inspect.isawaitable(value) else value
 
 
 class Execution(Protocol):
@@ -158,10 +185,10 @@ class PoolExecution:
 
     async def run(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         if inspect.iscoroutinefunction(function):
-            return await _finish(function(*arguments, **keywords))
+            return await awaited(function(*arguments, **keywords))
         context = contextvars.copy_context()
         future = self._pool.submit(lambda: context.run(function, *arguments, **keywords))
-        return await _finish(await _until_done(future))
+        return await _resolved(await _until_done(future, self._pool))
 
     def close(self) -> None:
         """The pool is the server's; nothing to do."""
@@ -170,17 +197,18 @@ class PoolExecution:
 class SessionThreadExecution:
     """Synchronous code on a thread of its own, started when there is some; one call at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, server_pool: ThreadPool) -> None:
+        self._server_pool = server_pool
         self._pool: ThreadPool | None = None
 
     async def run(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         if inspect.iscoroutinefunction(function):
-            return await _finish(function(*arguments, **keywords))
+            return await awaited(function(*arguments, **keywords))
         if self._pool is None:
             self._pool = ThreadPool("ors-session", 1, idle_seconds=None)
         context = contextvars.copy_context()
         future = self._pool.submit(lambda: context.run(function, *arguments, **keywords))
-        return await _finish(await _until_done(future))
+        return await _resolved(await _until_done(future, self._server_pool))
 
     def close(self) -> None:
         if self._pool is not None:
@@ -193,9 +221,9 @@ class LoopExecution:
     async def run(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         try:
             value = function(*arguments, **keywords)
-        except (SystemExit, KeyboardInterrupt, StopIteration) as raised:
-            raise _storable(raised) from raised
-        return await _finish(value)
+        except BaseException as raised:  # noqa: BLE001 - whatever it is, contained() decides
+            raise contained(raised) from raised.__cause__
+        return await _resolved(value)
 
     def close(self) -> None:
         """Nothing is held."""

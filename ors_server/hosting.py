@@ -76,6 +76,7 @@ class HostedEnvironment:
         for problem in self.tools.dropped:
             logger.warning("tool left out", extra={"environment": self.name, "reason": problem})
         self._settings = settings
+        self._lifecycle_pool = lifecycle_pool
         self._shared_tools: Execution = PoolExecution(tools_pool)
         self._shared_lifecycle: Execution = PoolExecution(lifecycle_pool)
         self.has_prompt = overrides(cls, "get_prompt")
@@ -106,7 +107,9 @@ class HostedEnvironment:
         """Where a new session's code runs: its constructor, set-up, prompt and teardown; and its tools."""
         if self.dialect is not Dialect.ORS:
             return self._shared_lifecycle, self._shared_tools
-        own: Execution = LoopExecution() if self._settings.sync_on_loop else SessionThreadExecution()
+        own: Execution = (
+            LoopExecution() if self._settings.sync_on_loop else SessionThreadExecution(self._lifecycle_pool)
+        )
         return own, own
 
 

@@ -147,7 +147,8 @@ class ToolOutput(_Wire):
     """What a tool returns: blocks for the model, an optional reward, and whether the episode is over."""
 
     blocks: Blocks
-    metadata: JSONObject | None = None
+    # Any values: what is no JSON is sent as its repr rather than lose the result over it (protocol 0.1).
+    metadata: Mapping[str, Any] | None = None
     reward: float | None = None
     finished: bool = False
 

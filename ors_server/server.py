@@ -66,7 +66,7 @@ class Server:
             for environment in environments
         ]
         self.catalogue = Catalogue(hosted, aliases, unavailable)
-        self.sessions = Sessions(self.catalogue, settings, lifecycle_pool)
+        self.sessions = Sessions(self.catalogue, settings, tools_pool, lifecycle_pool)
         #: The ASGI application.
         self.app = OrsApp(self.sessions)
 
@@ -194,5 +194,5 @@ def _raise_file_limit() -> None:
     if soft < hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if sys.platform == "linux" and hard < 65536:
+    if sys.platform == "linux" and hard < 8192:
         logger.info("few open files allowed", extra={"limit": hard, "remedy": "ulimit -n 65536"})

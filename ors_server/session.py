@@ -130,8 +130,8 @@ class Session:
         self._tools_execution: Execution | None = None
         self._runner: ToolRunner | None = None
         self._ledger: CallLedger | None = None
-        #: Tasks that may still run the instance's code after their call was answered with a time-out.
-        self._lingering: set[asyncio.Task[None]] | None = None
+        #: What else runs the instance's code: prompts being made, and calls answered with a time-out before their end.
+        self._lingering: set[asyncio.Future[None]] | None = None
 
     # --- creation ----------------------------------------------------------------------------
 
@@ -147,10 +147,23 @@ class Session:
             self._construction = asyncio.create_task(self._construct())
             self._construction.add_done_callback(_retrieve)
         if self._construction is not None:
-            # Shielded: one client going away must not undo the session for another.
-            await asyncio.shield(self._construction)
+            await self._constructed(self._construction)
         if self.state is State.ENDING:
             raise SessionGone(self.end_reason)
+
+    async def _constructed(self, construction: asyncio.Task[None]) -> None:
+        # Only waited for: one client going away must not undo the session for another.
+        limit = self._owner.settings.setup_timeout
+        done, _ = await asyncio.wait((construction,), timeout=limit)
+        if done:
+            construction.result()
+        elif self.state is not State.ENDING:
+            error = InfrastructureError(
+                f"The environment's constructor took longer than {limit:g} s",
+                "Raise ORS_SETUP_TIMEOUT, or find out what it waits for.",
+            )
+            self._owner.lose(self, error)
+            raise error
 
     async def _construct(self) -> None:
         hosted, choice = self.hosted, self._choice
@@ -167,9 +180,6 @@ class Session:
                 self.instance = await self._execution.run(hosted.cls, **keywords)
             else:
                 self.instance = hosted.cls(**keywords)
-        except asyncio.CancelledError:
-            self._owner.discard(self)
-            raise
         except Exception as error:  # an author's constructor and task source may raise anything
             self._owner.discard(self)
             if self._execution is not None:
@@ -243,14 +253,14 @@ class Session:
     @property
     def busy(self) -> bool:
         """Whether something of it runs, so that it must not be taken for abandoned."""
-        if self.state in (State.CREATING, State.SETTING_UP):
+        if self.state in (State.CREATING, State.SETTING_UP) or self._lingering:
             return True
         return self._ledger is not None and bool(self._ledger.running())
 
     @property
     def at_rest(self) -> bool:
         """Whether it can be ended on the spot: nothing of it runs and there is nothing to tear down."""
-        return self.state is State.READY and not self.busy and not self._bound().has_teardown and not self._lingering
+        return self.state is State.READY and not self.busy and not self._bound().has_teardown
 
     def check(self) -> None:
         """Raise what stands in the way of using it: ``SessionGone``, or the failure of its set-up."""
@@ -261,8 +271,8 @@ class Session:
 
     async def ready(self, seconds: float | None = None) -> None:
         """Wait until it is set up. Raises ``SessionStarting`` after ``seconds``, and what ``check`` raises."""
-        if self.state is State.CREATING and self._construction is not None:
-            await asyncio.shield(self._construction)
+        if self.state is State.CREATING:
+            await self.construct()
         if self.state is State.SETTING_UP:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
@@ -312,10 +322,18 @@ class Session:
 
     async def _lifecycle(self, method: str) -> Any:
         assert self._execution is not None
+        if self._lingering is None:
+            self._lingering = set()
+        running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lingering.add(running)
         try:
             return await self._execution.run(getattr(self.instance, method))
         except Exception as error:  # the author's method may raise anything
             raise self._owner.failure(error, self, method) from error
+        finally:
+            self._lingering.discard(running)
+            running.set_result(None)
+            self.touch()
 
     def _bound(self) -> HostedEnvironment:
         assert self.hosted is not None
@@ -418,6 +436,7 @@ class Session:
         self._finish(call, frames)
 
     def _finish(self, call: Call, frames: bytes) -> None:
+        self.touch()  # its time to live counts from the end of a long call
         self._owner.calls_running -= 1
         self.ledger.finish(call, frames)
 
@@ -463,7 +482,7 @@ class Session:
         ``current`` is the session's own task that asked for the end: it is waited for but not cancelled.
         """
         limit = self._owner.settings.teardown_timeout
-        running: set[asyncio.Task[None]] = set(self._lingering or ())
+        running: set[asyncio.Future[None]] = set(self._lingering or ())
         if self._construction is not None:
             running.add(self._construction)
         if self._setup is not None:

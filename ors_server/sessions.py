@@ -66,7 +66,9 @@ class Tombstones:
 class Sessions:
     """The sessions of one server, on one event loop."""
 
-    def __init__(self, catalogue: Catalogue, settings: Settings, lifecycle_pool: ThreadPool) -> None:
+    def __init__(
+        self, catalogue: Catalogue, settings: Settings, tools_pool: ThreadPool, lifecycle_pool: ThreadPool
+    ) -> None:
         self.catalogue = catalogue
         self.settings = settings
         self.results = ResultStore(settings, lifecycle_pool)
@@ -75,6 +77,7 @@ class Sessions:
         self.calls_running = 0
         self._tombstones = Tombstones(settings.tombstones)
         self._ending: set[asyncio.Task[None]] = set()
+        self._pools = (tools_pool, lifecycle_pool)
         self._keeper: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -272,6 +275,9 @@ class Sessions:
         if self._ending:
             await asyncio.wait(set(self._ending), timeout=self.settings.shutdown_timeout)
         self.results.close()
+        for pool in self._pools:
+            pool.abandoned = True
+            pool.close()
 
 
 def _fingerprint(hosted: HostedEnvironment | None, request: CreateSession, secrets: dict[str, str]) -> int:

@@ -34,7 +34,9 @@ class Settings(BaseSettings):
     session_ttl: Seconds = Field(
         default=900.0, description="Seconds without a request or ping after which a session is ended."
     )
-    setup_timeout: Seconds = Field(default=900.0, description="Seconds a session's constructor and set-up may take.")
+    setup_timeout: Seconds = Field(
+        default=900.0, description="Seconds a session's constructor may take, and its set-up after it."
+    )
     setup_wait: Seconds = Field(
         default=25.0,
         description="Seconds /prompt and /messages wait for set-up before the openreward client gets 503 and retries.",

@@ -8,6 +8,8 @@ only inside strings, where the escape means the same. Characters that some parse
 
 from __future__ import annotations
 
+from ors_server.encoding import replace_surrogates
+
 __all__ = ["LINE_LIMIT", "error_frame", "result_frames", "task_frame"]
 
 #: Longest data, in bytes, that is put in one line.
@@ -45,7 +47,7 @@ def result_frames(data: bytes) -> bytes:
 
 def error_frame(message: str) -> bytes:
     """An ``error`` event; a message of several lines becomes several data lines, a long one is cut in its middle."""
-    text = message.encode("utf-8", "replace").decode()
+    text = replace_surrogates(message)
     if len(text) > ERROR_LIMIT:
         half = ERROR_LIMIT // 2
         text = f"{text[:half]} … [{len(text) - 2 * half} characters left out] … {text[-half:]}"

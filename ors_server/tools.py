@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from ors_server.classes import Dialect, dialect_of, overrides
 from ors_server.errors import DefinitionError
-from ors_server.execution import Execution, LoopExecution
+from ors_server.execution import Execution, LoopExecution, awaited
 from ors_server.protocol import (
     SUPPORTED_MESSAGE_BLOCK_TYPES,
     JSONObject,
@@ -391,12 +391,9 @@ class ToolRunner:
             target = self._environment if tool.owner is None else await self._toolset(tool.owner)
             function: Callable[..., Any] = getattr(target, name)
             if tool.is_async:
-                output = await function(*values)
+                output = await awaited(function(*values))
             else:
                 output = await self._execution.run(function, *values)
-        except (SystemExit, KeyboardInterrupt) as raised:
-            # Raised by a tool, it would end the server's event loop.
-            raise RuntimeError(f"tool {name!r} raised {type(raised).__name__}({raised})") from raised
         finally:
             gate.leave(tool)
         output_type: type[Any] = output.__class__

@@ -1,0 +1,190 @@
+"""The command line for tests: in this process, where its words count, and as a real process, where signals do."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from ors_server.cli import main
+
+#: A complete environment; tests replace the class's name and what goes before it.
+ENVIRONMENT = '''
+from pydantic import BaseModel
+from {package} import Environment, TextBlock, ToolOutput, tool
+{head}
+
+class Words(BaseModel):
+    text: str
+
+
+class {name}(Environment):
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{{"id": "one"}}, {{"id": "two"}}]
+
+    def get_prompt(self):
+        return [TextBlock(type="text", text="Say something.")]
+
+    @tool
+    def say(self, params: Words) -> ToolOutput:
+        """Say something."""
+        return ToolOutput(blocks=[TextBlock(type="text", text=str({answer}))], reward=1.0, finished=True)
+'''
+
+
+@dataclass
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Outcome]
+WriteEnvironment = Callable[..., Path]
+
+
+@pytest.fixture
+def write_environment(tmp_path: Path) -> WriteEnvironment:
+    """Writes ``<folder>/environment.py`` with one class, and returns the folder."""
+
+    def write(
+        folder: str,
+        name: str = "Talk",
+        *,
+        package: str = "ors_server",
+        head: str = "",
+        answer: str = "params.text",
+        file: str = "environment.py",
+    ) -> Path:
+        path = tmp_path / folder
+        path.mkdir(parents=True, exist_ok=True)
+        (path / file).write_text(ENVIRONMENT.format(name=name, package=package, head=head, answer=answer))
+        return path
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def _fresh_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """What a test imports from folders is forgotten after it."""
+    monkeypatch.setattr("ors_server.folder_modules._packages", {})
+    monkeypatch.setattr("ors_server.folder_modules._packages_by_name", {})
+    finders, path, modules = list(sys.meta_path), list(sys.path), set(sys.modules)
+    yield
+    sys.meta_path[:] = finders
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name.startswith("ors_environment_") or "tmp" in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """Runs ``ors-server`` with arguments, in this process."""
+    # Wide enough that no message is wrapped.
+    monkeypatch.setenv("COLUMNS", "300")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def run(*arguments: str | Path) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["ors-server", *map(str, arguments)])
+        capsys.readouterr()
+        code: object = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        assert isinstance(code, int)
+        out, err = capsys.readouterr()
+        return Outcome(code, out, err)
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@dataclass
+class Served:
+    """A running ``ors-server serve``."""
+
+    process: subprocess.Popen[str]
+    #: What it printed up to the variables, and the address in it.
+    banner: str
+    url: str
+    errors: Path
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(15)
+
+
+@dataclass
+class Servers:
+    """Starts servers and ends those that a test left running."""
+
+    folder: Path
+    running: list[Served] = field(default_factory=list[Served])
+
+    def start(self, *arguments: str | Path, cwd: Path | None = None) -> Served:
+        """Run ``ors-server serve`` on a free port until it has said everything."""
+        errors = self.folder / f"errors-{len(self.running)}"
+        with errors.open("w") as stderr:
+            process = subprocess.Popen(
+                [executable(), "serve", *map(str, arguments), "--port", "0"],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                cwd=cwd,
+                env={**os.environ, "COLUMNS": "120"},
+            )
+        assert process.stdout is not None
+        banner = _read_banner(process.stdout)
+        found = re.search(r"listens on (http://\S+);", banner)
+        if found is None:
+            process.wait(15)
+            raise AssertionError(f"no server: {banner}{errors.read_text()}")
+        served = Served(process, banner, found[1], errors)
+        self.running.append(served)
+        return served
+
+
+def _read_banner(output: IO[str]) -> str:
+    lines: list[str] = []
+    for line in output:
+        lines.append(line)
+        if "OPENREWARD_SESSION_URL" in line:
+            break
+    return "".join(lines)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """Real servers, each a process of its own."""
+    made = Servers(tmp_path)
+    yield made
+    for served in made.running:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.wait(15)
+        assert served.process.stdout is not None
+        served.process.stdout.close()
+
+
+def executable() -> str:
+    """The console script of the installed package."""
+    return str(Path(sys.executable).with_name("ors-server"))

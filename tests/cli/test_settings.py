@@ -1,0 +1,74 @@
+"""``ors-server settings`` and the flags made from the settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ors_server.cli.flags import PANELS, flag_of, shown, type_of, variable_of
+from ors_server.settings import Settings
+
+Command = Callable[..., Any]
+ALL = list(Settings.model_fields)
+
+
+def test_every_setting_has_its_place_and_its_meaning() -> None:
+    """A new setting gets a flag by itself; where `--help` shows it, and what it means, somebody has to say."""
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(ALL)
+    assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_serve_has_a_flag_for_every_setting(command: Command) -> None:
+    help_text = command("serve", "--help").out
+    for name in ALL:
+        assert f"{flag_of(name)} " in help_text
+        assert variable_of(name) in help_text
+    for panel in PANELS:
+        assert panel in help_text
+
+
+def test_settings_are_listed_with_default_value_and_meaning(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORS_SESSION_TTL", "12.5")
+    monkeypatch.setenv("ORS_SYNC_ON_LOOP", "yes")
+    outcome = command("settings")
+    assert outcome.code == 0
+    for name, field in Settings.model_fields.items():
+        for text in (flag_of(name), variable_of(name), shown(field.default), type_of(field), field.description or ""):
+            assert text in outcome.out
+    assert outcome.out.count("now ") == 2
+    assert "now 12.5" in outcome.out
+    assert "now yes" in outcome.out
+
+
+def test_settings_for_programs(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORS_PORT", "9")
+    rows = json.loads(command("settings", "--json").out)
+    assert [row["name"] for row in rows] == ALL
+    assert rows[ALL.index("port")] == {
+        "name": "port",
+        "flag": "--port",
+        "variable": "ORS_PORT",
+        "type": "number",
+        "default": 8080,
+        "value": 9,
+        "meaning": "Port to listen on; 0 picks a free one.",
+        "group": "Where it listens",
+    }
+
+
+def test_a_variable_that_does_not_fit(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORS_PORT", "70000")
+    outcome = command("settings")
+    assert outcome.code == 2
+    assert "the variable ORS_PORT: '70000'" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(900.0, "900"), (0.05, "0.05"), (268435456, "268435456"), (True, "yes"), (None, ""), ("info", "info")],
+)
+def test_values_are_shown_as_they_are_typed(value: object, text: str) -> None:
+    assert shown(value) == text

@@ -1,0 +1,297 @@
+"""Builds the project's image and the Space of the echo environment, runs them, and plays an episode against each.
+
+Everything is real but the base image: instead of one pulled from a registry it is a Debian 12 that ``debootstrap``
+makes, kept in the cache folder for the next run. pip works offline inside the builds, from wheels downloaded outside.
+Where podman or debootstrap cannot work, the tests are skipped with what the program said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ors-server"
+BASE = "localhost/debian-python"
+SUITE = "bookworm"
+BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv")
+# podman's defaults are more than a root without CAP_SYS_RESOURCE, as inside many virtual machines, may set.
+LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
+MEGABYTE = 10**6
+
+PLAY = """
+import json, sys
+from openreward import OpenReward
+
+environment = OpenReward(api_key="unused").environments.get(name="echoenvironment")
+task = environment.get_task(split="train", index=1)
+with environment.session(task=task) as session:
+    prompt = session.get_prompt()
+    outputs = [session.call_tool("echo", {"text": text}) for text in ("wrong", task.task_spec["target"])]
+json.dump({
+    "tasks": len(environment.list_tasks("train")),
+    "prompt": "".join(block.text for block in prompt),
+    "steps": [(output.reward, output.finished) for output in outputs],
+}, sys.stdout)
+"""
+
+
+@dataclass
+class Podman:
+    """podman with a storage of its own, so that the images of whoever runs the tests stay as they are."""
+
+    storage: Path
+    containers: list[str] = field(default_factory=list[str])
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs one podman command; fails the test with podman's output when ``check`` is set and the command fails."""
+        # runc, because crun refuses to run where version 1 and version 2 control groups are mixed.
+        command = ["podman", "--root", f"{self.storage}/root", "--runroot", f"{self.storage}/run", "--runtime", "runc"]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+        if check and done.returncode:
+            pytest.fail(f"podman {' '.join(arguments)}:\n{done.stdout}{done.stderr}", pytrace=False)
+        return done
+
+    def build(self, tag: str, context: Path, *options: str) -> str:
+        """Builds the image that a folder describes. The docker format, because the other one has no health checks."""
+        offline = ("--pull=never", "--build-arg", f"BASE_IMAGE={BASE}")
+        self.run("build", "--format", "docker", *offline, *LIMITS, "--tag", tag, *options, str(context))
+        return tag
+
+    def start(self, image: str, port: int, *command: str, options: tuple[str, ...] = ()) -> Container:
+        """Starts a container with a port published on a free port of the loopback interface."""
+        publish = ("--publish", f"127.0.0.1::{port}")
+        started = self.run("run", "--detach", *LIMITS, *publish, *options, image, *command)
+        self.containers.append(started.stdout.strip())
+        return Container(self, self.containers[-1], port)
+
+    def close(self) -> None:
+        """Removes the containers and the storage."""
+        for container in self.containers:
+            self.run("rm", "--force", "--time", "1", container, check=False)
+        mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
+        for mount in reversed(mounts):
+            if Path(mount).is_relative_to(self.storage):
+                subprocess.run(["umount", mount], check=True)
+        shutil.rmtree(self.storage)
+
+
+@dataclass
+class Container:
+    podman: Podman
+    id: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.podman.run('port', self.id, f'{self.port}/tcp').stdout.strip()}"
+
+    def healthy(self) -> bool:
+        """Runs the image's health check once. (podman would repeat it by systemd timers, which are not everywhere.)"""
+        return self.podman.run("healthcheck", "run", self.id, check=False).returncode == 0
+
+    def wait_until_healthy(self) -> None:
+        deadline = time.monotonic() + 60
+        while not self.healthy():
+            if self.state("Status") != "running" or time.monotonic() > deadline:
+                logs = self.podman.run("logs", self.id)
+                pytest.fail(f"the container does not get healthy:\n{logs.stdout}{logs.stderr}", pytrace=False)
+            time.sleep(0.5)
+
+    def state(self, what: str) -> str:
+        return self.podman.run("inspect", "--format", f"{{{{.State.{what}}}}}", self.id).stdout.strip()
+
+    def user_of_server(self) -> int:
+        """The user id of the container's first process."""
+        script = "import os; print(os.stat('/proc/1').st_uid)"
+        return int(self.podman.run("exec", self.id, "python3", "-c", script).stdout)
+
+
+@pytest.fixture(scope="module")
+def base_archive() -> Path:
+    """A Debian with Python, nothing else: what stands in for an image from a registry."""
+    architecture = os.uname().machine
+    archive = CACHE / f"debian-{SUITE}-{'-'.join(BASE_PACKAGES)}-{architecture}.tar"
+    if not archive.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        _bootstrap(archive)
+    return archive
+
+
+@pytest.fixture(scope="module")
+def podman(base_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+    """podman, with the base image, after it has shown that it can run a container here."""
+    if shutil.which("podman") is None or shutil.which("runc") is None:
+        pytest.skip("podman or runc is not installed (root gets both by `make test-all`)")
+    podman = Podman(tmp_path_factory.mktemp("podman"))
+    try:
+        imported = podman.run("import", str(base_archive), BASE, check=False)
+        if imported.returncode:
+            pytest.skip(f"podman cannot import an image here: {_last_line(imported.stderr)}")
+        tried = podman.run("run", "--rm", *LIMITS, "--publish", "127.0.0.1::80", BASE, "true", check=False)
+        if tried.returncode:
+            pytest.skip(f"podman cannot run a container here: {_last_line(tried.stderr)}")
+        yield podman
+    finally:
+        podman.close()
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Offline:
+    """Every wheel that a build needs, and the configuration that makes pip use them and nothing else."""
+    folder = tmp_path_factory.mktemp("offline")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    requirements = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    # The Python of the base image, whichever runs the tests.
+    selection = ["--only-binary", ":all:", "--python-version", "3.11"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", *selection, "--dest", str(folder / "wheels")]
+    done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"pip cannot download the dependencies: {_last_line(done.stderr)}")
+    (folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n", "utf-8")
+    return Offline(folder / "wheels", folder / "pip.conf")
+
+
+@dataclass
+class Offline:
+    wheels: Path
+    pip_configuration: Path
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """For ``podman build``: the configuration travels as the Dockerfiles say, the wheels as a read-only folder."""
+        return "--secret", f"id=pip.conf,src={self.pip_configuration}", "--volume", f"{self.wheels}:/wheels:ro"
+
+
+@pytest.fixture(scope="module")
+def image(podman: Podman, offline: Offline) -> str:
+    return podman.build("localhost/ors-server", ROOT, *offline.options)
+
+
+@pytest.fixture(scope="module", params=["its own Dockerfile", "a written Dockerfile"])
+def space(
+    request: pytest.FixtureRequest, podman: Podman, offline: Offline, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The Space of the echo environment, and of an environment that brings no more than its ``environment.py``."""
+    source = ROOT / "environments" / "echo"
+    if request.param == "a written Dockerfile":
+        source = tmp_path_factory.mktemp("bare") / "echo"
+        source.mkdir()
+        shutil.copy(ROOT / "environments" / "echo" / "environment.py", source)
+    folder = tmp_path_factory.mktemp("space") / "echo"
+    command = [sys.executable, "-m", "ors_server", "deploy", "space", str(source), "--output", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    return podman.build("localhost/echo-space", folder, *offline.options)
+
+
+def test_image_serves_the_bundled_environments(podman: Podman, image: str) -> None:
+    container = podman.start(image, 8080)
+    container.wait_until_healthy()
+
+    assert container.user_of_server() == 1000
+    _assert_that_an_episode_can_be_played(container.url)
+
+
+def test_image_serves_a_folder_of_the_user(podman: Podman, image: str, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "environments" / "echo" / "environment.py", tmp_path)
+    tmp_path.chmod(0o755)
+    container = podman.start(image, 8080, "serve", "/my_env", options=("--volume", f"{tmp_path}:/my_env:ro"))
+    container.wait_until_healthy()
+
+    _assert_that_an_episode_can_be_played(container.url)
+
+
+def test_image_is_small(podman: Podman, image: str) -> None:
+    def size(name: str) -> int:
+        return int(podman.run("image", "inspect", "--format", "{{.Size}}", name).stdout)
+
+    assert size(image) - size(BASE) < 80 * MEGABYTE
+
+
+def test_image_stops_at_once_and_in_order(podman: Podman, image: str) -> None:
+    container = podman.start(image, 8080)
+    container.wait_until_healthy()
+
+    began = time.monotonic()
+    podman.run("stop", "--time", "30", container.id)
+
+    assert time.monotonic() - began < 10
+    assert container.state("ExitCode") == "0"
+
+
+def test_health_check_fails_without_a_server(podman: Podman, image: str) -> None:
+    container = podman.start(image, 8080, "60", options=("--entrypoint", "sleep"))
+
+    assert not container.healthy()
+    assert container.state("Status") == "running"
+
+
+def test_space_serves_its_environment(podman: Podman, space: str) -> None:
+    container = podman.start(space, 7860)
+    container.wait_until_healthy()
+
+    assert container.user_of_server() == 1000
+    _assert_that_an_episode_can_be_played(container.url)
+
+
+def _assert_that_an_episode_can_be_played(url: str) -> None:
+    """By ``openreward``, in a process of its own and pointed at the server as its users do it: by two variables."""
+    variables = {"OPENREWARD_API_URL": url, "OPENREWARD_SESSION_URL": url}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAY],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    played = json.loads(done.stdout)
+    assert played["tasks"] == 4
+    assert "text='world'" in played["prompt"]
+    assert played["steps"] == [[0.0, False], [1.0, True]]
+
+
+def _bootstrap(archive: Path) -> None:
+    """Writes the archive of a root file system, or skips the test where that cannot be done."""
+    if shutil.which("debootstrap") is None:
+        pytest.skip("debootstrap is not installed (root gets it by `make test-all`)")
+    if os.geteuid() != 0:
+        pytest.skip(f"debootstrap needs root; once root has run it, {archive} serves every user who gets a copy")
+    tree = archive.with_suffix(".tree")
+    partial = archive.with_suffix(".partial")
+    shutil.rmtree(tree, ignore_errors=True)
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(BASE_PACKAGES)}", SUITE, str(tree)]
+    try:
+        done = subprocess.run([*command, *_mirror()], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"debootstrap cannot make a base image: {_last_line(done.stdout + done.stderr)}")
+        leave_out = ("--exclude=./var/cache/apt/*", "--exclude=./var/lib/apt/lists/*", "--exclude=./dev/*")
+        subprocess.run(["tar", *leave_out, "-C", str(tree), "-cf", str(partial), "."], check=True)
+        partial.rename(archive)
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
+        partial.unlink(missing_ok=True)
+
+
+def _mirror() -> list[str]:
+    """The mirror that apt takes this release from, so that a machine without the public one can do it too."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", f"Codename: {SUITE}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()[:1]
+
+
+def _last_line(output: str) -> str:
+    lines = output.strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
