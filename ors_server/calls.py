@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import shutil
 import tempfile
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -51,6 +52,7 @@ class Call:
 
     __slots__ = (
         "_waiters",
+        "expires",
         "fingerprint",
         "frames",
         "input",
@@ -74,6 +76,8 @@ class Call:
         self.frames: bytes | None = None
         self.path: Path | None = None
         self.kept = Kept.NOWHERE
+        #: When a kept result may go: out of memory, or to disk while it is undelivered.
+        self.expires = 0.0
         self.started = time.monotonic()
         self.task: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
@@ -149,6 +153,10 @@ class CallLedger:
             self._attended(call)
         return call
 
+    def known(self, task_id: str) -> Call | None:
+        """The call of this id, without attending to it."""
+        return self._calls.get(task_id)
+
     def start(self, name: str, input: Mapping[str, Any], key: str | None) -> tuple[Call, bool]:
         """The call this request means, and whether it is new and has to be run.
 
@@ -222,6 +230,24 @@ class CallLedger:
         if call.done and call.kept is Kept.NOWHERE:
             self._results.keep_undelivered(self, call)
 
+    def evict(self, now: float) -> bool:
+        """Forget delivered results that expire up to ``now``; whether any delivered ones are left.
+
+        Calls are looked at in the order they started, which is nearly the order they were delivered in.
+        """
+        expired: list[Call] = []
+        left = False
+        for call in self._calls.values():
+            if call.kept is Kept.DELIVERED:
+                if call.expires > now:
+                    left = True
+                    break
+                expired.append(call)
+        for call in expired:
+            self._results.drop(call)
+            self.forget(call)
+        return left
+
     def forget(self, call: Call) -> None:
         """Drop a call; its key stays used."""
         self._calls.pop(call.task_id, None)
@@ -242,6 +268,7 @@ class CallLedger:
 
     def close(self) -> None:
         """The session has ended: drop every result."""
+        self._results.leave(self)
         for call in self._calls.values():
             self._results.drop(call)
         self._calls.clear()
@@ -255,9 +282,11 @@ class ResultStore:
     def __init__(self, settings: Settings, pool: ThreadPool) -> None:
         self._settings = settings
         self._pool = pool
-        self._delivered: deque[tuple[float, CallLedger, Call]] = deque()
+        # By session and not by call: what an ended session kept goes with it, and the collector has less to walk.
+        # The session whose last delivery is the longest ago comes first.
+        self._delivered: OrderedDict[CallLedger, None] = OrderedDict()
         self._delivered_bytes = 0
-        self._undelivered: deque[tuple[float, CallLedger, Call]] = deque()
+        self._undelivered: deque[tuple[CallLedger, str]] = deque()
         self._undelivered_bytes = 0
         self._folder: Path | None = None
 
@@ -272,18 +301,26 @@ class ResultStore:
             return
         self.drop(call)
         call.kept = Kept.DELIVERED
+        call.expires = time.monotonic() + self._settings.delivered_ttl
         self._delivered_bytes += call.size
-        self._delivered.append((time.monotonic() + self._settings.delivered_ttl, ledger, call))
-        if self._delivered_bytes > self._settings.delivered_memory:
-            self._evict_delivered(0.0)
+        self._delivered[ledger] = None
+        self._delivered.move_to_end(ledger)
+        while self._delivered_bytes > self._settings.delivered_memory and self._delivered:
+            oldest, _ = self._delivered.popitem(last=False)
+            oldest.evict(math.inf)
 
     def keep_undelivered(self, ledger: CallLedger, call: Call) -> None:
         """Keep a result nobody has got yet."""
         if call.kept is not Kept.NOWHERE:
             return
         call.kept = Kept.UNDELIVERED
+        call.expires = time.monotonic() + self._settings.result_ttl
         self._undelivered_bytes += call.size
-        self._undelivered.append((time.monotonic() + self._settings.result_ttl, ledger, call))
+        self._undelivered.append((ledger, call.task_id))
+
+    def leave(self, ledger: CallLedger) -> None:
+        """A session has ended."""
+        self._delivered.pop(ledger, None)
 
     def drop(self, call: Call) -> None:
         """Take a result out of the accounts, and off the disk."""
@@ -315,16 +352,19 @@ class ResultStore:
 
     async def sweep(self) -> None:
         """Forget delivered results that are old; move undelivered ones that are old or too many to disk."""
-        self._evict_delivered(time.monotonic())
+        now = time.monotonic()
+        for ledger in [ledger for ledger in self._delivered if not ledger.evict(now)]:
+            self._delivered.pop(ledger, None)
         while self._undelivered:
-            expires, ledger, call = self._undelivered[0]
-            stale = call.kept is not Kept.UNDELIVERED
+            ledger, task_id = self._undelivered[0]
+            call = ledger.known(task_id)
+            kept = call is not None and call.kept is Kept.UNDELIVERED
             full = self._undelivered_bytes > self._settings.result_memory
-            if not stale and not full and expires > time.monotonic():
+            if call is not None and kept and not full and call.expires > time.monotonic():
                 return
             self._undelivered.popleft()
-            if not stale:
-                await self._to_disk(ledger, call)
+            if call is not None and kept:
+                await self._to_disk(call)
 
     def close(self) -> None:
         """Remove what is on disk."""
@@ -332,18 +372,7 @@ class ResultStore:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _evict_delivered(self, now: float) -> None:
-        entries = self._delivered
-        while entries:
-            expires, ledger, call = entries[0]
-            if expires > now and self._delivered_bytes <= self._settings.delivered_memory:
-                return
-            entries.popleft()
-            if call.kept is Kept.DELIVERED:
-                self.drop(call)
-                ledger.forget(call)
-
-    async def _to_disk(self, ledger: CallLedger, call: Call) -> None:
+    async def _to_disk(self, call: Call) -> None:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="ors-results-"))
         path = self._folder / call.task_id

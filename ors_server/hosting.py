@@ -94,7 +94,7 @@ class HostedEnvironment:
         self.has_setup = overrides(cls, "setup")
         self.has_teardown = overrides(cls, "teardown")
         self.has_task_tools = overrides(cls, "list_task_tools")
-        self.splits: list[Split] = normalise_splits(cls, _call_at_start(cast(Any, cls).list_splits))
+        self.splits: list[Split] = normalise_splits(cls, _splits_of(cls))
         self.tasks = TaskSource(
             cls, self.splits, self._shared_lifecycle, trust_client_tasks=settings.trust_client_tasks
         )
@@ -203,6 +203,15 @@ def _name_of(cls: type) -> str:
             "Rename the class, or override the classmethod name().",
         )
     return lowered
+
+
+def _splits_of(cls: type) -> Any:
+    try:
+        return _call_at_start(cast(Any, cls).list_splits)
+    except NotImplementedError as error:
+        raise DefinitionError(
+            f"Environment {cls.__name__} does not implement list_splits", 'For example: return ["train"].'
+        ) from error
 
 
 def _call_at_start(function: Any) -> Any:

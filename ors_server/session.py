@@ -332,6 +332,7 @@ class Session:
             raise self._owner.failure(error, self, method) from error
         finally:
             self._lingering.discard(running)
+            self._lingering = self._lingering or None
             running.set_result(None)
             self.touch()
 
