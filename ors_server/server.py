@@ -115,7 +115,7 @@ class Server:
                     server_header=False,
                     proxy_headers=False,
                     timeout_keep_alive=int(settings.keep_alive) or 1,
-                    timeout_graceful_shutdown=int(settings.shutdown_timeout) + 5,
+                    timeout_graceful_shutdown=3,
                 )
                 url = _url(settings.host, sock.getsockname()[1])
 

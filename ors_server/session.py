@@ -49,6 +49,9 @@ __all__ = ["Session", "State", "TaskChoice", "describe_error"]
 
 logger = logging.getLogger("ors_server.session")
 
+#: Seconds a cancelled call gets to end by itself before its client is told.
+_GRACE = 1.0
+
 _BLOCKS: TypeAdapter[Any] = TypeAdapter(Blocks)
 
 
@@ -497,13 +500,16 @@ class Session:
                 running.add(call.task)
         self._become(State.ENDING)
         if running:
-            _, unfinished = await asyncio.wait(running, timeout=limit)
+            # What can be cancelled ends at once. Who waits for the rest is not kept waiting.
+            _, unfinished = await asyncio.wait(running, timeout=min(_GRACE, limit))
             gone = error_frame(f"SessionGone: {self.end_reason}")
             for call in calls:
                 if call.task is not None and call.task.done():
                     self._finish(call, gone)  # cancelled before its first step, it never wrote a result
                 else:
                     call.finish(gone)
+            if unfinished:
+                _, unfinished = await asyncio.wait(unfinished, timeout=limit)
             if unfinished:
                 logger.warning("session still busy after its end", extra={"sid": self.sid, "seconds": limit})
                 await asyncio.wait(unfinished)
