@@ -19,12 +19,13 @@ import shutil
 import tempfile
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from ors_server.errors import IdempotencyConflict
+from ors_server.exchange import Exchange
 from ors_server.execution import ThreadPool
 from ors_server.settings import Settings
 
@@ -136,13 +137,15 @@ def _fingerprint(name: str, input: Any) -> int:
 class CallLedger:
     """The calls of one session."""
 
-    __slots__ = ("_by_key", "_calls", "_lost", "_results", "_running")
+    __slots__ = ("_by_key", "_calls", "_lost", "_open", "_results", "_running")
 
     def __init__(self, results: ResultStore) -> None:
         self._results = results
         self._calls: dict[str, Call] = {}
         self._running: set[Call] | None = None
         self._by_key: dict[str, tuple[int, Call | None]] | None = None
+        #: The requests that calls are being answered to.
+        self._open: dict[Call, list[Exchange]] | None = None
         #: Calls whose connection was lost and that nobody attends to, by tool and input; the oldest first.
         self._lost: dict[int, list[Call]] | None = None
 
@@ -172,11 +175,9 @@ class CallLedger:
                 if known[1] is None:
                     raise ResultExpired()
                 return known[1], False
-        elif self._lost:
-            waiting = self._lost.get(_fingerprint(name, input))
-            if waiting:
-                call = waiting[0]
-                self._attended(call)
+        else:
+            call = self._unattended(name, input)
+            if call is not None:
                 return call, False
         call = Call(name, input, key)
         self._calls[call.task_id] = call
@@ -189,6 +190,25 @@ class CallLedger:
                 self._by_key = {}
             self._by_key[key] = (fingerprint, call)
         return call, True
+
+    def attend(self, call: Call, exchange: Exchange) -> None:
+        """A request begins to be answered with a call."""
+        if self._open is None:
+            self._open = {}
+        self._open.setdefault(call, []).append(exchange)
+
+    def leave(self, call: Call, exchange: Exchange, *, delivered: bool) -> None:
+        """A request's answer has ended: its last byte was written, or the connection was lost before."""
+        if self._open is not None:
+            exchanges = self._open[call]
+            exchanges.remove(exchange)
+            if not exchanges:
+                del self._open[call]
+                self._open = self._open or None
+        if delivered:
+            self._delivered(call)
+        else:
+            self._lose(call)
 
     @property
     def running_count(self) -> int:
@@ -209,15 +229,13 @@ class CallLedger:
         if not watched:
             self._results.keep_undelivered(self, call)
 
-    def delivered(self, call: Call) -> None:
-        """The last byte of the result was written to a connection."""
+    def _delivered(self, call: Call) -> None:
         self._attended(call)
         call.input = None
         self._results.keep_delivered(self, call)
 
-    def lost(self, call: Call) -> None:
-        """A connection that waited for the result was lost before its last byte was written."""
-        if call.kept is Kept.DELIVERED or call.watched:
+    def _lose(self, call: Call) -> None:
+        if call.kept is Kept.DELIVERED or (self._open is not None and _connected(self._open.get(call, ()))):
             return  # another connection has it, or waits for it
         if call.key is None:  # else its key finds it
             if call.fingerprint is None:
@@ -257,6 +275,22 @@ class CallLedger:
             if known is not None:
                 self._by_key[call.key] = (known[0], None)
 
+    def _unattended(self, name: str, input: Mapping[str, Any]) -> Call | None:
+        """An earlier call of this tool and input whose connection was lost, the oldest first."""
+        if self._open is not None:
+            # The connection may be gone and its request not yet have noticed.
+            for call, exchanges in self._open.items():
+                if call.name == name and call.key is None and call.input == input and not _connected(exchanges):
+                    self._attended(call)
+                    return call
+        if self._lost:
+            waiting = self._lost.get(_fingerprint(name, input))
+            if waiting:
+                call = waiting[0]
+                self._attended(call)
+                return call
+        return None
+
     def _attended(self, call: Call) -> None:
         """Somebody waits for the call or has got it: no other request may be taken for its repetition."""
         if self._lost and call.fingerprint is not None:
@@ -274,6 +308,10 @@ class CallLedger:
         self._calls.clear()
         self._running = None
         self._by_key = self._lost = None
+
+
+def _connected(exchanges: Iterable[Exchange]) -> bool:
+    return any(not exchange.disconnected for exchange in exchanges)
 
 
 class ResultStore:

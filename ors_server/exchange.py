@@ -10,27 +10,41 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from ors_server.encoding import encode, scrub
 from ors_server.errors import BodyTooLarge, InvalidBody, MissingSession, OrsError
 
-__all__ = ["CONNECTION", "ClientDisconnected", "Exchange", "body_errors"]
+__all__ = ["CONNECTION", "ClientDisconnected", "Connection", "Exchange", "body_errors"]
 
 Model = TypeVar("Model", bound=BaseModel)
-Header = tuple[bytes, bytes]
 
-#: Key in an ASGI scope under which our HTTP protocol class puts the connection's state (``.disconnected``).
+#: Key in an ASGI scope under which our HTTP protocol class puts the request's ``Connection``.
 CONNECTION = "ors_server.connection"
 
-_JSON: Header = (b"content-type", b"application/json")
-_EVENTS: tuple[Header, ...] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"connection", b"keep-alive"),
-    (b"x-accel-buffering", b"no"),
+
+class Connection(Protocol):
+    """What our own HTTP server offers beyond ASGI."""
+
+    @property
+    def disconnected(self) -> bool:
+        """Whether the connection was lost before the response was complete."""
+        ...
+
+    def respond(self, status: int, head: bytes, body: bytes) -> bool:
+        """Write a whole response at once; False where that cannot be done now and ASGI must be used.
+
+        ``head`` is the response's own header lines, each ended by CRLF.
+        """
+        ...
+
+
+_JSON_HEAD = b"content-type: application/json\r\ncontent-length: %d\r\n"
+_EVENTS_HEAD = (
+    b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
+    b"connection: keep-alive\r\ncontent-length: %d\r\n"
 )
 #: A response longer than this is handed over before its end is announced, so that its loss on the way is noticed.
 _LARGE = 64 * 1024
@@ -51,16 +65,14 @@ class Exchange:
         self.send = send
         #: The path's environment segment; None for a bare path.
         self.environment = environment
-        self._headers: list[Header] = scope["headers"]
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
 
     # --- the request -------------------------------------------------------------------------
 
     def header(self, name: bytes) -> str | None:
         """A header's value; ``name`` in lower case."""
-        for key, value in self._headers:
-            if key == name:
-                return value.decode("latin-1")
-        return None
+        value = self._headers.get(name)
+        return None if value is None else value.decode("latin-1")
 
     def session_id(self) -> str:
         """The ``X-Session-ID``. Raises ``MissingSession``."""
@@ -112,25 +124,31 @@ class Exchange:
     @property
     def disconnected(self) -> bool:
         """Whether the connection is known to be lost, so that nothing written reaches the client."""
-        connection = self.scope.get(CONNECTION)
+        connection: Connection | None = self.scope.get(CONNECTION)
         return connection is not None and connection.disconnected
 
     async def json(self, data: bytes, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> None:
         """Answer with JSON bytes."""
-        head: list[Header] = [_JSON, (b"content-length", b"%d" % len(data))]
-        head.extend((name.lower().encode(), value.encode("latin-1")) for name, value in headers)
-        await self.send({"type": "http.response.start", "status": status, "headers": head})
-        await self.send({"type": "http.response.body", "body": data})
+        head = _JSON_HEAD % len(data)
+        for name, value in headers:
+            head += f"{name.lower()}: {value}\r\n".encode("latin-1")
+        await self._respond(status, head, data)
 
     async def events(self, frames: bytes) -> None:
         """Answer with a complete event stream, in one response."""
-        head = [*_EVENTS, (b"content-length", b"%d" % len(frames))]
-        await self.send({"type": "http.response.start", "status": 200, "headers": head})
-        if len(frames) > _LARGE:
-            await self.send({"type": "http.response.body", "body": frames, "more_body": True})
-            await self.send({"type": "http.response.body", "body": b""})
-        else:
-            await self.send({"type": "http.response.body", "body": frames})
+        await self._respond(200, _EVENTS_HEAD % len(frames), frames)
+
+    async def _respond(self, status: int, head: bytes, body: bytes) -> None:
+        large = len(body) > _LARGE
+        connection: Connection | None = self.scope.get(CONNECTION)
+        if connection is not None and not large and connection.respond(status, head, body):
+            return
+        headers = [tuple(line.split(b": ", 1)) for line in head.split(b"\r\n")[:-1]]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        if large:
+            await self.send({"type": "http.response.body", "body": body, "more_body": True})
+            body = b""
+        await self.send({"type": "http.response.body", "body": body})
 
     async def error(self, error: OrsError) -> None:
         """Answer with an error."""

@@ -206,7 +206,7 @@ class ToolCall(_Wire):
     """Body of ``/call``; ``task_id`` resumes an earlier call and never starts one."""
 
     name: str
-    input: JSONObject
+    input: dict[str, Any]
     task_id: str | None = None
 
 

@@ -31,19 +31,19 @@ async def deliver(
     exchange: Exchange, ledger: CallLedger, results: ResultStore, call: Call, *, stream_after: float, heartbeat: float
 ) -> None:
     """Answer ``exchange`` with a call's events, whenever they come. Times in seconds."""
-    if not call.done:
-        await call.wait(stream_after)
-    if call.done:
-        frames = call.frames if call.frames is not None else await results.frames(call)
-        if not exchange.disconnected:
+    written = False
+    ledger.attend(call, exchange)
+    try:
+        if not call.done:
+            await call.wait(stream_after)
+        if call.done:
+            frames = call.frames if call.frames is not None else await results.frames(call)
             await exchange.events(task_frame(call.task_id) + frames)
-        written = not exchange.disconnected
-    else:
-        written = await _stream(exchange, results, call, heartbeat)
-    if written:
-        ledger.delivered(call)
-    else:
-        ledger.lost(call)
+            written = not exchange.disconnected
+        else:
+            written = await _stream(exchange, results, call, heartbeat)
+    finally:
+        ledger.leave(call, exchange, delivered=written)
 
 
 async def _stream(exchange: Exchange, results: ResultStore, call: Call, heartbeat: float) -> bool:
