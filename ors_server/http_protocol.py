@@ -17,6 +17,10 @@ from ors_server.exchange import CONNECTION
 __all__ = ["http_protocol"]
 
 
+#: Seconds a refused connection is kept for its client to read why; what it still sends is thrown away.
+_LINGER = 1.0
+
+
 class _Connection:
     """One request's view of its connection; keeps uvicorn's own state as its ``send`` would."""
 
@@ -59,6 +63,7 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
         _head_size = 0
         _in_head = True
         _received = 0
+        _refused = False
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
@@ -84,6 +89,8 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
             self._received = 0
 
         def data_received(self, data: bytes) -> None:
+            if self._refused:
+                return
             super().data_received(data)
             if self._in_head:
                 self._received += len(data)
@@ -98,8 +105,9 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
                 self._refuse_head()
 
         def _refuse_head(self) -> None:
-            if self.transport.is_closing():
+            if self.transport.is_closing() or self._refused:
                 return
+            self._refused = True
             detail = (
                 b'{"detail":"The request head is larger than %d bytes. Send fewer or smaller headers, or raise '
                 b'ORS_MAX_HEADERS on the server"}' % max_headers
@@ -108,7 +116,8 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
                 b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
                 b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(detail), detail)
             )
-            self.transport.close()
+            # Closed at once, with bytes unread, the connection would be reset and the answer lost with it.
+            self.loop.call_later(_LINGER, self.transport.close)
 
         def _count(self, size: int) -> None:
             self._head_size += size
