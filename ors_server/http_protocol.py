@@ -91,8 +91,9 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
         def data_received(self, data: bytes) -> None:
             if self._refused:
                 return
+            in_head = self._in_head
             super().data_received(data)
-            if self._in_head:
+            if in_head and self._in_head:  # else most of these bytes were of a body
                 self._received += len(data)
                 if self._received > max_headers:
                     self._refuse_head()
