@@ -62,6 +62,7 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
         # The head so far: what the parser has handed out, and what it may still hold back as an unfinished line.
         _head_size = 0
         _in_head = True
+        _head_ended = False
         _received = 0
         _refused = False
 
@@ -79,6 +80,7 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
 
         def on_headers_complete(self) -> None:
             self._in_head = False
+            self._head_ended = True
             super().on_headers_complete()
             scope: Any = self.scope
             scope[CONNECTION] = _Connection(self.cycle)
@@ -91,9 +93,9 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
         def data_received(self, data: bytes) -> None:
             if self._refused:
                 return
-            in_head = self._in_head
+            self._head_ended = not self._in_head
             super().data_received(data)
-            if in_head and self._in_head:  # else most of these bytes were of a body
+            if not self._head_ended:  # else most of these bytes may be of a body
                 self._received += len(data)
                 if self._received > max_headers:
                     self._refuse_head()
