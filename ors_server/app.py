@@ -7,6 +7,7 @@ goes through the middleware, at FastAPI's price.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -42,6 +43,8 @@ from ors_server.settings import ReturnErrors
 
 __all__ = ["OrsApp"]
 
+logger = logging.getLogger("ors_server.app")
+
 _DESCRIPTION = """Environments for reinforcement learning over the Open Reward Standard.
 
 A session is one episode: `POST /create_session` gives its id, `POST /create` binds it to a task, `GET /prompt` is what
@@ -63,6 +66,10 @@ class OrsApp(FastAPI):
     def __init__(self, sessions: Sessions) -> None:
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+            # Not when they are found: a server is built before its logging is set up.
+            for hosted in sessions.catalogue.environments:
+                for problem in hosted.tools.dropped:
+                    logger.warning("tool left out", extra={"environment": hosted.name, "reason": problem})
             yield
             await sessions.close()
 

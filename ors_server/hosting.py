@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -24,8 +23,6 @@ from ors_server.tasks import TaskSource, normalise_splits
 from ors_server.tools import ToolTable, compile_tools
 
 __all__ = ["Catalogue", "HostedEnvironment"]
-
-logger = logging.getLogger("ors_server.hosting")
 
 #: First path segments that the server answers itself; an environment of such a name could not be reached.
 RESERVED_NAMES = frozenset(
@@ -73,8 +70,6 @@ class HostedEnvironment:
                 f"Environment {cls.__name__} has no tools",
                 "Add a method `@tool def name(self, params: YourModel) -> ToolOutput`.",
             )
-        for problem in self.tools.dropped:
-            logger.warning("tool left out", extra={"environment": self.name, "reason": problem})
         self._settings = settings
         self._lifecycle_pool = lifecycle_pool
         self._shared_tools: Execution = PoolExecution(tools_pool)

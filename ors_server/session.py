@@ -310,18 +310,16 @@ class Session:
         hosted = self._bound()
         if not hosted.has_task_tools:
             return hosted.session_tools_json
-        extra = await self._lifecycle("list_task_tools")
-        terminal = hosted.tools.terminal
-        listing = hosted.session_tools.model_dump(mode="json")
-        names: set[str] = {tool.name for tool in hosted.session_tools.tools}
-        if terminal is not None:
-            names.add(terminal.name)
-        for tool in extra.tools:
-            if tool.name not in names:
-                listing["tools"].append(
-                    {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
-                )
-        return encode(listing)
+        # By name, so that a task's own words for a tool win over those of the method that is called.
+        tools: dict[str, Any] = {tool.name: tool for tool in hosted.session_tools.tools}
+        tools.update((tool.name, tool) for tool in (await self._lifecycle("list_task_tools")).tools)
+        if hosted.tools.terminal is not None:
+            tools.pop(hosted.tools.terminal.name, None)
+        specs = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+            for tool in tools.values()
+        ]
+        return encode({**hosted.session_tools.model_dump(mode="json"), "tools": specs})
 
     async def _lifecycle(self, method: str) -> Any:
         assert self._execution is not None

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ors_server.cli.bench import bench
 from ors_server.cli.deploy import deploy
 from ors_server.cli.init import INIT_EXAMPLES, init
 from ors_server.cli.serve import SERVE_EXAMPLES, serve
@@ -38,6 +39,7 @@ application = typer.Typer(
 application.command("serve", no_args_is_help=True, epilog=SERVE_EXAMPLES)(serve)
 application.command("init", no_args_is_help=True, epilog=INIT_EXAMPLES)(init)
 application.add_typer(deploy, name="deploy")
+application.add_typer(bench, name="bench")
 application.command("settings", epilog=SETTINGS_EXAMPLES)(settings)
 
 

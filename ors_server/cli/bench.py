@@ -1,0 +1,31 @@
+"""``ors-server bench``: the benchmarks, which are a package of their own and describe their options themselves."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["bench"]
+
+bench = typer.Typer(
+    no_args_is_help=True,
+    help="Measure this server beside others.",
+    epilog="[bold]Example[/bold]\n  ors-server bench server --quick   a first impression, in a minute or so",
+)
+
+
+@bench.callback()
+def _group() -> None:
+    """Measure this server beside others."""
+
+
+# The options, --help among them, are those of the benchmark itself; it is imported when it is asked for.
+@bench.command(
+    "server",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+)
+def server(context: typer.Context) -> None:
+    """Measure it beside ors-sdk, openreward and bare uvicorn: CPU, latency, memory, every answer verified."""
+    from ors_benchmarks.server import main
+
+    main(context.args, program="ors-server bench server")

@@ -1,0 +1,60 @@
+"""A server of its own process for the tests that need real sockets; prints its address once it listens."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from ors_server import Blocks, Environment, JSONObject, Server, Split, TextBlock, ToolOutput, tool
+
+
+class Step(BaseModel):
+    """Input: a text, a size, and how long to take in milliseconds."""
+
+    text: str = ""
+    size: int = 1
+    milliseconds: int = 0
+
+
+class Wire(Environment):
+    """Tools that count how often they ran, take their time and say much."""
+
+    def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
+        super().__init__(task_spec, secrets)
+        self.runs = 0
+
+    @classmethod
+    def list_splits(cls) -> Sequence[Split | str]:
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
+        return [{"setup": 0}, {"setup": 1500}]
+
+    async def setup(self) -> None:
+        milliseconds: Any = self.task_spec.get("setup", 0)
+        await asyncio.sleep(milliseconds / 1000)
+
+    def get_prompt(self) -> Blocks:
+        return [TextBlock(text="go")]
+
+    def teardown(self) -> None:
+        print("teardown", flush=True)
+
+    @tool(concurrent=True)
+    async def step(self, params: Step) -> ToolOutput:
+        self.runs += 1
+        run = self.runs
+        await asyncio.sleep(params.milliseconds / 1000)
+        return ToolOutput(blocks=[TextBlock(text=params.text * params.size)], metadata={"run": run})
+
+    @tool(concurrent=True)
+    async def count(self) -> ToolOutput:
+        return ToolOutput(blocks=[TextBlock(text=str(self.runs))])
+
+
+if __name__ == "__main__":
+    Server([Wire]).serve(on_ready=lambda url: print(url, flush=True))
+    sys.exit(0)

@@ -1,0 +1,166 @@
+"""Bodies that do not fit: a clear 4xx that names the field and repeats nothing, and a healthy server after it."""
+
+import json
+
+import pytest
+
+from tests.protocol.conftest import Serve
+from tests.protocol.support import Echo
+
+CREATE = {"split": "train", "index": 0}
+
+
+async def test_toolset_name_is_400_and_opens_nothing(serve: Serve) -> None:
+    """Section 8: accept the key, 400 where the name is unknown, which all are."""
+    client = serve(Echo)
+    response = await client.create("s", {**CREATE, "toolset_name": "claude-code"})
+    assert response.status_code == 400
+    assert response.json()["detail"].startswith("unknown toolset 'claude-code'; valid options are []")
+    assert (await client.post("/ping", sid="s")).status_code == 404
+
+
+async def test_keys_of_the_other_dialect_are_tolerated(serve: Serve) -> None:
+    """Section 8: ``toolset_name: null`` of openreward and ``secrets`` of the specification."""
+    client = serve(Echo)
+    await client.open({**CREATE, "toolset_name": None, "secrets": None, "env_name": None, "task_spec": None})
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/create", {**CREATE, "spilt": "zzz-input"}),
+        ("/call", {"name": "echo", "input": {}, "extra": "zzz-input"}),
+        ("/score_group", {"candidates": [], "extra": "zzz-input"}),
+        ("/tasks", {"split": "train", "extra": "zzz-input"}),
+        ("/num_tasks", {"split": "train", "extra": "zzz-input"}),
+        ("/task", {**CREATE, "extra": "zzz-input"}),
+        ("/get_task", {**CREATE, "extra": "zzz-input"}),
+        ("/task_range", {"split": "train", "extra": "zzz-input"}),
+        ("/echo/get_task_range", {"split": "train", "extra": "zzz-input"}),
+        ("/echo/call", {"name": "echo", "input": {}, "extra": "zzz-input"}),
+    ],
+)
+async def test_unknown_keys_are_422_and_the_input_is_not_echoed(serve: Serve, path: str, body: object) -> None:
+    """Section 8, "unknown body keys": the 422 of both SDK servers, in FastAPI's form, without ``input``."""
+    client = serve(Echo)
+    await client.open(sid="s")
+    response = await client.post(path, body, "s")
+    assert response.status_code == 422
+    (problem,) = response.json()["detail"]
+    assert problem["type"] == "extra_forbidden"
+    assert problem["loc"][0] == "body"
+    assert problem["loc"][1] in ("extra", "spilt")
+    assert problem["msg"] == "Extra inputs are not permitted"
+    assert "input" not in problem
+    assert "zzz-input" not in response.text
+
+
+WRONG_TYPES: list[tuple[str, object, str]] = [
+    ("/create", {"split": "train", "index": "zzz"}, "index"),
+    ("/create", {"split": 7, "index": 0}, "split"),
+    ("/create", {"task_spec": ["zzz"]}, "task_spec"),
+    ("/create", {**CREATE, "env_name": 1}, "env_name"),
+    ("/call", {"input": {}}, "name"),
+    ("/call", {"name": "echo"}, "input"),
+    ("/call", {"name": 5, "input": {}}, "name"),
+    ("/call", {"name": "echo", "input": "zzz"}, "input"),
+    ("/call", {"name": "echo", "input": None}, "input"),
+    ("/call", {"name": "echo", "input": {}, "task_id": 9}, "task_id"),
+    ("/score_group", {}, "candidates"),
+    ("/score_group", {"candidates": {"zzz": 1}}, "candidates"),
+    ("/score_group", {"candidates": [{"messages": [{"role": "robot", "blocks": []}]}]}, "candidates"),
+    ("/tasks", {}, "split"),
+    ("/task", {"split": "train"}, "index"),
+    ("/task", {"split": "train", "index": 1.5}, "index"),
+    ("/task_range", {"split": "train", "start": "zzz"}, "start"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), WRONG_TYPES)
+async def test_wrong_types_are_422_and_name_the_field(serve: Serve, path: str, body: object, field: str) -> None:
+    """Bad input: wrong types."""
+    client = serve(Echo)
+    await client.open(sid="s")
+    response = await client.post(path, body, "s")
+    assert response.status_code == 422
+    assert field in [problem["loc"][1] for problem in response.json()["detail"]]
+    assert "zzz" not in json.dumps([{**problem, "loc": []} for problem in response.json()["detail"]])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"split": "train"},
+        {"index": 0},
+        {**CREATE, "task_spec": {"id": "x"}},
+        {"env_name": "echo"},
+    ],
+)
+async def test_create_wants_exactly_one_form_of_task(serve: Serve, body: object) -> None:
+    response = await serve(Echo).post("/create", body, "s")
+    assert response.status_code == 422
+    assert "Provide either task_spec or both split and index, not both/neither" in response.text
+
+
+async def test_a_split_without_index_beside_a_task_is_422(serve: Serve) -> None:
+    response = await serve(Echo).create("s", {"task_spec": {}, "split": "train"})
+    assert response.status_code == 422
+    assert "split and index must both be provided together" in response.text
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"split": "train", "index": ', b"zzz", b"\xff\xfe", b"[]", b"null"])
+@pytest.mark.parametrize("path", ["/create", "/call", "/score_group", "/tasks", "/echo/task"])
+async def test_broken_json_is_422(serve: Serve, path: str, content: bytes) -> None:
+    """Bad input: bodies cut short, and what is no JSON at all."""
+    client = serve(Echo)
+    await client.open(sid="s")
+    headers = {"X-Session-ID": "s", "Content-Type": "application/json"}
+    response = await client.http.post(path, content=content, headers=headers)
+    assert response.status_code == 422
+    assert isinstance(response.json()["detail"], list)
+    assert (await client.call("s", "echo", {"text": "fine"})).text == "fine"
+
+
+@pytest.mark.parametrize("path", ["/create", "/call", "/tasks"])
+async def test_deeply_nested_json_is_a_clear_4xx(serve: Serve, path: str) -> None:
+    client = serve(Echo)
+    await client.open(sid="s")
+    headers = {"X-Session-ID": "s", "Content-Type": "application/json"}
+    response = await client.http.post(path, content=b"[" * 100_000, headers=headers)
+    assert 400 <= response.status_code < 500
+    assert response.json()["detail"]
+
+
+@pytest.mark.parametrize("type_", ["text/plain", "application/octet-stream", "application/x-www-form-urlencoded"])
+async def test_the_content_type_of_a_json_body_does_not_matter_on_the_episode_routes(serve: Serve, type_: str) -> None:
+    client = serve(Echo)
+    headers = {"X-Session-ID": "s", "Content-Type": type_}
+    assert (await client.http.post("/create", content=json.dumps(CREATE), headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/create", "/call", "/score_group", "/tasks", "/echo/task", "/nowhere"])
+async def test_a_body_over_the_limit_is_413(serve: Serve, path: str) -> None:
+    """Protocol 0.1: the body's limit, which the detail names together with the setting."""
+    client = serve(Echo, max_body=1000)
+    await client.open(sid="s")
+    response = await client.http.post(path, content=b" " * 1001, headers={"X-Session-ID": "s"})
+    assert response.status_code == 413
+    assert "1000 bytes" in response.json()["detail"]
+    assert "ORS_MAX_BODY" in response.json()["detail"]
+    assert (await client.call("s", "echo", {"text": "fine"})).text == "fine"
+
+
+async def test_a_body_at_the_limit_is_taken(serve: Serve) -> None:
+    client = serve(Echo, max_body=1000)
+    body = json.dumps({"name": "echo", "input": {"text": ""}})
+    await client.open(sid="s")
+    padded = body.encode() + b" " * (1000 - len(body))
+    response = await client.http.post("/call", content=padded, headers={"X-Session-ID": "s"})
+    assert response.status_code == 200
+
+
+async def test_numbers_beyond_64_bits_reach_the_tool(serve: Serve) -> None:
+    client = serve(Echo)
+    sid = await client.open({"task_spec": {"id": 2**80}})
+    assert (await client.get("/prompt", sid)).json()[0]["text"] == f"prompt of {2**80}"

@@ -1,0 +1,178 @@
+"""Environments written for `openreward` and for `ors-sdk`, hosted unchanged beside one of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+
+import pytest
+
+from . import openreward_sdk
+from .clients import Client, ClientKind, Session, connected, failure
+from .process import RunningServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_an_environment_of_openreward(client: Client, server: RunningServer) -> None:
+    environment = await client.named("Riddle")
+    token = f"riddle-{client.kind}"
+
+    assert await environment.splits() == ["train", "final"]
+    assert [task.task_spec for task in await environment.tasks("train")] == [
+        {"id": "train-0", "word": "echo"},
+        {"id": "train-1", "word": "shadow"},
+    ]
+    tools = ["look", "say", "submit", "talk", "walk", "where"]
+    assert [tool.name for tool in await environment.tools()] == tools
+    async with environment.session(client.task("riddle", word="river", token=token)) as session:
+        assert [tool.name for tool in await session.tools()] == tools
+        assert (await session.prompt())[0].text == "Say the word of 5 letters."
+        assert await session.text("where") == "in sandbox 7"
+        wrong = await session.call("say", word="lake")
+        right = await session.call("say", word="river")
+        refusal = await failure(session.call("say", word="river"))
+
+    assert [(output.reward, output.finished) for output in (wrong, right)] == [(0.0, False), (1.0, True)]
+    assert isinstance(refusal, client.refused)
+    assert server.journal.events(token) == ["torn down"]
+
+
+async def test_an_environment_of_ors_sdk(client: Client, server: RunningServer) -> None:
+    environment = await client.named("Bank")
+    token = f"bank-{client.kind}"
+
+    assert await environment.splits() == ["train", "audit"]
+    assert (await environment.task("train", -1)).task_spec == {"id": "train-2", "target": 121}
+    assert [tool.name for tool in await environment.tools()] == ["deposit", "wait", "withdraw", "add_interest"]
+    async with environment.session(client.task("bank", target=132, token=token)) as session:
+        assert (await session.prompt())[0].text == "Bring 100 to 132."
+        assert "ask" in [tool.name for tool in await session.tools()]
+        assert await session.text("deposit", amount=40) == "140"
+        assert await session.text("withdraw", amount=20) == "120"
+        last = await session.call("add_interest")
+        assert (last.blocks[0].text, last.reward, last.finished) == ("132", 1.0, True)
+
+    assert server.journal.events(token) == ["torn down"]
+
+
+async def test_secrets_reach_an_environment_of_ors_sdk(client: Client) -> None:
+    """Which its own server never let happen: it reads the body, and its client sends a header."""
+    environment = await client.named("bank")
+    password = "sesame" if not client.is_openreward else ("sesame", ["example.org"])
+
+    async with environment.session(split="train", index=0, secrets={"password": password}) as session:
+        assert json.loads(await session.text("ask"))["password"] == "sesame"
+
+
+async def test_subclasses_beside_their_bases(client: Client) -> None:
+    """The SDKs' own caches would give a subclass the base's splits, tasks or counts."""
+    counts: dict[str, dict[str, int]] = {}
+    for name in ("riddle", "harderriddle", "bank", "smallbank"):
+        environment = await client.named(name)
+        counts[name] = {split: await environment.count(split) for split in await environment.splits()}
+
+    assert counts == {
+        "riddle": {"train": 2, "final": 1},
+        "harderriddle": {"train": 3, "bonus": 1},
+        "bank": {"train": 3, "audit": 1},
+        "smallbank": {"train": 1, "audit": 1},
+    }
+
+
+async def test_a_conversation_of_openreward(openreward_client: Client) -> None:
+    """Messages, terminal tool and judge in the SDK's own types."""
+    environment = await openreward_client.named("interview")
+    message, text = openreward_sdk.message, openreward_sdk.text
+
+    async with environment.session(split="test", index=0) as session:
+        messages = await session.run(session.sdk.get_messages)
+        assert [(turn.role, turn.blocks[0].text) for turn in messages] == [("system", "Be kind."), ("user", "Why?")]
+        assert [block.text for block in await session.prompt()] == ["[system]", "Be kind.", "[user]", "Why?"]
+        candidates = [[message("assistant", text(answer))] for answer in ("because", "ask her")]
+        scores = await session.run(session.sdk.score_group, candidates)
+        assert [(score.reward, score.metadata) for score in scores] == [
+            (7.0, {"text": "because"}),
+            (7.0, {"text": "ask her"}),
+        ]
+        output = await session.run(session.sdk.call_terminal_tool, "why not")
+        assert (output.reward, output.finished) == (7.0, True)
+
+
+async def test_a_malformed_tool_is_left_out_and_named_in_the_log(server: RunningServer) -> None:
+    """openreward leaves it out without a word."""
+    log = server.log.read_text()
+
+    (line,) = [line for line in log.splitlines() if "Riddle.shout" in line and "Harder" not in line]
+    assert re.search(r"tool left out.*Riddle\.shout.*ToolOutput", line)
+
+
+# --- what runs at the same time ------------------------------------------------------------------
+
+
+async def log_of(session: Session, *tools: str) -> list[str]:
+    """What an openreward environment went through while these tools were called, each a moment after the last."""
+
+    async def call(delay: float, tool: str) -> None:
+        await asyncio.sleep(delay)
+        await session.call(tool, seconds=0.2)
+
+    await asyncio.gather(*(call(0.05 * position, tool) for position, tool in enumerate(tools)))
+    return json.loads(await session.text("walk"))[1:-2]
+
+
+async def test_which_tools_of_openreward_overlap(server: RunningServer) -> None:
+    async with connected("openreward-async", server.url) as client:
+        environment = await client.named("riddle")
+
+        async def log_of_new_session(*tools: str) -> list[str]:
+            async with environment.session(split="train", index=0) as session:
+                return await log_of(session, *tools)
+
+        same, different, concurrent, exclusive = await asyncio.gather(
+            log_of_new_session("walk", "walk"),
+            log_of_new_session("walk", "talk"),
+            log_of_new_session("look", "look"),
+            log_of_new_session("look", "submit", "look"),
+        )
+
+    assert same == ["walk in", "walk out", "walk in", "walk out"]
+    assert different == ["walk in", "talk in", "walk out", "talk out"]
+    assert concurrent == ["look in", "look in", "look out", "look out"]
+    assert exclusive == ["look in", "look out", "submit in", "submit out", "look in", "look out"]
+
+
+@pytest.mark.parametrize("kind", ["openreward-async", "ors-sdk-async"])
+async def test_the_synchronous_code_of_ors_sdk_has_a_thread_of_its_own(server: RunningServer, kind: ClientKind) -> None:
+    """Its authors assume that nothing of a session runs at the same time, or on another thread."""
+    async with connected(kind, server.url) as client:
+        environment = await client.named("bank")
+
+        async def play() -> int:
+            async with environment.session(client.task("bank", target=0)) as session:
+                await session.prompt()
+                await asyncio.gather(*(session.call("deposit", amount=1, seconds=0.1) for _ in range(4)))
+                assert await session.text("deposit", amount=0) == "104"
+                known = json.loads(await session.text("ask"))
+                assert known["most_inside"] == 1
+                (thread,) = known["threads"]
+                return thread
+
+        started = time.monotonic()
+        threads = await asyncio.gather(*(play() for _ in range(5)))
+        elapsed = time.monotonic() - started
+
+    assert len(set(threads)) == 5
+    # One session's blocking tool holds nobody else up: 5 sessions of 0.4 s each, in less than two of them take.
+    assert 0.4 < elapsed < 1.5
+
+
+async def test_asynchronous_tools_of_ors_sdk_overlap(server: RunningServer) -> None:
+    async with connected("ors-sdk-async", server.url) as client:
+        environment = await client.named("bank")
+        async with environment.session(split="train", index=0) as session:
+            texts = await asyncio.gather(*(session.text("wait", amount=0, seconds=0.2) for _ in range(3)))
+
+    assert texts == ["3", "3", "3"]
