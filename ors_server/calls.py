@@ -95,6 +95,8 @@ class Call:
 
     async def wait(self, seconds: float | None = None) -> None:
         """Wait until there is a result, at most ``seconds``; look at ``done`` afterwards."""
+        if self.done:
+            return
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         if self._waiters is None:

@@ -170,11 +170,11 @@ class Catalogue:
         hosted = self._by_name.get(name) or self._by_name.get(name.rpartition("/")[2])
         if hosted is not None:
             return hosted
-        if len(self.environments) == 1 and name not in self.unavailable:
+        reason = self.unavailable.get(name) or self.unavailable.get(name.rpartition("/")[2], "")
+        if len(self.environments) == 1 and not reason:
             return self.default
         if name == "env":  # what TRL sends when it was given no name
             return None
-        reason = self.unavailable.get(name) or self.unavailable.get(name.rpartition("/")[2], "")
         raise UnknownEnvironment(deployment, self.names, reason)
 
     def _add_alias(self, alias: str, hosted: HostedEnvironment) -> None:
