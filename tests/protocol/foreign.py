@@ -165,6 +165,16 @@ class OrsMalformed(ors.Environment):
         return ors.ToolOutput(blocks=[])
 
 
+class OrsExtra(ors.Toolset):
+    @ors.tool(shared=False)
+    def look(self) -> ors.ToolOutput:
+        return ors.ToolOutput(blocks=[])
+
+
+class OrsCollision(OrsGame):
+    toolsets = (OrsExtra,)
+
+
 class OpenRewardChat(openreward.Environment):
     @classmethod
     def list_splits(cls) -> Any:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from tests.protocol.support import PATIENCE
 
+_SCRIPT = Path(__file__).with_name("live_server.py")
+
 
 @dataclass(frozen=True)
 class LiveServer:
@@ -46,14 +48,17 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(**settings: object) -> Generator[LiveServer]:
-    """Start ``live_server.py``; keywords are settings, given as ``ORS_*`` variables."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
-    environment |= {"ORS_PORT": "0", "ORS_LOG_LEVEL": "error"}
-    environment |= {f"ORS_{name.upper()}": str(value) for name, value in settings.items()}
+def live_server(*, file_limit: int | None = None, **settings: object) -> Generator[LiveServer]:
+    """Start ``live_server.py``; keywords are settings, given as ``ORS_*`` variables.
+
+    ``file_limit`` is the soft limit on open files it starts with.
+    """
+    command = [sys.executable, str(_SCRIPT)]
+    if file_limit is not None:
+        command = ["sh", "-c", f'ulimit -S -n {file_limit}; exec "$@"', "sh", *command]
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("live_server.py"))],
-        env=environment,
+        command,
+        env=_environment(settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -73,6 +78,26 @@ def live_server(**settings: object) -> Generator[LiveServer]:
         assert process.stdout is not None
         process.stdout.close()
         process.wait()
+
+
+def failure_of_live_server(**settings: object) -> str:
+    """What a server that cannot start writes to its standard error."""
+    done = subprocess.run(
+        [sys.executable, str(_SCRIPT)],
+        env=_environment(settings),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 2,
+        check=False,
+    )
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
+def _environment(settings: Mapping[str, object]) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
+    environment |= {"ORS_PORT": "0", "ORS_LOG_LEVEL": "error"}
+    return environment | {f"ORS_{name.upper()}": str(value) for name, value in settings.items()}
 
 
 @dataclass(frozen=True)

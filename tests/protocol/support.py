@@ -183,7 +183,7 @@ class Client:
     """Plain HTTP against an application in this process, or a server at an address."""
 
     def __init__(self, app: AsgiApplication | None = None, *, url: str = "http://server", agent: str = "test") -> None:
-        transport = None if app is None else httpx.ASGITransport(app=app)
+        transport = None if app is None else _BoundedTransport(app=app)
         self.app = app
         self.http = httpx.AsyncClient(
             transport=transport, base_url=url, headers={"User-Agent": agent}, timeout=PATIENCE * 3, trust_env=False
@@ -240,14 +240,27 @@ class Client:
         return await self.post(path, body, sid, **({} if key is None else {"Idempotency_Key": key}))
 
     @asynccontextmanager
-    async def stream(self, path: str, body: object, sid: str) -> AsyncGenerator["OpenStream"]:
-        """A POST whose events are read as they come; on leaving, the client hangs up."""
+    async def stream(self, path: str, body: object, sid: str, *, stuck: bool = False) -> AsyncGenerator["OpenStream"]:
+        """A POST whose events are read as they come; on leaving, the client hangs up.
+
+        A ``stuck`` client takes no byte before its ``unstick``.
+        """
         assert self.app is not None, "only in this process"
         opened = OpenStream(self.app, path, json.dumps(body).encode(), sid)
+        if not stuck:
+            opened.unstick()
         try:
             yield opened
         finally:
             await opened.hang_up()
+
+
+class _BoundedTransport(httpx.ASGITransport):
+    """An application that does not answer fails its test instead of stopping all of them."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async with asyncio.timeout(PATIENCE * 2):
+            return await super().handle_async_request(request)
 
 
 def _headers(sid: str | None, more: Mapping[str, str]) -> dict[str, str]:
@@ -266,6 +279,7 @@ class OpenStream:
         self._sent: asyncio.Queue[Any] = asyncio.Queue()
         self._events: list[Event] = []
         self._gone = asyncio.Event()
+        self._taking = asyncio.Event()
         self._body: bytes | None = body
         scope = {
             "type": "http",
@@ -302,8 +316,13 @@ class OpenStream:
             events.append(await self.event())
         return Reply(events)
 
+    def unstick(self) -> None:
+        """The client takes what is sent from now on."""
+        self._taking.set()
+
     async def hang_up(self) -> None:
         """The client is gone; returns when the application has noticed."""
+        self._taking.set()
         self._gone.set()
         await asyncio.wait_for(self._task, PATIENCE)
 
@@ -315,6 +334,7 @@ class OpenStream:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
+        await self._taking.wait()
         await self._sent.put(message)
 
 

@@ -1,6 +1,7 @@
 """``Server.app``: an ordinary FastAPI application that can be wrapped, mounted, documented and imported lazily."""
 
 import asyncio
+import inspect
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -245,23 +246,24 @@ async def test_the_api_is_documented(serve: Serve) -> None:
     assert "X-Session-ID" in headers
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import ors_server",
-        "from ors_server import Environment, tool, terminal, Toolset, ToolOutput",
-        "from ors_server import InfrastructureError, DefinitionError, Message, Split, flatten_messages",
-    ],
-)
-def test_importing_the_package_imports_no_web_framework(statement: str) -> None:
+def test_importing_the_package_imports_no_web_framework() -> None:
     """The authoring API is for environments' own tests and for tools that only read classes."""
     code = (
-        f"{statement}\nimport sys\n"
+        "from ors_server import Environment, tool, terminal, Toolset, ToolOutput, InfrastructureError, Message\n"
+        "from ors_server import DefinitionError, Split, flatten_messages, OrsError, TextBlock, ImageBlock\n"
+        "import sys\n"
         "print([name for name in ('fastapi', 'starlette', 'uvicorn', 'sse_starlette', 'httptools', 'typer')"
         " if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_run_takes_what_it_takes_in_the_sdks() -> None:
+    """Section 10: ``Server.run(host="0.0.0.0", port=8080)``, ``Server(environments, return_errors=…)``."""
+    run = inspect.signature(Server.run).parameters
+    assert {name: run[name].default for name in ("host", "port")} == {"host": "0.0.0.0", "port": 8080}
+    assert list(inspect.signature(Server.__init__).parameters)[1:3] == ["environments", "return_errors"]
 
 
 def test_the_whole_authoring_surface_is_there() -> None:

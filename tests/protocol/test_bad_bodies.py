@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.protocol.conftest import Serve
 from tests.protocol.support import Echo
 
@@ -25,34 +23,31 @@ async def test_keys_of_the_other_dialect_are_tolerated(serve: Serve) -> None:
     await client.open({**CREATE, "toolset_name": None, "secrets": None, "env_name": None, "task_spec": None})
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/create", {**CREATE, "spilt": "zzz-input"}),
-        ("/call", {"name": "echo", "input": {}, "extra": "zzz-input"}),
-        ("/score_group", {"candidates": [], "extra": "zzz-input"}),
-        ("/tasks", {"split": "train", "extra": "zzz-input"}),
-        ("/num_tasks", {"split": "train", "extra": "zzz-input"}),
-        ("/task", {**CREATE, "extra": "zzz-input"}),
-        ("/get_task", {**CREATE, "extra": "zzz-input"}),
-        ("/task_range", {"split": "train", "extra": "zzz-input"}),
-        ("/echo/get_task_range", {"split": "train", "extra": "zzz-input"}),
-        ("/echo/call", {"name": "echo", "input": {}, "extra": "zzz-input"}),
-    ],
-)
-async def test_unknown_keys_are_422_and_the_input_is_not_echoed(serve: Serve, path: str, body: object) -> None:
+async def test_unknown_keys_are_422_and_the_input_is_not_echoed(serve: Serve) -> None:
     """Section 8, "unknown body keys": the 422 of both SDK servers, in FastAPI's form, without ``input``."""
     client = serve(Echo)
     await client.open(sid="s")
-    response = await client.post(path, body, "s")
-    assert response.status_code == 422
-    (problem,) = response.json()["detail"]
-    assert problem["type"] == "extra_forbidden"
-    assert problem["loc"][0] == "body"
-    assert problem["loc"][1] in ("extra", "spilt")
-    assert problem["msg"] == "Extra inputs are not permitted"
-    assert "input" not in problem
-    assert "zzz-input" not in response.text
+    bodies: list[tuple[str, dict[str, object]]] = [
+        ("/create", {**CREATE}),
+        ("/call", {"name": "echo", "input": {}}),
+        ("/echo/call", {"name": "echo", "input": {}}),
+        ("/score_group", {"candidates": []}),
+        ("/tasks", {"split": "train"}),
+        ("/num_tasks", {"split": "train"}),
+        ("/task", {**CREATE}),
+        ("/get_task", {**CREATE}),
+        ("/task_range", {"split": "train"}),
+        ("/echo/get_task_range", {"split": "train"}),
+    ]
+    for path, body in bodies:
+        response = await client.post(path, {**body, "extra": "zzz-input"}, "s")
+        assert response.status_code == 422, path
+        (problem,) = response.json()["detail"]
+        assert problem["type"] == "extra_forbidden"
+        assert problem["loc"] == ["body", "extra"]
+        assert problem["msg"] == "Extra inputs are not permitted"
+        assert "input" not in problem
+        assert "zzz-input" not in response.text, path
 
 
 WRONG_TYPES: list[tuple[str, object, str]] = [
@@ -76,31 +71,31 @@ WRONG_TYPES: list[tuple[str, object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "field"), WRONG_TYPES)
-async def test_wrong_types_are_422_and_name_the_field(serve: Serve, path: str, body: object, field: str) -> None:
+async def test_wrong_types_are_422_and_name_the_field(serve: Serve) -> None:
     """Bad input: wrong types."""
     client = serve(Echo)
     await client.open(sid="s")
-    response = await client.post(path, body, "s")
-    assert response.status_code == 422
-    assert field in [problem["loc"][1] for problem in response.json()["detail"]]
-    assert "zzz" not in json.dumps([{**problem, "loc": []} for problem in response.json()["detail"]])
+    for path, body, field in WRONG_TYPES:
+        response = await client.post(path, body, "s")
+        assert response.status_code == 422, (path, body)
+        problems = response.json()["detail"]
+        assert field in [problem["loc"][1] for problem in problems], (path, body)
+        assert "zzz" not in json.dumps([{**problem, "loc": []} for problem in problems]), (path, body)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+async def test_create_wants_exactly_one_form_of_task(serve: Serve) -> None:
+    client = serve(Echo)
+    bodies: list[dict[str, object]] = [
         {},
         {"split": "train"},
         {"index": 0},
         {**CREATE, "task_spec": {"id": "x"}},
         {"env_name": "echo"},
-    ],
-)
-async def test_create_wants_exactly_one_form_of_task(serve: Serve, body: object) -> None:
-    response = await serve(Echo).post("/create", body, "s")
-    assert response.status_code == 422
-    assert "Provide either task_spec or both split and index, not both/neither" in response.text
+    ]
+    for body in bodies:
+        response = await client.post("/create", body, "s")
+        assert response.status_code == 422, body
+        assert "Provide either task_spec or both split and index, not both/neither" in response.text
 
 
 async def test_a_split_without_index_beside_a_task_is_422(serve: Serve) -> None:
@@ -109,45 +104,45 @@ async def test_a_split_without_index_beside_a_task_is_422(serve: Serve) -> None:
     assert "split and index must both be provided together" in response.text
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"split": "train", "index": ', b"zzz", b"\xff\xfe", b"[]", b"null"])
-@pytest.mark.parametrize("path", ["/create", "/call", "/score_group", "/tasks", "/echo/task"])
-async def test_broken_json_is_422(serve: Serve, path: str, content: bytes) -> None:
+async def test_broken_json_is_422(serve: Serve) -> None:
     """Bad input: bodies cut short, and what is no JSON at all."""
     client = serve(Echo)
     await client.open(sid="s")
     headers = {"X-Session-ID": "s", "Content-Type": "application/json"}
-    response = await client.http.post(path, content=content, headers=headers)
-    assert response.status_code == 422
-    assert isinstance(response.json()["detail"], list)
+    for path in ("/create", "/call", "/score_group", "/tasks", "/echo/task"):
+        for content in (b"", b"{", b'{"split": "train", "index": ', b"zzz", b"\xff\xfe", b"[]", b"null"):
+            response = await client.http.post(path, content=content, headers=headers)
+            assert response.status_code == 422, (path, content)
+            assert isinstance(response.json()["detail"], list)
     assert (await client.call("s", "echo", {"text": "fine"})).text == "fine"
 
 
-@pytest.mark.parametrize("path", ["/create", "/call", "/tasks"])
-async def test_deeply_nested_json_is_a_clear_4xx(serve: Serve, path: str) -> None:
+async def test_deeply_nested_json_is_a_clear_4xx(serve: Serve) -> None:
     client = serve(Echo)
     await client.open(sid="s")
     headers = {"X-Session-ID": "s", "Content-Type": "application/json"}
-    response = await client.http.post(path, content=b"[" * 100_000, headers=headers)
-    assert 400 <= response.status_code < 500
-    assert response.json()["detail"]
+    for path in ("/create", "/call", "/tasks"):
+        response = await client.http.post(path, content=b"[" * 100_000, headers=headers)
+        assert 400 <= response.status_code < 500, path
+        assert response.json()["detail"]
 
 
-@pytest.mark.parametrize("type_", ["text/plain", "application/octet-stream", "application/x-www-form-urlencoded"])
-async def test_the_content_type_of_a_json_body_does_not_matter_on_the_episode_routes(serve: Serve, type_: str) -> None:
+async def test_the_content_type_of_a_json_body_does_not_matter_on_the_episode_routes(serve: Serve) -> None:
     client = serve(Echo)
-    headers = {"X-Session-ID": "s", "Content-Type": type_}
-    assert (await client.http.post("/create", content=json.dumps(CREATE), headers=headers)).status_code == 200
+    for kind in ("text/plain", "application/octet-stream", "application/x-www-form-urlencoded"):
+        headers = {"X-Session-ID": kind, "Content-Type": kind}
+        assert (await client.http.post("/create", content=json.dumps(CREATE), headers=headers)).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/create", "/call", "/score_group", "/tasks", "/echo/task", "/nowhere"])
-async def test_a_body_over_the_limit_is_413(serve: Serve, path: str) -> None:
+async def test_a_body_over_the_limit_is_413(serve: Serve) -> None:
     """Protocol 0.1: the body's limit, which the detail names together with the setting."""
     client = serve(Echo, max_body=1000)
     await client.open(sid="s")
-    response = await client.http.post(path, content=b" " * 1001, headers={"X-Session-ID": "s"})
-    assert response.status_code == 413
-    assert "1000 bytes" in response.json()["detail"]
-    assert "ORS_MAX_BODY" in response.json()["detail"]
+    for path in ("/create", "/call", "/score_group", "/tasks", "/echo/task", "/nowhere"):
+        response = await client.http.post(path, content=b" " * 1001, headers={"X-Session-ID": "s"})
+        assert response.status_code == 413, path
+        assert "1000 bytes" in response.json()["detail"]
+        assert "ORS_MAX_BODY" in response.json()["detail"]
     assert (await client.call("s", "echo", {"text": "fine"})).text == "fine"
 
 

@@ -339,3 +339,19 @@ async def test_a_deletion_whose_client_hangs_up_goes_on(serve: Serve) -> None:
     await until(lambda: "teardown" in stage.taken)
     await asyncio.wait((occupying,))
     assert stage.taken == ["sync call begins", "sync call ends", "teardown"]
+
+
+async def test_calls_that_wait_for_their_turn_never_run(serve: Serve) -> None:
+    stage = Stage()
+    client = serve(staged(stage, ""))
+    sid = await client.open()
+    calls = [asyncio.create_task(client.call(sid, "sync_call")) for _ in range(4)]
+    await until(lambda: stage.taken != [])
+    await asyncio.sleep(0.02)
+    deleting = asyncio.create_task(client.post("/delete", sid=sid))
+    await asyncio.sleep(0.05)
+    stage.let_go()
+    await deleting
+    for reply in await asyncio.gather(*calls):
+        assert "Session deleted" in reply.error
+    assert stage.taken == ["sync call begins", "sync call ends", "teardown"]

@@ -110,6 +110,18 @@ async def test_a_malformed_foreign_tool_is_left_out_as_its_sdk_does(serve: Serve
     assert (await client.call(sid, "bad")).reason == "not_found"
 
 
+async def test_a_hidden_collision_is_found_when_the_tool_is_called(serve: Serve) -> None:
+    """Section 4: the prefix is what clients infer ``name_collision`` from."""
+    client = serve(foreign.OrsCollision)
+    sid = await client.open()
+    result = (await client.call(sid, "look")).result
+    assert (result["ok"], result["reason"]) == (False, "name_collision")
+    assert result["error"].startswith(
+        "Tool name collision: 'look' is defined in both the environment and toolset 'OrsExtra'"
+    )
+    assert (await client.call(sid, "guess", {"word": "one"})).output["reward"] == 1.0
+
+
 async def test_openreward_messages_and_terminal_tool(serve: Serve) -> None:
     client = serve(foreign.OpenRewardChat)
     tools = (await client.get("/tools")).json()

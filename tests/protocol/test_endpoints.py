@@ -113,12 +113,13 @@ async def test_create_session_answers_events_to_who_accepts_them(serve: Serve) -
     assert parse_events(response.content)[1].data == ""
 
 
-@pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
-async def test_create_session_answers_json_to_everybody_else(serve: Serve, accept: str) -> None:
+async def test_create_session_answers_json_to_everybody_else(serve: Serve) -> None:
     """Section 8: the specification's own sample client reads ``response.json()["sid"]``."""
-    response = await serve(Echo).post("/create_session", Accept=accept)
-    assert response.headers["content-type"] == "application/json"
-    assert list(response.json()) == ["sid"]
+    client = serve(Echo)
+    for accept in ("*/*", "application/json", ""):
+        response = await client.post("/create_session", Accept=accept)
+        assert response.headers["content-type"] == "application/json", accept
+        assert list(response.json()) == ["sid"]
 
 
 async def test_create_session_gives_a_new_id_each_time(serve: Serve) -> None:
@@ -127,10 +128,12 @@ async def test_create_session_gives_a_new_id_each_time(serve: Serve) -> None:
     assert len(sids) == 20
 
 
-@pytest.mark.parametrize("body", [None, {}, {"env": {"OPENAI_API_KEY": "k"}}, {"unheard": "of"}])
-async def test_create_session_takes_any_body(serve: Serve, body: object) -> None:
+async def test_create_session_takes_any_body(serve: Serve) -> None:
     """6.4 pitfall 6: ``env`` in the body must not be refused; the body may be absent."""
-    assert (await serve(Echo).post("/create_session", body)).status_code == 200
+    client = serve(Echo)
+    bodies: list[object] = [None, {}, {"env": {"OPENAI_API_KEY": "k"}}, {"unheard": "of"}]
+    for body in bodies:
+        assert (await client.post("/create_session", body)).status_code == 200, body
 
 
 async def test_create_session_holds_nothing(serve: Serve) -> None:
@@ -154,12 +157,13 @@ async def test_any_session_id_a_client_invents_is_taken_and_stripped(serve: Serv
 
 
 @pytest.mark.parametrize("sid", [None, "", "   "])
-@pytest.mark.parametrize(("method", "path"), SESSION_ROUTES)
-async def test_session_routes_need_the_session_id(serve: Serve, method: str, path: str, sid: str | None) -> None:
+async def test_session_routes_need_the_session_id(serve: Serve, sid: str | None) -> None:
     """Section 1: missing and empty alike are the same 400, also where the body is missing."""
     client = serve(Echo)
-    response = await (client.get(path, sid) if method == "GET" else client.post(path, sid=sid))
-    assert (response.status_code, response.json()) == (400, {"detail": "X-Session-ID header is required"})
+    for method, path in SESSION_ROUTES:
+        response = await (client.get(path, sid) if method == "GET" else client.post(path, sid=sid))
+        assert response.status_code == 400, path
+        assert response.json() == {"detail": "X-Session-ID header is required"}, path
 
 
 async def test_ping_delete_and_delete_session(serve: Serve) -> None:
@@ -181,24 +185,29 @@ async def test_delete_session_ends_nothing(serve: Serve) -> None:
     assert (await client.call(sid, "echo", {"text": "still here"})).text == "still here"
 
 
-@pytest.mark.parametrize("path", ["/ping", "/delete", "/delete_session"])
-async def test_bodyless_posts_may_carry_any_content_type(serve: Serve, path: str) -> None:
+async def test_bodyless_posts_may_carry_any_content_type(serve: Serve) -> None:
     """6.1: openreward sends them with Content-Length 0 as application/octet-stream."""
     client = serve(Echo)
     sid = await client.open()
     headers = {"X-Session-ID": sid, "Content-Type": "application/octet-stream", "X-API-Key": ""}
-    assert (await client.http.post(path, content=b"", headers=headers)).status_code == 200
+    for path in ("/ping", "/delete", "/delete_session"):
+        assert (await client.http.post(path, content=b"", headers=headers)).status_code == 200, path
 
 
-@pytest.mark.parametrize("path", ["/prompt", "/messages", "/task_tools"])
-async def test_reading_an_unknown_session_is_404(serve: Serve, path: str) -> None:
-    response = await serve(Echo).get(path, "never")
-    assert (response.status_code, response.json()) == (404, {"detail": "Active environment not found"})
-
-
-async def test_calling_an_unknown_session_is_404(serve: Serve) -> None:
-    response = await serve(Echo).call_response("never", "echo", {"text": "x"})
-    assert (response.status_code, response.json()) == (404, {"detail": "Active environment not found"})
+async def test_an_unknown_session_is_404(serve: Serve) -> None:
+    """Bad input: unknown session."""
+    client = serve(Echo)
+    for response in (
+        await client.get("/prompt", "never"),
+        await client.get("/messages", "never"),
+        await client.get("/echo/task_tools", "never"),
+        await client.post("/ping", sid="never"),
+        await client.call_response("never", "echo", {"text": "x"}),
+        await client.call_response("never", "echo", {"text": "x"}, task_id="never"),
+        await client.post("/score_group", {"candidates": []}, "never"),
+    ):
+        assert response.status_code == 404, response.url
+        assert response.json() == {"detail": "Active environment not found"}
 
 
 async def test_prompt_is_the_blocks(serve: Serve) -> None:
@@ -239,11 +248,11 @@ async def test_score_group_without_an_implementation_is_404(serve: Serve) -> Non
     assert response.json() == {"detail": "Environment 'echo' does not implement score_group"}
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_a_wrong_method_is_405_and_harmless(serve: Serve, method: str) -> None:
+async def test_a_wrong_method_is_405_and_harmless(serve: Serve) -> None:
     client = serve(Echo)
-    for path in ("/call", "/echo/call", "/create", "/delete", "/tasks"):
-        assert (await client.http.request(method, path)).status_code == 405
+    for method in ("GET", "PUT", "DELETE"):
+        for path in ("/call", "/echo/call", "/create", "/delete", "/tasks"):
+            assert (await client.http.request(method, path)).status_code == 405, (method, path)
 
 
 async def test_an_unknown_route_is_404_with_a_detail(serve: Serve) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ors_server import Blocks, JSONObject, TextBlock, ToolOutput, tool
+from ors_server import Blocks, JSONObject, Server, TextBlock, ToolOutput, tool
 from tests.protocol.conftest import Serve
 from tests.protocol.support import Bare, Client, said
 
@@ -52,16 +52,18 @@ async def prompt(client: Client, sid: str, path: str = "/prompt") -> str:
 # --- discovery -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/beta/tools", "/BETA/tools", "/Beta/tools", "/short/tools", "/SHORT/tools"])
-async def test_the_path_wins_over_the_deployment_in_any_case(serve: Serve, path: str) -> None:
+async def test_the_path_wins_over_the_deployment_in_any_case(serve: Serve) -> None:
     """6.4 pitfall 5: mixed-case names."""
-    assert await tool_names(serve(Alpha, Beta), path, X_Deployment="alpha") == ["beta_tool"]
+    client = serve(Alpha, Beta)
+    for name in ("beta", "BETA", "Beta", "short", "SHORT"):
+        assert await tool_names(client, f"/{name}/tools", X_Deployment="alpha") == ["beta_tool"], name
 
 
-@pytest.mark.parametrize("deployment", ["beta", "BETA", "whoever/Beta", "Owner/beta-env", "short", "x/short"])
-async def test_the_deployment_decides_for_a_bare_path(serve: Serve, deployment: str) -> None:
+async def test_the_deployment_decides_for_a_bare_path(serve: Serve) -> None:
     """Whole first, then its last segment, in any case; aliases count."""
-    assert await tool_names(serve(Alpha, Beta), "/tools", X_Deployment=deployment) == ["beta_tool"]
+    client = serve(Alpha, Beta)
+    for deployment in ("beta", "BETA", "whoever/Beta", "Owner/beta-env", "short", "x/short"):
+        assert await tool_names(client, "/tools", X_Deployment=deployment) == ["beta_tool"], deployment
 
 
 async def test_the_whole_deployment_wins_over_its_last_segment(serve: Serve) -> None:
@@ -261,3 +263,19 @@ async def test_one_environment_binds_at_once(serve: Serve) -> None:
     response = await client.create("s", {"split": "train", "index": 99})
     assert response.status_code == 400
     assert response.json()["detail"].startswith("Invalid index")
+
+
+async def test_an_environment_that_cannot_be_served_says_what_it_needs() -> None:
+    server = Server([Alpha], unavailable={"Terminal": "It needs bubblewrap: apt-get install bubblewrap."})
+    client = Client(server.app)
+    for response in (
+        await client.get("/terminal/tools"),
+        await client.get("/tools", X_Deployment="owner/Terminal"),
+        await client.create("s", {"env_name": "terminal", **BY_INDEX}),
+    ):
+        assert response.status_code == 404
+        assert response.json()["detail"].startswith("unknown environment")
+        assert "apt-get install bubblewrap" in response.json()["detail"]
+    assert await tool_names(client, "/tools") == ["alpha_tool"]
+    await server.sessions.close()
+    await client.close()

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from ors_server import TextBlock, ToolOutput, tool
 from tests.protocol.conftest import Serve
-from tests.protocol.support import LONGEST_LINE, Bare, Echo, parse_events, said
+from tests.protocol.support import LONGEST_LINE, PATIENCE, Bare, Echo, parse_events, said
 
 #: Every character str.isspace() holds for; a parser that strips white space takes any of them.
 SPACES = [chr(number) for number in range(0x3001) if chr(number).isspace()]
@@ -60,18 +60,18 @@ async def test_the_headers_of_an_event_stream(serve: Serve, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["repeat", "late"])
-@pytest.mark.parametrize("times", [4096, 32_000, 33_000, 100_000, 1_000_000])
-async def test_a_long_result_comes_in_chunks(serve: Serve, name: str, times: int) -> None:
+async def test_a_long_result_comes_in_chunks(serve: Serve, name: str) -> None:
     """6.4 pitfall 7: no line over 64 KiB; chunk … chunk, end, and nothing lost."""
     client = serve(Loud)
     sid = await client.open()
-    response = await client.call_response(sid, name, {"text": "y", "times": times})
-    events = parse_events(response.content)
-    assert [event.name for event in events] == ["task_id", *["chunk"] * (len(events) - 2), "end"]
-    assert (len(events) > 2) is (times > 32_500)
-    assert max(len(line) for line in response.content.split(b"\n")) < LONGEST_LINE
-    reply = await client.call(sid, name, task_id=events[0].data)
-    assert reply.text == "y" * times
+    for times in (4096, 32_000, 33_000, 100_000, 1_000_000):
+        response = await client.call_response(sid, name, {"text": "y", "times": times})
+        events = parse_events(response.content)
+        assert [event.name for event in events] == ["task_id", *["chunk"] * (len(events) - 2), "end"]
+        assert (len(events) > 2) is (times > 32_500), times
+        assert max(len(line) for line in response.content.split(b"\n")) < LONGEST_LINE
+        reply = await client.call(sid, name, task_id=events[0].data)
+        assert reply.text == "y" * times
 
 
 @pytest.mark.parametrize("name", ["repeat", "late"])
@@ -88,14 +88,14 @@ async def test_every_line_ends_with_crlf_and_no_data_starts_with_white_space(ser
     assert all(b":" in line for line in lines if line.strip())
 
 
-@pytest.mark.parametrize("offset", [0, 1, 2, 3])
-@pytest.mark.parametrize("unit", [" ", "    def f(x):\n", "\u00a0", "\u3000", "é ", "𝄞 ", "\\ ", '" ', "\u2028\u0085"])
-async def test_white_space_at_the_cuts_is_not_lost(serve: Serve, unit: str, offset: int) -> None:
+async def test_white_space_at_the_cuts_is_not_lost(serve: Serve) -> None:
     """6.4 pitfall 7, "data corruption bug in the wild": both clients strip what a line starts with."""
     client = serve(Loud)
     sid = await client.open()
-    text = "x" * offset + unit * (100_000 // len(unit))
-    assert (await client.call(sid, "echo", {"text": text})).text == text
+    for unit in (" ", "    def f(x):\n", "\u00a0", "\u3000", "é ", "𝄞 ", "\\ ", '" ', "\u2028\u0085"):
+        for offset in range(4):
+            text = "x" * offset + unit * (100_000 // len(unit))
+            assert (await client.call(sid, "echo", {"text": text})).text == text, (unit, offset)
 
 
 async def test_each_kind_of_space_survives_around_a_cut(serve: Serve) -> None:
@@ -134,6 +134,45 @@ async def test_a_slow_call_opens_its_stream_at_once(serve: Serve) -> None:
         assert asyncio.get_running_loop().time() - started < 1.0
         proceed.set()
         assert (await stream.reply()).text == "done"
+
+
+async def test_a_call_that_ends_while_its_task_id_is_sent(serve: Serve) -> None:
+    """Between the stream's first event and the wait for the result, a client slow to read leaves any time."""
+    proceed = asyncio.Event()
+
+    class Patient(Bare):
+        @tool
+        async def wait(self) -> ToolOutput:
+            await proceed.wait()
+            return said("done")
+
+    client = serve(Patient, stream_after=0.01)
+    sid = await client.open()
+    async with client.stream("/call", {"name": "wait", "input": {}}, sid, stuck=True) as stream:
+        await asyncio.sleep(0.1)
+        proceed.set()
+        await asyncio.sleep(0.05)
+        stream.unstick()
+        reply = await stream.reply()
+        assert reply.names == ["task_id", "end"]
+        assert reply.text == "done"
+
+
+async def test_calls_that_end_just_when_their_streams_open(serve: Serve) -> None:
+    """Whatever the order of the two, every client gets its result."""
+
+    class Timed(Bare):
+        @tool(concurrent=True)
+        async def last(self, params: Amount) -> ToolOutput:
+            await asyncio.sleep(params.times / 1000)
+            return said(params.text)
+
+    client = serve(Timed, stream_after=0.03)
+    sid = await client.open()
+    async with asyncio.timeout(PATIENCE):
+        calls = [client.call(sid, "last", {"text": str(number), "times": number % 60}) for number in range(200)]
+        replies = await asyncio.gather(*calls)
+    assert [reply.text for reply in replies] == [str(number) for number in range(200)]
 
 
 async def test_an_open_stream_is_kept_alive_by_comments(serve: Serve) -> None:

@@ -54,19 +54,15 @@ async def test_a_session_nobody_uses_is_ended(serve: Serve) -> None:
     assert notes == ["teardown"]
 
 
-@pytest.mark.parametrize("keeping", ["ping", "prompt", "call"])
-async def test_pings_and_requests_keep_it_alive(serve: Serve, keeping: str) -> None:
+async def test_pings_and_requests_keep_it_alive(serve: Serve) -> None:
     environment, notes = lasting()
     client = serve(environment, session_ttl=0.4)
-    sid = await client.open()
+    pinging, reading, calling = [await client.open() for _ in range(3)]
     for _ in range(10):
         await asyncio.sleep(0.1)
-        if keeping == "ping":
-            assert (await client.post("/ping", sid=sid)).status_code == 200
-        elif keeping == "prompt":
-            assert (await client.get("/prompt", sid)).status_code == 200
-        else:
-            assert (await client.call(sid, "echo", {"text": "x"})).text == "x"
+        assert (await client.post("/ping", sid=pinging)).status_code == 200
+        assert (await client.get("/prompt", reading)).status_code == 200
+        assert (await client.call(calling, "echo", {"text": "x"})).text == "x"
     assert notes == []
 
 
@@ -93,19 +89,18 @@ async def test_pings_do_not_keep_a_failed_session_alive(serve: Serve) -> None:
 
     client = serve(Failing, session_ttl=0.3)
     sid = await client.open()
-    for _ in range(10):
+    for _ in range(7):
         await client.post("/ping", sid=sid)
         await asyncio.sleep(0.1)
     assert ended == ["teardown"]
 
 
-@pytest.mark.parametrize("name", ["last", "last_blocking"])
-async def test_a_session_is_not_reaped_under_a_running_call(serve: Serve, name: str) -> None:
+async def test_a_session_is_not_reaped_under_a_running_call(serve: Serve) -> None:
     """Section 9: the references tear a call of more than 15 minutes down mid-flight."""
     environment, notes = lasting()
     client = serve(environment, session_ttl=0.2)
-    sid = await client.open()
-    assert (await client.call(sid, name, {"number": 900})).text == "lasted"
+    calls = [client.call(await client.open(), name, {"number": 900}) for name in ("last", "last_blocking")]
+    assert [reply.text for reply in await asyncio.gather(*calls)] == ["lasted", "lasted"]
     assert "teardown" not in notes
 
 
@@ -156,20 +151,26 @@ async def test_a_session_is_not_reaped_during_or_right_after_a_long_set_up(serve
     assert ended == []
 
 
-async def test_one_hung_teardown_does_not_stop_the_reaping_of_others(serve: Serve) -> None:
-    """Section 9: the references reap one after another without a limit."""
+async def test_one_bad_teardown_does_not_stop_the_reaping_of_others(serve: Serve) -> None:
+    """Section 9: the references reap one after another without a limit, and a CancelledError ends their reaper."""
     ended: list[str] = []
 
     class Sometimes(Echo):
         async def teardown(self) -> None:
-            if self.task_spec["id"] == "train-0":
-                await asyncio.Event().wait()
+            number = len(ended)
             ended.append(str(self.task_spec["id"]))
+            if number == 0:
+                raise asyncio.CancelledError
+            if number == 1:
+                raise SystemExit(1)
+            await asyncio.Event().wait()
 
-    client = serve(Sometimes, session_ttl=0.2, teardown_timeout=PATIENCE, shutdown_timeout=0.1)
-    for index in (0, 1, 2):
-        await client.open({"split": "train", "index": index})
-    await until(lambda: sorted(ended) == ["train-1", "train-2"])
+    client = serve(Sometimes, session_ttl=0.2, teardown_timeout=0.5)
+    for _ in range(2):
+        for index in range(4):
+            await client.open({"split": "train", "index": index})
+        await until(lambda: sorted(set(ended)) == ["train-0", "train-1", "train-2", "train-3"])
+        ended.clear()
 
 
 # --- the call limit ------------------------------------------------------------------------------
@@ -206,6 +207,30 @@ async def test_a_call_past_its_limit_has_no_late_effect_on_the_episode(serve: Se
     assert (await client.call(sid, "finish_late")).error.startswith("ToolTimeout")
     await asyncio.sleep(0.5)
     assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
+
+
+async def test_calls_that_wait_for_their_turn_past_the_limit_let_others_go_on(serve: Serve) -> None:
+    proceed = threading.Event()
+
+    class Queued(Echo):
+        @tool(concurrent=True)
+        def block(self) -> ToolOutput:
+            proceed.wait(PATIENCE)
+            return said()
+
+        @tool(exclusive=True)
+        async def alone(self) -> ToolOutput:
+            return said("alone")
+
+    client = serve(Queued, call_timeout=0.2)
+    sid = await client.open()
+    replies = await asyncio.gather(client.call(sid, "block"), client.call(sid, "alone"))
+    assert [reply.error.split(":")[0] for reply in replies] == ["ToolTimeout", "ToolTimeout"]
+    # The thread is still inside the first; the exclusive one no longer waits, so it holds nobody back.
+    async with asyncio.timeout(2):
+        assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
+    proceed.set()
+    assert (await client.call(sid, "alone")).text == "alone"
 
 
 # --- the server's end ----------------------------------------------------------------------------

@@ -88,13 +88,13 @@ DAMAGES: dict[str, Callable[[str], object]] = {
 }
 
 
-@pytest.mark.parametrize("damage", list(DAMAGES.values()), ids=list(DAMAGES))
-async def test_a_tampered_token_is_400(serve: Serve, damage: Callable[[str], object]) -> None:
+async def test_a_tampered_token_is_400(serve: Serve) -> None:
     client = serve(Guarded)
     task = (await client.post("/task", BY_INDEX)).json()["task"]
-    response = await client.create("s", {"task_spec": {**task, "_ors_task": damage(task["_ors_task"])}})
-    assert response.status_code == 400
-    assert "_ors_task" in response.json()["detail"]
+    for name, damage in DAMAGES.items():
+        response = await client.create("s", {"task_spec": {**task, "_ors_task": damage(task["_ors_task"])}})
+        assert response.status_code == 400, name
+        assert "_ors_task" in response.json()["detail"], name
     assert (await client.post("/ping", sid="s")).status_code == 404
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -401,10 +402,13 @@ async def lost_on_disk(client: Client, disk: Path, sid: str, proceed: asyncio.Ev
     raise AssertionError("nothing was written to disk")
 
 
-async def test_an_undelivered_result_goes_to_disk_and_comes_back(serve: Serve, disk: Path) -> None:
-    """Protocol 0.1, "Numbers": kept in memory for a time, then on disk, as long as the session."""
+@pytest.mark.parametrize("settings", [{"result_ttl": 0.1}, {"result_ttl": 0.8, "result_memory": 1}])
+async def test_an_undelivered_result_goes_to_disk_and_comes_back(
+    serve: Serve, disk: Path, settings: dict[str, Any]
+) -> None:
+    """Protocol 0.1, "Numbers": kept in memory for a time and up to a size, then on disk, as long as the session."""
     journal, proceed = Journal(), asyncio.Event()
-    client = serve(counting(journal, proceed), result_ttl=0.1)
+    client = serve(counting(journal, proceed), **settings)
     sid = await client.open()
     task_id = await lost_on_disk(client, disk, sid, proceed)
     reply = await client.call(sid, "wait", {"text": "x"}, task_id=task_id)

@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import resource
 from collections.abc import Generator
 
 import pytest
 
-from tests.protocol.live import Connection, LiveServer, live_server, request_bytes
+from tests.protocol.live import Connection, LiveServer, failure_of_live_server, live_server, request_bytes
 from tests.protocol.support import PATIENCE, Client, parse_events
 
 TASK = {"split": "train", "index": 0}
@@ -29,17 +30,20 @@ async def healthy(server: LiveServer) -> None:
 # --- the head ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("many", [True, False], ids=["many small", "one large"])
-async def test_headers_over_64_kib_are_431(server: LiveServer, many: bool) -> None:
+async def test_headers_over_64_kib_are_431(server: LiveServer) -> None:
     """Protocol 0.1, "Numbers": httptools enforces no limit, so the protocol class does."""
-    headers = {f"X-{number}": "v" * 100 for number in range(700)} if many else {"X-Secrets": "v" * 66_000}
-    async with server.connect() as connection:
-        await connection.request("POST", "/create", TASK, "head", headers)
-        response = await connection.response()
-        assert response.status == 431
-        assert "65536 bytes" in response.detail
-        assert "ORS_MAX_HEADERS" in response.detail
-        assert await connection.ended()
+
+    async def refused(headers: dict[str, str]) -> None:
+        async with server.connect() as connection:
+            await connection.request("POST", "/create", TASK, "head", headers)
+            response = await connection.response()
+            assert response.status == 431
+            assert "65536 bytes" in response.detail
+            assert "ORS_MAX_HEADERS" in response.detail
+            assert await connection.ended()
+
+    many_small = {f"X-{number}": "v" * 100 for number in range(700)}
+    await asyncio.gather(refused(many_small), refused({"X-Secrets": "v" * 66_000}))
     await healthy(server)
     async with server.connect() as connection:
         await connection.request("POST", "/ping", None, "head")
@@ -144,6 +148,17 @@ async def test_what_is_no_http_is_400_and_the_connection_closed(server: LiveServ
         await connection.send(garbage)
         assert (await connection.head())[0] == 400
     await healthy(server)
+
+
+async def test_a_client_that_asks_first_is_told_to_continue(server: LiveServer) -> None:
+    """curl sends ``Expect: 100-continue`` before a large body, and waits."""
+    body = json.dumps(TASK).encode()
+    head = f"POST /create HTTP/1.1\r\nHost: s\r\nX-Session-ID: asking\r\nContent-Length: {len(body)}\r\n"
+    async with server.connect() as connection:
+        await connection.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
+        assert (await connection.head())[0] == 100
+        await connection.send(body)
+        assert (await connection.response()).body == b'{"sid":"asking"}'
 
 
 # --- connections ---------------------------------------------------------------------------------
@@ -273,3 +288,22 @@ async def test_ors_variables_reach_the_server_and_an_idle_session_ends() -> None
         assert (await client.get("/prompt", "idle")).status_code == 410
         assert (await client.get("/prompt", "pinged")).status_code == 200
         await client.close()
+
+
+async def test_the_limit_on_open_files_is_raised() -> None:
+    """Protocol 0.1, "Numbers": RLIMIT_NOFILE up to its hard limit at the start."""
+    with live_server(file_limit=64) as server:
+        soft, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        assert soft == hard
+        connections = [await asyncio.open_connection(server.host, server.port) for _ in range(150)]
+        await healthy(server)
+        for _, writer in connections:
+            writer.close()
+
+
+async def test_a_port_in_use_is_named_with_its_remedy(server: LiveServer) -> None:
+    """Bad input: a port in use."""
+    output = await asyncio.to_thread(failure_of_live_server, port=server.port)
+    assert f"Port {server.port} on 127.0.0.1 is in use" in output
+    assert "--port" in output
+    await healthy(server)

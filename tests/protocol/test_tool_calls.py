@@ -7,7 +7,17 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from ors_server import Environment, ListToolsOutput, ToolOutput, Toolset, ToolSpec, terminal, tool
+from ors_server import (
+    Blocks,
+    Environment,
+    ListToolsOutput,
+    TextBlock,
+    ToolOutput,
+    Toolset,
+    ToolSpec,
+    terminal,
+    tool,
+)
 from tests.protocol.conftest import Serve
 from tests.protocol.support import PATIENCE, Bare, Echo, Text, said
 
@@ -160,6 +170,31 @@ async def test_toolsets(serve: Serve) -> None:
     ]
 
 
+async def test_an_environment_that_skips_the_constructor_of_its_base(serve: Serve) -> None:
+    """Section 10: authors do, and with toolsets both references fail."""
+
+    class Own(Toolset):
+        @tool
+        async def where(self) -> ToolOutput:
+            return said(self.env.place)
+
+    class Skipping(Echo):
+        toolsets = (Own,)
+
+        def __init__(self, task_spec: object, secrets: object) -> None:
+            self.place = "here"
+
+        def get_prompt(self) -> Blocks:
+            return [TextBlock(text=self.place)]
+
+    client = serve(Skipping)
+    sid = await client.open()
+    assert (await client.call(sid, "where")).text == "here"
+    assert (await client.call(sid, "win")).output["finished"] is True
+    assert (await client.call(sid, "where")).reason == "episode_finished"
+    assert (await client.get("/prompt", sid)).json()[0]["text"] == "here"
+
+
 async def test_the_terminal_tool_is_advertised_apart_and_callable(serve: Serve) -> None:
     """Section 4: hidden from the tools; ``arg`` is the field the assistant's message goes into."""
 
@@ -248,10 +283,7 @@ class Abort(BaseException):
     ],
     ids=lambda raised: type(raised).__name__,
 )
-@pytest.mark.parametrize("sync", [True, False])
-async def test_whatever_a_tool_raises_is_an_error_event_and_hurts_nobody(
-    serve: Serve, raised: BaseException, sync: bool
-) -> None:
+async def test_whatever_a_tool_raises_is_an_error_event_and_hurts_nobody(serve: Serve, raised: BaseException) -> None:
     """Section 9: a tool that ends in CancelledError leaves the references' clients waiting for ever."""
 
     class Raising(Echo):
@@ -266,13 +298,14 @@ async def test_whatever_a_tool_raises_is_an_error_event_and_hurts_nobody(
 
     client = serve(Raising)
     sid = await client.open()
-    async with asyncio.timeout(PATIENCE / 5):
-        reply = await client.call(sid, "now" if sync else "later")
-    assert reply.names == ["task_id", "error"]
-    assert reply.error
-    again = await client.call(sid, "now" if sync else "later", task_id=reply.task_id)
-    assert again.events == reply.events
-    assert (await client.call(sid, "echo", {"text": "well"})).text == "well"
+    for name in ("now", "later"):
+        async with asyncio.timeout(PATIENCE / 2):
+            reply = await client.call(sid, name)
+        assert reply.names == ["task_id", "error"]
+        assert reply.error
+        again = await client.call(sid, name, task_id=reply.task_id)
+        assert again.events == reply.events
+        assert (await client.call(sid, "echo", {"text": "well"})).text == "well"
     other = await client.open()
     assert (await client.call(other, "echo", {"text": "well"})).text == "well"
     assert (await client.get("/health")).status_code == 200
@@ -312,51 +345,40 @@ async def test_return_errors_stacktrace(serve: Serve) -> None:
     assert any("test_tool_calls.py" in line for line in lines)
 
 
-@pytest.mark.parametrize("where", ["get_prompt", "get_messages", "list_task_tools"])
-@pytest.mark.parametrize(
-    "raised",
-    [ValueError("bad"), SystemExit(3), asyncio.CancelledError(), Abort("abort")],
-    ids=lambda raised: type(raised).__name__,
-)
-async def test_a_reading_method_that_raises_is_a_500_and_hurts_nobody(
-    serve: Serve, where: str, raised: BaseException
-) -> None:
+RAISED = [ValueError("bad"), SystemExit(3), asyncio.CancelledError(), Abort("abort")]
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
+async def test_a_reading_method_that_raises_is_a_500_and_hurts_nobody(serve: Serve, raised: BaseException) -> None:
     """Bad input: an environment whose prompt raises."""
 
     def fail(self: object) -> object:
         raise raised
 
-    environment = type("Failing", (Echo,), {where: fail})
-    client = serve(environment)
-    sid = await client.open()
-    path = {"get_prompt": "/prompt", "get_messages": "/messages", "list_task_tools": "/task_tools"}[where]
-    response = await client.get(path, sid)
-    assert response.status_code == 500
-    assert response.json()["detail"]
-    if isinstance(raised, ValueError):
-        assert response.json() == {"detail": "ValueError: bad"}
-    assert (await client.call(sid, "echo", {"text": "well"})).text == "well"
+    paths = {"get_prompt": "/prompt", "get_messages": "/messages", "list_task_tools": "/task_tools"}
+    client = serve(*(type(f"Fails_{method}", (Echo,), {method: fail}) for method in paths))
+    for method, path in paths.items():
+        sid = await client.open({"env_name": f"fails_{method}", "split": "train", "index": 0})
+        response = await client.get(path, sid)
+        assert response.status_code == 500, method
+        assert response.json()["detail"]
+        if isinstance(raised, ValueError):
+            assert response.json() == {"detail": "ValueError: bad"}
+        assert (await client.call(sid, "echo", {"text": "well"})).text == "well"
 
 
-@pytest.mark.parametrize("method", ["list_tasks", "num_tasks", "get_task", "get_task_range"])
-@pytest.mark.parametrize(
-    "raised",
-    [ValueError("bad"), SystemExit(3), asyncio.CancelledError(), Abort("abort")],
-    ids=lambda raised: type(raised).__name__,
-)
-async def test_a_task_method_that_raises_is_a_500_and_hurts_nobody(
-    serve: Serve, method: str, raised: BaseException
-) -> None:
+@pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
+async def test_a_task_method_that_raises_is_a_500_and_hurts_nobody(serve: Serve, raised: BaseException) -> None:
     def fail(cls: object, *arguments: object) -> object:
         raise raised
 
-    environment = type("Failing", (Echo,), {method: classmethod(fail)})
-    client = serve(environment)
-    path = {"list_tasks": "tasks", "get_task": "task", "get_task_range": "task_range"}.get(method, method)
-    body: dict[str, object] = {"split": "train", "index": 0} if path == "task" else {"split": "train"}
-    response = await client.post(f"/{path}", body)
-    assert response.status_code == 500
-    assert response.json()["detail"]
-    if isinstance(raised, ValueError):
-        assert response.json() == {"detail": "ValueError: bad"}
-    assert (await client.get("/splits")).status_code == 200
+    routes = {"list_tasks": "tasks", "num_tasks": "num_tasks", "get_task": "task", "get_task_range": "task_range"}
+    client = serve(*(type(f"Fails_{method}", (Echo,), {method: classmethod(fail)}) for method in routes))
+    for method, route in routes.items():
+        body: dict[str, object] = {"split": "train", "index": 0} if route == "task" else {"split": "train"}
+        response = await client.post(f"/fails_{method}/{route}", body)
+        assert response.status_code == 500, method
+        assert response.json()["detail"]
+        if isinstance(raised, ValueError):
+            assert response.json() == {"detail": "ValueError: bad"}
+        assert (await client.get(f"/fails_{method}/splits")).status_code == 200

@@ -45,13 +45,19 @@ class Runner(Protocol):
     async def __call__(self, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any: ...
 
 
+#: Seconds after which a test takes a client for hung; the SDKs themselves wait for ever.
+_PATIENCE = 60
+
+
 async def _awaiting(method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    return await method(*arguments, **keywords)
+    async with asyncio.timeout(_PATIENCE):
+        return await method(*arguments, **keywords)
 
 
 def _on(thread: ThreadPoolExecutor) -> Runner:
     async def run(method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(thread, lambda: method(*arguments, **keywords))
+        async with asyncio.timeout(_PATIENCE):
+            return await asyncio.get_running_loop().run_in_executor(thread, lambda: method(*arguments, **keywords))
 
     return run
 
@@ -165,12 +171,15 @@ async def connected(kind: ClientKind, url: str) -> AsyncGenerator[Client]:
             await (sdk.environments.aclose() if kind in OPENREWARD else ors_sdk.close(sdk))
         return
     # As in a program that uses a synchronous client, all its calls come from one thread.
-    with ThreadPoolExecutor(1, thread_name_prefix=kind) as thread:
-        run = _on(thread)
+    thread = ThreadPoolExecutor(1, thread_name_prefix=kind)
+    run = _on(thread)
+    try:
+        yield Client(kind, sdk, run)
+    finally:
         try:
-            yield Client(kind, sdk, run)
-        finally:
             await run(sdk.close)
+        finally:
+            thread.shutdown(wait=False)  # waiting for a hung client would keep its test from failing
 
 
 async def with_every_client(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 import httpx
@@ -36,9 +37,17 @@ async def play_idle_sessions(server: RunningServer, doomed_server: RunningServer
         "busy": _busy(server),
     }
     stopping = asyncio.create_task(_stop(doomed_server, list(calls.values())))
-    results = await asyncio.gather(*plays.values())
+    results = await asyncio.gather(*(_named(name, play) for name, play in plays.items()))
     await stopping
     return dict(zip(plays, results, strict=True))
+
+
+async def _named(name: str, play: Awaitable[Observed]) -> Observed:
+    try:
+        return await play
+    except BaseException as error:
+        error.add_note(f"in the play {name!r}")
+        raise
 
 
 async def _idle(kind: ClientKind, server: RunningServer) -> Observed:
