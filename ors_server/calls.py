@@ -69,7 +69,7 @@ class Call:
     def __init__(self, name: str, input: Any, key: str | None) -> None:
         self.task_id = os.urandom(16).hex()
         self.name = name
-        #: Kept while the call runs or its result is undelivered.
+        #: Kept until the call is delivered, or found by its fingerprint instead.
         self.input = input
         self.key = key
         self.fingerprint: int | None = None
@@ -139,10 +139,11 @@ def _fingerprint(name: str, input: Any) -> int:
 class CallLedger:
     """The calls of one session."""
 
-    __slots__ = ("_by_key", "_calls", "_lost", "_open", "_results", "_running")
+    __slots__ = ("_by_key", "_calls", "_closed", "_lost", "_open", "_results", "_running")
 
     def __init__(self, results: ResultStore) -> None:
         self._results = results
+        self._closed = False
         self._calls: dict[str, Call] = {}
         self._running: set[Call] | None = None
         self._by_key: dict[str, tuple[int, Call | None]] | None = None
@@ -207,6 +208,8 @@ class CallLedger:
             if not exchanges:
                 del self._open[call]
                 self._open = self._open or None
+        if self._closed:
+            return  # nothing is kept any more
         if delivered:
             self._delivered(call)
         else:
@@ -228,7 +231,9 @@ class CallLedger:
         if self._running is not None:
             self._running.discard(call)
             self._running = self._running or None
-        if not watched:
+        if call.fingerprint is not None:
+            call.input = None  # it was lost, and is found by that
+        if not watched and not self._closed:
             self._results.keep_undelivered(self, call)
 
     def _delivered(self, call: Call) -> None:
@@ -247,6 +252,8 @@ class CallLedger:
             waiting = self._lost.setdefault(call.fingerprint, [])
             if call not in waiting:
                 waiting.append(call)
+            if call.done:
+                call.input = None
         if call.done and call.kept is Kept.NOWHERE:
             self._results.keep_undelivered(self, call)
 
@@ -282,7 +289,7 @@ class CallLedger:
         if self._open is not None:
             # The connection may be gone and its request not yet have noticed.
             for call, exchanges in self._open.items():
-                if call.name == name and call.key is None and call.input == input and not _connected(exchanges):
+                if call.key is None and _same(call, name, input) and not _connected(exchanges):
                     self._attended(call)
                     return call
         if self._lost:
@@ -304,12 +311,19 @@ class CallLedger:
 
     def close(self) -> None:
         """The session has ended: drop every result."""
+        self._closed = True
         self._results.leave(self)
         for call in self._calls.values():
             self._results.drop(call)
         self._calls.clear()
         self._running = None
         self._by_key = self._lost = None
+
+
+def _same(call: Call, name: str, input: Mapping[str, Any]) -> bool:
+    if call.fingerprint is not None:
+        return call.fingerprint == _fingerprint(name, input)
+    return call.name == name and call.input == input
 
 
 def _connected(exchanges: Iterable[Exchange]) -> bool:
