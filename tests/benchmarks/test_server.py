@@ -1,0 +1,179 @@
+"""The benchmark as a command: a small run of ours and the floor, and what makes it fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ors_benchmarks import scenarios, server
+from ors_benchmarks.candidates import CANDIDATES, FLOOR, OURS, Candidate
+from ors_benchmarks.load import Subject
+from ors_benchmarks.results import Report
+from ors_benchmarks.rows import Row
+from ors_benchmarks.runner import Plan
+from ors_benchmarks.scenarios import Measured
+
+
+def bench(*arguments: str | Path) -> int:
+    """The exit code of ``ors-server bench server``, run here."""
+    with pytest.raises(SystemExit) as end:
+        server.main([str(argument) for argument in arguments])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def only_report(folder: Path) -> Report:
+    [path] = folder.glob("*.json")
+    return Report.model_validate_json(path.read_text())
+
+
+async def few_calls_at_once(subject: Subject) -> Measured:
+    return await scenarios.latency(subject, (1, 16))
+
+
+async def few_sessions(subject: Subject) -> Measured:
+    return await scenarios.live_sessions(subject, (16, 64))
+
+
+async def few_slow_tools(subject: Subject) -> Measured:
+    return await scenarios.slow_tools(subject, 20, 0.2)
+
+
+async def few_blocking_tools(subject: Subject) -> Measured:
+    return await scenarios.blocking_tools(subject, 20, 0.2)
+
+
+SMALL_ROWS = (
+    Row("calls", "calls", scenarios.calls, floor=True),
+    Row("episodes", "episodes", scenarios.episodes, floor=True),
+    Row("latency", "latency", few_calls_at_once, floor=True),
+    Row("output", "output", scenarios.large_output),
+    Row("setup", "setup", scenarios.set_up),
+    Row("slow", "slow", few_slow_tools),
+    Row("blocking", "blocking", few_blocking_tools, heavy=True),
+    Row("tasks", "tasks", scenarios.get_task, fresh=True),
+    Row("sessions", "sessions", few_sessions, fresh=True),
+)
+
+
+def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(server, "ROWS", SMALL_ROWS)
+    allowed = os.sched_getaffinity(0)
+    code = bench(
+        "--candidates", "ours,floor", "--rounds", "1", "--seconds", "0.2", "--output", tmp_path, "--no-charts"
+    )  # fmt: skip
+    shown = capsys.readouterr().out
+    assert code == 0, shown
+    assert os.sched_getaffinity(0) == allowed
+    for part in ("CPU per /call, 32 sessions", "ors-server", "bare uvicorn", "≤ 80.0", "written: "):
+        assert part in shown
+    assert list(tmp_path.glob("*.png")) == []
+    text = next(tmp_path.glob("*.json")).read_text()
+    assert os.uname().nodename not in text
+    assert str(Path.home()) not in text
+
+    report = only_report(tmp_path)
+    assert report.failures == {}
+    assert report.rows == [row.name for row in SMALL_ROWS]
+    figures = {key: {name: found.median for name, found in each.items()} for key, each in report.figures.items()}
+    assert 1 < figures["call_cpu"]["floor"] < figures["call_cpu"]["ours"] < 5000
+    assert figures["call_rate"]["ours"] > 10
+    assert figures["episode_cpu"]["ours"] > figures["episode_cpu"]["floor"]
+    assert 0 < figures["call_p50_16"]["ours"] <= figures["call_p99_16"]["ours"] < 5000
+    assert figures["ping_p99_16"]["ours"] > 0
+    assert figures["live_sessions"]["ours"] == 64
+    assert 0.2 <= figures["slow_wall"]["ours"] < 5
+    assert 0.2 <= figures["block_wall"]["ours"] < 2  # one after the other they would take 4 s
+    assert 1 <= figures["setup_wall"]["ours"] < 10
+    assert figures["task_cpu"]["ours"] > 0
+    assert figures["output_cpu"]["ours"] > 0
+    assert figures["collector_pause"]["ours"] >= 0
+    assert [point.x for point in report.curves["latency_p99"]["floor"]] == [1, 16]
+    assert [point.x for point in report.curves["memory"]["ours"]] == [0, 16, 64]
+    assert report.packages["ours"]["uvicorn"]
+
+
+def test_candidates_take_turns_and_long_rows_are_measured_half_as_often() -> None:
+    rows = [row for row in SMALL_ROWS if row.name in ("calls", "blocking")]
+    plan = Plan([OURS, FLOOR], rows, rounds=3, seconds=1.0)
+    order = [(number, row.name, candidate.name) for number, row, candidate in plan.measurements()]
+    assert order == [
+        (1, "calls", "ours"),
+        (1, "calls", "floor"),
+        (1, "blocking", "ours"),
+        (2, "calls", "ours"),
+        (2, "calls", "floor"),
+        (3, "calls", "ours"),
+        (3, "calls", "floor"),
+        (3, "blocking", "ours"),
+    ]
+
+
+def test_a_wrong_answer_fails_the_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The floor answers 200 to everything, and always the same: as a server it is wrong.
+    liar = Candidate("liar", "liar", None)
+    monkeypatch.setattr(server, "CANDIDATES", (FLOOR, liar))
+    code = bench(
+        "--candidates", "floor,liar", "--rows", "calls", "--rounds", "1", "--seconds", "0.1", "--output", tmp_path,
+        "--no-charts",
+    )  # fmt: skip
+    assert code == 1
+    assert "liar failed" in capsys.readouterr().out
+    report = only_report(tmp_path)
+    assert list(report.failures) == ["liar"]
+    assert list(report.figures["call_cpu"]) == ["floor"]
+
+
+def test_a_server_that_dies_fails_the_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def kill(subject: Subject) -> Measured:
+        os.kill(subject.process.pid, 9)
+        return await scenarios.calls(subject)
+
+    monkeypatch.setattr(server, "ROWS", (Row("kill", "kill", kill), Row("output", "output", scenarios.large_output)))
+    code = bench("--candidates", "ours", "--rounds", "1", "--seconds", "0.1", "--output", tmp_path, "--no-charts")
+    assert code == 1, capsys.readouterr().out
+    report = only_report(tmp_path)
+    assert "kill: the server ended" in report.failures["ours"]
+    assert "output_cpu" in report.figures  # the next row has a new process
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--candidates", "ours,theirs"], ["--rows", "everything"], ["--rounds", "0"], ["--fast"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_options_that_mean_nothing(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(*arguments) == 2
+    assert "Error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [[str(Path(sys.executable).with_name("ors-server")), "bench", "server"], ["-m", "ors_benchmarks.server"]]
+)
+def test_both_ways_to_start_it(command: list[str]) -> None:
+    program = command if len(command) == 3 else [sys.executable, *command]
+    done = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True)
+    for part in (" ".join(["Usage:", *(["ors-server", "bench", "server"] if len(command) == 3 else ["python"])]),):
+        assert part in done.stdout
+    for row in server.ROWS:
+        assert row.title in done.stdout
+    assert "Examples" in done.stdout
+
+
+@pytest.mark.long
+def test_the_short_form_with_all_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Makes the virtual environments of both SDKs if they are not there; then at most 90 s on a calm machine."""
+    code = bench("--quick", "--output", tmp_path)
+    assert code == 0, capsys.readouterr().out
+    report = only_report(tmp_path)
+    for candidate in CANDIDATES:
+        assert candidate.name in report.figures["call_cpu"]
+    assert report.figures["call_cpu_gain_ors-sdk"][OURS.name].median > 1
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".png", ".png"]
