@@ -73,7 +73,9 @@ class OrsApp(FastAPI):
             yield
             await sessions.close()
 
-        super().__init__(title="ors-server", version=VERSION, description=_DESCRIPTION, lifespan=lifespan)
+        super().__init__(
+            title="ors-server", version=VERSION, description=_DESCRIPTION, lifespan=lifespan, redirect_slashes=False
+        )
         self.sessions = sessions
         catalogue = sessions.catalogue
         settings = sessions.settings
@@ -102,6 +104,8 @@ class OrsApp(FastAPI):
             root_path: str = scope.get("root_path", "")
             if root_path and path.startswith(root_path):
                 path = path[len(root_path) :]
+            if path[-1:] == "/" or path[:2] == "//":  # a base URL that ends in a slash, as clients join it
+                path = "/" + path.strip("/")
             last = path.rfind("/")
             route = self.routes_by_name.get(path[last + 1 :])
             if route is not None and route.method == scope["method"]:

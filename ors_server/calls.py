@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import os
 import shutil
 import tempfile
 import time
+import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ from ors_server.errors import IdempotencyConflict
 from ors_server.exchange import Exchange
 from ors_server.execution import ThreadPool
 from ors_server.settings import Settings
+
+logger = logging.getLogger("ors_server.calls")
 
 __all__ = ["Call", "CallLedger", "ResultExpired", "ResultStore"]
 
@@ -163,10 +167,13 @@ class CallLedger:
         """The call of this id, without attending to it."""
         return self._calls.get(task_id)
 
-    def start(self, name: str, input: Mapping[str, Any], key: str | None) -> tuple[Call, bool]:
-        """The call this request means, and whether it is new and has to be run.
+    def start(
+        self, name: str, input: Mapping[str, Any], key: str | None, admit: Callable[[], None]
+    ) -> tuple[Call, bool]:
+        """The call this request means, and whether it is new and has to be run; ``admit`` is asked before a new one.
 
-        Raises ``IdempotencyConflict`` for a key used for another call, ``ResultExpired`` for one whose result is gone.
+        Raises ``IdempotencyConflict`` for a key used for another call, ``ResultExpired`` for one whose result is gone,
+        and what ``admit`` raises.
         """
         fingerprint: int | None = None
         if key is not None:
@@ -182,6 +189,7 @@ class CallLedger:
             call = self._unattended(name, input)
             if call is not None:
                 return call, False
+        admit()
         call = Call(name, input, key)
         self._calls[call.task_id] = call
         if self._running is None:
@@ -231,8 +239,6 @@ class CallLedger:
         if self._running is not None:
             self._running.discard(call)
             self._running = self._running or None
-        if call.fingerprint is not None:
-            call.input = None  # it was lost, and is found by that
         if not watched and not self._closed:
             self._results.keep_undelivered(self, call)
 
@@ -320,10 +326,22 @@ class CallLedger:
         self._by_key = self._lost = None
 
 
+def _make_folder() -> Path:
+    """A folder for this process's results; those of processes that were killed are removed."""
+    for stale in Path(tempfile.gettempdir()).glob("ors-results-*-*"):
+        owner = stale.name.split("-")[2]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(stale, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"ors-results-{os.getpid()}-"))
+
+
 def _same(call: Call, name: str, input: Mapping[str, Any]) -> bool:
-    if call.fingerprint is not None:
-        return call.fingerprint == _fingerprint(name, input)
-    return call.name == name and call.input == input
+    if call.name != name:
+        return False
+    if call.fingerprint is None:
+        call.fingerprint = _fingerprint(name, call.input)
+    # By what JSON tells apart: to Python, 1 and true are equal.
+    return call.fingerprint == _fingerprint(name, input)
 
 
 def _connected(exchanges: Iterable[Exchange]) -> bool:
@@ -343,6 +361,7 @@ class ResultStore:
         self._undelivered: deque[tuple[CallLedger, str]] = deque()
         self._undelivered_bytes = 0
         self._folder: Path | None = None
+        self._spilling: asyncio.Task[None] | None = None
 
     @property
     def bytes_in_memory(self) -> int:
@@ -371,6 +390,8 @@ class ResultStore:
         call.expires = time.monotonic() + self._settings.result_ttl
         self._undelivered_bytes += call.size
         self._undelivered.append((ledger, call.task_id))
+        if self._undelivered_bytes > self._settings.result_memory and self._spilling is None:
+            self._spilling = asyncio.create_task(self._spill())
 
     def leave(self, ledger: CallLedger) -> None:
         """A session has ended."""
@@ -409,26 +430,38 @@ class ResultStore:
         now = time.monotonic()
         for ledger in [ledger for ledger in self._delivered if not ledger.evict(now)]:
             self._delivered.pop(ledger, None)
-        while self._undelivered:
-            ledger, task_id = self._undelivered[0]
-            call = ledger.known(task_id)
-            kept = call is not None and call.kept is Kept.UNDELIVERED
-            full = self._undelivered_bytes > self._settings.result_memory
-            if call is not None and kept and not full and call.expires > time.monotonic():
-                return
-            self._undelivered.popleft()
-            if call is not None and kept:
-                await self._to_disk(call)
+        if self._spilling is None:
+            self._spilling = asyncio.create_task(self._spill())
+        await asyncio.shield(self._spilling)
+
+    async def _spill(self) -> None:
+        try:
+            while self._undelivered:
+                ledger, task_id = self._undelivered[0]
+                call = ledger.known(task_id)
+                if call is not None and call.kept is Kept.UNDELIVERED:
+                    full = self._undelivered_bytes > self._settings.result_memory
+                    if not full and call.expires > time.monotonic():
+                        return
+                    await self._to_disk(call)
+                self._undelivered.popleft()
+        except OSError as error:
+            # Better too much memory than a lost result; the next sweep tries again.
+            logger.warning("undelivered results cannot go to disk", extra={"reason": str(error)})
+        finally:
+            self._spilling = None
 
     def close(self) -> None:
         """Remove what is on disk."""
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._remove()
             self._folder = None
 
     async def _to_disk(self, call: Call) -> None:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="ors-results-"))
+            self._folder = _make_folder()
+            # Also where nobody closes: a server without a lifespan, or one that ends by an exception.
+            self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         path = self._folder / call.task_id
         frames = call.frames
         assert frames is not None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 __all__ = ["NonFiniteReward", "encode", "encode_tool_error", "encode_tool_output", "replace_surrogates", "scrub"]
 
@@ -33,8 +33,7 @@ def encode(value: Any) -> bytes:
     """JSON bytes of models, lists, mappings and plain values."""
     try:
         data = to_json(value)
-        # Plain floats that are not finite are written as these words, which are no JSON.
-        if (b"NaN" in data or b"Infinity" in data) and _has_non_finite(value):
+        if _suspicious(data) and _has_non_finite(value):
             raise ValueError("not finite")
         return data
     except _ENCODING_ERRORS:
@@ -53,8 +52,8 @@ def encode_tool_output(tool: str, output: Any) -> bytes:
     try:
         # Pydantic would write floats that are not finite as null, without a word.
         if not (
-            (metadata is not None and _has_non_finite(metadata))
-            or any(block.detail is not None and _has_non_finite(block.detail) for block in output.blocks)
+            (metadata is not None and _lossy(metadata))
+            or any(block.detail is not None and _lossy(block.detail) for block in output.blocks)
         ):
             body: bytes = output.__pydantic_serializer__.to_json(output, warnings=False)
             return b'{"ok":true,"output":' + body + b"}"
@@ -77,6 +76,15 @@ def encode_tool_error(error: str, reason: str) -> bytes:
 def replace_surrogates(text: str) -> str:
     """The text with U+FFFD for each lone surrogate; halves that belong together are joined."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _suspicious(data: bytes) -> bool:
+    """Whether plain floats that are not finite may be in it: they are written as these words, which are no JSON."""
+    return b"NaN" in data or b"Infinity" in data
+
+
+def _lossy(value: Any) -> bool:
+    return _suspicious(to_json(value)) and _has_non_finite(value)
 
 
 def _has_non_finite(value: Any) -> bool:
@@ -107,16 +115,10 @@ def scrub(value: Any, path: str = "value", depth: int = 0) -> Any:
         if isinstance(value, (list, tuple)):
             return [scrub(item, f"{path}[]", depth + 1) for item in cast("list[Any]", value)]
         try:
-            return scrub(_from_json(to_json(value)), path, depth + 1)
+            return scrub(from_json(to_json(value)), path, depth + 1)
         except _ENCODING_ERRORS:
             pass
     return _as_repr(value, path)
-
-
-def _from_json(data: bytes) -> Any:
-    from pydantic_core import from_json
-
-    return from_json(data)
 
 
 def _as_repr(value: Any, path: str) -> str:

@@ -14,6 +14,7 @@
     │   ├── TasksNotListable         400   an environment that only has tasks by index
     │   ├── InvalidSecrets           400
     │   ├── InvalidToolset           400
+    │   ├── InvalidIdempotencyKey    400
     │   ├── SessionExists            400
     │   ├── UnknownEnvironment       404
     │   ├── UnknownSession           404
@@ -24,6 +25,7 @@
     │   ├── BodyTooLarge             413
     │   └── InvalidBody              422   the body is no JSON or does not fit its model
     ├── EnvironmentFailed            500   the author's code raised
+    ├── OutputTooLarge               500   a tool's output is over the limit
     ├── SessionStarting              503   set-up is still running; retry
     │   └── ServerBusy               503   a limit on sessions or calls is reached; retry
     └── InfrastructureError          503   the machine failed, not the agent: never a reward
@@ -46,6 +48,7 @@ __all__ = [
     "IdempotencyConflict",
     "InfrastructureError",
     "InvalidBody",
+    "InvalidIdempotencyKey",
     "InvalidIndex",
     "InvalidIndexRange",
     "InvalidSecrets",
@@ -55,6 +58,7 @@ __all__ = [
     "MissingSession",
     "NoEnvironments",
     "OrsError",
+    "OutputTooLarge",
     "PortInUse",
     "RequestError",
     "ScoringUnsupported",
@@ -229,6 +233,13 @@ class SessionGone(RequestError):
     status = 410
 
 
+class InvalidIdempotencyKey(RequestError):
+    """An ``Idempotency-Key`` that is too long (characters)."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The Idempotency-Key is longer than {limit} characters", "Use a UUID")
+
+
 class BodyTooLarge(RequestError):
     """The request body is over the limit (bytes)."""
 
@@ -254,6 +265,10 @@ class InvalidBody(RequestError):
 
 class EnvironmentFailed(OrsError):
     """The author's code raised, outside a tool call; ``cause`` is what the client may see of it."""
+
+
+class OutputTooLarge(OrsError):
+    """A tool returned more than the server is set to carry; an ``error`` event, and the episode goes on."""
 
 
 class SessionStarting(OrsError):

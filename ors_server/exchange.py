@@ -7,19 +7,23 @@ goes through FastAPI.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from ors_server.encoding import encode, scrub
+from ors_server.encoding import encode, replace_surrogates
 from ors_server.errors import BodyTooLarge, InvalidBody, MissingSession, OrsError
 
 __all__ = ["CONNECTION", "ClientDisconnected", "Connection", "Exchange", "body_errors"]
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 #: Key in an ASGI scope under which our HTTP protocol class puts the request's ``Connection``.
 CONNECTION = "ors_server.connection"
@@ -33,10 +37,11 @@ class Connection(Protocol):
         """Whether the connection was lost before the response was complete."""
         ...
 
-    def respond(self, status: int, head: bytes, body: bytes) -> bool:
-        """Write a whole response at once; False where that cannot be done now and ASGI must be used.
+    def respond(self, send: Any, status: int, head: bytes, body: bytes) -> bool:
+        """Write a whole response at once; False where that cannot be done now and ``send`` must be used.
 
-        ``head`` is the response's own header lines, each ended by CRLF.
+        ``send`` is what the application was given: wrapped by a middleware, it has to see the response. ``head`` is
+        the response's own header lines, each ended by CRLF.
         """
         ...
 
@@ -72,7 +77,12 @@ class Exchange:
     def header(self, name: bytes) -> str | None:
         """A header's value; ``name`` in lower case."""
         value = self._headers.get(name)
-        return None if value is None else value.decode("latin-1")
+        if value is None:
+            return None
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.decode("latin-1")
 
     def session_id(self) -> str:
         """The ``X-Session-ID``. Raises ``MissingSession``."""
@@ -113,10 +123,10 @@ class Exchange:
         try:
             return model.model_validate_json(body)
         except ValidationError as error:
-            if error.errors(include_url=False)[0]["type"] == "json_invalid":
+            if _SURROGATE.search(body):
                 with contextlib.suppress(ValueError, RecursionError):
                     # Half an emoji, as models write it, is escaped JSON to most clients but not to pydantic.
-                    return model.model_validate(scrub(json.loads(body)))
+                    return model.model_validate(_without_surrogates(json.loads(body)))
             raise InvalidBody(body_errors(error)) from None
 
     # --- the response ------------------------------------------------------------------------
@@ -126,6 +136,20 @@ class Exchange:
         """Whether the connection is known to be lost, so that nothing written reaches the client."""
         connection: Connection | None = self.scope.get(CONNECTION)
         return connection is not None and connection.disconnected
+
+    async def lost(self) -> bool:
+        """Whether the connection is lost, asked of the server where it does not say so by itself.
+
+        Only after the body was read. What arrives now can only be the news of the disconnect.
+        """
+        if CONNECTION in self.scope:
+            return self.disconnected
+        news = asyncio.ensure_future(self.receive())
+        await asyncio.sleep(0)
+        if not news.done():
+            news.cancel()
+            return False
+        return news.exception() is None and news.result()["type"] == "http.disconnect"
 
     async def json(self, data: bytes, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> None:
         """Answer with JSON bytes."""
@@ -141,7 +165,7 @@ class Exchange:
     async def _respond(self, status: int, head: bytes, body: bytes) -> None:
         large = len(body) > _LARGE
         connection: Connection | None = self.scope.get(CONNECTION)
-        if connection is not None and not large and connection.respond(status, head, body):
+        if connection is not None and not large and connection.respond(self.send, status, head, body):
             return
         headers = [tuple(line.split(b": ", 1)) for line in head.split(b"\r\n")[:-1]]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
@@ -153,6 +177,17 @@ class Exchange:
     async def error(self, error: OrsError) -> None:
         """Answer with an error."""
         await self.json(encode({"detail": error.detail}), error.status, error.headers)
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return replace_surrogates(value)
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {replace_surrogates(name): _without_surrogates(item) for name, item in items}
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in cast("list[Any]", value)]
+    return value
 
 
 def body_errors(error: ValidationError) -> list[dict[str, Any]]:

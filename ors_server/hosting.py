@@ -19,7 +19,7 @@ from ors_server.errors import DefinitionError, NoEnvironments, UnknownEnvironmen
 from ors_server.execution import Execution, LoopExecution, PoolExecution, SessionThreadExecution, ThreadPool
 from ors_server.protocol import Split
 from ors_server.settings import Settings
-from ors_server.tasks import TaskSource, normalise_splits
+from ors_server.tasks import TaskSource, names_in, normalise_splits
 from ors_server.tools import ToolTable, compile_tools
 
 __all__ = ["Catalogue", "HostedEnvironment"]
@@ -61,9 +61,10 @@ class HostedEnvironment:
 
     def __init__(self, cls: type, settings: Settings, tools_pool: ThreadPool, lifecycle_pool: ThreadPool) -> None:
         self.cls = cls
+        _check_class_methods(cls)
         self.dialect = dialect_of(cls)
         self.name = _name_of(cls)
-        self.aliases: list[str] = [str(alias) for alias in cast("Sequence[str]", getattr(cls, "aliases", ()) or ())]
+        self.aliases: list[str] = names_in(cls, "aliases")
         self.tools: ToolTable = compile_tools(cls)
         if not self.tools.tools and self.tools.own_listing is None:
             raise DefinitionError(
@@ -179,6 +180,7 @@ class Catalogue:
 
     def _add_alias(self, alias: str, hosted: HostedEnvironment) -> None:
         key = alias.lower()
+        _check_name(alias, alias_of=hosted.name)
         if self._by_name.setdefault(key, hosted) is not hosted:
             raise DefinitionError(
                 f"The alias {alias!r} of {hosted.name!r} is taken by {self._by_name[key].name!r}", "Choose another."
@@ -190,22 +192,49 @@ class Catalogue:
 
 def _name_of(cls: type) -> str:
     name_method = getattr(cls, "name", None)
-    name = str(name_method()) if callable(name_method) else cls.__name__
-    lowered = name.lower()
-    if lowered in RESERVED_NAMES or not lowered or "/" in lowered:
+    name = _at_start(cls, "name", name_method) if callable(name_method) else cls.__name__
+    if not isinstance(name, str):
+        raise DefinitionError(f"{cls.__name__}.name returned {name!r}, which is no text", "Return the name.")
+    _check_name(name)
+    return name.lower()
+
+
+def _check_name(name: str, alias_of: str | None = None) -> None:
+    what = "An environment cannot be named" if alias_of is None else f"{alias_of!r} cannot have the alias"
+    if name.lower() in RESERVED_NAMES:
         raise DefinitionError(
-            f"An environment cannot be named {name!r}: that path is the server's own",
-            "Rename the class, or override the classmethod name().",
+            f"{what} {name!r}: that path is the server's own",
+            "Rename the class, or override the classmethod name()." if alias_of is None else "Choose another.",
         )
-    return lowered
+    forbidden = "?#%" if alias_of is not None else "?#%/"
+    if not name.strip() or not name.isprintable() or any(character in forbidden for character in name):
+        raise DefinitionError(
+            f"{what} {name!r}: it could not be written in a path", f"Leave out {' '.join(forbidden)} and line ends."
+        )
+
+
+def _check_class_methods(cls: type) -> None:
+    """Refuse a forgotten ``@classmethod``, which would only show as a puzzling TypeError."""
+    for name in ("name", "list_splits", "list_tasks", "num_tasks", "get_task", "get_task_range"):
+        if overrides(cls, name) and inspect.isfunction(inspect.getattr_static(cls, name)):
+            raise DefinitionError(f"{cls.__name__}.{name} is no class method", f"Put @classmethod above `def {name}`.")
 
 
 def _splits_of(cls: type) -> Any:
     try:
-        return _call_at_start(cast(Any, cls).list_splits)
+        return _at_start(cls, "list_splits", cast(Any, cls).list_splits)
     except NotImplementedError as error:
         raise DefinitionError(
             f"Environment {cls.__name__} does not implement list_splits", 'For example: return ["train"].'
+        ) from error
+
+
+def _at_start(cls: type, name: str, function: Any) -> Any:
+    try:
+        return _call_at_start(function)
+    except SystemExit as error:  # it would end the server before it began, without a word
+        raise DefinitionError(
+            f"{cls.__name__}.{name} ended the process (SystemExit)", "Raise an error instead."
         ) from error
 
 
@@ -222,12 +251,12 @@ def _call_at_start(function: Any) -> Any:
     def run() -> None:
         try:
             outcome.append(asyncio.run(wait()))
-        except Exception as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
             outcome.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    if isinstance(outcome[0], Exception):
+    if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]

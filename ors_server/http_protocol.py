@@ -33,8 +33,10 @@ class _Connection:
     def disconnected(self) -> bool:
         return self._cycle.disconnected
 
-    def respond(self, status: int, head: bytes, body: bytes) -> bool:
+    def respond(self, send: Any, status: int, head: bytes, body: bytes) -> bool:
         cycle = self._cycle
+        if getattr(send, "__self__", None) is not cycle:
+            return False
         if cycle.flow.write_paused or cycle.response_started:
             return False
         if cycle.disconnected:

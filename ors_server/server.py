@@ -8,6 +8,7 @@ Takes classes written for ``ors_server``, ``openreward`` or ``ors-sdk``, and beh
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import gc
@@ -150,7 +151,12 @@ class _UvicornServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # First the sessions: their open streams end with an event that says why, and uvicorn need not cut them.
-        await self._sessions.close()
+        closing = asyncio.create_task(self._sessions.close())
+        while not closing.done() and not self.force_exit:  # a second Ctrl-C cuts the wait
+            await asyncio.wait((closing,), timeout=0.1)
+        if not closing.done():
+            closing.cancel()
+            self._sessions.abandon()
         await super().shutdown(sockets)
         # Stopped as asked: uvicorn would raise the signal again and so end the process before its logs are written.
         self._captured_signals.clear()

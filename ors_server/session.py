@@ -13,21 +13,24 @@ the end at once.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import time
 import traceback
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ors_server.calls import Call, CallLedger
+from ors_server.classes import Dialect
 from ors_server.encoding import encode, encode_tool_error, encode_tool_output
 from ors_server.errors import (
     EnvironmentFailed,
     InfrastructureError,
     OrsError,
+    OutputTooLarge,
     ScoringUnsupported,
     ServerBusy,
     SessionGone,
@@ -35,7 +38,7 @@ from ors_server.errors import (
 )
 from ors_server.execution import Execution
 from ors_server.prompts import flatten_messages
-from ors_server.protocol import Blocks, GroupScore, ScoreGroup, ScoreGroupOutput
+from ors_server.protocol import Blocks, GroupScore, ListToolsOutput, Message, ScoreGroup, ScoreGroupOutput
 from ors_server.settings import ReturnErrors
 from ors_server.sse import error_frame, result_frames
 from ors_server.tasks import copy_json
@@ -53,6 +56,15 @@ logger = logging.getLogger("ors_server.session")
 _GRACE = 1.0
 
 _BLOCKS: TypeAdapter[Any] = TypeAdapter(Blocks)
+_MESSAGES: TypeAdapter[Any] = TypeAdapter(list[Message])
+_TOOLS: TypeAdapter[Any] = TypeAdapter(ListToolsOutput)
+#: What each reading method returns, and a field by which its models are known.
+_RETURNS = {
+    "get_prompt": "a list of TextBlock and ImageBlock",
+    "get_messages": "a list of Message",
+    "list_task_tools": "ListToolsOutput",
+}
+_FIELDS = {"get_prompt": "type", "get_messages": "role", "list_task_tools": "input_schema"}
 
 
 class State(Enum):
@@ -134,7 +146,7 @@ class Session:
         self._runner: ToolRunner | None = None
         self._ledger: CallLedger | None = None
         #: What else runs the instance's code: prompts being made, and calls answered with a time-out before their end.
-        self._lingering: set[asyncio.Future[None]] | None = None
+        self._lingering: set[asyncio.Task[Any]] | None = None
 
     # --- creation ----------------------------------------------------------------------------
 
@@ -159,6 +171,8 @@ class Session:
         limit = self._owner.settings.setup_timeout
         done, _ = await asyncio.wait((construction,), timeout=limit)
         if done:
+            if construction.cancelled():
+                raise SessionGone(self.end_reason)
             construction.result()
         elif self.state is not State.ENDING:
             error = InfrastructureError(
@@ -292,17 +306,15 @@ class Session:
 
     async def prompt(self) -> bytes:
         """The prompt's blocks, as JSON."""
-        hosted = self._bound()
-        if hosted.has_prompt:
-            return _blocks_json(await self._lifecycle("get_prompt"))
-        return encode(flatten_messages(list(await self._lifecycle("get_messages"))))
+        if self._bound().has_prompt:
+            return encode(await self._read("get_prompt", _BLOCKS))
+        return encode(flatten_messages(await self._read("get_messages", _MESSAGES)))
 
     async def messages(self) -> bytes:
         """The prompt as messages, as JSON."""
-        hosted = self._bound()
-        if hosted.has_messages:
-            return encode(list(await self._lifecycle("get_messages")))
-        blocks = _blocks_json(await self._lifecycle("get_prompt"))
+        if self._bound().has_messages:
+            return encode(await self._read("get_messages", _MESSAGES))
+        blocks = encode(await self._read("get_prompt", _BLOCKS))
         return b'[{"role":"user","blocks":' + blocks + b',"detail":null}]'
 
     async def task_tools(self) -> bytes:
@@ -312,30 +324,56 @@ class Session:
             return hosted.session_tools_json
         # By name, so that a task's own words for a tool win over those of the method that is called.
         tools: dict[str, Any] = {tool.name: tool for tool in hosted.session_tools.tools}
-        tools.update((tool.name, tool) for tool in (await self._lifecycle("list_task_tools")).tools)
+        tools.update((tool.name, tool) for tool in (await self._read("list_task_tools", _TOOLS)).tools)
         if hosted.tools.terminal is not None:
             tools.pop(hosted.tools.terminal.name, None)
-        specs = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
-            for tool in tools.values()
-        ]
-        return encode({**hosted.session_tools.model_dump(mode="json"), "tools": specs})
+        return encode({**hosted.session_tools.model_dump(mode="json"), "tools": list(tools.values())})
 
-    async def _lifecycle(self, method: str) -> Any:
-        assert self._execution is not None
+    async def _read(self, method: str, answer: TypeAdapter[Any]) -> Any:
+        """What one of the instance's reading methods returns, checked.
+
+        Raises ``EnvironmentFailed``, ``InfrastructureError`` (also past the time limit of set-ups), ``SessionGone``.
+        """
+        owner = self._owner
+        limit = owner.settings.setup_timeout
+        # A task of its own: the end of the session can cancel it, and waits for it.
+        run = asyncio.create_task(self._run_read(method, answer))
         if self._lingering is None:
             self._lingering = set()
-        running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lingering.add(running)
+        self._lingering.add(run)
         try:
-            return await self._execution.run(getattr(self.instance, method))
+            done, _ = await asyncio.wait((run,), timeout=limit)
+            if not done:
+                raise InfrastructureError(
+                    f"The environment's {method} took longer than {limit:g} s",
+                    "Raise ORS_SETUP_TIMEOUT, or find out what it waits for.",
+                )
+            if run.cancelled():
+                raise SessionGone(self.end_reason)
+            return run.result()
+        except InfrastructureError as error:
+            owner.lose(self, error)
+            raise
+        except asyncio.CancelledError:
+            run.cancel()
+            raise
+        finally:
+            run.add_done_callback(self._ended)
+            self.touch()
+
+    async def _run_read(self, method: str, answer: TypeAdapter[Any]) -> Any:
+        assert self._execution is not None
+        try:
+            value = await self._execution.run(getattr(self.instance, method))
+            return _checked(method, value, answer)
         except Exception as error:  # the author's method may raise anything
             raise self._owner.failure(error, self, method) from error
-        finally:
-            self._lingering.discard(running)
+
+    def _ended(self, run: asyncio.Task[Any]) -> None:
+        _retrieve(run)
+        if self._lingering is not None:
+            self._lingering.discard(run)
             self._lingering = self._lingering or None
-            running.set_result(None)
-            self.touch()
 
     def _bound(self) -> HostedEnvironment:
         assert self.hosted is not None
@@ -355,8 +393,7 @@ class Session:
 
         Raises what ``CallLedger.start`` raises.
         """
-        self._admit_call()
-        call, new = self.ledger.start(name, arguments, key)
+        call, new = self.ledger.start(name, arguments, key, self._admit_call)
         if new:
             self._owner.calls_running += 1
             call.task = asyncio.create_task(self._run_call(call))
@@ -376,8 +413,7 @@ class Session:
         hosted = self._bound()
         if not hosted.tools.supports_score_group:
             raise ScoringUnsupported(hosted.name)
-        self._admit_call()
-        call, new = self.ledger.start("score_group", request.model_dump(mode="json"), None)
+        call, new = self.ledger.start("score_group", request.model_dump(mode="json"), None, self._admit_call)
         if new:
             self._owner.calls_running += 1
             call.task = asyncio.create_task(self._run_scoring(call, request))
@@ -400,23 +436,37 @@ class Session:
             if isinstance(outcome, RefusedCall):
                 frames = result_frames(encode_tool_error(outcome.error, outcome.reason))
             else:
-                data = encode_tool_output(call.name, outcome)
-                limit = owner.settings.max_output
-                if len(data) <= limit:
-                    frames = result_frames(data)
-                else:
-                    frames = error_frame(
-                        f"OutputTooLarge: {call.name!r} returned {len(data)} bytes, over the limit of {limit}. "
-                        "Cut the output in the tool, or raise ORS_MAX_OUTPUT."
-                    )
+                frames = self._encoded(call.name, outcome)
         except asyncio.CancelledError:
             frames = error_frame(self._cancelled(call))
+        except EnvironmentFailed as error:  # the set-up this call waited for, reported and logged already
+            frames = error_frame(str(error))
+        except SessionGone as error:
+            frames = error_frame(f"SessionGone: {error}")
         except InfrastructureError as error:
             frames = error_frame(error.detail)
             owner.lose(self, error)
         except Exception as error:  # noqa: BLE001 - the author's tool may raise anything; the client gets it as an error event
             frames = error_frame(owner.describe(error, self, f"tool {call.name!r}"))
         self._finish(call, frames)
+
+    def _encoded(self, name: str, output: Any) -> bytes:
+        """The events of a tool's output. Raises ``NonFiniteReward`` and ``OutputTooLarge``."""
+        assert self._runner is not None
+        limit = self._owner.settings.max_output
+        try:
+            data = encode_tool_output(name, output)
+            if len(data) > limit:
+                raise OutputTooLarge(
+                    f"{name!r} returned {len(data)} bytes, over the limit of {limit}",
+                    "Cut the output in the tool, or raise ORS_MAX_OUTPUT.",
+                )
+        except Exception:
+            if output.finished:
+                # Or the retry would be told that the episode is over, and its reward would be lost.
+                self._runner.reopen()
+            raise
+        return result_frames(data)
 
     async def _run_scoring(self, call: Call, request: ScoreGroup) -> None:
         owner = self._owner
@@ -444,12 +494,9 @@ class Session:
 
     def _candidates(self, request: ScoreGroup) -> list[Any]:
         """The candidates as the models of the SDK the environment was written for."""
-        import importlib
-
-        module = {"openreward": "openreward.environments.types"}.get(self._bound().dialect.value)
-        if module is None:
+        if self._bound().dialect is not Dialect.OPENREWARD:
             return list(request.candidates)
-        model = importlib.import_module(module).GroupCandidate
+        model = importlib.import_module("openreward.environments.types").GroupCandidate
         return [model.model_validate(candidate.model_dump()) for candidate in request.candidates]
 
     def _cancelled(self, call: Call) -> str:
@@ -473,7 +520,7 @@ class Session:
                     if self._lingering is None:
                         self._lingering = set()
                     self._lingering.add(task)
-                    task.add_done_callback(self._lingering.discard)
+                    task.add_done_callback(self._ended)
                     task.cancel()
 
     # --- the end -----------------------------------------------------------------------------
@@ -484,8 +531,12 @@ class Session:
         ``current`` is the session's own task that asked for the end: it is waited for but not cancelled.
         """
         limit = self._owner.settings.teardown_timeout
-        running: set[asyncio.Future[None]] = set(self._lingering or ())
+        running: set[asyncio.Task[Any]] = set(self._lingering or ())
+        for task in running:
+            task.cancel()
         if self._construction is not None:
+            if self._execution is None:
+                self._construction.cancel()  # it still fetches the task; a constructor is waited for instead
             running.add(self._construction)
         if self._setup is not None:
             self._setup.cancel()
@@ -547,11 +598,17 @@ def _score(score: Any, index: int) -> GroupScore:
     return value
 
 
-def _blocks_json(blocks: Any) -> bytes:
-    items: list[Any] = list(blocks)
-    if not all(isinstance(block, BaseModel) for block in items):
-        items = list(_BLOCKS.validate_python(items))
-    return encode(items)
+def _checked(method: str, value: Any, answer: TypeAdapter[Any]) -> Any:
+    """What an author's method returned, if it is what the protocol needs; models of any SDK are taken as they are."""
+    items: Any = value.tools if hasattr(value, "tools") else value
+    if isinstance(items, (list, tuple)) and all(isinstance(item, BaseModel) for item in cast("list[Any]", items)):
+        expected = _FIELDS[method]
+        if all(hasattr(item, expected) for item in cast("list[Any]", items)):
+            return value
+    try:
+        return answer.validate_python(value)
+    except ValidationError:
+        raise TypeError(f"{method} returned {value!r:.200}; it must return {_RETURNS[method]}") from None
 
 
 def describe_error(error: BaseException, mode: ReturnErrors) -> str:
@@ -559,8 +616,11 @@ def describe_error(error: BaseException, mode: ReturnErrors) -> str:
     if mode == "none":
         return "The environment's code failed. The server's log says why."
     if mode == "stacktrace":
-        return "".join(traceback.format_exception(error))
-    text = str(error)
+        return "".join(traceback.format_exception(error))  # which guards against a broken __str__ itself
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an author's __str__ may raise anything; the client must still get an answer
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

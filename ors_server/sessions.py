@@ -37,6 +37,10 @@ __all__ = ["Sessions"]
 logger = logging.getLogger("ors_server.sessions")
 
 
+#: Characters kept of why a session ended.
+_LONGEST_REASON = 500
+
+
 class Tombstones:
     """The last ``size`` ended sessions, and what to tell their late requests.
 
@@ -75,6 +79,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         #: Calls of all sessions whose code runs.
         self.calls_running = 0
+        self._closing = False
         self._tombstones = Tombstones(settings.tombstones)
         self._ending: set[asyncio.Task[None]] = set()
         self._pools = (tools_pool, lifecycle_pool)
@@ -91,6 +96,8 @@ class Sessions:
         The same request again is answered as the first was. Raises ``SessionExists`` for another request with the
         same id, ``InvalidToolset``, ``UnknownEnvironment``, and what building the instance raises.
         """
+        if self._closing:
+            raise InfrastructureError("The server is shutting down", "Retry on another one, or when it is back.")
         self._keep_house()
         if request.toolset_name is not None:
             raise InvalidToolset(
@@ -221,7 +228,7 @@ class Sessions:
 
     def _forget(self, session: Session) -> None:
         self.discard(session)
-        self._tombstones.add(session.sid, session.end_reason)
+        self._tombstones.add(session.sid, session.end_reason[:_LONGEST_REASON])
 
     # --- errors ------------------------------------------------------------------------------
 
@@ -266,6 +273,7 @@ class Sessions:
 
     async def close(self) -> None:
         """End every session, all at once; none may take longer than its limits."""
+        self._closing = True
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait((self._keeper,))
@@ -274,6 +282,10 @@ class Sessions:
             self._end(session, "Session deleted: the server is shutting down")
         if self._ending:
             await asyncio.wait(set(self._ending), timeout=self.settings.shutdown_timeout)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Wait for nothing any more."""
         self.results.close()
         for pool in self._pools:
             pool.abandoned = True

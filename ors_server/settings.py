@@ -26,7 +26,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="ORS_", extra="ignore", frozen=True)
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
+    host: Annotated[str, Field(min_length=1)] = Field(
+        default="127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface."
+    )
     port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=8080, description="Port to listen on; 0 picks a free one."
     )

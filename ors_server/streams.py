@@ -38,8 +38,9 @@ async def deliver(
             await call.wait(stream_after)
         if call.done:
             frames = call.frames if call.frames is not None else await results.frames(call)
-            await exchange.events(task_frame(call.task_id) + frames)
-            written = not exchange.disconnected
+            if not await exchange.lost():
+                await exchange.events(task_frame(call.task_id) + frames)
+                written = not exchange.disconnected
         else:
             written = await _stream(exchange, results, call, heartbeat)
     finally:

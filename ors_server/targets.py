@@ -144,14 +144,19 @@ def _import_module(name: str) -> tuple[ModuleType, str]:
         raise TargetError(f"The module {name} cannot be imported: {_description(error)}", remedy) from error
 
 
-def failed_in_authors_code(error: Exception) -> TargetError | None:
+def failed_in_authors_code(error: BaseException) -> TargetError | None:
     """What to say of an exception that came while a server was built, where the author's code raised it.
 
-    None where no code but ours and libraries' was running: that is a fault of ours, and its traceback is wanted.
+    None where no code but ours and libraries' was running: that is a fault of ours, and its traceback is wanted. A
+    ``SystemExit`` is never ours: nothing in this package but the command line itself ends the process.
     """
-    if not _author_frame(error):
+    ended = isinstance(error, SystemExit)
+    if not (ended or _author_frame(error)):
         return None
-    return TargetError(f"An environment cannot be served: {_description(error)}", "Correct it and start again.")
+    return TargetError(
+        f"An environment cannot be served: {_description(error)}",
+        "Raise an error instead of ending the process." if ended else "Correct it and start again.",
+    )
 
 
 def _description(error: BaseException) -> str:

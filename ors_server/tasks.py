@@ -5,8 +5,9 @@ look up; environments with more tasks than a list should hold override ``num_tas
 author overrode is called.
 
 Private fields (``private_task_fields``) are left out of what clients get. Such a task carries ``_ors_task``, a token
-that names its split and index and a digest of the whole task; when the task comes back with ``/create``, the whole
-task is taken from the environment, never from the client (protocol 0.1).
+that names its split and index and a digest of its public part; when the task comes back with ``/create``, the whole
+task is taken from the environment, never from the client (protocol 0.1). The token hides and grants nothing: a client
+may open any split and index anyway. It keeps a task that has changed from being taken for the one that was listed.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from ors_server.errors import (
 from ors_server.execution import Execution
 from ors_server.protocol import Split, SplitType
 
-__all__ = ["TASK_TOKEN", "TaskSource", "copy_json", "normalise_splits"]
+__all__ = ["TASK_TOKEN", "TaskSource", "copy_json", "names_in", "normalise_splits"]
 
 #: Key of the token in a public task.
 TASK_TOKEN = "_ors_task"  # noqa: S105 - the key, not a token
 
-#: Tasks encoded at one go: about a millisecond's work.
+#: Tasks encoded, and tasks made public, at one go: a few milliseconds' work, before others get their turn.
 _PIECE = 2000
+_TURN = 200
 
 Result = TypeVar("Result")
 
@@ -58,10 +60,10 @@ class TaskSource:
         self._has_count = overrides(cls, "num_tasks")
         self._has_get = overrides(cls, "get_task")
         self._has_range = overrides(cls, "get_task_range")
-        self._private = frozenset(cast("Sequence[str]", getattr(cls, "private_task_fields", ()) or ()))
+        self._private = frozenset(names_in(cls, "private_task_fields"))
         self._trust_client_tasks = trust_client_tasks
         self._signed = bool(self._private) or not trust_client_tasks
-        # Not a secret: a client may open any split and index anyway. It makes a token specific to this environment.
+        # Not a secret, so that tokens in a dataset outlive a restart; it makes a token specific to this environment.
         self._key = hashlib.sha256(f"ors-server task of {self._cls.name().lower()}".encode()).digest()
 
     # --- for the server ----------------------------------------------------------------------
@@ -70,7 +72,12 @@ class TaskSource:
         """The number of tasks. Raises ``InvalidSplit``, ``TasksNotListable`` and what the author's code raises."""
         self._check(split)
         if self._has_count:
-            return int(await self._run(self._cls.num_tasks, split))
+            count = await self._run(self._cls.num_tasks, split)
+            if not isinstance(count, int) or count < 0:
+                raise TypeError(
+                    f"{self._cls.__name__}.num_tasks returned {count!r}; it must return the number of tasks"
+                )
+            return count
         return len(await self._list(split))
 
     async def get(self, split: str, index: int) -> Any:
@@ -78,7 +85,7 @@ class TaskSource:
         self._check(split)
         if self._has_get:
             try:
-                return await self._run(self._cls.get_task, split, index)
+                return self._checked(await self._run(self._cls.get_task, split, index), "get_task")
             except IndexError as error:
                 raise InvalidIndex(index, split) from error
         tasks = await self._list(split)
@@ -92,7 +99,9 @@ class TaskSource:
         self._check(split)
         encoded = self._encoded.get(split)
         if encoded is None:
-            encoded = self._encoded[split] = await _encode_list(self._public_all(await self._list(split), split, 0))
+            encoded = self._encoded[split] = await _encode_list(
+                await self._public_all(await self._list(split), split, 0)
+            )
         return encoded
 
     async def get_public(self, split: str, index: int) -> Any:
@@ -112,12 +121,16 @@ class TaskSource:
             else:
                 first, last, _ = slice(start, stop).indices(await self.count(split))
                 if self._has_get or not self._has_list:
-                    tasks = [await self.get(split, index) for index in range(first, last)]
+                    tasks = []
+                    for index in range(first, last):
+                        if index % _TURN == 0:
+                            await asyncio.sleep(0)
+                        tasks.append(await self.get(split, index))
                 else:
                     tasks = (await self._list(split))[first:last]
         except (IndexError, InvalidIndex) as error:
             raise InvalidIndexRange(split) from error
-        return await _encode_list(self._public_all(tasks, split, first))
+        return await _encode_list(await self._public_all(tasks, split, first))
 
     async def resolve(self, task: Mapping[str, Any]) -> Any:
         """The whole task for one that a client sent. Raises ``InvalidTask``."""
@@ -131,7 +144,7 @@ class TaskSource:
             return task
         split, index, digest = self._read_token(token)
         whole = await self.get(split, index)
-        if not hmac.compare_digest(digest, _digest(whole)):
+        if digest != _digest(self._without_private(whole)):
             raise InvalidTask(
                 f"Task {index} of split {split!r} has changed since it was listed", "Fetch the tasks again."
             )
@@ -159,29 +172,40 @@ class TaskSource:
     async def _list_now(self, split: str) -> Sequence[Any]:
         try:
             tasks = await self._run(self._cls.list_tasks, split)
-            if not isinstance(tasks, (list, tuple)):
-                tasks = list(tasks)
-            self._lists[split] = cast("Sequence[Any]", tasks)
+            self._lists[split] = [self._checked(task, "list_tasks") for task in tasks]
             return self._lists[split]
         except NotImplementedError as error:
             raise TasksNotListable() from error
         finally:
             self._listing.pop(split, None)
 
+    def _checked(self, task: Any, method: str) -> Any:
+        if not isinstance(task, Mapping):
+            raise TypeError(f"{self._cls.__name__}.{method} returned the task {task!r:.100}; a task is a dict")
+        return cast("Mapping[str, Any]", task)
+
     async def _run(self, function: Callable[..., Awaitable[Result] | Result], *arguments: Any) -> Any:
         return await self._execution.run(function, *arguments)
 
-    def _public_all(self, tasks: Sequence[Any], split: str, first: int) -> list[Any]:
+    async def _public_all(self, tasks: Sequence[Any], split: str, first: int) -> Sequence[Any]:
         if not self._signed:
-            return list(tasks)
-        return [self._public(task, split, first + offset) for offset, task in enumerate(tasks)]
+            return tasks
+        public: list[Any] = []
+        for offset, task in enumerate(tasks):
+            if offset % _TURN == 0:
+                await asyncio.sleep(0)
+            public.append(self._public(task, split, first + offset))
+        return public
 
     def _public(self, task: Any, split: str, index: int) -> Any:
         if not self._signed:
             return task
-        public = {name: value for name, value in dict(task).items() if name not in self._private}
-        public[TASK_TOKEN] = self._token(split, index, _digest(task))
+        public = self._without_private(task)
+        public[TASK_TOKEN] = self._token(split, index, _digest(public))
         return public
+
+    def _without_private(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in task.items() if name not in self._private}
 
     def _token(self, split: str, index: int, digest: str) -> str:
         payload = json.dumps([split, index, digest], separators=(",", ":")).encode()
@@ -196,7 +220,7 @@ class TaskSource:
                 raise ValueError("signature")
             split, index, digest = json.loads(payload)
             return str(split), int(index), str(digest)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidTask(
                 f"The task's {TASK_TOKEN} is damaged or from another environment", "Fetch the tasks again."
             ) from error
@@ -217,9 +241,24 @@ def _digest(task: Any) -> str:
     return hashlib.sha256(encode(task)).hexdigest()[:24]
 
 
+def names_in(cls: type, attribute: str) -> list[str]:
+    """A class attribute that lists names. Raises ``DefinitionError``, above all for a lone string."""
+    value: Any = getattr(cls, attribute, None) or ()
+    if isinstance(value, str) or not all(isinstance(name, str) and name for name in value):
+        raise DefinitionError(
+            f"{cls.__name__}.{attribute} is {value!r}, which is no list of names",
+            f'Write {attribute} = ("name",), with the comma.',
+        )
+    return list(value)
+
+
 def normalise_splits(cls: type, splits: Any) -> list[Split]:
     """Splits as an author may write them: names or ``Split`` objects of any SDK. Raises ``DefinitionError``."""
     normalised: list[Split] = []
+    if isinstance(splits, str):
+        raise DefinitionError(
+            f"{cls.__name__}.list_splits returned the string {splits!r}", f"Return a list: [{splits!r}]."
+        )
     for split in splits or ():
         if isinstance(split, str):
             kind: SplitType = "validation"
@@ -233,6 +272,11 @@ def normalise_splits(cls: type, splits: Any) -> list[Split]:
                 f"{cls.__name__}.list_splits returned {split!r}, which is no split",
                 'Return names, for example ["train", "test"], or Split objects.',
             )
+    if len({split.name for split in normalised}) < len(normalised):
+        raise DefinitionError(
+            f"{cls.__name__}.list_splits returned a split twice: {', '.join(split.name for split in normalised)}",
+            "Name each split once.",
+        )
     if not normalised:
         raise DefinitionError(
             f"Environment {cls.__name__} has no splits", 'Implement list_splits, for example: return ["train"].'

@@ -113,7 +113,11 @@ def compile_tools(cls: type) -> ToolTable:
     tools: dict[str, Tool] = {}
     collisions: dict[str, str] = {}
     dropped: list[str] = []
-    owners: list[type | None] = [None, *(getattr(cls, "toolsets", None) or ())]
+    toolsets: list[Any] = list(getattr(cls, "toolsets", None) or ())
+    for toolset in toolsets:
+        if not inspect.isclass(toolset):
+            raise DefinitionError(f"{cls.__name__}.toolsets holds {toolset!r}, which is no class", "List the classes.")
+    owners: list[type | None] = [None, *toolsets]
     terminal: Tool | None = None
     for owner in owners:
         scope = owner or cls
@@ -406,6 +410,10 @@ class ToolRunner:
         if output.finished:
             self.finished = True
         return output
+
+    def reopen(self) -> None:
+        """The result that ended the episode could not be given out: it has not ended."""
+        self.finished = False
 
     async def _toolset(self, owner: type) -> Any:
         if self._toolsets is None:

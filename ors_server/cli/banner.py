@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ors_server._version import VERSION
+from ors_server.cli.output import StandardOutput
 from ors_server.server import Server
 
 __all__ = ["client_url", "print_banner"]
@@ -25,9 +26,11 @@ _running: set[asyncio.Task[Any]] = set()
 
 def print_banner(server: Server, url: str) -> None:
     """Print the address now and the rest as soon as the tasks are counted; called on the server's event loop."""
-    console = Console(highlight=False)
-    console.print(f"ors-server {VERSION} listens on [bold]{url}[/bold]; Ctrl-C stops it.", soft_wrap=True)
-    _background(_print_rest(console, server, client_url(url)))
+    console, output = Console(highlight=False), StandardOutput()
+    with console.capture() as capture:
+        console.print(f"ors-server {VERSION} listens on [bold]{url}[/bold]; Ctrl-C stops it.", soft_wrap=True)
+    output.write(capture.get())
+    _background(_print_rest(console, output, server, client_url(url)))
 
 
 def _background(work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
@@ -37,7 +40,7 @@ def _background(work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
     return task
 
 
-async def _print_rest(console: Console, server: Server, url: str) -> None:
+async def _print_rest(console: Console, output: StandardOutput, server: Server, url: str) -> None:
     counts = {hosted.name: _background(server.count_tasks(hosted.name)) for hosted in server.environments}
     # A count that takes longer goes on: the first client that asks for these tasks will be glad of it.
     await asyncio.wait(counts.values(), timeout=COUNTING_LIMIT)
@@ -64,12 +67,14 @@ async def _print_rest(console: Console, server: Server, url: str) -> None:
                 Text(", ".join(hosted.aliases) if first else ""),
             ]
             table.add_row(*row[: len(headings)])
-    console.print()
-    console.print(table)
-    console.print("\nClients of openreward, TRL among them, find it with:\n")
-    for variable in ("OPENREWARD_API_URL", "OPENREWARD_SESSION_URL"):
-        console.print(Text(f"export {variable}={url}"), soft_wrap=True)
-    console.print()
+    with console.capture() as capture:
+        console.print()
+        console.print(table)
+        console.print("\nClients of openreward, TRL among them, find it with:\n")
+        for variable in ("OPENREWARD_API_URL", "OPENREWARD_SESSION_URL"):
+            console.print(Text(f"export {variable}={url}"), soft_wrap=True)
+        console.print()
+    output.write(capture.get())
 
 
 def client_url(url: str) -> str:

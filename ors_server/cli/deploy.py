@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import shlex
@@ -20,8 +21,8 @@ __all__ = ["deploy", "space", "with_front_matter"]
 
 deploy = typer.Typer(no_args_is_help=True, help="Write a folder that serves an environment elsewhere.")
 
-#: Caches, virtual environments and repositories have no place in a Space.
-_LEFT_OUT = frozenset(
+#: Caches, virtual environments and repositories have no place in a Space, and nobody expects them there.
+_NO_CONTENT = frozenset(
     {
         ".git",
         ".hg",
@@ -34,7 +35,42 @@ _LEFT_OUT = frozenset(
         "venv",
     }
 )
-_SECRET = frozenset({".env", ".netrc", ".pypirc"})
+#: The only names with a dot that go along: they say what is published and built, .gitignore also what is not.
+_PUBLISHED_DOTS = frozenset({".dockerignore", ".gitattributes", ".gitignore"})
+#: Names, in lower case, of files that usually hold passwords, tokens or private keys.
+_SECRET = (
+    "*.env",
+    "*.env.*",
+    "*.jks",
+    "*.kdbx",
+    "*.key",
+    "*.keystore",
+    "*.p12",
+    "*.pem",
+    "*.pfx",
+    "*.ppk",
+    "*.tfstate",
+    "*.tfvars",
+    "client_secret*.json",
+    "credentials",
+    "credentials.json",
+    "htpasswd",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    "id_rsa*",
+    "kubeconfig",
+    "secrets.json",
+    "secrets.toml",
+    "secrets.yaml",
+    "secrets.yml",
+    "service-account*.json",
+    "service_account*.json",
+    "token",
+    "token.txt",
+)
+#: A private key under a name of its owner's choice; not the id_map.json of somebody's data.
+_KEY_FILE = re.compile(r"id_[^.]*(\.pub)?")
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _KEY = re.compile(r"^([A-Za-z_][\w-]*)[ \t]*:", re.MULTILINE)
 
@@ -61,7 +97,8 @@ def space(
     """Write the files of a Hugging Face Space that serves an environment.
 
     The Space is DIR's files, a README with the front matter a Space needs, a Dockerfile (user 1000, port 7860) and
-    ors-server as a wheel. A Dockerfile of DIR that starts ors-server is kept.
+    ors-server as a wheel. A Dockerfile of DIR that starts ors-server is kept. Names that begin with a dot, and files
+    that usually hold secrets, such as keys, are left out and listed.
     """
     if not (folder / ENVIRONMENT_FILE).is_file():
         raise FolderError(
@@ -78,9 +115,8 @@ def space(
     # Also the tag of an image in the Dockerfile, and a value in the front matter: no capitals, no spaces, no colons.
     names = Names(re.sub(r"[^a-z0-9._-]+", "-", source.name.lower()).strip("-._") or "environment", "")
     shared = read_template("shared", names)
-    own, secret = _files(source)
+    own, notes = _files(source)
     files: dict[str, bytes | Path] = {**shared, **own}
-    notes = [f"{name}: left out, because such files hold secrets." for name in secret]
     if "Dockerfile" in own and not _starts_ors_server(own["Dockerfile"]):
         files["Dockerfile"] = shared["Dockerfile"]
         notes.append("Dockerfile: written anew, because the folder's own does not start ors-server.")
@@ -104,25 +140,68 @@ def space(
 
 
 def _files(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """The files that go into a Space, by their path in the folder, and those left out because they hold secrets.
+    """The files that go into a Space, by their path in the folder, and what to say of those that do not.
 
-    Raises ``FolderError`` for a linked folder, which may lead anywhere.
+    Raises ``FolderError`` for a link to a folder or out of the folder: it may lead anywhere, and a Space is public.
     """
     files: dict[str, Path] = {}
-    secret: list[str] = []
-    for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
-        for name in folders:
-            if (Path(root) / name).is_symlink():
-                raise FolderError(f"{Path(root) / name} is a link to a folder", "Put the folder itself in its place.")
+    left_out: dict[str, list[str]] = {}
+    for root, folders, names in os.walk(folder, onerror=_raise_unreadable):
+        kept: list[str] = []
+        for name in sorted(folders):
+            path = Path(root) / name
+            if reason := _reason_to_leave_out(name, folder=True):
+                left_out.setdefault(reason, []).append(f"{path.relative_to(folder).as_posix()}/")
+            elif name not in _NO_CONTENT:
+                if path.is_symlink():
+                    raise FolderError(f"{path} is a link to a folder", "Put the folder itself in its place.")
+                kept.append(name)
+        folders[:] = kept
         for name in sorted(names):
             path = Path(root) / name
             inside = path.relative_to(folder).as_posix()
-            if name in _SECRET or name.startswith(".env."):
-                secret.append(inside)
-            elif name not in _LEFT_OUT and path.suffix != ".pyc" and not path.match(WHEEL_PATTERN):
+            if name in _NO_CONTENT or path.suffix == ".pyc" or path.match(WHEEL_PATTERN):
+                continue
+            reason = _reason_to_leave_out(name)
+            if not reason and path.is_symlink():
+                reason = _reason_of_linked(folder, path)
+            if not reason and not path.is_file():
+                reason = "neither a file nor a folder"
+            if reason:
+                left_out.setdefault(reason, []).append(inside)
+            else:
                 files[inside] = path
-    return files, secret
+    return files, [f"Left out ({reason}): {', '.join(names)}." for reason, names in sorted(left_out.items())]
+
+
+def _reason_to_leave_out(name: str, *, folder: bool = False) -> str:
+    """Why a file or folder of this name does not go into a Space; "" where it may."""
+    if name in _NO_CONTENT or (name in _PUBLISHED_DOTS and not folder):
+        return ""
+    if name.startswith("."):
+        return "the name begins with a dot"
+    lowered = name.lower()
+    if not folder and (_KEY_FILE.fullmatch(lowered) or any(fnmatch.fnmatchcase(lowered, form) for form in _SECRET)):
+        return "such files usually hold secrets"
+    return ""
+
+
+def _reason_of_linked(folder: Path, link: Path) -> str:
+    """Why what a link of the folder leads to does not go into a Space; "" where it may. Raises ``FolderError``."""
+    target = Path(os.path.realpath(link))
+    if not target.is_relative_to(folder):
+        raise FolderError(f"{link} is a link out of the folder, to {target}", "Put the file itself in its place.")
+    if not target.exists():
+        raise FolderError(f"{link} is a link to {target}, which does not exist", "Remove it, or put the file there.")
+    *folders, name = target.relative_to(folder).parts
+    if any(part in _NO_CONTENT for part in (*folders, name)):
+        return "a link into what is left out"
+    reasons = (*(_reason_to_leave_out(part, folder=True) for part in folders), _reason_to_leave_out(name))
+    return next((reason for reason in reasons if reason), "")
+
+
+def _raise_unreadable(error: OSError) -> None:
+    raise FolderError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def _together(own: bytes, added: bytes) -> bytes:

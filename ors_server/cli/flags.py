@@ -7,8 +7,10 @@ the same messages. A flag wins over its variable.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
+import os
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -20,7 +22,17 @@ from pydantic.fields import FieldInfo
 
 from ors_server.settings import Settings
 
-__all__ = ["PANELS", "flag_of", "panel_of", "read_settings", "shown", "type_of", "variable_of", "with_settings"]
+__all__ = [
+    "PANELS",
+    "flag_of",
+    "panel_of",
+    "read_settings",
+    "shown",
+    "type_of",
+    "unknown_variables",
+    "variable_of",
+    "with_settings",
+]
 
 #: The settings by subject, as ``--help`` and ``ors-server settings`` group them.
 PANELS: Mapping[str, tuple[str, ...]] = {
@@ -55,6 +67,11 @@ PANELS: Mapping[str, tuple[str, ...]] = {
 }
 _OTHERS = "Other settings"
 
+#: Variables with the settings' prefix that others read: ors-sdk, which may run in the same shell, and our own tests.
+_NO_SETTINGS = frozenset(
+    {"ORS_API_KEY", "ORS_FUZZ_EXAMPLES", "ORS_SOAK_SECONDS", "ORS_TERMINAL_TASKS", "ORS_USE_STRUCTURED_LOGS"}
+)
+
 
 def flag_of(name: str) -> str:
     """The flag of a setting, for example ``--session-ttl``."""
@@ -64,6 +81,22 @@ def flag_of(name: str) -> str:
 def variable_of(name: str) -> str:
     """The environment variable of a setting, for example ``ORS_SESSION_TTL``."""
     return f"{Settings.model_config.get('env_prefix', '')}{name}".upper()
+
+
+def unknown_variables() -> list[str]:
+    """What to say of each variable that looks like a setting and is none: misspelt, it would be ignored in silence."""
+    known = [variable_of(name) for name in Settings.model_fields]
+    prefix = variable_of("")
+    warnings: list[str] = []
+    for variable in sorted(os.environ):
+        # Settings reads variables in any case.
+        written = variable.upper()
+        if not written.startswith(prefix) or written in _NO_SETTINGS or written in known:
+            continue
+        near = difflib.get_close_matches(written, known, n=1, cutoff=0.7)
+        remedy = f"did you mean {near[0]}?" if near else "`ors-server settings` lists them."
+        warnings.append(f"the variable {variable} is no setting and has no effect; {remedy}")
+    return warnings
 
 
 def panel_of(name: str) -> str:

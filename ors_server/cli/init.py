@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from pathlib import Path
 from typing import Annotated
 
@@ -55,14 +56,29 @@ def names_of(name: str) -> Names:
 
     rule = "A name is made of lower-case words of letters and digits, joined by - or _, as in my_env."
     if not _NAME.fullmatch(name):
-        proposal = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-        proposal = proposal if _NAME.fullmatch(proposal) and proposal not in RESERVED_NAMES else "my_env"
+        proposal = _proposal(name)
+        proposal = proposal if _NAME.fullmatch(proposal) and proposal not in RESERVED_NAMES else "my_environment"
         raise FolderError(f"{name!r} is no name for an environment", f"{rule} Try --name {proposal}.")
     if name in RESERVED_NAMES:
         raise FolderError(
             f"No environment can be named {name!r}: the server answers that path itself", f"Try --name {name}_env."
         )
     return Names(name, class_name_of(name))
+
+
+def _proposal(name: str) -> str:
+    """A name near to one that would not do: ``My Env`` is ``my_env``, ``Häuser`` is ``hauser``.
+
+    "" where letters would be lost: what is left of a word in another script says nothing.
+    """
+    plain = "".join(
+        character
+        for character in unicodedata.normalize("NFKD", name.casefold())  # casefold makes ss of ß
+        if not unicodedata.combining(character)
+    )
+    if any(character.isalnum() and not character.isascii() for character in plain):
+        return ""
+    return re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
 
 
 def class_name_of(name: str) -> str:

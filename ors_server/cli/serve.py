@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from ors_server.cli.flags import with_settings
+from ors_server.cli.flags import unknown_variables, with_settings
+from ors_server.cli.output import forgive_output, note
 from ors_server.errors import OrsError, TargetError
 from ors_server.settings import Settings
 from ors_server.targets import failed_in_authors_code, load_targets
@@ -44,6 +45,9 @@ def serve(
 ) -> None:
     """Serve environments over the Open Reward Standard, until Ctrl-C or SIGTERM."""
     signal.signal(signal.SIGTERM, _end)
+    forgive_output()
+    for warning in unknown_variables():
+        note(f"Warning: {warning}")
     aliases = dict(_parse_alias(text) for text in alias or [])
     environments = load_targets(targets)
     # The web framework is imported here and not above: --help and a wrong target need not wait for it.
@@ -54,7 +58,8 @@ def serve(
         server = Server(environments, settings=settings, aliases=aliases)
     except OrsError:
         raise
-    except Exception as error:  # building a server runs the authors' list_splits, name and list_tools
+    # Building a server runs the authors' list_splits, name and list_tools, which may even call sys.exit().
+    except (Exception, SystemExit) as error:
         explained = failed_in_authors_code(error)
         if explained is None:
             raise

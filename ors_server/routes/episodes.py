@@ -6,6 +6,7 @@ import uuid
 
 from ors_server.calls import Call, ResultExpired
 from ors_server.encoding import encode
+from ors_server.errors import InvalidIdempotencyKey
 from ors_server.exchange import Exchange
 from ors_server.protocol import CreateSession, ScoreGroup, ToolCall
 from ors_server.routes.table import Route
@@ -18,6 +19,8 @@ from ors_server.streams import deliver
 __all__ = ["EpisodeRoutes"]
 
 _OK = b'{"status":"ok"}'
+#: Keys are kept as long as their session.
+_LONGEST_KEY = 255
 _NO_MORE = b"event: end\r\ndata: \r\n\r\n"
 
 
@@ -110,7 +113,7 @@ class EpisodeRoutes:
             return
         session.check()
         try:
-            call = session.start_call(request.name, request.input, exchange.header(b"idempotency-key"))
+            call = session.start_call(request.name, request.input, _key(exchange))
         except ResultExpired:
             await exchange.events(error_frame("ResultExpired: this call ran and its result was delivered long ago"))
             return
@@ -145,3 +148,10 @@ class EpisodeRoutes:
             stream_after=settings.stream_after,
             heartbeat=settings.heartbeat,
         )
+
+
+def _key(exchange: Exchange) -> str | None:
+    key = exchange.header(b"idempotency-key")
+    if key is not None and len(key) > _LONGEST_KEY:
+        raise InvalidIdempotencyKey(_LONGEST_KEY)
+    return key or None

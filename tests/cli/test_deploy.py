@@ -70,22 +70,86 @@ def test_the_bundled_echo_is_a_space_already(command: Command, tmp_path: Path) -
         assert (tmp_path / "space" / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_files_are_copied_but_for_caches_and_secrets(
-    command: Command, write_environment: WriteEnvironment, tmp_path: Path
-) -> None:
+def test_files_are_copied_but_for_caches(command: Command, write_environment: WriteEnvironment, tmp_path: Path) -> None:
     folder = write_environment("talk")
     for name in ("data/tasks.json", ".git/config", "__pycache__/x.pyc", "venv/bin/python", "data/__pycache__/y.pyc"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
-    for name in (".env", ".env.local", "ors_server-0.1-py3-none-any.whl", "other-1.0-py3-none-any.whl", "run.sh"):
+    for name in ("ors_server-0.1-py3-none-any.whl", "other-1.0-py3-none-any.whl", "run.sh"):
         (folder / name).touch()
     (folder / "run.sh").chmod(0o755)
     outcome = command("deploy", "space", folder, "--output", tmp_path / "space")
     own = set(content(tmp_path / "space")) - {".dockerignore", ".gitattributes", "Dockerfile", "README.md", WHEEL}
     assert own == {"environment.py", "data/tasks.json", "other-1.0-py3-none-any.whl", "run.sh"}
     assert os.access(tmp_path / "space" / "run.sh", os.X_OK)
-    assert ".env: left out" in outcome.out
-    assert ".env.local: left out" in outcome.out
+    assert "Left out" not in outcome.out
+
+
+def test_secrets_and_hidden_files_are_left_out_and_listed(
+    command: Command, write_environment: WriteEnvironment, tmp_path: Path
+) -> None:
+    folder = write_environment("talk")
+    hidden = (".env", ".env.local", ".envrc", ".git-credentials", "data/.netrc")
+    hidden_folders = (".ssh/id_rsa", ".aws/credentials", "data/.hidden/notes.txt")
+    secret = ("prod.env", "prod.env.bak", "server.pem", "Server.KEY", "id_deploy", "id_deploy.pub", "data/id_rsa.old")
+    wanted = ("environments.txt", "id_map.json", "keys.json", "tokenizer.json", "data/key", ".gitignore")
+    for name in (*hidden, *hidden_folders, *secret, *wanted):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    outcome = command("deploy", "space", folder, "--output", tmp_path / "space")
+    assert outcome.code == 0
+    own = set(content(tmp_path / "space")) - {".dockerignore", ".gitattributes", "Dockerfile", "README.md", WHEEL}
+    assert own == {"environment.py", *wanted}
+    lines = [line.strip() for line in outcome.out.splitlines()]
+    (dots,) = [line for line in lines if line.startswith("Left out (the name begins with a dot): ")]
+    (secrets,) = [line for line in lines if line.startswith("Left out (such files usually hold secrets): ")]
+    assert set(dots.removesuffix(".").partition(": ")[2].split(", ")) == {*hidden, ".ssh/", ".aws/", "data/.hidden/"}
+    assert set(secrets.removesuffix(".").partition(": ")[2].split(", ")) == set(secret)
+
+
+def test_a_link_is_followed_only_to_what_would_be_published(
+    command: Command, write_environment: WriteEnvironment, tmp_path: Path
+) -> None:
+    folder = write_environment("talk")
+    (folder / "tasks.json").write_text("[]")
+    (folder / "same.json").symlink_to("tasks.json")
+    (folder / ".env").write_text("KEY=1")
+    (folder / "settings.txt").symlink_to(".env")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").touch()
+    (folder / "config.txt").symlink_to(".git/config")
+    os.mkfifo(folder / "pipe")
+    outcome = command("deploy", "space", folder)
+    assert outcome.code == 0
+    space = tmp_path / "talk-space"
+    assert (space / "same.json").read_text() == "[]"
+    assert not (space / "same.json").is_symlink()
+    for name in ("settings.txt", "config.txt", "pipe"):
+        assert not (space / name).exists()
+    assert "Left out (the name begins with a dot): .env, settings.txt." in outcome.out
+    assert "Left out (a link into what is left out): config.txt." in outcome.out
+    assert "Left out (neither a file nor a folder): pipe." in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("/etc/passwd", "data.txt is a link out of the folder, to /etc/passwd"),
+        ("../secret.txt", "data.txt is a link out of the folder"),
+        ("nowhere.txt", "which does not exist"),
+        ("data.txt", "which does not exist"),
+    ],
+)
+def test_a_link_that_leads_elsewhere_is_refused(
+    command: Command, write_environment: WriteEnvironment, tmp_path: Path, target: str, message: str
+) -> None:
+    folder = write_environment("talk")
+    (tmp_path / "secret.txt").touch()
+    (folder / "data.txt").symlink_to(target)
+    outcome = command("deploy", "space", folder)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert not (tmp_path / "talk-space").exists()
 
 
 @pytest.mark.parametrize(

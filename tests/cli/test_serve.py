@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from ors_server.errors import DefinitionError
 
 Command = Callable[..., Any]
 WriteEnvironment = Callable[..., Path]
@@ -76,6 +82,99 @@ def test_a_flag_wins_over_its_variable(servers: Any, monkeypatch: pytest.MonkeyP
     assert httpx.post(f"{served.url}/num_tasks", content=b"x" * 2001).status_code == 413
     assert served.stop() == 0
     assert '"event": "serving"' in served.errors.read_text()
+
+
+# --- nobody has to read what it says -------------------------------------------------------------
+
+
+def start(arguments: list[str], stdout: Any, errors: Path) -> tuple[subprocess.Popen[str], str]:
+    """A server whose output may go anywhere, and its address, out of its log."""
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(arguments, stdout=stdout, stderr=stderr, text=True)
+    deadline = time.monotonic() + 20
+    while (found := re.search(r"serving url=(\S+)", errors.read_text())) is None:
+        assert process.poll() is None, errors.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return process, found[1]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("output", ["broken", "stuck", "full", "closed"])
+def test_output_that_nobody_takes_ends_nothing(
+    write_environment: WriteEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, unbuffered: str
+) -> None:
+    """A pipe whose reader has gone, one whose reader does not read, a full disk, and no output at all."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    folder = write_environment("talk")
+    if output != "stuck":  # There the environment's own printing would wait, as it does everywhere.
+        with (folder / "environment.py").open("a") as file:
+            file.write(
+                "\n    @classmethod\n    def num_tasks(cls, split):\n        print('counting')\n        return 2\n"
+            )
+            file.write("\nprint('loaded')\n")
+    arguments = [sys.executable, "-m", "ors_server", "serve", str(folder), "--port", "0"]
+    if output == "closed":
+        arguments = ["sh", "-c", 'exec "$@" >&-', "sh", *arguments]
+    reader, writer = os.pipe()
+    if output == "broken":
+        os.close(reader)
+    if output == "stuck":
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * 4096)
+        os.set_blocking(writer, True)
+    full = os.open("/dev/full", os.O_WRONLY)
+    process, url = start(arguments, full if output == "full" else writer, tmp_path / "errors")
+    try:
+        for _ in range(3):
+            assert httpx.post(f"{url}/num_tasks", json={"split": "train"}).json() == {"num_tasks": 2}
+            # The table follows the address at once where tasks are quickly counted.
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(15)
+        os.close(writer)
+        os.close(full)
+        if output != "broken":
+            os.close(reader)
+    logged = (tmp_path / "errors").read_text()
+    assert "Traceback" not in logged
+    assert "Exception" not in logged
+
+
+def test_a_letter_that_the_output_does_not_know(
+    servers: Any, write_environment: WriteEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    served = servers.start(write_environment("talk"), "--alias", "owner/Größe=talk")
+    assert "owner/gr" in served.banner.lower()
+    assert httpx.get(f"{served.url}/health").status_code == 200
+    assert served.stop() == 0
+
+
+# --- variables -----------------------------------------------------------------------------------
+
+
+def test_a_variable_that_is_no_setting_is_warned_of(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("ORS_SESION_TTL", "ors_prot", "ORS_SOMETHING_ELSE"):
+        monkeypatch.setenv(variable, "8")
+    # None of these: settings, what others read, what is not ours.
+    for variable in ("ORS_SESSION_TTL", "ors_max_body", "ORS_API_KEY", "ORS_USE_STRUCTURED_LOGS", "ORSON"):
+        monkeypatch.setenv(variable, "8")
+    outcome = command("serve", "ech0")
+    warnings = [line for line in outcome.err.splitlines() if line.startswith("Warning: ")]
+    ours = [line for line in warnings if "ORS_SES" in line or "ors_" in line or "ORS_SOME" in line]
+    assert ours == [
+        "Warning: the variable ORS_SESION_TTL is no setting and has no effect; did you mean ORS_SESSION_TTL?",
+        "Warning: the variable ORS_SOMETHING_ELSE is no setting and has no effect; `ors-server settings` lists them.",
+        "Warning: the variable ors_prot is no setting and has no effect; did you mean ORS_PORT?",
+    ]
+    assert not any(name in line for line in warnings for name in ("API_KEY", "STRUCTURED", "ORSON", "max_body"))
 
 
 # --- it does not ---------------------------------------------------------------------------------
@@ -145,6 +244,37 @@ def test_a_class_that_cannot_be_hosted(command: Command, tmp_path: Path, tail: s
     assert outcome.code == 2
     for message in messages:
         assert message.format(file=file) in outcome.err
+
+
+@pytest.mark.parametrize("method", ["list_splits", "name"])
+@pytest.mark.parametrize("code", ["0", ""])
+def test_an_environment_that_ends_the_process_says_so(
+    command: Command, write_environment: WriteEnvironment, method: str, code: str
+) -> None:
+    """Exit code 0 without a word would pass for a server that was stopped."""
+    folder = write_environment("talk", head="import sys")
+    with (folder / "environment.py").open("a") as file:
+        file.write(f"\n    @classmethod\n    def {method}(cls):\n        sys.exit({code})\n")
+    outcome = command("serve", folder)
+    assert outcome.code == 2
+    assert "SystemExit" in outcome.err
+    assert "Raise an error instead" in outcome.err
+
+
+@pytest.mark.parametrize("error", [DefinitionError("It is odd", "Make it even."), SystemExit(0)])
+def test_what_ends_the_building_of_a_server_is_an_error(
+    command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Wherever it comes from: without a frame of the author's code too."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ors_server.server.Server.__init__", refuse)
+    outcome = command("serve", "echo")
+    assert outcome.code == 2
+    expected = "Error: It is odd.\nMake it even.\n" if isinstance(error, DefinitionError) else "SystemExit: 0"
+    assert expected in outcome.err
 
 
 def test_an_error_is_two_lines_and_no_traceback(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,11 @@ class Wire(Environment):
         run = self.runs
         await asyncio.sleep(params.milliseconds / 1000)
         return ToolOutput(blocks=[TextBlock(text=params.text * params.size)], metadata={"run": run})
+
+    @tool(concurrent=True)
+    def block(self, params: Step) -> ToolOutput:
+        threading.Event().wait(params.milliseconds / 1000)
+        return ToolOutput(blocks=[])
 
     @tool(concurrent=True)
     async def count(self) -> ToolOutput:

@@ -156,6 +156,18 @@ async def test_cut_many_times_it_runs_once(episode: Episode) -> None:
     assert (run_of(reply), await episode.runs()) == (1, 1)
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.1], ids=["at once", "later"])
+async def test_inputs_that_only_python_takes_for_equal_do_not_attach(episode: Episode, pause: float) -> None:
+    """``1``, ``1.0`` and ``true`` are three inputs; a repetition is the same JSON."""
+    async with episode.server.connect() as connection:
+        await episode.post(connection, text="x", size=1, milliseconds=200)
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(pause)
+    assert run_of(await episode.call(text="x", size=True, milliseconds=200)) == 2
+    assert run_of(await episode.call(text="x", size=1, milliseconds=200.0)) == 3
+    assert run_of(await episode.call(text="x", size=1, milliseconds=200)) == 1
+
+
 async def test_with_a_key_it_runs_once_whenever_it_is_cut(episode: Episode) -> None:
     """A key attaches also where no loss was seen: after the whole answer, and beside a connected one."""
     step: dict[str, Any] = {"text": "x", "milliseconds": 300}

@@ -108,25 +108,40 @@ async def test_a_token_of_another_environment_is_400(serve: Serve) -> None:
     assert (await client.create("b", {"env_name": "guarded", "task_spec": task})).status_code == 200
 
 
+class Moving(Guarded):
+    """One task that changes while the server runs."""
+
+    task: JSONObject
+
+    @classmethod
+    async def get_task(cls, split: str, index: int) -> JSONObject:
+        return cls.task
+
+    @classmethod
+    async def num_tasks(cls, split: str) -> int:
+        return 1
+
+
 async def test_a_task_that_has_changed_since_is_400(serve: Serve) -> None:
-    answers = ["old"]
-
-    class Moving(Guarded):
-        @classmethod
-        async def get_task(cls, split: str, index: int) -> JSONObject:
-            return {"question": "?", "answer": answers[0]}
-
-        @classmethod
-        async def num_tasks(cls, split: str) -> int:
-            return 1
-
     client = serve(Moving)
+    Moving.task = {"question": "old?", "answer": "a"}
     task = (await client.post("/task", {"split": "train", "index": 0})).json()["task"]
     assert (await client.create("a", {"task_spec": task})).status_code == 200
-    answers[0] = "new"
+    Moving.task = {"question": "new?", "answer": "a"}
     response = await client.create("b", {"task_spec": task})
     assert response.status_code == 400
     assert "changed" in response.json()["detail"]
+
+
+async def test_the_token_is_no_way_to_check_a_guess_of_the_answer(serve: Serve) -> None:
+    """It says nothing of the private fields, so it cannot be searched for them; a corrected answer is used at once."""
+    client = serve(Moving)
+    Moving.task = {"question": "?", "answer": "old"}
+    task = (await client.post("/task", {"split": "train", "index": 0})).json()["task"]
+    Moving.task = {"question": "?", "answer": "new"}
+    assert (await client.post("/task", {"split": "train", "index": 0})).json()["task"] == task
+    sid = await client.open({"task_spec": task})
+    assert (await client.get("/prompt", sid)).json()[0]["text"] == "? new"
 
 
 async def test_without_private_fields_a_task_has_no_token(serve: Serve) -> None:

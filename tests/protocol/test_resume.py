@@ -275,6 +275,22 @@ async def test_a_lost_call_that_was_resumed_is_no_longer_lost(serve: Serve) -> N
     assert journal == ["x", "x"]
 
 
+async def test_a_lost_call_somebody_waits_for_again_is_no_longer_lost(serve: Serve) -> None:
+    """While the resumed request is connected, the same call beside it is a new one."""
+    journal, proceed = Journal(), asyncio.Event()
+    client = serve(counting(journal, proceed))
+    sid = await client.open()
+    task_id = await lose(client, sid)
+    body = {"name": "wait", "input": {"text": "x"}}
+    async with client.stream("/call", {**body, "task_id": task_id}, sid) as resumed:
+        assert (await resumed.event()).data == task_id
+        async with client.stream("/call", body, sid) as beside:
+            assert (await beside.event()).data != task_id
+            proceed.set()
+            assert (await beside.reply()).text == "x 2"
+        assert (await resumed.reply()).text == "x 1"
+
+
 async def test_a_call_resumed_while_running_is_no_longer_lost(serve: Serve) -> None:
     journal, proceed = Journal(), asyncio.Event()
     client = serve(counting(journal, proceed))

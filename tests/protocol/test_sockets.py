@@ -233,7 +233,7 @@ async def test_a_client_too_slow_for_its_result_stops_nobody(server: LiveServer)
     async with server.connect() as lazy, server.connect() as other:
         await lazy.request("POST", "/create", TASK, "lazy")
         await lazy.response()
-        step = {"name": "step", "input": {"text": "x", "size": 20_000_000}}
+        step = {"name": "step", "input": {"text": "x", "size": 12_000_000}}
         await lazy.request("POST", "/call", step, "lazy")
         await lazy.head()
         for _ in range(5):
@@ -266,6 +266,18 @@ async def test_the_servers_end_tells_open_streams_and_tears_down() -> None:
             status, output = await asyncio.wait_for(stopping, PATIENCE)
         assert status in (0, -15)
         assert output == ["teardown"]
+
+
+async def test_the_servers_end_does_not_wait_for_a_blocked_thread() -> None:
+    """Code that cannot be stopped is abandoned once every limit has passed."""
+    with live_server(shutdown_timeout=0.3, teardown_timeout=0.3) as server:
+        async with server.connect() as connection:
+            await connection.request("POST", "/create", TASK, "blocked")
+            await connection.response()
+            await connection.request("POST", "/call", {"name": "block", "input": {"milliseconds": 60_000}}, "blocked")
+            await connection.until(b"event: task_id\r\n")
+            status, _ = await asyncio.wait_for(asyncio.to_thread(server.stop), PATIENCE)
+        assert status in (0, -15)
 
 
 async def open_stream(connection: Connection, sid: str) -> None:

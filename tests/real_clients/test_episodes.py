@@ -339,3 +339,19 @@ async def test_many_episodes_at_once(server: RunningServer, kind: ClientKind) ->
         outcomes = await asyncio.gather(*map(play, range(100)))
 
     assert outcomes == [(f"The task is no {number}.", 1.0, str(number)) for number in range(100)]
+
+
+@pytest.mark.parametrize("kind", ["openreward-async", "ors-sdk-async"])
+async def test_calls_that_end_just_when_their_stream_opens(server: RunningServer, kind: ClientKind) -> None:
+    """The server waits 50 ms before it opens a stream; calls around that length get their answers as any others do."""
+    async with connected(kind, server.url) as client:
+        environment = await client.named("workbench")
+
+        async def play(number: int) -> list[str]:
+            async with environment.session(split="train", index=0) as session:
+                lengths = [0.046 + 0.0001 * (number + 10 * turn) for turn in range(8)]
+                return [await session.text("work", token="-", seconds=seconds) for seconds in lengths]
+
+        outcomes = await asyncio.gather(*map(play, range(40)))
+
+    assert outcomes == [["done"] * 8] * 40
