@@ -189,14 +189,16 @@ _EVENTS = {
     "description": "Events: task_id, then chunk … end (JSON in pieces), or error",
     "content": {"text/event-stream": dict[str, Any]()},
 }
+_SESSION: dict[int | str, dict[str, Any]] = {400: {"description": "No X-Session-ID, or a header that cannot be read"}}
 _GONE: dict[int | str, dict[str, Any]] = {
+    **_SESSION,
     404: {"description": "Unknown session or environment"},
     409: {"description": "The session belongs to another environment"},
     410: {"description": "The session has ended"},
     503: {"description": "Still starting; retry"},
 }
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {
-    400: {"description": "Invalid split, index or index range"},
+    400: {"description": "Invalid split, index, task, header or session id"},
     404: {"description": "Unknown environment"},
 }
 
@@ -281,9 +283,9 @@ def _documented_router(routes: Mapping[str, Route]) -> APIRouter:
 
     add("create_session", create_session, None, "sessions")
     add("create", create, dict[str, str], "sessions", {**_NOT_FOUND, 503: _GONE[503]})
-    add("delete", delete, dict[str, str], "sessions")
-    add("delete_session", delete_session, dict[str, str], "sessions")
-    add("ping", ping, dict[str, str], "sessions", {404: _GONE[404], 410: _GONE[410]})
+    add("delete", delete, dict[str, str], "sessions", _SESSION)
+    add("delete_session", delete_session, dict[str, str], "sessions", _SESSION)
+    add("ping", ping, dict[str, str], "sessions", {**_SESSION, 404: _GONE[404], 410: _GONE[410]})
 
     async def prompt(session_id: SessionID) -> None:
         """The task as blocks, once the session is set up."""

@@ -6,6 +6,7 @@ have been there (``>&-``); a disk may be full, and a terminal may not know a let
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import queue
@@ -13,7 +14,7 @@ import sys
 import threading
 from typing import Any, TextIO, cast
 
-__all__ = ["StandardOutput", "forgive_output", "note"]
+__all__ = ["StandardOutput", "flush_output", "forgive_output", "note"]
 
 
 class StandardOutput:
@@ -21,10 +22,6 @@ class StandardOutput:
 
     def __init__(self) -> None:
         self._texts: queue.SimpleQueue[str] = queue.SimpleQueue()
-        # What was printed so far comes first: our words do not go through the same buffer.
-        stream: TextIO | None = sys.stdout
-        if stream is not None:
-            stream.flush()
         # A daemon: one that is stuck in a pipe that nobody reads must not keep the process from ending.
         threading.Thread(target=self._work, name="ors-output", daemon=True).start()
 
@@ -49,10 +46,11 @@ class _NeverFailingFile(io.FileIO):
     """A file to write to that takes everything, also what the system does not take."""
 
     def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data)
-        except OSError:
-            return memoryview(data).nbytes
+        written: int | None = None
+        with contextlib.suppress(OSError):
+            written = super().write(data)
+        # None also where a file that does not wait is not ready: its buffer would raise BlockingIOError.
+        return memoryview(data).nbytes if written is None else written
 
 
 def forgive_output() -> None:
@@ -76,9 +74,16 @@ def forgive_output() -> None:
             setattr(sys, name, forgiving)
 
 
+def flush_output() -> None:
+    """Write what ``print`` left in the buffer of standard output, for ``StandardOutput`` does not go through it."""
+    # A process may be started without standard output.
+    stream: TextIO | None = sys.stdout
+    if stream is not None:
+        stream.flush()
+
+
 def note(text: str) -> None:
     """Write a line to standard error, where there is one."""
-    # A process may be started without it.
     stream: TextIO | None = sys.stderr
     if stream is not None:
         stream.write(f"{text}\n")

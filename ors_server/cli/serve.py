@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ors_server.cli.flags import unknown_variables, with_settings
-from ors_server.cli.output import forgive_output, note
+from ors_server.cli.output import flush_output, forgive_output, note
 from ors_server.errors import OrsError, TargetError
 from ors_server.settings import Settings
 from ors_server.targets import failed_in_authors_code, load_targets
@@ -64,6 +64,7 @@ def serve(
         if explained is None:
             raise
         raise explained from error
+    flush_output()
     server.serve(on_ready=partial(print_banner, server))
 
 

@@ -17,14 +17,14 @@ def platform_router(catalogue: Catalogue) -> APIRouter:
     router = APIRouter(prefix="/v1/environments", tags=["platform"])
 
     def hosted(owner: str, name: str) -> HostedEnvironment:
-        for candidate in (f"{owner}/{name}", name):
-            try:
-                return catalogue.by_path(candidate)
-            except UnknownEnvironment:
-                continue
-        raise UnknownEnvironment(f"{owner}/{name}", catalogue.names)
+        try:
+            return catalogue.by_path(f"{owner}/{name}")
+        except UnknownEnvironment:
+            return catalogue.by_path(name)
 
-    @router.get("/{owner}/{name}")
+    unknown: dict[int | str, dict[str, Any]] = {404: {"description": "Unknown environment"}}
+
+    @router.get("/{owner}/{name}", responses=unknown)
     async def environment(owner: str, name: str) -> dict[str, Any]:
         """An environment by the name a catalogue would have it under; its id is the name it is hosted under."""
         found = hosted(owner, name)
@@ -35,7 +35,7 @@ def platform_router(catalogue: Catalogue) -> APIRouter:
             "splits": [split.model_dump() for split in found.splits],
         }
 
-    @router.get("/{owner}/{name}/variants")
+    @router.get("/{owner}/{name}/variants", responses=unknown)
     async def variants(owner: str, name: str) -> list[dict[str, str]]:
         """What a client may ask for as ``variant``: each hosted environment, the named one first."""
         found = hosted(owner, name)
