@@ -153,9 +153,13 @@ class Catalogue:
         """The environments' names, the default first."""
         return [hosted.name for hosted in self.environments]
 
+    def find(self, name: str) -> HostedEnvironment | None:
+        """The environment of this name or alias."""
+        return self._by_name.get(name) or self._by_name.get(name.lower())
+
     def by_path(self, segment: str) -> HostedEnvironment:
         """The environment a path segment or a body's ``env_name`` names. Raises ``UnknownEnvironment``."""
-        hosted = self._by_name.get(segment) or self._by_name.get(segment.lower())
+        hosted = self.find(segment)
         if hosted is None:
             raise UnknownEnvironment(segment, self.names, self.unavailable.get(segment.lower(), ""))
         return hosted

@@ -6,7 +6,6 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from ors_server.errors import UnknownEnvironment
 from ors_server.hosting import Catalogue, HostedEnvironment
 
 __all__ = ["platform_router"]
@@ -17,10 +16,9 @@ def platform_router(catalogue: Catalogue) -> APIRouter:
     router = APIRouter(prefix="/v1/environments", tags=["platform"])
 
     def hosted(owner: str, name: str) -> HostedEnvironment:
-        try:
-            return catalogue.by_path(f"{owner}/{name}")
-        except UnknownEnvironment:
-            return catalogue.by_path(name)
+        # As an alias first; the error, if neither is hosted, names it as the client did.
+        whole = f"{owner}/{name}"
+        return catalogue.find(whole) or catalogue.find(name) or catalogue.by_path(whole)
 
     unknown: dict[int | str, dict[str, Any]] = {404: {"description": "Unknown environment"}}
 
