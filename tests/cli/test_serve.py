@@ -84,6 +84,23 @@ def test_a_flag_wins_over_its_variable(servers: Any, monkeypatch: pytest.MonkeyP
     assert '"event": "serving"' in served.errors.read_text()
 
 
+def test_a_second_interrupt_does_not_wait_for_a_slow_end(servers: Any, write_environment: WriteEnvironment) -> None:
+    folder = write_environment("talk", head="import time")
+    with (folder / "environment.py").open("a") as file:
+        file.write("\n    def teardown(self):\n        time.sleep(60)\n")
+    served = servers.start(folder)
+    with httpx.Client(base_url=served.url) as client:
+        headers = {"X-Session-ID": client.post("/create_session").json()["sid"]}
+        client.post("/create", json={"env_name": "talk", "task_spec": {"id": "one"}}, headers=headers)
+        assert client.get("/talk/prompt", headers=headers).status_code == 200
+    served.process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        served.process.wait(1)
+    interrupted = time.monotonic()
+    assert served.stop() == 0
+    assert time.monotonic() - interrupted < 5
+
+
 # --- nobody has to read what it says -------------------------------------------------------------
 
 
