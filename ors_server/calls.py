@@ -239,7 +239,7 @@ class CallLedger:
         if self._running is not None:
             self._running.discard(call)
             self._running = self._running or None
-        if not watched and not self._closed:
+        if not watched and not self._closed and call.task_id in self._calls:
             self._results.keep_undelivered(self, call)
 
     def _delivered(self, call: Call) -> None:

@@ -81,12 +81,17 @@ class OrsError(Exception):
     def __init__(self, cause: str, remedy: str = "") -> None:
         self.cause = cause
         self.remedy = remedy
-        super().__init__(cause if not remedy else f"{cause.rstrip('.')}. {remedy}")
+        super().__init__(self.text)
+
+    @property
+    def text(self) -> str:
+        """Cause and remedy in one line; unlike ``str()``, never an author's own code."""
+        return self.cause if not self.remedy else f"{self.cause.rstrip('.')}. {self.remedy}"
 
     @property
     def detail(self) -> Any:
         """The ``detail`` of the JSON error body."""
-        return str(self)
+        return self.text
 
     @property
     def headers(self) -> Sequence[tuple[str, str]]:
@@ -302,4 +307,4 @@ class InfrastructureError(OrsError):
 
     @property
     def detail(self) -> Any:
-        return f"InfrastructureError: {self}"
+        return f"InfrastructureError: {self.text}"

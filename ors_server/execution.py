@@ -111,7 +111,11 @@ def contained(raised: BaseException) -> BaseException:
     if isinstance(raised, asyncio.CancelledError):
         escaped = Escaped("the environment's code was cancelled from within (asyncio.CancelledError)")
     else:
-        escaped = Escaped(f"the environment's code raised {type(raised).__name__}({raised})")
+        try:
+            text = str(raised)
+        except Exception:  # noqa: BLE001 - an author's __str__ may raise anything
+            text = "…"
+        escaped = Escaped(f"the environment's code raised {type(raised).__name__}({text})")
     escaped.__cause__ = raised
     return escaped
 

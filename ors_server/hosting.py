@@ -213,7 +213,9 @@ def _check_name(name: str, alias_of: str | None = None) -> None:
     forbidden = "?#%" if alias_of is not None else "?#%/"
     if not name.strip() or not name.isprintable() or any(character in forbidden for character in name):
         raise DefinitionError(
-            f"{what} {name!r}: it could not be written in a path", f"Leave out {' '.join(forbidden)} and line ends."
+            f"{what} {name!r}: it could not be written in a path",
+            f"Leave out {' '.join(forbidden)} and control characters"
+            + (": override the classmethod name()." if alias_of is None else "."),
         )
 
 

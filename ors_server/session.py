@@ -433,7 +433,10 @@ class Session:
                     enforce_finished=owner.settings.enforce_finished,
                 )
             outcome = await self._runner.run(call.name, call.input)
-            if isinstance(outcome, RefusedCall):
+            if self.state is State.ENDING:
+                # A tool that would not be cancelled: a session that is lost or deleted gives no reward any more.
+                frames = error_frame(self._cancelled(call))
+            elif isinstance(outcome, RefusedCall):
                 frames = result_frames(encode_tool_error(outcome.error, outcome.reason))
             else:
                 frames = self._encoded(call.name, outcome)

@@ -193,7 +193,7 @@ class Sessions:
 
     def lose(self, session: Session, error: InfrastructureError) -> None:
         """The machine failed under a session: end it, and tell later requests."""
-        logger.error("session lost", extra={"sid": session.sid, "reason": str(error)})
+        logger.error("session lost", extra={"sid": session.sid, "reason": error.text})
         self._end(session, f"Session lost: {error.detail}", current=asyncio.current_task())
 
     def discard(self, session: Session) -> None:

@@ -17,7 +17,7 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from ors_server.classes import overrides
@@ -172,7 +172,11 @@ class TaskSource:
     async def _list_now(self, split: str) -> Sequence[Any]:
         try:
             tasks = await self._run(self._cls.list_tasks, split)
-            self._lists[split] = [self._checked(task, "list_tasks") for task in tasks]
+            if isinstance(tasks, (str, Mapping)) or not isinstance(tasks, Iterable):
+                raise TypeError(
+                    f"{self._cls.__name__}.list_tasks returned {tasks!r:.100}; it must return a list of tasks"
+                )
+            self._lists[split] = [self._checked(task, "list_tasks") for task in cast("Iterable[Any]", tasks)]
             return self._lists[split]
         except NotImplementedError as error:
             raise TasksNotListable() from error
@@ -244,22 +248,25 @@ def _digest(task: Any) -> str:
 def names_in(cls: type, attribute: str) -> list[str]:
     """A class attribute that lists names. Raises ``DefinitionError``, above all for a lone string."""
     value: Any = getattr(cls, attribute, None) or ()
-    if isinstance(value, str) or not all(isinstance(name, str) and name for name in value):
+    is_list = isinstance(value, (list, tuple, set, frozenset))
+    if not is_list or not all(isinstance(name, str) and name for name in cast("list[Any]", value)):
+        example = value if isinstance(value, str) else "name"
         raise DefinitionError(
             f"{cls.__name__}.{attribute} is {value!r}, which is no list of names",
-            f'Write {attribute} = ("name",), with the comma.',
+            f'Write {attribute} = ("{example}",), with the comma.',
         )
-    return list(value)
+    return list(cast("list[str]", value))
 
 
 def normalise_splits(cls: type, splits: Any) -> list[Split]:
     """Splits as an author may write them: names or ``Split`` objects of any SDK. Raises ``DefinitionError``."""
     normalised: list[Split] = []
-    if isinstance(splits, str):
+    if splits is not None and (isinstance(splits, str) or not isinstance(splits, Iterable)):
+        example = splits if isinstance(splits, str) else "train"
         raise DefinitionError(
-            f"{cls.__name__}.list_splits returned the string {splits!r}", f"Return a list: [{splits!r}]."
+            f"{cls.__name__}.list_splits returned {splits!r}, which is no list", f'Return a list: ["{example}"].'
         )
-    for split in splits or ():
+    for split in cast("Iterable[Any]", splits or ()):
         if isinstance(split, str):
             kind: SplitType = "validation"
             if split in ("train", "validation", "test"):
@@ -272,10 +279,11 @@ def normalise_splits(cls: type, splits: Any) -> list[Split]:
                 f"{cls.__name__}.list_splits returned {split!r}, which is no split",
                 'Return names, for example ["train", "test"], or Split objects.',
             )
-    if len({split.name for split in normalised}) < len(normalised):
+    names = [split.name for split in normalised]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
         raise DefinitionError(
-            f"{cls.__name__}.list_splits returned a split twice: {', '.join(split.name for split in normalised)}",
-            "Name each split once.",
+            f"{cls.__name__}.list_splits returned a split twice: {', '.join(map(repr, twice))}", "Name each split once."
         )
     if not normalised:
         raise DefinitionError(
