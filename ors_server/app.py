@@ -99,13 +99,14 @@ class OrsApp(FastAPI):
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
+        path: str = scope["path"]
+        root_path: str = scope.get("root_path", "")
+        if root_path and path.startswith(root_path):
+            path = path[len(root_path) :]
+        if path[-1:] == "/" or path[:2] == "//":  # a base URL that ends in a slash, as clients join it
+            path = "/" + path.strip("/")
+            scope = {**scope, "path": root_path + path, "raw_path": (root_path + path).encode()}
         if not self.user_middleware:
-            path: str = scope["path"]
-            root_path: str = scope.get("root_path", "")
-            if root_path and path.startswith(root_path):
-                path = path[len(root_path) :]
-            if path[-1:] == "/" or path[:2] == "//":  # a base URL that ends in a slash, as clients join it
-                path = "/" + path.strip("/")
             last = path.rfind("/")
             route = self.routes_by_name.get(path[last + 1 :])
             if route is not None and route.method == scope["method"]:

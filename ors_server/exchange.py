@@ -7,7 +7,6 @@ goes through FastAPI.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
@@ -62,7 +61,7 @@ class ClientDisconnected(Exception):
 class Exchange:
     """A request to read and a response to write."""
 
-    __slots__ = ("_headers", "environment", "receive", "scope", "send")
+    __slots__ = ("_gone", "_headers", "environment", "receive", "scope", "send")
 
     def __init__(self, scope: Any, receive: Any, send: Any, environment: str | None) -> None:
         self.scope = scope
@@ -70,6 +69,7 @@ class Exchange:
         self.send = send
         #: The path's environment segment; None for a bare path.
         self.environment = environment
+        self._gone = False
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
 
     # --- the request -------------------------------------------------------------------------
@@ -135,21 +135,15 @@ class Exchange:
     def disconnected(self) -> bool:
         """Whether the connection is known to be lost, so that nothing written reaches the client."""
         connection: Connection | None = self.scope.get(CONNECTION)
-        return connection is not None and connection.disconnected
+        return self._gone if connection is None else connection.disconnected
 
-    async def lost(self) -> bool:
-        """Whether the connection is lost, asked of the server where it does not say so by itself.
+    async def watch(self) -> None:
+        """Learn of the disconnect where the server does not tell by itself; for the time nothing else receives.
 
-        Only after the body was read. What arrives now can only be the news of the disconnect.
+        Only after the body was read: what arrives then can only be the news of the disconnect.
         """
-        if CONNECTION in self.scope:
-            return self.disconnected
-        news = asyncio.ensure_future(self.receive())
-        await asyncio.sleep(0)
-        if not news.done():
-            news.cancel()
-            return False
-        return news.exception() is None and news.result()["type"] == "http.disconnect"
+        message = await self.receive()
+        self._gone = message["type"] == "http.disconnect"
 
     async def json(self, data: bytes, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> None:
         """Answer with JSON bytes."""

@@ -6,13 +6,14 @@ was written before the connection was lost decides what a repeated request means
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import anyio
 from sse_starlette import EventSourceResponse
 
 from ors_server.calls import Call, CallLedger, ResultStore
-from ors_server.exchange import Exchange
+from ors_server.exchange import CONNECTION, Exchange
 from ors_server.sse import task_frame
 
 __all__ = ["deliver"]
@@ -32,16 +33,20 @@ async def deliver(
 ) -> None:
     """Answer ``exchange`` with a call's events, whenever they come. Times in seconds."""
     written = False
+    watcher = None if CONNECTION in exchange.scope else asyncio.create_task(exchange.watch())
     ledger.attend(call, exchange)
     try:
         if not call.done:
             await call.wait(stream_after)
+        if watcher is not None:
+            await asyncio.sleep(0)  # so that it has looked at least once
+            watcher.cancel()
         if call.done:
             frames = call.frames if call.frames is not None else await results.frames(call)
-            if not await exchange.lost():
+            if not exchange.disconnected:
                 await exchange.events(task_frame(call.task_id) + frames)
                 written = not exchange.disconnected
-        else:
+        elif not exchange.disconnected:
             written = await _stream(exchange, results, call, heartbeat)
     finally:
         ledger.leave(call, exchange, delivered=written)
