@@ -7,6 +7,7 @@ goes through FastAPI.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -165,6 +166,12 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         if large:
             await self.send({"type": "http.response.body", "body": body, "more_body": True})
+            # Waits until the socket has taken nearly all of it; then the news of its loss, if any, is there.
+            await self.send({"type": "http.response.body", "body": b"", "more_body": True})
+            if connection is None:
+                watcher = asyncio.ensure_future(self.watch())
+                await asyncio.sleep(0)
+                watcher.cancel()
             body = b""
         await self.send({"type": "http.response.body", "body": body})
 

@@ -92,7 +92,7 @@ class Server:
 
     def run(self, host: str = "0.0.0.0", port: int = 8080) -> None:  # noqa: S104 - the default of both SDKs
         """Serve until interrupted. Raises ``PortInUse``."""
-        self.settings = self.settings.model_copy(update={"host": host, "port": port})
+        self.settings = Settings.model_validate({**self.settings.model_dump(), "host": host, "port": port})
         self.serve()
 
     def serve(self, *, on_ready: Callable[[str], None] | None = None) -> None:

@@ -224,7 +224,7 @@ class TaskSource:
                 raise ValueError("signature")
             split, index, digest = json.loads(payload)
             return str(split), int(index), str(digest)
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise InvalidTask(
                 f"The task's {TASK_TOKEN} is damaged or from another environment", "Fetch the tasks again."
             ) from error

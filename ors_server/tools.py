@@ -113,7 +113,8 @@ def compile_tools(cls: type) -> ToolTable:
     tools: dict[str, Tool] = {}
     collisions: dict[str, str] = {}
     dropped: list[str] = []
-    toolsets: list[Any] = list(getattr(cls, "toolsets", None) or ())
+    declared: Any = getattr(cls, "toolsets", None) or ()
+    toolsets: list[Any] = list(cast("list[Any]", declared)) if isinstance(declared, (list, tuple)) else [declared]
     for toolset in toolsets:
         if not inspect.isclass(toolset):
             raise DefinitionError(f"{cls.__name__}.toolsets holds {toolset!r}, which is no class", "List the classes.")

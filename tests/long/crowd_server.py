@@ -1,0 +1,122 @@
+"""Environments for thousands of sessions; prints the server's address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from ors_server import Blocks, Environment, JSONObject, Server, Split, TextBlock, ToolOutput, tool
+
+#: What happened to all instances together; and the subjects that were torn down, where a task names one.
+TOTALS: Counter[str] = Counter()
+TORN_DOWN: list[str] = []
+#: How often each call ran whose text names it.
+RUNS: Counter[str] = Counter()
+
+
+class Work(BaseModel):
+    """A call: what to say, how long to take for it, and how much more to say."""
+
+    text: str
+    seconds: float = 0.0
+    size: int = 0
+
+
+def said(text: str) -> ToolOutput:
+    return ToolOutput(blocks=[TextBlock(text=text)], reward=0.25)
+
+
+class Crowd(Environment):
+    """One of thousands."""
+
+    def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
+        super().__init__(task_spec, secrets)
+        self.was_set_up = False
+        self.calls = 0
+        TOTALS["constructed"] += 1
+
+    @classmethod
+    def list_splits(cls) -> Sequence[Split | str]:
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
+        return [{"subject": ""}]
+
+    async def setup(self) -> None:
+        await asyncio.sleep(float(str(self.task_spec.get("set up", 0))))
+        self.was_set_up = True
+        TOTALS["set up"] += 1
+
+    async def teardown(self) -> None:
+        await asyncio.sleep(0)
+        TOTALS["torn down"] += 1
+        if subject := str(self.task_spec.get("subject", "")):
+            TORN_DOWN.append(subject)
+
+    def get_prompt(self) -> Blocks:
+        return [TextBlock(text=f"set up: {self.was_set_up}")]
+
+    @tool(concurrent=True)
+    async def work(self, params: Work) -> ToolOutput:
+        """Say a text, after a while."""
+        RUNS[params.text] += 1
+        if params.seconds:
+            await asyncio.sleep(params.seconds)
+        return said(params.text + " \t\n" * (params.size // 3))
+
+    @tool(concurrent=True)
+    def block(self, params: Work) -> ToolOutput:
+        """The same on a thread."""
+        RUNS[params.text] += 1
+        time.sleep(params.seconds)
+        return said(params.text)
+
+    @tool(concurrent=True)
+    async def fail(self, params: Work) -> ToolOutput:
+        """Raise, after a while."""
+        RUNS[params.text] += 1
+        await asyncio.sleep(params.seconds)
+        raise ValueError(params.text)
+
+    @tool
+    async def count(self) -> ToolOutput:
+        """The calls so far of one tool that runs in order."""
+        self.calls += 1
+        return said(str(self.calls))
+
+
+class ManyTasks(Crowd):
+    """A hundred thousand tasks."""
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
+        return [{"id": number, "question": f"What is {number} + {number}?"} for number in range(100_000)]
+
+
+class Totals(Crowd):
+    """Tells what happened to all of them."""
+
+    @tool
+    async def totals(self) -> ToolOutput:
+        """All counts, and who was torn down since the last time."""
+        told = json.dumps({"totals": TOTALS, "torn down": TORN_DOWN})
+        TORN_DOWN.clear()
+        return said(told)
+
+    @tool
+    async def runs(self) -> ToolOutput:
+        """How many texts ran, and those that ran more than once; forgets them."""
+        twice = {text: count for text, count in RUNS.items() if count > 1}
+        texts = len(RUNS)
+        RUNS.clear()
+        return said(json.dumps({"texts": texts, "twice": twice}))
+
+
+if __name__ == "__main__":
+    Server([Crowd, ManyTasks, Totals]).serve(on_ready=lambda url: print(url, flush=True))

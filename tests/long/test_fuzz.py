@@ -1,0 +1,137 @@
+"""Generated requests by the hundred for every operation of the OpenAPI document, and the model of sessions for longer.
+
+`ORS_FUZZ_EXAMPLES` says how many requests an operation gets; the model gets as many runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Generator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis.stateful import run_state_machine_as_test  # pyright: ignore[reportUnknownVariableType]
+
+from tests.robustness.machine import SessionMachine
+from tests.robustness.processes import Running, launched
+
+schemathesis: Any = pytest.importorskip("schemathesis")
+pytestmark = pytest.mark.long
+
+EXAMPLES = int(os.environ.get("ORS_FUZZ_EXAMPLES", "30"))
+#: Seconds after which a request counts as hung.
+PATIENCE = 10.0
+
+#: What the server logs of a fault of its own.
+FAULTS = re.compile(r".*(?:request failed|housekeeping failed|Exception in|never retrieved|ending a session failed).*")
+
+#: Every path of the document; a test below sees that none is missing.
+OPERATIONS = [
+    "GET /v1/environments/{owner}/{name}",
+    "GET /v1/environments/{owner}/{name}/variants",
+    *(f"GET /{name}" for name in ("health", "version", "list_environments")),
+    *(f"POST /{name}" for name in ("create_session", "create", "delete", "delete_session", "ping")),
+    *(
+        f"{method} {prefix}/{name}"
+        for prefix in ("", "/{env_name}")
+        for method, names in {
+            "GET": ("tools", "splits", "prompt", "messages", "task_tools"),
+            "POST": ("tasks", "num_tasks", "task", "get_task", "task_range", "get_task_range", "call", "score_group"),
+        }.items()
+        for name in names
+    ),
+]
+
+
+#: Nothing can be wrong with a request for these.
+ALWAYS_RIGHT = [
+    *(f"GET /{name}" for name in ("health", "version", "list_environments", "tools", "splits")),
+    *("GET /v1/environments/{owner}/{name}", "GET /v1/environments/{owner}/{name}/variants"),
+    *("GET /{env_name}/tools", "GET /{env_name}/splits", "POST /create_session"),
+]
+PLAYS = [
+    (operation, mode)
+    for operation in OPERATIONS
+    for mode in ("positive", "negative")
+    if mode == "positive" or operation not in ALWAYS_RIGHT
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
+    with launched("robustness.counting_server", tmp_path_factory.mktemp("fuzz")) as running:
+        yield running
+        assert not FAULTS.findall(running.log.read_text())
+
+
+@pytest.fixture(scope="module")
+def document(server: Running) -> Any:
+    return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+
+
+@pytest.fixture(scope="module")
+def operations(document: Any) -> dict[str, Any]:
+    found = [result.ok() for result in document.get_all_operations()]
+    return {f"{operation.method.upper()} {operation.path}": operation for operation in found}
+
+
+def test_every_operation_is_played(operations: dict[str, Any]) -> None:
+    assert sorted(operations) == sorted(OPERATIONS)
+
+
+@pytest.mark.parametrize(("operation", "mode"), PLAYS)
+def test_whatever_is_sent_is_answered_as_documented(
+    server: Running, operations: dict[str, Any], operation: str, mode: str
+) -> None:
+    """By requests that fit the document, and by such that do not: no 500, no hang, no undocumented answer."""
+    checks: Any = __import__("schemathesis.checks", fromlist=["checks"])
+    specific: Any = __import__("schemathesis.specs.openapi.checks", fromlist=["checks"])
+    wanted = [
+        checks.not_a_server_error,
+        specific.status_code_conformance,
+        specific.content_type_conformance,
+        specific.response_schema_conformance,
+        specific.response_headers_conformance,
+    ]
+    sids = [str(uuid.uuid4()), str(uuid.uuid4())]
+    _create(server, sids[0])
+    played = operations[operation]
+    strategy = played.as_strategy(schemathesis.GenerationMode(mode))
+    number = 0
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HEALTH))
+    @given(case=strategy)
+    def play(case: Any) -> None:
+        nonlocal number
+        number += 1
+        if case.headers is not None and number % 4:  # a live session, one that never was, and what is generated
+            case.headers["X-Session-ID"] = sids[number % 2]
+        response = case.call(timeout=PATIENCE)
+        case.validate_response(response, checks=wanted)
+        if operation.endswith("/delete"):
+            _create(server, sids[0])
+
+    play()
+    assert httpx.get(f"{server.url}/health", trust_env=False).json() == {"status": "ok"}
+
+
+HEALTH = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example)
+
+
+def _create(server: Running, sid: str) -> None:
+    headers = {"X-Session-ID": sid}
+    created = httpx.post(f"{server.url}/create", json={"split": "train", "index": 0}, headers=headers, trust_env=False)
+    assert created.status_code == 200, created.text
+
+
+def test_sessions_and_calls_do_what_the_model_says_for_long() -> None:
+    run_state_machine_as_test(
+        SessionMachine,
+        settings=settings(
+            max_examples=EXAMPLES, stateful_step_count=80, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        ),
+    )

@@ -1,0 +1,56 @@
+"""A server in a process of its own whose tool counts how often it ran for each text; prints its address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from ors_server import Blocks, Environment, JSONObject, Server, Split, TextBlock, ToolOutput, tool
+
+
+class Count(BaseModel):
+    """What to count, how long to take for it, and how much to say."""
+
+    text: str
+    milliseconds: int = 0
+    size: int = 1
+
+
+class Counting(Environment):
+    """Counts the runs of its tool in the session, by text."""
+
+    def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
+        super().__init__(task_spec, secrets)
+        self.runs: Counter[str] = Counter()
+
+    @classmethod
+    def list_splits(cls) -> Sequence[Split | str]:
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
+        return [{}]
+
+    def get_prompt(self) -> Blocks:
+        return [TextBlock(text="count")]
+
+    @tool(concurrent=True)
+    async def count(self, params: Count) -> ToolOutput:
+        self.runs[params.text] += 1
+        run = self.runs[params.text]
+        if params.milliseconds:
+            await asyncio.sleep(params.milliseconds / 1000)
+        text = f"{params.text} \N{IDEOGRAPHIC SPACE}\n" * params.size
+        return ToolOutput(blocks=[TextBlock(text=text)], metadata={"run": run}, reward=0.1 * run)
+
+    @tool(concurrent=True)
+    async def runs_so_far(self) -> ToolOutput:
+        return ToolOutput(blocks=[TextBlock(text=json.dumps(self.runs))])
+
+
+if __name__ == "__main__":
+    Server([Counting]).serve(on_ready=lambda url: print(url, flush=True))

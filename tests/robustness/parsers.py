@@ -1,0 +1,41 @@
+"""Both SDKs' own parsers of event streams, behind types."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+__all__ = ["PARSERS", "read_by"]
+
+#: The longest line that the releases of aiohttp read that clients may have, in bytes.
+_LIMIT = 2**16
+
+#: The modules whose `_parse_sse_events` the clients use.
+PARSERS = {"openreward": "openreward.api._session.http", "ors-sdk": "ors.client._http"}
+
+
+async def _lines(pieces: Sequence[bytes]) -> AsyncGenerator[bytes]:
+    """What aiohttp hands the parsers: line by line, each up to its newline and no longer than it reads."""
+    pending = b""
+    for piece in pieces:
+        *lines, pending = (pending + piece).split(b"\n")
+        for line in lines:
+            if len(line) >= _LIMIT:
+                raise ValueError("line too long")
+            yield line + b"\n"
+    if pending:
+        yield pending
+
+
+async def _events(sdk: str, pieces: Sequence[bytes]) -> list[tuple[str, str]]:
+    parse: Any = getattr(importlib.import_module(PARSERS[sdk]), "_parse_sse_events")  # noqa: B009 - a private name
+    events: AsyncIterator[tuple[str, str]] = parse(SimpleNamespace(content=_lines(pieces)))
+    return [event async for event in events]
+
+
+def read_by(sdk: str, *pieces: bytes) -> list[tuple[str, str]]:
+    """The events a client of this SDK gets from the pieces of a response's body. Raises what the client would."""
+    return asyncio.run(_events(sdk, pieces))
