@@ -96,20 +96,6 @@ async def test_results_within_the_bound_stay_in_memory(serve: Serve, disk: Path)
     assert await fetched(client, sid, task_ids[0]) == "1 " * 10_000
 
 
-async def test_a_result_that_is_lost_after_it_came_counts_too(serve: Serve, disk: Path) -> None:
-    """Its client took the head of the stream and nothing more."""
-    environment, proceed = verbose()
-    proceed.set()
-    client = serve(environment, result_memory=1000)
-    sid = await client.open()
-    async with client.stream("/call", {"name": "talk", "input": {"number": 1}}, sid, stuck=True):
-        await asyncio.sleep(0.2)
-        # Hanging up here, the client has read nothing of a result that is done.
-    await asyncio.sleep(AT_ONCE / 3)
-    assert len(files(disk)) + (in_memory(client) > 0) >= 1
-    assert in_memory(client) <= 30_000
-
-
 async def test_the_session_may_end_while_its_results_are_written(serve: Serve, disk: Path) -> None:
     environment, proceed = verbose()
     client = serve(environment, result_memory=1)
