@@ -37,6 +37,8 @@ __all__ = ["Call", "CallLedger", "ResultExpired", "ResultStore"]
 
 #: What a finished call costs beside its result, in bytes, for the memory bounds.
 _OVERHEAD = 512
+#: Results that go to disk at one go.
+_BATCH = 256
 
 
 class ResultExpired(Exception):
@@ -436,20 +438,29 @@ class ResultStore:
 
     async def _spill(self) -> None:
         try:
-            while self._undelivered:
-                ledger, task_id = self._undelivered[0]
-                call = ledger.known(task_id)
-                if call is not None and call.kept is Kept.UNDELIVERED:
-                    full = self._undelivered_bytes > self._settings.result_memory
-                    if not full and call.expires > time.monotonic():
-                        return
-                    await self._to_disk(call)
-                self._undelivered.popleft()
+            while batch := self._next_batch():
+                await self._to_disk(batch)
         except OSError as error:
             # Better too much memory than a lost result; the next sweep tries again.
             logger.warning("undelivered results cannot go to disk", extra={"reason": str(error)})
         finally:
             self._spilling = None
+
+    def _next_batch(self) -> dict[Call, CallLedger]:
+        """Undelivered results to write at one go: the oldest, while they are too old or too many."""
+        batch: dict[Call, CallLedger] = {}
+        now = time.monotonic()
+        excess = self._undelivered_bytes - self._settings.result_memory
+        while self._undelivered and len(batch) < _BATCH:
+            ledger, task_id = self._undelivered[0]
+            call = ledger.known(task_id)
+            if call is not None and call.kept is Kept.UNDELIVERED and call not in batch:
+                if excess <= 0 and call.expires > now:
+                    break
+                batch[call] = ledger
+                excess -= call.size
+            self._undelivered.popleft()
+        return batch
 
     def close(self) -> None:
         """Remove what is on disk."""
@@ -457,19 +468,30 @@ class ResultStore:
             self._remove()
             self._folder = None
 
-    async def _to_disk(self, call: Call) -> None:
-        if self._folder is None:
-            self._folder = _make_folder()
-            # Also where nobody closes: a server without a lifespan, or one that ends by an exception.
-            self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        path = self._folder / call.task_id
-        frames = call.frames
-        assert frames is not None
-        await self._pool.submit(lambda: path.write_bytes(frames))
-        if call.kept is not Kept.UNDELIVERED:  # delivered or dropped while it was written
-            path.unlink(missing_ok=True)
-            return
-        self._undelivered_bytes -= call.size
-        call.kept = Kept.ON_DISK
-        call.path = path
-        call.frames = None
+    async def _to_disk(self, batch: dict[Call, CallLedger]) -> None:
+        try:
+            if self._folder is None:
+                self._folder = _make_folder()
+                # Also where nobody closes: a server without a lifespan, or one that ends by an exception.
+                self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            folder = self._folder
+            contents = {call: (folder / call.task_id, call.frames or b"") for call in batch}
+
+            def write() -> None:
+                for path, frames in contents.values():
+                    path.write_bytes(frames)
+
+            await self._pool.submit(write)
+        except OSError:
+            if self._folder is not None and not self._folder.exists():
+                self._folder = None  # somebody has tidied up; the next try makes another
+            self._undelivered.extendleft((ledger, call.task_id) for call, ledger in reversed(batch.items()))
+            raise
+        for call, (path, _) in contents.items():
+            if call.kept is not Kept.UNDELIVERED:  # delivered or dropped while it was written
+                path.unlink(missing_ok=True)
+                continue
+            self._undelivered_bytes -= call.size
+            call.kept = Kept.ON_DISK
+            call.path = path
+            call.frames = None

@@ -70,7 +70,7 @@ def in_memory(client: Client) -> int:
 
 async def test_results_over_the_bound_are_on_disk_at_once(serve: Serve, disk: Path) -> None:
     environment, proceed = verbose()
-    client = serve(environment, result_memory=50_000)
+    client = serve(environment, stream_after=0.001, result_memory=50_000)
     sid = await client.open()
     task_ids = await lose(client, sid, *range(1, 9))
     proceed.set()
@@ -86,7 +86,7 @@ async def test_results_over_the_bound_are_on_disk_at_once(serve: Serve, disk: Pa
 
 async def test_results_within_the_bound_stay_in_memory(serve: Serve, disk: Path) -> None:
     environment, proceed = verbose()
-    client = serve(environment, result_memory=200_000)
+    client = serve(environment, stream_after=0.001, result_memory=200_000)
     sid = await client.open()
     task_ids = await lose(client, sid, 1, 2, 3)
     proceed.set()
@@ -98,7 +98,7 @@ async def test_results_within_the_bound_stay_in_memory(serve: Serve, disk: Path)
 
 async def test_the_session_may_end_while_its_results_are_written(serve: Serve, disk: Path) -> None:
     environment, proceed = verbose()
-    client = serve(environment, result_memory=1)
+    client = serve(environment, stream_after=0.001, result_memory=1)
     sid = await client.open()
     await lose(client, sid, *range(20))
     proceed.set()
@@ -118,13 +118,13 @@ async def test_without_a_disk_results_stay_in_memory_and_the_log_says_so(
         unusable.write_text("in the way")
     monkeypatch.setattr(tempfile, "tempdir", str(unusable))
     environment, proceed = verbose()
-    client = serve(environment, result_memory=1000, result_ttl=0.4)
+    client = serve(environment, stream_after=0.001, result_memory=1000, result_ttl=0.2)
     sid = await client.open()
     with caplog.at_level(logging.WARNING, logger="ors_server"):
         task_ids = await lose(client, sid, 1, 2)
         proceed.set()
         await until(lambda: any(record.levelno >= logging.WARNING for record in caplog.records), "no warning")
-        await asyncio.sleep(0.8)  # housekeeping has come by
+        await asyncio.sleep(0.4)  # housekeeping has come by
     assert len(caplog.records) < 20, "one warning after another"
     for number, task_id in enumerate(task_ids, 1):
         assert await fetched(client, sid, task_id) == f"{number} " * 10_000
@@ -133,7 +133,7 @@ async def test_without_a_disk_results_stay_in_memory_and_the_log_says_so(
 
 async def test_a_disk_that_fails_later_costs_no_new_result(serve: Serve, disk: Path) -> None:
     environment, proceed = verbose()
-    client = serve(environment, result_memory=1000)
+    client = serve(environment, stream_after=0.001, result_memory=1000)
     sid = await client.open()
     await lose(client, sid, 1)
     proceed.set()
