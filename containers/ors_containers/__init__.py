@@ -1,0 +1,127 @@
+"""Isolated places to run untrusted commands in: one interface, several runtimes.
+
+    async with BubblewrapRuntime() as runtime:
+        async with runtime.sandbox(runtime.host_image()) as sandbox:
+            result = await sandbox.run("echo hello", timeout=10)
+
+What a sandbox promises is written at ``Sandbox``, every error at ``errors``. Names are imported when they are used: the
+launcher, which is this package too, starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ors_containers.bubblewrap import BubblewrapRuntime
+    from ors_containers.errors import (
+        CallerError,
+        DiskFull,
+        FileError,
+        FileRefused,
+        FileTooLarge,
+        InfrastructureFailure,
+        InvalidCommand,
+        InvalidImage,
+        InvalidLimits,
+        NoSuchFile,
+        NotAFile,
+        RuntimeUnavailable,
+        SandboxBusy,
+        SandboxDied,
+        SandboxError,
+        SandboxExpired,
+        SandboxStopped,
+        ShellFailed,
+        StartFailed,
+        UnknownRuntime,
+    )
+    from ors_containers.image import Directory, Image, folder_image
+    from ors_containers.limits import LIMIT_NAMES, Enforcement, LimitName, Limits
+    from ors_containers.runtime import Description, Runtime, find_runtime, runtime_names
+    from ors_containers.sandbox import CommandResult, FileKind, FileStatus, Sandbox
+    from ors_containers.self_check import Check, self_check
+
+_MODULES = {
+    "bubblewrap": ("BubblewrapRuntime",),
+    "errors": (
+        "CallerError",
+        "DiskFull",
+        "FileError",
+        "FileRefused",
+        "FileTooLarge",
+        "InfrastructureFailure",
+        "InvalidCommand",
+        "InvalidImage",
+        "InvalidLimits",
+        "NoSuchFile",
+        "NotAFile",
+        "RuntimeUnavailable",
+        "SandboxBusy",
+        "SandboxDied",
+        "SandboxError",
+        "SandboxExpired",
+        "SandboxStopped",
+        "ShellFailed",
+        "StartFailed",
+        "UnknownRuntime",
+    ),
+    "image": ("Directory", "Image", "folder_image"),
+    "limits": ("LIMIT_NAMES", "Enforcement", "LimitName", "Limits"),
+    "runtime": ("Description", "Runtime", "find_runtime", "runtime_names"),
+    "sandbox": ("CommandResult", "FileKind", "FileStatus", "Sandbox"),
+    "self_check": ("Check", "self_check"),
+}
+_HOME_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "LIMIT_NAMES",
+    "BubblewrapRuntime",
+    "CallerError",
+    "Check",
+    "CommandResult",
+    "Description",
+    "Directory",
+    "DiskFull",
+    "Enforcement",
+    "FileError",
+    "FileKind",
+    "FileRefused",
+    "FileStatus",
+    "FileTooLarge",
+    "Image",
+    "InfrastructureFailure",
+    "InvalidCommand",
+    "InvalidImage",
+    "InvalidLimits",
+    "LimitName",
+    "Limits",
+    "NoSuchFile",
+    "NotAFile",
+    "Runtime",
+    "RuntimeUnavailable",
+    "Sandbox",
+    "SandboxBusy",
+    "SandboxDied",
+    "SandboxError",
+    "SandboxExpired",
+    "SandboxStopped",
+    "ShellFailed",
+    "StartFailed",
+    "UnknownRuntime",
+    "find_runtime",
+    "folder_image",
+    "runtime_names",
+    "self_check",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    # `self_check` is a module and a function in it; importing the one must not hide the other.
+    globals()[name] = value
+    return value

@@ -1,0 +1,454 @@
+"""One sandbox of the bubblewrap runtime, from its lease to its end.
+
+Process 1 comes up through the launcher and ``bwrap``; the shell enters it afterwards, as the image's user.
+
+Invariants: a lease names what a sandbox holds before it holds it; ``stop`` returns when the last process of a sandbox
+has ended; nothing of a sandbox is left when it could not be started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import re
+import secrets
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from ors_containers.control_groups import ControlGroups, remove_group
+from ors_containers.errors import (
+    FileTooLarge,
+    InvalidCommand,
+    SandboxDied,
+    SandboxExpired,
+    SandboxStopped,
+    ShellFailed,
+    StartFailed,
+    file_error,
+)
+from ors_containers.image import Image
+from ors_containers.launching import Answer, LauncherClient, LauncherGone, OperationFailed
+from ors_containers.leases import Owner
+from ors_containers.limits import Limits
+from ors_containers.prerequisites import IDS, IdMapping
+from ors_containers.sandbox import CommandResult, FileKind, FileStatus, Sandbox
+from ors_containers.shell import SHELL_ARGUMENTS, Ending, Shell
+
+__all__ = ["BubblewrapSandbox", "Shared"]
+
+#: Host ids given out to sandboxes as root: above those of users, of systemd's dynamic users and of its containers.
+_FIRST_ID, _LAST_ID = 0x8000_0000, 0xFFFE_0000
+_START_PATIENCE = 60.0
+_STOP_PATIENCE = 10.0
+_OPEN_FILES = 4096
+_HOST_NAME = "sandbox"
+
+
+def _any_slot() -> int:
+    return _FIRST_ID + secrets.randbelow((_LAST_ID - _FIRST_ID) // IDS) * IDS
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the sandboxes of one runtime share."""
+
+    program: str
+    state: Path
+    mapping: IdMapping
+    owner: Owner
+    groups: ControlGroups
+    client: LauncherClient
+    #: How many may be starting at a time.
+    starting: asyncio.Semaphore
+    sandboxes: dict[str, BubblewrapSandbox] = field(default_factory=dict[str, "BubblewrapSandbox"])
+    _slot: int = field(default_factory=_any_slot)
+
+    def next_slot(self) -> int:
+        """The first host id of the next sandbox's range. Two servers may meet: that costs nothing but quotas by id."""
+        self._slot = self._slot + IDS if self._slot + IDS < _LAST_ID else _FIRST_ID
+        return self._slot
+
+
+@dataclass(slots=True)
+class _ShellProcess:
+    inner: int
+    exited: asyncio.Future[int]
+
+
+class BubblewrapSandbox(Sandbox):
+    """A sandbox of ``BubblewrapRuntime``."""
+
+    def __init__(self, shared: Shared, image: Image, limits: Limits) -> None:
+        self.id = secrets.token_hex(6)
+        self.image = image
+        self.limits = limits
+        self._shared = shared
+        self._client = shared.client
+        self._mapping = shared.mapping
+        self._shell = Shell(self, image.variables, image.home)
+        self._directories: list[Path] = []
+        self._group_files: list[str] = []
+        self._holder = -1  # a pidfd
+        self._monitor: asyncio.Future[int] | None = None
+        self._monitor_process = 0
+        self._processes = -1  # /proc of the sandbox
+        self._state = "new"  # new → running → stopped, or dead or expired on the way
+        self._stopping: asyncio.Task[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """See ``Sandbox``."""
+        if self._state != "new":
+            raise SandboxStopped(self.id)
+        self._state = "starting"
+        self._shared.sandboxes[self.id] = self
+        starting = asyncio.create_task(self._start())
+        try:
+            await asyncio.shield(starting)
+        except BaseException:
+            # Also when this call was cancelled: first it is known what was started, then it is ended.
+            await asyncio.wait([starting])
+            if not starting.cancelled():
+                starting.exception()
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        shared = self._shared
+        async with shared.starting:
+            self._client = shared.client
+            self._directories = shared.groups.directories(self.id)
+            try:
+                shared.owner.lease(self.id, [], self._directories)
+                self._group_files = shared.groups.create(self.id, self.limits)
+                holder = await self._start_holder()
+                self._holder = os.pidfd_open(holder)
+                # Only its parent reaps it, so as long as it has this parent the number is not another's.
+                if _parent(holder) != self._monitor_process:
+                    raise StartFailed("The sandbox ended as it started")
+                shared.owner.lease(self.id, [self._monitor_process, holder], self._directories)
+                self._processes = os.open(f"/proc/{holder}/root/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                raise StartFailed(f"The sandbox did not come up: {error}") from error
+            except (OperationFailed, LauncherGone) as error:
+                raise StartFailed(f"The sandbox did not come up: {error}") from error
+            self._state = "running"
+            assert self._monitor is not None
+            self._monitor.add_done_callback(self._ended)
+            await self._shell.start()
+            if self.limits.wall is not None:
+                self._expiry = asyncio.get_running_loop().call_later(self.limits.wall, self._expire)
+
+    async def _start_holder(self) -> int:
+        """Start bwrap; the host's process id of process 1, once that runs."""
+        ready, ready_there = os.pipe()
+        errors, errors_there = os.pipe()
+        try:
+            try:
+                answer = await self._client.request(
+                    "start",
+                    (ready_there, errors_there),
+                    groups=self._group_files,
+                    stage=str(self._shared.state / "stage"),
+                    layers=[str(layer) for layer in self.image.layers],
+                    binds=[[str(source), target] for source, target in self.image.binds],
+                    directories=[
+                        [
+                            directory.path,
+                            directory.mode,
+                            *(self._ids() if directory.owned else (0, 0)),
+                        ]
+                        for directory in self.image.directories
+                    ],
+                    mapping=self._mapping.message(self._shared.next_slot()),
+                    disk=self.limits.disk,
+                    inodes=self.limits.inodes,
+                    program=self._shared.program,
+                    arguments=self._arguments(),
+                )
+            finally:
+                os.close(ready_there)
+                os.close(errors_there)
+            self._monitor_process = answer.message["process"]
+            self._monitor = self._client.exit_of(self._monitor_process)
+            text = await _until_ready(ready)
+            found = re.search(rb'"child-pid": (\d+)', text)
+            if not text.endswith(b"}\n\n") or found is None:
+                await asyncio.wait([self._monitor], timeout=_STOP_PATIENCE)
+                raise StartFailed(f"The sandbox did not come up: {_said(errors) or 'it ended at once'}")
+            return int(found[1])
+        finally:
+            os.close(ready)
+            os.close(errors)
+
+    def _ids(self) -> tuple[int, int]:
+        """The sandbox's user as its outer namespace numbers it."""
+        return (0, 0) if self._mapping.one_id else (self.image.user, self.image.group)
+
+    def _arguments(self) -> list[str]:
+        arguments = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+        if self._mapping.one_id:
+            arguments += ["--unshare-user", "--disable-userns"]
+            arguments += ["--uid", str(self.image.user), "--gid", str(self.image.group)]
+        arguments += ["--hostname", _HOST_NAME, "--die-with-parent", "--as-pid-1", "--new-session"]
+        return [*arguments, "--cap-drop", "ALL", "--clearenv", "--chdir", "/"]
+
+    async def run(self, command: str, *, timeout: float, output_limit: int | None = None) -> CommandResult:
+        """See ``Sandbox``."""
+        self._require()
+        limit = self.limits.output if output_limit is None else min(output_limit, self.limits.output)
+        if limit < 2:
+            raise InvalidCommand(f"An output limit of {limit} bytes leaves none for either end")
+        try:
+            result = await self._shell.run(command, timeout, limit)
+        except (ShellFailed, OperationFailed, LauncherGone) as error:
+            self._require()
+            if isinstance(error, ShellFailed):
+                raise
+            raise SandboxDied(self.id, str(error)) from error
+        # A sandbox that dies takes its shell along; the one must not pass for the other.
+        self._require()
+        return result
+
+    async def read_file(self, path: str, *, limit: int = 100 * 2**20) -> bytes:
+        """See ``Sandbox``."""
+        descriptor, size = await self._open(path, os.O_RDONLY)
+        try:
+            if size > limit:
+                raise FileTooLarge(path, errno.EFBIG, f"it has {size} bytes, more than {limit}")
+            content = await asyncio.to_thread(_read_all, descriptor, limit + 1)
+        finally:
+            os.close(descriptor)
+        if len(content) > limit:
+            raise FileTooLarge(path, errno.EFBIG, f"it grew beyond {limit} bytes")
+        return content
+
+    async def write_file(self, path: str, content: bytes, *, mode: int = 0o644, parents: bool = True) -> None:
+        """See ``Sandbox``."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        descriptor, _ = await self._open(path, flags, mode, parents)
+        try:
+            await asyncio.to_thread(_write_all, descriptor, content)
+        except OSError as error:
+            raise file_error(path, error.errno or errno.EIO) from error
+        finally:
+            os.close(descriptor)
+
+    async def stat_file(self, path: str, *, follow: bool = True) -> FileStatus:
+        """See ``Sandbox``."""
+        found = (await self._visit("status", path, follow=follow)).message
+        return FileStatus(
+            kind=cast("FileKind", found["kind"]),
+            size=found["size"],
+            mode=found["mode"],
+            user=found["user"],
+            group=found["group"],
+            modified=found["modified"],
+            link=found["link"],
+        )
+
+    async def stop(self) -> None:
+        """See ``Sandbox``."""
+        if self._stopping is None:
+            if self._state == "new":
+                self._state = "stopped"
+                return
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        if self._state in ("running", "starting"):
+            self._state = "stopped"
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._shell.close()
+        if self._holder != -1:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._holder, signal.SIGKILL)
+        elif self._monitor is not None and not self._monitor.done():
+            os.kill(self._monitor_process, signal.SIGKILL)
+        if self._monitor is not None:
+            await asyncio.wait([self._monitor], timeout=_STOP_PATIENCE)
+            if not self._monitor.done():
+                os.kill(self._monitor_process, signal.SIGKILL)
+                await asyncio.wait([self._monitor], timeout=_STOP_PATIENCE)
+            self._client.forget(self._monitor_process)
+        for descriptor in (self._holder, self._processes):
+            if descriptor != -1:
+                os.close(descriptor)
+        self._holder = self._processes = -1
+        # What cannot be removed now keeps its lease, and the janitor comes back to it.
+        if await remove_group(self._directories):
+            self._shared.owner.release(self.id)
+        self._shared.sandboxes.pop(self.id, None)
+
+    def _require(self) -> None:
+        if self._state == "running":
+            return
+        if self._state == "dead":
+            raise SandboxDied(self.id)
+        if self._state == "expired":
+            raise SandboxExpired(self.id, self.limits.wall or 0.0)
+        raise SandboxStopped(self.id)
+
+    def _ended(self, _: asyncio.Future[int]) -> None:
+        if self._state == "running":
+            self._state = "dead"
+
+    def _expire(self) -> None:
+        if self._state == "running":
+            self._state = "expired"
+            self._stopping = asyncio.create_task(self._stop())
+
+    async def _open(self, path: str, flags: int, mode: int = 0, parents: bool = False) -> tuple[int, int]:
+        answer = await self._visit("open", path, flags=flags, mode=mode, parents=parents)
+        return answer.descriptor, answer.message["size"]
+
+    async def _visit(self, operation: str, path: str, **message: Any) -> Answer:
+        self._require()
+        if not path or "\0" in path:
+            raise file_error(path, errno.ENOENT)
+        try:
+            return await self._client.request(
+                operation,
+                (self._holder,),
+                path=path,
+                user=self.image.user,
+                group=self.image.group,
+                one_id=self._mapping.one_id,
+                directory=self.image.home,
+                **message,
+            )
+        except LauncherGone as error:
+            raise SandboxDied(self.id, str(error)) from error
+        except OperationFailed as error:
+            await self._settle()
+            raise file_error(path, error.number, str(error)) from error
+
+    async def _settle(self) -> None:
+        """After a failure: see whether the sandbox has died, which is told a moment later."""
+        if self._monitor is not None and self._holder != -1 and _has_ended(self._holder):
+            await asyncio.wait([self._monitor], timeout=_STOP_PATIENCE)
+        self._require()
+
+    # ── what the shell asks of its sandbox ──
+
+    async def start_shell(
+        self, descriptors: Sequence[int], at: Sequence[int], environment: Mapping[str, str], directory: str
+    ) -> _ShellProcess:
+        """See ``ShellHost``."""
+        enforced = self._shared.groups.enforced
+        resources = {"CORE": 0, "NOFILE": _OPEN_FILES, "FSIZE": self.limits.disk}
+        if "memory" not in enforced:
+            resources["DATA"] = self.limits.memory
+        if "pids" not in enforced:
+            resources["NPROC"] = self.limits.pids
+        try:
+            answer = await self._client.request(
+                "enter",
+                (self._holder, *descriptors),
+                at=list(at),
+                groups=self._group_files,
+                arguments=[self.image.shell, *SHELL_ARGUMENTS],
+                environment=dict(environment),
+                directory=directory,
+                user=self.image.user,
+                group=self.image.group,
+                one_id=self._mapping.one_id,
+                resources=resources,
+            )
+        except OperationFailed as error:
+            await self._settle()
+            raise ShellFailed(f"No shell can be started in sandbox {self.id}: {error}") from error
+        process = answer.message["process"]
+        exited = self._client.exit_of(process)
+        exited.add_done_callback(lambda _: self._client.forget(process))
+        return _ShellProcess(answer.message["inner"], exited)
+
+    def processes(self, shell: int) -> dict[int, int]:
+        """See ``ShellHost``."""
+        found: dict[int, int] = {}
+        try:
+            names = os.listdir(self._processes)  # noqa: PTH208 - of a descriptor
+        except OSError:
+            return found  # it has just ended
+        for name in names:
+            if name.isdigit() and int(name) not in (1, shell):
+                with contextlib.suppress(OSError):
+                    found[int(name)] = _start_time(name, self._processes)
+        return found
+
+    async def end_command(self, shell: int, spared: Mapping[int, int], how: Ending) -> None:
+        """See ``ShellHost``."""
+        with contextlib.suppress(OperationFailed):
+            await self._client.request("interrupt", (self._holder,), shell=shell, spared=dict(spared), how=how)
+
+
+async def _until_ready(descriptor: int) -> bytes:
+    """What bwrap and the holder tell, until the holder is up or either has ended."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(descriptor, False)
+    text = b""
+    deadline = time.monotonic() + _START_PATIENCE
+    while not text.endswith(b"}\n\n"):
+        readable = asyncio.Event()
+        loop.add_reader(descriptor, readable.set)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await readable.wait()
+        except TimeoutError:
+            break
+        finally:
+            loop.remove_reader(descriptor)
+        piece = os.read(descriptor, 4096)
+        if not piece:
+            break
+        text += piece
+    return text
+
+
+def _said(descriptor: int) -> str:
+    os.set_blocking(descriptor, False)
+    try:
+        return os.read(descriptor, 4096).decode(errors="replace").strip()
+    except BlockingIOError:
+        return ""
+
+
+def _has_ended(pidfd: int) -> bool:
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+def _start_time(name: str, directory: int) -> int:
+    descriptor = os.open(f"{name}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        return int(os.read(descriptor, 4096).rpartition(b")")[2].split()[19])
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, most: int) -> bytes:
+    content = bytearray()
+    while len(content) < most and (piece := os.read(descriptor, min(1 << 20, most - len(content)))):
+        content += piece
+    return bytes(content)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

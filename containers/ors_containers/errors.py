@@ -1,0 +1,179 @@
+"""Every error of ors_containers, in one tree.
+
+    SandboxError
+    ├── CallerError                          the caller has to change something; asking again unchanged will not help
+    │   ├── InvalidImage (ValueError)        an image that cannot be started: no folder, no bash, …
+    │   ├── InvalidLimits (ValueError)       limits that no machine can keep, or that contradict each other
+    │   ├── InvalidCommand (ValueError)      a command no shell can be given
+    │   ├── SandboxBusy                      a second command while one runs: a shell does one thing at a time
+    │   ├── SandboxStopped                   used before `start` or after `stop`
+    │   ├── SandboxExpired (TimeoutError)    its wall time is over
+    │   ├── UnknownRuntime (LookupError)     no runtime of this name is installed
+    │   └── FileError (OSError)              a file of the sandbox; `errno` says what
+    │       ├── NoSuchFile (FileNotFoundError)
+    │       ├── FileRefused (PermissionError)
+    │       ├── NotAFile                     a directory, device, pipe or socket where a regular file is needed
+    │       ├── FileTooLarge                 larger than the caller wants to read
+    │       └── DiskFull                     the sandbox's own disk limit, not the host's
+    └── InfrastructureFailure                the machine failed, not the agent: never a reward
+        ├── RuntimeUnavailable               this runtime cannot isolate on this machine
+        ├── StartFailed                      the sandbox did not come up
+        ├── SandboxDied                      it was alive and no longer is, and nobody of ours stopped it
+        └── ShellFailed                      the sandbox lives, but no shell can be started in it
+
+Whoever runs an environment needs only the two branches: an ``InfrastructureFailure`` is reported as one, and a
+``CallerError`` is a mistake in the environment's code or its input.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+__all__ = [
+    "CallerError",
+    "DiskFull",
+    "FileError",
+    "FileRefused",
+    "FileTooLarge",
+    "InfrastructureFailure",
+    "InvalidCommand",
+    "InvalidImage",
+    "InvalidLimits",
+    "NoSuchFile",
+    "NotAFile",
+    "RuntimeUnavailable",
+    "SandboxBusy",
+    "SandboxDied",
+    "SandboxError",
+    "SandboxExpired",
+    "SandboxStopped",
+    "ShellFailed",
+    "StartFailed",
+    "UnknownRuntime",
+    "file_error",
+]
+
+
+class SandboxError(Exception):
+    """The root: what went wrong (``cause``) and what to do about it (``remedy``, may be empty)."""
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        self.cause = cause
+        self.remedy = remedy
+        super().__init__(cause if not remedy else f"{cause.rstrip('.')}. {remedy}")
+
+
+class CallerError(SandboxError):
+    """The caller's mistake."""
+
+
+class InvalidImage(CallerError, ValueError):
+    """The image cannot be started as it is."""
+
+
+class InvalidLimits(CallerError, ValueError):
+    """The limits cannot be kept."""
+
+
+class InvalidCommand(CallerError, ValueError):
+    """The command cannot be given to a shell, or its time-out is no time."""
+
+
+class SandboxBusy(CallerError):
+    """A command is running in this sandbox already."""
+
+    def __init__(self) -> None:
+        super().__init__("A command is running in this sandbox", "Await it, or use another sandbox")
+
+
+class SandboxStopped(CallerError):
+    """The sandbox has been stopped, or was never started."""
+
+    def __init__(self, sandbox: str) -> None:
+        super().__init__(f"Sandbox {sandbox} is not running: it was stopped or never started")
+
+
+class SandboxExpired(CallerError, TimeoutError):
+    """The sandbox was stopped because its wall time was over."""
+
+    def __init__(self, sandbox: str, seconds: float) -> None:
+        super().__init__(f"Sandbox {sandbox} was stopped after its wall time of {seconds:g} s")
+
+
+class UnknownRuntime(CallerError, LookupError):
+    """No runtime of this name is installed."""
+
+
+class FileError(CallerError, OSError):
+    """An operation on a file of the sandbox failed, as ``errno`` says."""
+
+    def __init__(self, path: str, number: int, cause: str = "") -> None:
+        super().__init__(f"{path}: {cause or os.strerror(number)}")
+        self.errno = number
+        self.filename = path
+
+    def __str__(self) -> str:
+        return self.cause  # an OSError's own text would be its number
+
+
+class NoSuchFile(FileError, FileNotFoundError):
+    """No file of this name in the sandbox, or a parent of it is no directory."""
+
+
+class FileRefused(FileError, PermissionError):
+    """The sandbox's user may not do this, or that part of its root is read-only."""
+
+
+class NotAFile(FileError):
+    """Not a regular file."""
+
+
+class FileTooLarge(FileError):
+    """More bytes than the caller wants."""
+
+
+class DiskFull(FileError):
+    """The sandbox's disk limit is reached."""
+
+
+class InfrastructureFailure(SandboxError):
+    """The machine failed, not the agent: whoever keeps score must not turn it into a reward."""
+
+
+class RuntimeUnavailable(InfrastructureFailure):
+    """The runtime cannot isolate here; ``remedy`` says what to install or set."""
+
+
+class StartFailed(InfrastructureFailure):
+    """The sandbox did not come up."""
+
+
+class SandboxDied(InfrastructureFailure):
+    """The sandbox ended and nobody of ours ended it."""
+
+    def __init__(self, sandbox: str, how: str = "") -> None:
+        super().__init__(f"Sandbox {sandbox} died{': ' + how if how else ''}")
+
+
+class ShellFailed(InfrastructureFailure):
+    """No shell can be started in the sandbox."""
+
+
+_BY_NUMBER: dict[int, type[FileError]] = {
+    errno.ENOENT: NoSuchFile,
+    errno.ENOTDIR: NoSuchFile,
+    errno.EACCES: FileRefused,
+    errno.EPERM: FileRefused,
+    errno.EROFS: FileRefused,
+    errno.EISDIR: NotAFile,
+    errno.ENXIO: NotAFile,  # a socket, or a pipe nobody reads
+    errno.EFBIG: FileTooLarge,
+    errno.ENOSPC: DiskFull,
+    errno.EDQUOT: DiskFull,
+}
+
+
+def file_error(path: str, number: int, cause: str = "") -> FileError:
+    """The error of the tree that fits an ``errno``."""
+    return _BY_NUMBER.get(number, FileError)(path, number, cause)

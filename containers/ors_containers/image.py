@@ -1,0 +1,229 @@
+"""What a sandbox starts from: directories that are never written, and who lives in them.
+
+An ``Image`` is a list of layers (the first one wins) under which a sandbox gets a writable one of its own, and paths of
+the host that are bound read-only over it. Invariant: an image holds only paths of the host and never changes; starting
+a sandbox of it copies nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ors_containers.errors import InvalidImage
+
+__all__ = ["Directory", "Image", "folder_image", "host_image"]
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+#: Files of the machine's /etc that programs in /usr need and that tell nothing about it.
+_HOST_FILES = (
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "mime.types",
+    "ssl/certs",
+    "services",
+    "magic",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory a sandbox has in any case; what the image has of that name stays as it is."""
+
+    path: str
+    mode: int = 0o755
+    #: Whether it belongs to the sandbox's user; else to root.
+    owned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What sandboxes of one kind have in common.
+
+    Raises ``InvalidImage`` where it could not be started: a layer that is no directory, a relative path, no ids.
+    """
+
+    name: str
+    #: Directories of the host, the top one first.
+    layers: tuple[Path, ...]
+    #: Paths of the host and where they appear, read-only.
+    binds: tuple[tuple[Path, str], ...] = ()
+    #: Variables of its shell, over HOME, PATH, USER and the like.
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: User and group ids of its processes, inside; 0 makes them root there, which still has no capability.
+    user: int = 1000
+    group: int = 1000
+    user_name: str = "user"
+    home: str = "/home/user"
+    shell: str = "/bin/bash"
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise InvalidImage(f"Image {self.name} has no layers")
+        for layer in self.layers:
+            if not layer.is_absolute() or not layer.is_dir():
+                raise InvalidImage(f"Image {self.name}: {layer} is no directory of this machine")
+        for source, target in self.binds:
+            if not source.exists():
+                raise InvalidImage(f"Image {self.name}: {source} does not exist on this machine")
+            if not target.startswith("/") or ".." in target.split("/"):
+                raise InvalidImage(f"Image {self.name}: {target} is no absolute path without `..`")
+        if not self.home.startswith("/") or ".." in self.home.split("/"):
+            raise InvalidImage(f"Image {self.name}: the home {self.home} is no absolute path without `..`")
+        if not (0 <= self.user < 65536 and 0 <= self.group < 65536):
+            raise InvalidImage(f"Image {self.name}: user and group are ids from 0 to 65535")
+
+    @property
+    def directories(self) -> tuple[Directory, ...]:
+        """Directories every sandbox of it has."""
+        shared = tuple(Directory(path, 0o1777) for path in ("/tmp", "/var/tmp"))  # noqa: S108 - inside the sandbox
+        return (
+            *shared,
+            Directory("/run"),
+            Directory("/proc", 0o555),
+            Directory("/dev"),
+            Directory(self.home, 0o755, True),
+        )
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The complete environment of its shell."""
+        return {
+            "HOME": self.home,
+            "LANG": "C.UTF-8",
+            "LOGNAME": self.user_name,
+            "PATH": _PATH,
+            "SHELL": self.shell,
+            "TERM": "dumb",
+            "USER": self.user_name,
+            **self.environment,
+        }
+
+
+def folder_image(
+    folder: Path,
+    *,
+    user: int = 1000,
+    group: int = 1000,
+    user_name: str = "user",
+    home: str = "/home/user",
+    environment: Mapping[str, str] | None = None,
+) -> Image:
+    """An unpacked root file system (``/bin``, ``/etc``, …) as an image; it is shared and never written.
+
+    Raises ``InvalidImage`` where ``folder`` is none, or has no bash.
+    """
+    folder = folder.absolute()
+    if not folder.is_dir():
+        raise InvalidImage(f"{folder} is no directory")
+    shell = next((name for name in ("/bin/bash", "/usr/bin/bash") if _is_program(folder, name)), None)
+    if shell is None:
+        raise InvalidImage(f"{folder} has no /bin/bash", "Install bash in the image: every command runs in one")
+    return Image(
+        name=folder.name,
+        layers=(folder,),
+        environment=environment or {},
+        user=user,
+        group=group,
+        user_name=user_name,
+        home=home,
+        shell=shell,
+    )
+
+
+def host_image(state: Path) -> Image:
+    """The machine's own programs, read-only, and nothing else of it.
+
+    ``/usr`` (with ``/bin``, ``/lib`` and the like where they are part of it) and copies of the few files of ``/etc``
+    that programs need to find their libraries. Users, host name and everything else are made up; the files for that are
+    written to ``state``, a directory of the caller, once and again when those of the machine have changed.
+
+    Raises ``InvalidImage`` on a machine without bash.
+    """
+    if not Path("/bin/bash").exists():
+        raise InvalidImage("This machine has no /bin/bash")
+    binds = [(Path("/usr"), "/usr")]
+    links: dict[str, str] = {}
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        here = Path("/", name)
+        if here.is_symlink():
+            links[name] = str(here.readlink())
+        elif here.is_dir():
+            binds.append((here, f"/{name}"))
+    copied = [Path("/etc", name) for name in _HOST_FILES if Path("/etc", name).exists()]
+    described = repr((binds, links, _ETC, [(path, path.stat().st_mtime_ns, path.stat().st_size) for path in copied]))
+    root = state / "images" / f"host-{hashlib.sha256(described.encode()).hexdigest()[:16]}"
+    if not root.is_dir():
+        _write_root(root, binds, links, copied)
+    return Image(name="host", layers=(root,), binds=tuple(binds))
+
+
+def _write_root(root: Path, binds: list[tuple[Path, str]], links: Mapping[str, str], copied: list[Path]) -> None:
+    """Fill a new directory and give it its name last: another process may be writing the same."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(dir=root.parent, prefix=".new-"))
+    for name in ("etc", "home", "opt", "root", "srv", "var", "mnt", "media", "sys"):
+        (new / name).mkdir()
+    for name, target in links.items():
+        (new / name).symlink_to(target)
+    for _, target in binds:
+        (new / target.removeprefix("/")).mkdir()
+    for source in copied:
+        target = new / str(source).removeprefix("/")
+        target.parent.mkdir(exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True)
+        else:
+            shutil.copy2(source, target)
+    for name, content in _ETC.items():
+        (new / "etc" / name).write_text(content)
+    for path in (new, *new.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    try:
+        new.rename(root)
+    except OSError:  # the other was faster
+        shutil.rmtree(new)
+
+
+def _is_program(root: Path, name: str) -> bool:
+    """Whether ``name`` is an executable file below ``root``; links are followed as they would be inside."""
+    place = root
+    parts = [part for part in name.split("/") if part]
+    for _ in range(64):
+        if not parts:
+            return place.is_file() and os.access(place, os.X_OK)
+        part = parts.pop(0)
+        if part == "..":
+            place = root if place == root else place.parent
+            continue
+        step = place / part
+        if step.is_symlink():
+            target = str(step.readlink())
+            parts = [piece for piece in target.split("/") if piece not in ("", ".")] + parts
+            place = root if target.startswith("/") else place
+        else:
+            place = step
+    return False
+
+
+_ETC = {
+    "passwd": "root:x:0:0:root:/root:/bin/bash\n"
+    "user:x:1000:1000:user:/home/user:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": "root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "hostname": "sandbox\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "resolv.conf": "",
+    "profile": "",
+    "shells": "/bin/sh\n/bin/bash\n",
+}

@@ -1,0 +1,277 @@
+"""The process that starts sandboxes and enters them.
+
+A threaded server must not fork and then run Python (``preexec_fn``), and ``bwrap --die-with-parent`` fires when the
+*thread* that started it ends. So one small process with one thread does nothing else: it forks a child for each
+request, and the child does the work and answers on the same socket. Nothing here waits for a child.
+
+A sandbox is two things: process 1 of its namespaces (``holder``), started through bubblewrap, and whatever enters these
+namespaces later: shells, and children that open a file or end a command's processes. Entering goes through a pidfd that
+the server got when the sandbox came up, so a reused process id cannot lead elsewhere.
+
+Invariants: when the server ends, its end of the socket closes, this process ends, and the kernel ends every sandbox
+with it. A child that acts on a sandbox's processes has joined the sandbox's pid namespace first: it cannot name, and so
+cannot signal, a process of the host. A child touches a sandbox's files only from inside its mount namespace, as its
+user: no path can lead out. Such a child cannot be inspected by the sandbox's processes and imports no module there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from ors_containers import system_calls as system
+from ors_containers.holder import holder_program
+from ors_containers.preparation import FILTER_AT, HOLDER_AT, NEWS_AT, Message, prepare
+from ors_containers.seccomp import seccomp_filter
+from ors_containers.visits import interrupt_command, open_file, stat_file
+
+__all__ = ["MESSAGE_SIZE", "main"]
+
+#: Largest message either way, in bytes; a Unix socket takes 200 KiB at once with Linux's default buffers.
+MESSAGE_SIZE = 128 * 1024
+
+_OOM_SCORE = 500  # an agent's process goes before the sandbox's process 1 does
+
+
+class Launcher:
+    """The loop. ``control`` is the socket shared with the server and with every child."""
+
+    def __init__(self, control: socket.socket, machine: str) -> None:
+        self._control = control
+        self._helpers: dict[int, int] = {}  # process id → request id
+        self._filter = seccomp_filter(machine)
+        self._holder = _sealed("ors-holder", holder_program(machine))
+        self._operations: dict[str, Callable[[Message, list[int]], Message | None]] = {
+            "start": self._start,
+            "enter": self._enter,
+            "open": open_file,
+            "status": stat_file,
+            "interrupt": interrupt_command,
+        }
+
+    def serve(self) -> None:
+        """Serve requests until the server has gone."""
+        news, signalled = os.pipe()
+        os.set_blocking(signalled, False)
+        os.set_blocking(news, False)
+        signal.signal(signal.SIGCHLD, _ignore)  # the pipe below tells of it
+        signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(news, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == news:
+                    os.read(news, 4096)
+                    self._reap()
+                    continue
+                data, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_SIZE, 8, socket.MSG_CMSG_CLOEXEC)
+                if not data:
+                    return
+                self._handle(json.loads(data), descriptors)
+
+    def _handle(self, message: Message, descriptors: list[int]) -> None:
+        try:
+            child = os.fork()
+        except OSError as error:
+            self._send({"id": message["id"], "errno": error.errno, "error": f"cannot fork: {error.strerror}"})
+            child = -1
+        if child == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._work(message, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if child == -1:
+            return
+        if message["operation"] == "start":
+            self._send({"id": message["id"], "process": child})
+        else:
+            self._helpers[child] = message["id"]
+
+    def _work(self, message: Message, descriptors: list[int]) -> NoReturn:
+        code = 0
+        try:
+            answer: Message | None = self._operations[message["operation"]](message, descriptors)
+        except OSError as error:
+            answer = {"errno": error.errno, "error": error.strerror or str(error)}
+        # Whatever it is, the server has to hear of it; it is a fault of ours and says so.
+        except BaseException as error:  # noqa: BLE001
+            answer = {"errno": errno.EIO, "error": f"{type(error).__name__}: {error}"}
+        try:
+            if answer is not None:
+                opened: int | None = answer.pop("descriptor", None)
+                self._send({"id": message["id"], **answer}, () if opened is None else (opened,))
+        except OSError:
+            code = 1
+        os._exit(code)
+
+    def _send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if process == 0:
+                return
+            request = self._helpers.pop(process, None)
+            code = os.waitstatus_to_exitcode(status)
+            if request is None:
+                self._send({"exited": process, "code": code})
+            elif code != 0:
+                self._send({"id": request, "errno": errno.EIO, "error": f"the launcher's child ended with {code}"})
+
+    def _start(self, message: Message, descriptors: list[int]) -> None:
+        """Become the bwrap of a new sandbox. What goes wrong is written to its error pipe."""
+        ready, errors = descriptors
+        _place([(os.open(os.devnull, os.O_RDONLY), 0), (ready, 1), (errors, 2)])
+        try:
+            _join_groups(message["groups"])
+            arguments = prepare(message)
+            _place([(self._holder, HOLDER_AT), (_sealed("ors-filter", self._filter), FILTER_AT), (1, NEWS_AT)])
+            _default_signals()
+            os.execv(arguments[0], arguments)  # noqa: S606 - becoming it is the point
+        except (OSError, ValueError) as error:
+            os.write(2, str(error).encode())
+        os._exit(70)
+
+    def _enter(self, message: Message, descriptors: list[int]) -> Message:
+        """Start a program in a sandbox; the answer is its process id here and there."""
+        holder, *passed = descriptors
+        groups = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in message["groups"]]
+        news, report = os.pipe()
+        devnull = os.open(os.devnull, os.O_RDWR)
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+        system.refuse_inspection()
+        system.setns(holder, system.ALL_NAMESPACES)
+        process = os.fork()
+        if process == 0:
+            self._control.close()
+            try:
+                for group in groups:
+                    os.write(group, b"0")
+                os.write(report, f"{os.getpid()}\n".encode())
+                # `report` stays open until the program runs: its end says that it does.
+                _place(
+                    [(report, 40), (devnull, 0), (devnull, 1), (devnull, 2), *zip(passed, message["at"], strict=True)]
+                )
+                os.set_inheritable(40, False)
+                os.setsid()
+                _lower(message)
+                system.set_seccomp(self._filter)
+                _default_signals()
+                program: str = message["arguments"][0]
+                os.execve(program, message["arguments"], message["environment"])  # noqa: S606 - as above
+            except OSError as error:
+                os.write(40 if _is_open(40) else report, f"{error.errno} {error.strerror}".encode())
+            os._exit(70)
+        os.close(report)
+        said = b""
+        while piece := os.read(news, 4096):
+            said += piece
+        inner, _, problem = said.decode().partition("\n")
+        if problem or not inner:
+            os.waitpid(process, 0)
+            number, _, text = problem.partition(" ")
+            return {"errno": int(number or errno.EIO), "error": f"{message['arguments'][0]}: {text}"}
+        return {"process": process, "inner": int(inner)}
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _sealed(name: str, content: bytes) -> int:
+    """A descriptor of an executable, read-only file in memory, at its start."""
+    writable = os.memfd_create(name)
+    os.write(writable, content)
+    os.fchmod(writable, 0o555)
+    # A program cannot be executed while anybody has it open for writing.
+    readable = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
+    os.close(writable)
+    return readable
+
+
+def _place(pairs: Iterable[tuple[int, int]]) -> None:
+    """Put descriptors at given numbers, inheritable, whatever numbers they have now."""
+    moved = [(fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 64), target) for source, target in pairs]
+    for source, target in moved:
+        os.dup2(source, target, inheritable=True)
+        os.close(source)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _default_signals() -> None:
+    """Undo what Python ignores; ignored signals stay ignored in the program that is executed."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _join_groups(paths: Iterable[str]) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            os.write(descriptor, b"0")
+        finally:
+            os.close(descriptor)
+
+
+def _lower(message: Message) -> None:
+    """Give up everything a sandbox's program must not have, in the order in which it can still be given up."""
+    for name, value in message["resources"].items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(number)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (value, value))
+    system.drop_bounding_set()
+    if not message["one_id"]:  # else the kernel has made it the only user there is
+        system.become(message["user"], message["group"])
+    system.drop_capabilities()
+    system.no_new_privileges()
+    os.umask(0o022)
+    for directory in (message["directory"], "/"):
+        try:
+            os.chdir(directory)
+        except OSError:
+            continue
+        break
+
+
+def main(descriptor: int, machine: str) -> None:
+    """Serve the socket at ``descriptor`` until its other end is closed."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the server's affair; it ends us by ending itself
+    system.become_subreaper()
+    control = socket.socket(fileno=descriptor)
+    control.set_inheritable(False)
+    launcher = Launcher(control, machine)
+    # A child that has joined a sandbox's files must not find a module there that it has not imported yet.
+    sys.meta_path.clear()
+    sys.path.clear()
+    gc.disable()
+    gc.freeze()
+    launcher.serve()
+    sys.exit(0)

@@ -1,0 +1,146 @@
+"""The system calls a sandbox may not make, as a filter for the kernel (classic BPF).
+
+Everything is allowed but what reaches beyond the sandbox or has no business in one: other processes' memory, mounts,
+namespaces, kernel modules, keys, io_uring, clocks. What the kernel does not confine by namespaces is refused as well: a
+socket of a family other than unix, inet, inet6 and netlink (``AF_VSOCK`` would reach a hypervisor). ``clone3`` is
+answered ENOSYS, because its flags lie where no filter can read them; every C library then uses ``clone``, whose flags
+are checked. Calls of a foreign architecture, 32-bit ones and x32 among them, are answered ENOSYS.
+
+Invariant: the filter only ever takes away; with no_new_privs it cannot be removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+__all__ = ["ARCHITECTURES", "seccomp_filter"]
+
+#: ``AUDIT_ARCH_*`` of each machine, by ``platform.machine()``.
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+#: Refused with EPERM: (x86-64, aarch64); None where the architecture has no such call.
+_REFUSED: dict[str, tuple[int | None, int | None]] = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+    "setns": (308, 268),
+    "unshare": (272, 97),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "reboot": (169, 142),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "syslog": (103, 116),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "vhangup": (153, 58),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "lookup_dcookie": (212, 18),
+}
+_CLONE = (56, 220)
+_CLONE3 = (435, 435)
+_IOCTL = (16, 29)
+_SOCKET = (41, 198)
+
+#: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+_NAMESPACE_FLAGS = 0x7E020000
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+#: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK.
+_FAMILIES = (1, 2, 10, 16)
+_X32_BIT = 0x40000000
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
+_ALLOW = 0x7FFF0000
+
+
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, if_true, if_false, value)
+
+
+def _answer(number: int) -> bytes:
+    return _instruction(_RETURN, 0x00050000 | number)
+
+
+def _argument(index: int) -> bytes:
+    return _instruction(_LOAD, _ARGUMENTS_AT + 8 * index)  # the low half: both architectures are little-endian
+
+
+_allowed = _instruction(_RETURN, _ALLOW)
+
+
+def _unless(number: int, body: bytes) -> bytes:
+    """``body`` for system call ``number`` alone; it must end in an answer on every path."""
+    return _instruction(_EQUAL, number, 0, len(body) // 8) + body
+
+
+def seccomp_filter(machine: str) -> bytes:
+    """The filter for ``machine`` (``platform.machine()``), as ``struct sock_filter`` s in a row.
+
+    Raises ``KeyError`` for a machine that is not in ``ARCHITECTURES``.
+    """
+    column = list(ARCHITECTURES).index(machine)
+    program = _instruction(_LOAD, _ARCHITECTURE_AT)
+    program += _instruction(_EQUAL, ARCHITECTURES[machine], 1, 0) + _answer(errno.ENOSYS)
+    program += _instruction(_LOAD, _NUMBER_AT)
+    if machine == "x86_64":
+        program += _instruction(_AT_LEAST, _X32_BIT, 0, 1) + _answer(errno.ENOSYS)
+
+    program += _unless(_CLONE3[column], _answer(errno.ENOSYS))
+    program += _unless(
+        _CLONE[column], _argument(0) + _instruction(_ANY_BIT, _NAMESPACE_FLAGS, 0, 1) + _answer(errno.EPERM) + _allowed
+    )
+    program += _unless(
+        _IOCTL[column],
+        _argument(1)
+        + _instruction(_EQUAL, _TIOCSTI, 1, 0)
+        + _instruction(_EQUAL, _TIOCLINUX, 0, 1)
+        + _answer(errno.EPERM)
+        + _allowed,
+    )
+    families = b"".join(_instruction(_EQUAL, family, 0, 1) + _allowed for family in _FAMILIES)
+    program += _unless(_SOCKET[column], _argument(0) + families + _answer(errno.EAFNOSUPPORT))
+    for numbers in _REFUSED.values():
+        number = numbers[column]
+        if number is not None:
+            program += _unless(number, _answer(errno.EPERM))
+    return program + _allowed

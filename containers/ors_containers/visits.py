@@ -1,0 +1,150 @@
+"""What a child of the launcher does inside a sandbox: open a file, look at one, end a command's processes.
+
+Each joins the sandbox through a pidfd of its process 1 and then acts as anybody inside would: a path is resolved in the
+sandbox's own mounts with its user's rights, and a process id is one of its own pid namespace. So there is no check to
+get wrong. Before it joins, the child makes itself unreadable for the sandbox's processes, and it imports nothing after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ors_containers import system_calls as system
+
+__all__ = ["Message", "interrupt_command", "open_file", "stat_file"]
+
+Message = dict[str, Any]
+
+
+def _visit(message: Message, holder: int) -> None:
+    """Join the sandbox's files, as its user and without a single capability."""
+    system.refuse_inspection()
+    system.setns(holder, system.CLONE_NEWUSER | system.CLONE_NEWNS)
+    system.drop_bounding_set()
+    if not message["one_id"]:  # else the kernel has made it the only user there is
+        system.become(message["user"], message["group"])
+    system.drop_capabilities()
+    os.umask(0o022)
+    os.chdir(message["directory"])
+
+
+def open_file(message: Message, descriptors: list[int]) -> Message:
+    """Open a regular file; the answer carries its descriptor and its size."""
+    _visit(message, descriptors[0])
+    flags: int = message["flags"] | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+    if message["parents"]:
+        Path(message["path"]).parent.mkdir(parents=True, exist_ok=True)
+    # O_TRUNC only once it is known to be a regular file.
+    descriptor = os.open(message["path"], flags & ~os.O_TRUNC, message["mode"])
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EISDIR, f"{_kind(found.st_mode)}, not a regular file")
+    if flags & os.O_TRUNC:
+        os.ftruncate(descriptor, 0)
+        os.fchmod(descriptor, message["mode"])
+    return {"descriptor": descriptor, "size": found.st_size}
+
+
+def stat_file(message: Message, descriptors: list[int]) -> Message:
+    """What ``stat`` says of a path."""
+    _visit(message, descriptors[0])
+    path = Path(message["path"])
+    found = path.stat() if message["follow"] else path.lstat()
+    return {
+        "kind": _kind(found.st_mode),
+        "size": found.st_size,
+        "mode": stat.S_IMODE(found.st_mode),
+        "user": found.st_uid,
+        "group": found.st_gid,
+        "modified": found.st_mtime,
+        "link": str(path.readlink()) if stat.S_ISLNK(found.st_mode) else None,
+    }
+
+
+_KINDS = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "unknown")
+
+
+def interrupt_command(message: Message, descriptors: list[int]) -> Message:
+    """End the processes of one command, all at once, as ``_end_command`` says."""
+    system.refuse_inspection()
+    system.setns(descriptors[0], system.ALL_NAMESPACES)
+    news, report = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(report, str(_end_command(message["shell"], message["spared"], message["how"])).encode())
+        finally:
+            os._exit(0)
+    os.close(report)
+    killed = os.read(news, 64)
+    os.waitpid(child, 0)
+    return {"killed": int(killed or 0)}
+
+
+def _end_command(shell: int, spared: Mapping[str, int], how: str) -> int:
+    """Signal all but process 1, the shell, and ``spared`` (process id → start time) with their descendants.
+
+    ``interrupt`` sends them and the shell SIGINT: a shell drops the rest of its list when its child ends of that, and
+    goes on with it when the child is killed. ``kill`` kills them and interrupts the shell, ``sweep`` leaves the shell
+    alone, ``all`` kills it too. Everything is stopped meanwhile, in one system call that no fork can outrun, so the
+    list is complete.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGSTOP)
+    try:
+        processes = _processes()
+        ended = 0
+        for process in processes:
+            if process in (1, os.getpid(), shell):
+                continue
+            above = process
+            while above in processes and above not in (1, shell):
+                if spared.get(str(above)) == processes[above][1]:
+                    break
+                above = processes[above][0]
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGINT)
+                    if how != "interrupt":
+                        os.kill(process, signal.SIGKILL)
+                ended += 1
+        if shell in processes and how != "sweep":
+            os.kill(shell, signal.SIGKILL if how == "all" else signal.SIGINT)
+        return ended
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGCONT)
+
+
+def _processes() -> dict[int, tuple[int, int]]:
+    """Parent and start time of every process in this pid namespace that has not ended."""
+    found: dict[int, tuple[int, int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in b"ZX":
+            found[int(entry.name)] = (int(fields[1]), int(fields[19]))
+    return found

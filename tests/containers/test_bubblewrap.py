@@ -1,0 +1,242 @@
+"""The bubblewrap runtime beyond the contract: images, owners, failures of the machine, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ors_containers import (
+    LIMIT_NAMES,
+    BubblewrapRuntime,
+    FileTooLarge,
+    Image,
+    InvalidImage,
+    Limits,
+    RuntimeUnavailable,
+    Sandbox,
+    SandboxDied,
+    SandboxStopped,
+    ShellFailed,
+    StartFailed,
+    folder_image,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A root file system of its own: bash and a few programs with their libraries, owned as an image is."""
+    root = tmp_path / "image"
+    for name in ("bin", "etc", "data/inner", "home/user"):
+        (root / name).mkdir(parents=True)
+    for program in ("bash", "ls", "rm", "mkdir", "cat", "stat", "touch", "chmod"):
+        found = shutil.which(program)
+        assert found is not None
+        shutil.copy(found, root / "bin" / program)
+        for library in _libraries(found):
+            target = root / str(library).removeprefix("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, target)
+    (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/bash\nuser:x:1000:1000::/home/user:/bin/bash\n")
+    (root / "data/file").write_text("the image's\n")
+    (root / "data/inner/deep").write_text("the image's\n")
+    if os.geteuid() == 0:
+        for path in (root / "data", *(root / "data").rglob("*"), root / "home/user"):
+            os.chown(path, 1000, 1000)
+    yield root
+    assert (root / "data/file").read_text() == "the image's\n", "an image was written"
+
+
+def _libraries(program: str) -> list[Path]:
+    import subprocess
+
+    said = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    words = [word for line in said.splitlines() for word in line.split() if word.startswith("/")]
+    return [Path(word) for word in words]
+
+
+async def test_a_folder_is_copied_on_write(runtime: BubblewrapRuntime, folder: Path) -> None:
+    async with runtime.sandbox(folder_image(folder)) as sandbox:
+        result = await sandbox.run("cat /data/file; echo mine > /data/file; cat /data/file", timeout=5)
+        assert result.output == b"the image's\nmine\n"
+        # What replaces a directory of the image must not show the image's files again.
+        result = await sandbox.run("rm -r /data/inner && mkdir /data/inner && ls -A /data/inner", timeout=5)
+        assert (result.exit_status, result.output) == (0, b"")
+        result = await sandbox.run("rm /data/file; ls /data; chmod 700 /data; touch /data/new", timeout=5)
+        assert (result.exit_status, result.output) == (0, b"inner\n")
+    async with runtime.sandbox(folder_image(folder)) as sandbox:
+        assert await sandbox.read_file("/data/inner/deep") == b"the image's\n"
+
+
+async def test_an_images_files_keep_their_owners(runtime: BubblewrapRuntime, folder: Path) -> None:
+    async with runtime.sandbox(folder_image(folder)) as sandbox:
+        result = await sandbox.run("stat -c %u:%g /etc/passwd /data/file /home/user /tmp", timeout=5)
+        assert result.output == b"0:0\n1000:1000\n1000:1000\n0:0\n"
+        assert (await sandbox.run("touch /etc/mine", timeout=5)).exit_status != 0
+
+
+async def test_nothing_of_the_host_is_in_a_folder(runtime: BubblewrapRuntime, folder: Path) -> None:
+    async with runtime.sandbox(folder_image(folder)) as sandbox:
+        listed = (await sandbox.run("ls -A /", timeout=5)).text.split()
+        assert set(listed) <= {"bin", "data", "dev", "etc", "home", "lib", "lib64", "proc", "run", "tmp", "usr", "var"}
+        mounts = (await sandbox.run("cat /proc/self/mountinfo", timeout=5)).text
+        assert str(folder) not in mounts
+
+
+async def test_images_are_checked_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(InvalidImage, match="is no directory"):
+        folder_image(tmp_path / "none")
+    with pytest.raises(InvalidImage, match="Install bash"):
+        folder_image(tmp_path)
+    (tmp_path / "bin").symlink_to("/usr/../../bin")  # leads to the host's only for one who does not look
+    with pytest.raises(InvalidImage, match="Install bash"):
+        folder_image(tmp_path)
+    for wrong in ({"layers": ()}, {"user": -1}, {"home": "relative"}, {"home": "/a/../.."}):
+        with pytest.raises(InvalidImage):
+            Image(**{"name": "wrong", "layers": (tmp_path,), **wrong})  # pyright: ignore[reportArgumentType] - on purpose
+
+
+async def test_a_shell_that_cannot_start_is_told(runtime: BubblewrapRuntime, folder: Path) -> None:
+    image = folder_image(folder)
+    (folder / "bin/bash").write_text("not a program")
+    with pytest.raises(ShellFailed, match="/bin/bash"):
+        async with runtime.sandbox(image):
+            pass
+
+
+async def test_a_layer_that_vanished_is_told(runtime: BubblewrapRuntime, folder: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    layer.mkdir()
+    image = Image(name="two", layers=(layer, folder))
+    layer.rmdir()
+    with pytest.raises(StartFailed, match="layer"):
+        async with runtime.sandbox(image):
+            pass
+
+
+async def test_a_sandbox_that_dies_is_told_as_the_machines_failure(runtime: BubblewrapRuntime) -> None:
+    async with runtime.sandbox(runtime.host_image()) as sandbox:
+        running = asyncio.create_task(sandbox.run("sleep 100", timeout=50))
+        await asyncio.sleep(0.2)
+        os.kill(_holder(sandbox), signal.SIGKILL)
+        with pytest.raises(SandboxDied):
+            await running
+        with pytest.raises(SandboxDied):
+            await sandbox.run("true", timeout=5)
+        with pytest.raises(SandboxDied):
+            await sandbox.read_file("/etc/passwd")
+
+
+async def test_a_launcher_that_dies_takes_its_sandboxes_and_is_replaced(state: Path) -> None:
+    async with _started(state) as runtime:
+        async with runtime.sandbox(runtime.host_image()) as sandbox:
+            os.kill(_launcher(), signal.SIGKILL)
+            with pytest.raises(SandboxDied):
+                await sandbox.run("sleep 100", timeout=50)
+        async with runtime.sandbox(runtime.host_image()) as sandbox:
+            assert (await sandbox.run("echo again", timeout=5)).output == b"again\n"
+
+
+async def test_a_cancelled_start_leaves_nothing(runtime: BubblewrapRuntime, state: Path) -> None:
+    for delay in (0.0, 0.002, 0.005, 0.01, 0.02, 0.04):
+        sandbox = runtime.sandbox(runtime.host_image())
+        starting = asyncio.create_task(sandbox.start())
+        await asyncio.sleep(delay)
+        starting.cancel()
+        await asyncio.wait([starting])
+        if not starting.cancelled():
+            await sandbox.stop()
+        with pytest.raises(SandboxStopped):
+            await sandbox.run("true", timeout=1)
+    assert list(state.glob("owners/*/*.lease")) == []
+
+
+async def test_stop_ends_a_running_command(runtime: BubblewrapRuntime) -> None:
+    sandbox = runtime.sandbox(runtime.host_image())
+    await sandbox.start()
+    running = asyncio.create_task(sandbox.run("sleep 100", timeout=50))
+    await asyncio.sleep(0.1)
+    await asyncio.gather(sandbox.stop(), sandbox.stop())
+    with pytest.raises(SandboxStopped):
+        await running
+    with pytest.raises(SandboxStopped):
+        await sandbox.start()
+
+
+async def test_many_at_once(runtime: BubblewrapRuntime) -> None:
+    sandboxes = [runtime.sandbox(runtime.host_image(), Limits(disk=8 * 2**20)) for _ in range(64)]
+    await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))
+    commands = (sandbox.run(f"echo {n} > n; sleep 0.1; cat n", timeout=30) for n, sandbox in enumerate(sandboxes))
+    results = await asyncio.gather(*commands)
+    assert [result.text for result in results] == [f"{n}\n" for n in range(64)]
+    await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes))
+
+
+async def test_every_limit_is_described(runtime: BubblewrapRuntime) -> None:
+    description = runtime.describe()
+    assert tuple(enforcement.limit for enforcement in description.enforcements) == LIMIT_NAMES
+    assert all(enforcement.holds or enforcement.remedy for enforcement in description.enforcements)
+
+
+async def test_cpu_is_limited_where_it_is_said_to_be(runtime: BubblewrapRuntime) -> None:
+    if not runtime.describe().enforcements[LIMIT_NAMES.index("cpu")].holds:
+        pytest.skip("cpu is not enforced here")
+    async with runtime.sandbox(runtime.host_image(), Limits(cpu=0.2)) as sandbox:
+        await sandbox.run("for n in 1 2 3 4; do timeout 1 bash -c 'while :; do :; done' & done; wait", timeout=10)
+        result = await sandbox.run("times", timeout=10)
+        minutes, seconds = result.text.splitlines()[1].split()[0].rstrip("s").split("m")
+        assert 0.05 < float(minutes) * 60 + float(seconds) < 0.8
+
+
+async def test_a_file_that_is_too_large_is_not_read(sandbox: Sandbox) -> None:
+    await sandbox.write_file("big", bytes(5000))
+    assert len(await sandbox.read_file("big", limit=5000)) == 5000
+    with pytest.raises(FileTooLarge, match="5000 bytes"):
+        await sandbox.read_file("big", limit=4999)
+
+
+async def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
+    tmp_path = state / "programs"  # everybody may pass through, unlike pytest's own directories
+    tmp_path.mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeUnavailable, match="apt install bubblewrap"):
+        await BubblewrapRuntime(state).start()
+    old = tmp_path / "bwrap"
+    old.write_text("#!/bin/sh\necho bubblewrap 0.4.1\n")
+    old.chmod(0o755)
+    with pytest.raises(RuntimeUnavailable, match=r"0\.4\.1 is too old"):
+        await BubblewrapRuntime(state).start()
+    old.write_text("#!/bin/sh\n[ $1 = --version ] && echo bubblewrap 0.9.0 || { echo 'not permitted' >&2; exit 1; }\n")
+    with pytest.raises(RuntimeUnavailable, match="not permitted"):
+        await BubblewrapRuntime(state).start()
+    assert not list(state.glob("owners/*/*.lease")), "a runtime that could not start left something"
+
+
+def _started(state: Path) -> BubblewrapRuntime:
+    return BubblewrapRuntime(state)
+
+
+def _children(process: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def _launcher() -> int:
+    """The newest launcher of this process."""
+    found = [child for child in _children(os.getpid()) if b"ors_containers.launcher" in _command(child)]
+    return max(found)
+
+
+def _holder(sandbox: Sandbox) -> int:
+    """The newest process 1 of a sandbox of this process."""
+    monitors = [child for child in _children(_launcher()) if b"bwrap" in _command(child)]
+    return _children(max(monitors))[0]
+
+
+def _command(process: int) -> bytes:
+    return Path(f"/proc/{process}/cmdline").read_bytes()

@@ -1,0 +1,169 @@
+"""Nothing is left behind, however a server ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ors_containers import BubblewrapRuntime
+from ors_containers.control_groups import ControlGroups
+from ors_containers.leases import Owner, make_state, sweep
+
+_COUNT = 50
+
+
+def _processes_of(state: Path) -> set[int]:
+    """Processes whose mounts come from this state directory, and its launchers."""
+    return {
+        process for lease in _leases(state) for process, _ in lease["processes"] if Path(f"/proc/{process}").exists()
+    }
+
+
+def _leases(state: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in state.glob("owners/*/*.lease")]
+
+
+def _namespaces() -> set[int]:
+    """The network namespaces in which any process of this machine lives."""
+    found: set[int] = set()
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            found.add((directory / "ns/net").stat().st_ino)
+        except OSError:
+            continue
+    return found
+
+
+def _sleepers() -> int:
+    return sum(_command(path) == b"sleep\x001000\0" for path in Path("/proc").glob("[0-9]*"))
+
+
+def _command(directory: Path) -> bytes:
+    try:
+        return (directory / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("also_launcher_stopped", [False, True])
+async def test_a_killed_server_leaves_nothing_after_a_restart(
+    runtime: BubblewrapRuntime, state: Path, also_launcher_stopped: bool
+) -> None:
+    sleepers, mounts, namespaces = _sleepers(), Path("/proc/self/mountinfo").read_text(), _namespaces()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    server = subprocess.Popen(  # noqa: ASYNC220 - a process to be killed; nothing else runs on this loop
+        [sys.executable, str(Path(__file__).with_name("crowd.py")), str(state), str(_COUNT)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert server.stdout is not None
+    launcher = 0
+    try:
+        up = json.loads(await asyncio.to_thread(server.stdout.readline))
+        assert [text.endswith("up\n") for text in up] == [True] * _COUNT
+        assert _sleepers() == sleepers + _COUNT
+        leases = _leases(state)
+        assert len(leases) == _COUNT
+        groups = [Path(group) for lease in leases for group in lease["groups"]]
+        assert all(group.is_dir() for group in groups)
+        owners = {path.parent for path in state.glob("owners/*/*.lease")}
+        assert len(owners) == 1
+        described = json.loads((owners.pop() / "owner.json").read_text())
+        ((launcher, _),) = described["processes"]
+        if also_launcher_stopped:  # it cannot notice that its server has gone
+            os.kill(launcher, signal.SIGSTOP)
+    finally:
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+        server.stdout.close()
+
+    # The restart: a runtime that starts in the same state directory.
+    async with BubblewrapRuntime(state):
+        deadline = time.monotonic() + 10
+        while (_sleepers() > sleepers or Path(f"/proc/{launcher}").exists()) and time.monotonic() < deadline:  # noqa: ASYNC110 - waits for another process
+            await asyncio.sleep(0.05)
+        assert _sleepers() == sleepers
+        assert not Path(f"/proc/{launcher}").exists()
+        assert _processes_of(state) == set()
+        assert [group for group in groups if group.exists()] == []
+        assert len(list((state / "owners").iterdir())) == 2  # the fixture's and this one
+    assert {group.parent for group in groups if group.parent.exists()} == set()
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert _namespaces() <= namespaces
+
+
+async def test_a_living_servers_sandboxes_are_left_alone(runtime: BubblewrapRuntime, state: Path) -> None:
+    async with runtime.sandbox(runtime.host_image()) as sandbox:
+        assert await sweep(state) == []
+        assert (await sandbox.run("echo here", timeout=5)).output == b"here\n"
+
+
+async def test_only_the_process_that_was_meant_is_ended(tmp_path: Path) -> None:
+    make_state(tmp_path)
+    bystander = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - the same
+    try:
+        for number, change in enumerate(({"processes": [[bystander.pid, 1]]}, {"boot": "another"})):
+            owner = Owner(tmp_path)
+            owner.lease(f"old{number}", [bystander.pid], [])
+            (path,) = tmp_path.glob(f"owners/{owner.id}/*.lease")
+            path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+            owner.close()
+            assert await sweep(tmp_path) == [f"old{number}"]
+            assert bystander.poll() is None
+        owner = Owner(tmp_path)
+        owner.lease("meant", [bystander.pid], [])
+        owner.close()
+        assert await sweep(tmp_path) == ["meant"]
+        assert bystander.wait(5) == -signal.SIGKILL
+    finally:
+        bystander.kill()
+        bystander.wait()
+    assert list((tmp_path / "owners").iterdir()) == []
+
+
+async def test_a_group_whose_server_died_is_emptied_and_removed(tmp_path: Path) -> None:
+    make_state(tmp_path)
+    owner = Owner(tmp_path)
+    groups = ControlGroups(owner.id)
+    if not groups.enforced:
+        owner.close()
+        pytest.skip("no control group can be made here")
+    from ors_containers import Limits
+
+    owner.describe([], groups.parents)
+    owner.lease("left", [], groups.directories("left"))
+    files = groups.create("left", Limits())
+    # A process that nobody has written down.
+    stray = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - the same
+    for file in files:
+        Path(file).write_text(str(stray.pid))
+    ending = asyncio.create_task(asyncio.to_thread(stray.wait, 10))
+    owner.close()
+    assert await sweep(tmp_path) == ["left"]
+    assert await ending == -signal.SIGKILL
+    assert [path for path in groups.parents if path.exists()] == []
+    assert list((tmp_path / "owners").iterdir()) == []
+
+
+async def test_what_was_cut_short_or_is_broken_does_no_harm(tmp_path: Path) -> None:
+    make_state(tmp_path)
+    young, old = tmp_path / "owners/young", tmp_path / "owners/old"
+    young.mkdir()
+    old.mkdir()
+    os.utime(old, (0, 0))
+    owner = Owner(tmp_path)
+    owner.lease("broken", [], [])
+    (path,) = tmp_path.glob(f"owners/{owner.id}/*.lease")
+    path.write_text("{")
+    owner.close()
+    assert await sweep(tmp_path) == ["broken"]
+    assert list((tmp_path / "owners").iterdir()) == [young]

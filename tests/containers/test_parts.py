@@ -1,0 +1,185 @@
+"""The parts that need no sandbox: output kept from both ends, limits, the system call filter, process 1's program."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import signal
+import struct
+import subprocess
+from pathlib import Path
+
+import ors_containers
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ors_containers import FileError, InvalidLimits, Limits, SandboxError, UnknownRuntime, find_runtime, runtime_names
+from ors_containers.errors import file_error
+from ors_containers.holder import MACHINES, holder_program
+from ors_containers.output import HeadAndTail
+from ors_containers.seccomp import ARCHITECTURES, seccomp_filter
+
+
+@given(limit=st.integers(2, 50), pieces=st.lists(st.binary(max_size=40), max_size=20))
+def test_both_ends_are_kept(limit: int, pieces: list[bytes]) -> None:
+    kept, everything = HeadAndTail(limit), b"".join(pieces)
+    for piece in pieces:
+        kept.add(piece)
+    if len(everything) <= limit:
+        assert (kept.content(), kept.omitted) == (everything, 0)
+        return
+    head, tail = everything[: limit - limit // 2], everything[-(limit // 2) :]
+    omitted = len(everything) - limit
+    assert kept.omitted == omitted
+    assert kept.content() == head + b"\n[... %d bytes omitted ...]\n" % omitted + tail
+
+
+def test_what_is_kept_is_bounded() -> None:
+    kept = HeadAndTail(1000)
+    for _ in range(1000):
+        kept.add(bytes(100_000))
+    assert kept.total == 100_000_000
+    assert len(kept.content()) < 1100
+
+
+@pytest.mark.parametrize("wrong", [{"memory": 1}, {"pids": 0}, {"cpu": 0.0}, {"disk": 0}, {"wall": 0.0}, {"output": 1}])
+def test_limits_nothing_can_run_in_are_refused(wrong: dict[str, int]) -> None:
+    (name,) = wrong
+    with pytest.raises(InvalidLimits, match=name):
+        Limits(**wrong)
+
+
+def test_every_name_of_the_package_is_there() -> None:
+    for name in ors_containers.__all__:
+        assert getattr(ors_containers, name).__module__.startswith(("ors_containers.", "builtins", "typing"))
+    with pytest.raises(AttributeError):
+        _ = ors_containers.nothing
+
+
+def test_runtimes_are_found_by_name() -> None:
+    assert runtime_names()[0] == "bubblewrap"
+    assert find_runtime("bubblewrap") is ors_containers.BubblewrapRuntime
+    with pytest.raises(UnknownRuntime, match="Installed: bubblewrap"):
+        find_runtime("none")
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOSPC, errno.EFBIG, errno.EIO])
+def test_errors_of_files_are_errors_of_the_system_too(number: int) -> None:
+    error = file_error("/a", number)
+    assert isinstance(error, FileError)
+    assert isinstance(error, OSError)
+    assert isinstance(error, SandboxError)
+    assert (error.errno, str(error)) == (number, f"/a: {os.strerror(number)}")
+
+
+def _answer(program: bytes, architecture: int, number: int, *arguments: int) -> int:
+    """What the kernel's interpreter makes of a filter: 0 for allowed, else the errno."""
+    padded = [*arguments, *[0] * (6 - len(arguments))]
+    data = struct.pack("<IIQ6Q", number, architecture, 0, *(value & 0xFFFFFFFFFFFFFFFF for value in padded))
+    place = accumulator = 0
+    while True:
+        code, if_true, if_false, value = struct.unpack_from("<HBBI", program, 8 * place)
+        place += 1
+        match code:
+            case 0x20:
+                (accumulator,) = struct.unpack_from("<I", data, value)
+            case 0x15:
+                place += if_true if accumulator == value else if_false
+            case 0x35:
+                place += if_true if accumulator >= value else if_false
+            case 0x45:
+                place += if_true if accumulator & value else if_false
+            case 0x06:
+                return 0 if value == 0x7FFF0000 else value & 0xFFFF
+            case _:
+                raise AssertionError(f"instruction {code:#x}")
+
+
+# From the kernel's tables, by other means than the filter's own.
+_NUMBERS = {
+    "x86_64": {
+        "read": 0,
+        "clone": 56,
+        "clone3": 435,
+        "ioctl": 16,
+        "socket": 41,
+        "ptrace": 101,
+        "mount": 165,
+        "bpf": 321,
+    },
+    "aarch64": {
+        "read": 63,
+        "clone": 220,
+        "clone3": 435,
+        "ioctl": 29,
+        "socket": 198,
+        "ptrace": 117,
+        "mount": 40,
+        "bpf": 280,
+    },
+}
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_the_filter(machine: str) -> None:
+    program, own, numbers = seccomp_filter(machine), ARCHITECTURES[machine], _NUMBERS[machine]
+    assert len(program) // 8 < 4096  # the kernel takes no longer ones
+
+    def answer(name: str, *arguments: int) -> int:
+        return _answer(program, own, numbers[name], *arguments)
+
+    assert answer("read") == 0
+    for name in ("ptrace", "mount", "bpf"):
+        assert answer(name) == errno.EPERM
+    assert answer("clone3") == errno.ENOSYS
+    assert answer("clone", signal.SIGCHLD) == 0
+    for bit in (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
+        assert answer("clone", signal.SIGCHLD | bit) == errno.EPERM
+    threads = 0x3D0F00  # what pthread_create asks for
+    assert answer("clone", threads) == 0
+    assert answer("ioctl", 1, 0x5412) == errno.EPERM  # TIOCSTI
+    assert answer("ioctl", 1, 0x1_0000_5412) == errno.EPERM  # the kernel looks at 32 bits of it
+    assert answer("ioctl", 1, 0x5401) == 0
+    for family in (1, 2, 10, 16):
+        assert answer("socket", family) == 0
+    for family in (17, 38, 40, 0, 45):
+        assert answer("socket", family) == errno.EAFNOSUPPORT
+    for foreign in (0x40000003, 0xC000003E, 0xC00000B7, 0):
+        if foreign != own:
+            assert _answer(program, foreign, 0) == errno.ENOSYS
+    assert _answer(program, own, numbers["read"] | 0x40000000) == (errno.ENOSYS if machine == "x86_64" else 0)
+
+
+def test_the_first_process_waits_and_reaps(tmp_path: Path) -> None:
+    machine = platform.machine()
+    if machine not in MACHINES:
+        pytest.skip(f"there is no program for {machine}")
+    program = tmp_path / "holder"
+    program.write_bytes(holder_program(machine))
+    program.chmod(0o755)
+    # Its child, made before it became itself, ends and must not stay a zombie.
+    process = subprocess.Popen(["sh", "-c", f"sleep 0.1 & exec {program}"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.read(1) == b"\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        deadline = 100
+        while children.read_text() and deadline:
+            deadline -= 1
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            signal.sigtimedwait([], 0.02)
+        assert children.read_text() == ""
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_first_process_is_a_small_program(machine: str) -> None:
+    program = holder_program(machine)
+    assert program.startswith(b"\x7fELF")
+    assert len(program) < 300
+    assert program.endswith(b"\n")
