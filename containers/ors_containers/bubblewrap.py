@@ -73,11 +73,10 @@ class BubblewrapRuntime(Runtime):
             mapping=find_mapping(),
             owner=owner,
             groups=groups,
-            client=LauncherClient(self._launcher_gone),
+            client=LauncherClient(),
             starting=asyncio.Semaphore(self._starts_at_once),
         )
         self._shared = shared
-        self._start_launcher(shared)
         try:
             async with self.sandbox(self.host_image()):
                 pass
@@ -139,7 +138,7 @@ class BubblewrapRuntime(Runtime):
             self._janitor.cancel()
             await asyncio.wait([self._janitor])
         await asyncio.gather(*(sandbox.stop() for sandbox in list(shared.sandboxes.values())))
-        await shared.client.close()
+        await asyncio.gather(shared.client.close(), *shared.retired)
         shared.groups.close()
         shared.owner.close()
 
@@ -147,16 +146,6 @@ class BubblewrapRuntime(Runtime):
         if self._shared is None:
             raise RuntimeUnavailable("The bubblewrap runtime is not started", "Use it with `async with`")
         return self._shared
-
-    def _start_launcher(self, shared: Shared) -> None:
-        shared.client.start()
-        shared.owner.describe([shared.client.process], shared.groups.parents)
-
-    def _launcher_gone(self) -> None:
-        """Its sandboxes have ended with it; the next ones are started by a new one."""
-        if self._shared is not None:
-            self._shared.client = LauncherClient(self._launcher_gone)
-            self._start_launcher(self._shared)
 
     async def _sweep_regularly(self, shared: Shared) -> None:
         while True:

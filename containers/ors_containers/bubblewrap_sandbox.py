@@ -64,10 +64,21 @@ class Shared:
     owner: Owner
     groups: ControlGroups
     client: LauncherClient
-    #: How many may be starting at a time.
+    #: Bounds how many are being started at a time.
     starting: asyncio.Semaphore
     sandboxes: dict[str, BubblewrapSandbox] = field(default_factory=dict[str, "BubblewrapSandbox"])
+    #: The ends of launchers that ended by themselves.
+    retired: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _slot: int = field(default_factory=_any_slot)
+
+    def living_client(self) -> LauncherClient:
+        """The launcher, or a new one in place of one that has ended and has taken its sandboxes along."""
+        if self.client.ended:
+            self.retired.add(asyncio.create_task(self.client.close()))
+            self.client = LauncherClient()
+            self.client.start()
+            self.owner.describe([self.client.process], self.groups.parents)
+        return self.client
 
     def next_slot(self) -> int:
         """The first host id of the next sandbox's range. Two servers may meet: that costs nothing but quotas by id."""
@@ -122,9 +133,9 @@ class BubblewrapSandbox(Sandbox):
     async def _start(self) -> None:
         shared = self._shared
         async with shared.starting:
-            self._client = shared.client
             self._directories = shared.groups.directories(self.id)
             try:
+                self._client = shared.living_client()
                 shared.owner.lease(self.id, [], self._directories)
                 self._group_files = shared.groups.create(self.id, self.limits)
                 holder = await self._start_holder()

@@ -16,6 +16,7 @@ user: no path can lead out. Such a child cannot be inspected by the sandbox's pr
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import gc
@@ -273,5 +274,5 @@ def main(descriptor: int, machine: str) -> None:
     sys.path.clear()
     gc.disable()
     gc.freeze()
-    launcher.serve()
-    sys.exit(0)
+    with contextlib.suppress(ConnectionError):  # a server that was killed has closed its end in the middle
+        launcher.serve()

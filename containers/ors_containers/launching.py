@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,7 @@ class Answer:
 class LauncherClient:
     """One launcher process. ``start`` and every other method on one event loop."""
 
-    def __init__(self, gone: Callable[[], None]) -> None:
-        self._gone = gone
+    def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -76,6 +75,11 @@ class LauncherClient:
         """Its process id."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, or was never started."""
+        return self._socket is None
 
     def start(self) -> None:
         """Start the process."""
@@ -120,7 +124,7 @@ class LauncherClient:
         return self._exits[process]
 
     async def close(self) -> None:
-        """End the launcher, and with it what it started."""
+        """End the launcher, and with it what it started; or wait for the end of one that has ended by itself."""
         self._lost()
         process = self._process
         if process is None:
@@ -131,12 +135,6 @@ class LauncherClient:
             await asyncio.sleep(0.01)
         process.kill()
         process.wait()
-
-    def kill(self) -> None:
-        """End it at once, without an event loop."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
 
     def _flush(self) -> None:
         loop = asyncio.get_running_loop()
@@ -214,4 +212,3 @@ class LauncherClient:
         for future in self._exits.values():
             if not future.done():
                 future.set_result(-signal.SIGKILL)
-        self._gone()

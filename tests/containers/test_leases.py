@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_containers import BubblewrapRuntime
+from ors_containers import BubblewrapRuntime, Limits
 from ors_containers.control_groups import ControlGroups
 from ors_containers.leases import Owner, make_state, sweep
 
@@ -40,6 +41,13 @@ def _namespaces() -> set[int]:
         except OSError:
             continue
     return found
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
 
 
 def _sleepers() -> int:
@@ -70,7 +78,7 @@ async def test_a_killed_server_leaves_nothing_after_a_restart(
     try:
         up = json.loads(await asyncio.to_thread(server.stdout.readline))
         assert [text.endswith("up\n") for text in up] == [True] * _COUNT
-        assert _sleepers() == sleepers + _COUNT
+        await _until(lambda: _sleepers() == sleepers + _COUNT)
         leases = _leases(state)
         assert len(leases) == _COUNT
         groups = [Path(group) for lease in leases for group in lease["groups"]]
@@ -109,7 +117,7 @@ async def test_a_living_servers_sandboxes_are_left_alone(runtime: BubblewrapRunt
 
 async def test_only_the_process_that_was_meant_is_ended(tmp_path: Path) -> None:
     make_state(tmp_path)
-    bystander = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - the same
+    bystander = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - starts at once  # noqa: ASYNC220 - the same
     try:
         for number, change in enumerate(({"processes": [[bystander.pid, 1]]}, {"boot": "another"})):
             owner = Owner(tmp_path)
@@ -137,13 +145,11 @@ async def test_a_group_whose_server_died_is_emptied_and_removed(tmp_path: Path) 
     if not groups.enforced:
         owner.close()
         pytest.skip("no control group can be made here")
-    from ors_containers import Limits
-
     owner.describe([], groups.parents)
     owner.lease("left", [], groups.directories("left"))
     files = groups.create("left", Limits())
     # A process that nobody has written down.
-    stray = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - the same
+    stray = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - starts at once  # noqa: ASYNC220 - the same
     for file in files:
         Path(file).write_text(str(stray.pid))
     ending = asyncio.create_task(asyncio.to_thread(stray.wait, 10))

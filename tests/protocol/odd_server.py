@@ -29,7 +29,7 @@ def odd(kind: str) -> Server:
     server = Server([Odd])
     if kind in ("cors", "both"):
         server.app.add_middleware(CORSMiddleware, allow_origins=["http://page"], allow_methods=["*"])
-    if kind in ("function", "both"):
+    if kind == "both":
 
         @server.app.middleware("http")
         async def stamp(  # pyright: ignore[reportUnusedFunction]

@@ -35,22 +35,22 @@ SHAPES: dict[str, Callable[[str], str]] = {
 }
 
 
-async def ask(client: Client, method: str, path: str, body: object) -> Any:
+async def ask(client: Client, method: str, path: str, body: object, sid: str = "s") -> Any:
     """A request whose path is sent as it stands: an ordinary client would tidy it up."""
     url = client.http.base_url.copy_with(raw_path=path.encode())
-    return await client.http.request(method, url, json=body, headers={"X-Session-ID": "s"})
+    return await client.http.request(method, url, json=body, headers={"X-Session-ID": sid})
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("middleware", [False, True], ids=["plain", "middleware"])
-async def test_slashes_too_many_change_nothing(shape: str, middleware: bool) -> None:
+async def test_slashes_too_many_change_nothing(middleware: bool) -> None:
     server = Server([Echo])
     if middleware:
         add_middleware(server.app)
     client = Client(server.app)
-    for method, path, body in ROUTES:
-        response = await ask(client, method, SHAPES[shape](path), body)
-        assert response.status_code == 200, (path, response.text)
+    for shape, shaped in SHAPES.items():
+        for method, path, body in ROUTES:
+            response = await ask(client, method, shaped(path), body, shape)
+            assert response.status_code == 200, (shape, path, response.text)
     await server.sessions.close()
     await client.close()
 

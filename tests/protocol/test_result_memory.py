@@ -154,7 +154,7 @@ async def test_nothing_is_left_on_disk_when_the_server_ends(tmp_path: Path, monk
     with live_server(result_memory=1) as server:
         await open_session(server, "s")
         async with server.connect() as connection:
-            step = {"name": "step", "input": {"text": "x", "size": 1000, "milliseconds": 100}}
+            step = {"name": "step", "input": {"text": "x", "size": 1000, "milliseconds": 1500}}
             await connection.request("POST", "/call", step, "s")
             await connection.until(b"event: task_id\r\n")
         await until(lambda: files(tmp_path) != [], "nothing was written")
