@@ -152,3 +152,27 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
         path = free_path(tmp_path, "server-2026-01-02")
         assert path == tmp_path / f"{name}.json"
         report_of(Gathered()).write(path)
+
+
+@pytest.mark.parametrize(
+    ("floor", "cell"),
+    [
+        (23.0, "≤ 80.0 ✗"),  # the machine of the budgets: nothing to allow for
+        (46.0, "≤ 160 here ✗"),
+        (69.0, "≤ 240 here ✓"),
+    ],
+)
+def test_a_budget_of_processor_time_on_a_slower_machine(floor: float, cell: str) -> None:
+    gathered = Gathered()
+    measured(gathered, ours=[170], floor=[floor])
+    text = printed(report_of(gathered))
+    assert "≤ 80.0 ✗" in text
+    assert cell in text
+    assert ("here" in text) is (floor > 23)
+
+
+def test_a_budget_that_is_no_processor_time_is_the_same_everywhere() -> None:
+    gathered = Gathered()
+    measured(gathered, floor=[69.0])
+    gathered.add("ours", "blocking", Measured({"block_wall": 1.5}), {})
+    assert "here" not in printed(report_of(gathered)).split("Median of")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from ors_containers import BubblewrapRuntime, RuntimeUnavailable, Sandbox
+from ors_containers.leases import sweep
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,6 +27,8 @@ def state() -> Iterator[Path]:
         path = Path(directory)
         path.chmod(0o755)
         yield path
+        # After a test that failed in the middle: its server is gone, and the directory is about to be.
+        asyncio.run(sweep(path))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -18,6 +18,8 @@ from ors_containers import BubblewrapRuntime, Limits
 from ors_containers.control_groups import ControlGroups
 from ors_containers.leases import Owner, make_state, sweep
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 _COUNT = 50
 
 
