@@ -8,7 +8,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed-$(shell { cat pyproject.toml; pwd; $(PYTHON) --version; } | sha256sum | cut -c 1-16)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types format test test-all serve clean
+.PHONY: help venv lint types format test apptainer test-all serve clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,12 +35,15 @@ format: venv ## Repair style and formatting in place
 test: lint types ## Lint, check types and run every test but the long ones
 	$(BIN)/pytest
 
-test-all: test ## Also build and run the container images and train with TRL
+apptainer: ## Install Apptainer for the tests that run it, where that can be done
+	-scripts/install-apptainer
+
+test-all: apptainer test ## Also build and run the container images and train with TRL
 	-scripts/debian-packages podman runc containernetworking-plugins iptables debootstrap
 	$(BIN)/pytest -m long
 
 serve: venv ## Serve the bundled environments on http://127.0.0.1:8080
-	$(BIN)/ors-server serve echo
+	$(BIN)/ors-server serve echo terminal
 
 clean: ## Remove what the other targets made
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist

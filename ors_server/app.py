@@ -38,6 +38,7 @@ from ors_server.routes.discovery import DiscoveryRoutes
 from ors_server.routes.episodes import EpisodeRoutes
 from ors_server.routes.platform import platform_router
 from ors_server.routes.table import Route, answer
+from ors_server.sandboxes import hold_sandbox_service
 from ors_server.sessions import Sessions
 from ors_server.settings import ReturnErrors
 
@@ -70,6 +71,9 @@ class OrsApp(FastAPI):
             for hosted in sessions.catalogue.environments:
                 for problem in hosted.tools.dropped:
                     logger.warning("tool left out", extra={"environment": hosted.name, "reason": problem})
+            for name, reason in sessions.catalogue.reasons.items():
+                logger.warning("environment unavailable", extra={"environment": name, "reason": reason})
+            hold_sandbox_service(sessions, sessions.settings)
             yield
             await sessions.close()
 

@@ -6,6 +6,9 @@ the last byte of its result was written. Nothing else attaches, and a ``task_id`
 
 Results are kept encoded. A delivered one stays a while, for a client that lost it after all; an undelivered one stays
 as long as its session, in memory first and then on disk. ``ResultStore`` bounds the memory of both, over all sessions.
+
+Of a delivered call only its result is kept, as a tuple of a number and bytes. The garbage collector does not walk such
+tuples, but would walk the ``Call`` objects of the last minute, a hundred thousand of them, and stop the server for it.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ class Call:
         self.frames: bytes | None = None
         self.path: Path | None = None
         self.kept = Kept.NOWHERE
-        #: When a kept result may go: out of memory, or to disk while it is undelivered.
+        #: When a result that is not delivered may go to disk.
         self.expires = 0.0
         self.started = time.monotonic()
         self.task: asyncio.Task[None] | None = None
@@ -127,10 +130,21 @@ class Call:
         for waiter in waiters or ():
             _wake(waiter)
 
+    @classmethod
+    def delivered(cls, task_id: str, frames: bytes) -> Call:
+        """A call whose result was delivered and is asked for again."""
+        call = cls("", None, None)
+        call.task_id, call.frames, call.kept = task_id, frames, Kept.DELIVERED
+        return call
+
     @property
     def size(self) -> int:
         """Bytes this call's result holds in memory."""
-        return _OVERHEAD + (len(self.frames) if self.frames is not None else 0)
+        return _size(self.frames or b"")
+
+
+def _size(frames: bytes) -> int:
+    return _OVERHEAD + len(frames)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
@@ -145,14 +159,18 @@ def _fingerprint(name: str, input: Any) -> int:
 class CallLedger:
     """The calls of one session."""
 
-    __slots__ = ("_by_key", "_calls", "_closed", "_lost", "_open", "_results", "_running")
+    __slots__ = ("_by_key", "_calls", "_closed", "_delivered", "_lost", "_open", "_results", "_running")
 
     def __init__(self, results: ResultStore) -> None:
         self._results = results
         self._closed = False
+        #: The calls that were not delivered yet.
         self._calls: dict[str, Call] = {}
+        #: Results that were, with the time at which they may go; the first delivered first.
+        self._delivered: dict[str, tuple[float, bytes]] | None = None
         self._running: set[Call] | None = None
-        self._by_key: dict[str, tuple[int, Call | None]] | None = None
+        #: Fingerprint and id of the call that each key was used for.
+        self._by_key: dict[str, tuple[int, str]] | None = None
         #: The requests that calls are being answered to.
         self._open: dict[Call, list[Exchange]] | None = None
         #: Calls whose connection was lost and that nobody attends to, by tool and input; the oldest first.
@@ -163,10 +181,12 @@ class CallLedger:
         call = self._calls.get(task_id)
         if call is not None:
             self._attended(call)
-        return call
+            return call
+        kept = None if self._delivered is None else self._delivered.get(task_id)
+        return None if kept is None else Call.delivered(task_id, kept[1])
 
-    def known(self, task_id: str) -> Call | None:
-        """The call of this id, without attending to it."""
+    def undelivered(self, task_id: str) -> Call | None:
+        """The call of this id if it was not delivered, without attending to it."""
         return self._calls.get(task_id)
 
     def start(
@@ -184,9 +204,10 @@ class CallLedger:
             if known is not None:
                 if known[0] != fingerprint:
                     raise IdempotencyConflict(key)
-                if known[1] is None:
+                earlier = self.find(known[1])
+                if earlier is None:
                     raise ResultExpired()
-                return known[1], False
+                return earlier, False
         else:
             call = self._unattended(name, input)
             if call is not None:
@@ -201,7 +222,7 @@ class CallLedger:
         if key is not None and fingerprint is not None:
             if self._by_key is None:
                 self._by_key = {}
-            self._by_key[key] = (fingerprint, call)
+            self._by_key[key] = (fingerprint, call.task_id)
         return call, True
 
     def attend(self, call: Call, exchange: Exchange) -> None:
@@ -221,7 +242,7 @@ class CallLedger:
         if self._closed:
             return  # nothing is kept any more
         if delivered:
-            self._delivered(call)
+            self._deliver(call)
         else:
             self._lose(call)
 
@@ -244,10 +265,17 @@ class CallLedger:
         if not watched and not self._closed and call.task_id in self._calls:
             self._results.keep_undelivered(self, call)
 
-    def _delivered(self, call: Call) -> None:
+    def _deliver(self, call: Call) -> None:
         self._attended(call)
+        if call.kept is Kept.DELIVERED or call.frames is None:
+            return
         call.input = None
-        self._results.keep_delivered(self, call)
+        expires = self._results.keep_delivered(self, call)
+        self._calls.pop(call.task_id, None)
+        if self._delivered is None:
+            self._delivered = {}
+        self._delivered[call.task_id] = (expires, call.frames)
+        self._results.bound_delivered()
 
     def _lose(self, call: Call) -> None:
         if call.kept is Kept.DELIVERED or (self._open is not None and _connected(self._open.get(call, ()))):
@@ -266,31 +294,17 @@ class CallLedger:
             self._results.keep_undelivered(self, call)
 
     def evict(self, now: float) -> bool:
-        """Forget delivered results that expire up to ``now``; whether any delivered ones are left.
-
-        Calls are looked at in the order they started, which is nearly the order they were delivered in.
-        """
-        expired: list[Call] = []
-        left = False
-        for call in self._calls.values():
-            if call.kept is Kept.DELIVERED:
-                if call.expires > now:
-                    left = True
-                    break
-                expired.append(call)
-        for call in expired:
-            self._results.drop(call)
-            self.forget(call)
-        return left
-
-    def forget(self, call: Call) -> None:
-        """Drop a call; its key stays used."""
-        self._calls.pop(call.task_id, None)
-        self._attended(call)
-        if call.key is not None and self._by_key is not None:
-            known = self._by_key.get(call.key)
-            if known is not None:
-                self._by_key[call.key] = (known[0], None)
+        """Forget delivered results that expire up to ``now``; whether any delivered ones are left."""
+        delivered = self._delivered or {}
+        expired: list[str] = []
+        for task_id, (expires, _) in delivered.items():
+            if expires > now:
+                break
+            expired.append(task_id)
+        for task_id in expired:
+            self._results.forget_delivered(delivered.pop(task_id)[1])
+        self._delivered = delivered or None
+        return bool(delivered)
 
     def _unattended(self, name: str, input: Mapping[str, Any]) -> Call | None:
         """An earlier call of this tool and input whose connection was lost, the oldest first."""
@@ -324,6 +338,7 @@ class CallLedger:
         for call in self._calls.values():
             self._results.drop(call)
         self._calls.clear()
+        self.evict(math.inf)
         self._running = None
         self._by_key = self._lost = None
 
@@ -370,16 +385,21 @@ class ResultStore:
         """Memory that results take, in bytes."""
         return self._delivered_bytes + self._undelivered_bytes
 
-    def keep_delivered(self, ledger: CallLedger, call: Call) -> None:
-        """Keep a delivered result for a while. Dropping the oldest over the bound happens here, at once."""
-        if call.kept is Kept.DELIVERED:
-            return
+    def keep_delivered(self, ledger: CallLedger, call: Call) -> float:
+        """Account for a result that was delivered, which its ledger keeps; until when it shall."""
         self.drop(call)
         call.kept = Kept.DELIVERED
-        call.expires = time.monotonic() + self._settings.delivered_ttl
         self._delivered_bytes += call.size
         self._delivered[ledger] = None
         self._delivered.move_to_end(ledger)
+        return time.monotonic() + self._settings.delivered_ttl
+
+    def forget_delivered(self, frames: bytes) -> None:
+        """A ledger keeps this delivered result no longer."""
+        self._delivered_bytes -= _size(frames)
+
+    def bound_delivered(self) -> None:
+        """Drop the oldest delivered results that are over the memory bound."""
         while self._delivered_bytes > self._settings.delivered_memory and self._delivered:
             oldest, _ = self._delivered.popitem(last=False)
             oldest.evict(math.inf)
@@ -401,9 +421,7 @@ class ResultStore:
 
     def drop(self, call: Call) -> None:
         """Take a result out of the accounts, and off the disk."""
-        if call.kept is Kept.DELIVERED:
-            self._delivered_bytes -= call.size
-        elif call.kept is Kept.UNDELIVERED:
+        if call.kept is Kept.UNDELIVERED:
             self._undelivered_bytes -= call.size
         elif call.kept is Kept.ON_DISK and call.path is not None:
             with contextlib.suppress(OSError):
@@ -453,7 +471,7 @@ class ResultStore:
         excess = self._undelivered_bytes - self._settings.result_memory
         while self._undelivered and len(batch) < _BATCH:
             ledger, task_id = self._undelivered[0]
-            call = ledger.known(task_id)
+            call = ledger.undelivered(task_id)
             if call is not None and call.kept is Kept.UNDELIVERED and call not in batch:
                 if excess <= 0 and call.expires > now:
                     break

@@ -99,6 +99,17 @@ class Environment:
         self.task_spec = task_spec
         self.secrets = secrets
 
+    # --- the machine -------------------------------------------------------------------------
+
+    @classmethod
+    def unavailable(cls) -> str | Awaitable[str]:
+        """Why this environment cannot be served on this machine, with the remedy; empty where it can.
+
+        Asked once, before the server starts. Clients that ask for the environment get the reason, and the other
+        environments are served.
+        """
+        return ""
+
     # --- the episode -------------------------------------------------------------------------
 
     def setup(self) -> Awaitable[None] | None:

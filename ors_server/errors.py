@@ -28,6 +28,7 @@
     ├── OutputTooLarge               500   a tool's output is over the limit
     ├── SessionStarting              503   set-up is still running; retry
     │   └── ServerBusy               503   a limit on sessions or calls is reached; retry
+    │       └── MachineBusy          503   the machine has no room for another sandbox now; retry
     └── InfrastructureError          503   the machine failed, not the agent: never a reward
 
 A client gets ``{"detail": …}`` with the status; ``detail`` is the cause and, where there is one, the remedy.
@@ -55,6 +56,7 @@ __all__ = [
     "InvalidSplit",
     "InvalidTask",
     "InvalidToolset",
+    "MachineBusy",
     "MissingSession",
     "NoEnvironments",
     "OrsError",
@@ -294,6 +296,19 @@ class ServerBusy(SessionStarting):
 
     def __init__(self, what: str, limit: int, variable: str) -> None:
         OrsError.__init__(self, f"The limit of {limit} {what} is reached", f"Retry, or raise {variable} on the server.")
+
+
+class MachineBusy(ServerBusy):
+    """The machine has no room for another sandbox, and the queue for one is full. Nothing was started."""
+
+    def __init__(self, cause: str, remedy: str, retry_after: float) -> None:
+        OrsError.__init__(self, cause, remedy)
+        #: Seconds after which asking again makes sense.
+        self.retry_after = retry_after
+
+    @property
+    def headers(self) -> Sequence[tuple[str, str]]:
+        return (("X-Backend-State", "starting"), ("Retry-After", str(max(1, round(self.retry_after)))))
 
 
 class InfrastructureError(OrsError):

@@ -20,6 +20,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from ors_server.sandboxes import sandbox_error
+
 __all__ = ["Execution", "LoopExecution", "PoolExecution", "SessionThreadExecution", "ThreadPool", "awaited"]
 
 Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
@@ -101,13 +103,18 @@ class ThreadPool:
 
 
 def contained(raised: BaseException) -> BaseException:
-    """What may be raised on the event loop in place of what an author's code raised.
+    """What is raised on the event loop in place of what an author's code raised.
 
     ``SystemExit`` and ``KeyboardInterrupt`` would end the loop, a future refuses ``StopIteration``, and a
-    ``CancelledError`` of the author's own making would pass for the cancellation of our task.
+    ``CancelledError`` of the author's own making would pass for the cancellation of our task. A failure of a sandbox
+    is the server's own kind of failure.
     """
     if isinstance(raised, Exception) and not isinstance(raised, (StopIteration, StopAsyncIteration)):
-        return raised
+        failure = sandbox_error(raised)
+        if failure is None:
+            return raised
+        failure.__cause__ = raised
+        return failure
     if isinstance(raised, asyncio.CancelledError):
         escaped = Escaped("the environment's code was cancelled from within (asyncio.CancelledError)")
     else:
@@ -130,7 +137,8 @@ async def awaited(value: Awaitable[Any]) -> Any:
             raise  # a true cancellation, or the end of the loop
         raise contained(raised) from raised
     except BaseException as raised:  # noqa: BLE001 - whatever it is, contained() decides
-        raise contained(raised) from raised.__cause__
+        error = contained(raised)
+        raise error from error.__cause__
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -226,7 +234,8 @@ class LoopExecution:
         try:
             value = function(*arguments, **keywords)
         except BaseException as raised:  # noqa: BLE001 - whatever it is, contained() decides
-            raise contained(raised) from raised.__cause__
+            error = contained(raised)
+            raise error from error.__cause__
         return await _resolved(value)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ three SDKs ends up as the same ``HostedEnvironment``.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,15 @@ from typing import Any, cast
 
 from ors_server.classes import Dialect, dialect_of, overrides
 from ors_server.encoding import encode
-from ors_server.errors import DefinitionError, NoEnvironments, UnknownEnvironment
+from ors_server.errors import DefinitionError, InfrastructureError, NoEnvironments, UnknownEnvironment
 from ors_server.execution import Execution, LoopExecution, PoolExecution, SessionThreadExecution, ThreadPool
 from ors_server.protocol import Split
+from ors_server.sandboxes import sandbox_error
 from ors_server.settings import Settings
 from ors_server.tasks import TaskSource, names_in, normalise_splits
 from ors_server.tools import ToolTable, compile_tools
 
-__all__ = ["Catalogue", "HostedEnvironment"]
+__all__ = ["Catalogue", "HostedEnvironment", "why_unavailable"]
 
 #: First path segments that the server answers itself; an environment of such a name could not be reached.
 RESERVED_NAMES = frozenset(
@@ -98,6 +100,8 @@ class HostedEnvironment:
         self.session_tools = self.tools.listing(session=True)
         self.session_tools_json = encode(self.session_tools)
         self.splits_json = encode(self.splits)
+        #: Its sessions that wait for room on this machine; new ones are asked to come back later.
+        self.held_back = 0
 
     def executions(self) -> tuple[Execution, Execution]:
         """Where a new session's code runs: its constructor, set-up, prompt and teardown; and its tools."""
@@ -122,14 +126,16 @@ class Catalogue:
         aliases: Mapping[str, str] | None = None,
         unavailable: Mapping[str, str] | None = None,
     ) -> None:
+        self.unavailable = {name.lower(): reason for name, reason in (unavailable or {}).items()}
         if not environments:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in (unavailable or {}).items())
+            if self.unavailable:
+                reasons = " ".join(f"{name}: {reason.rstrip('.')}." for name, reason in self.reasons.items())
+                raise NoEnvironments("No environment can be served on this machine", reasons)
             raise NoEnvironments(
-                "A server needs at least one environment", reasons or "Name one, for example: Server([MyEnvironment])."
+                "A server needs at least one environment", "Name one, for example: Server([MyEnvironment])."
             )
         self.environments = list(environments)
         self.default = self.environments[0]
-        self.unavailable = {name.lower(): reason for name, reason in (unavailable or {}).items()}
         self._by_name: dict[str, HostedEnvironment] = {}
         for hosted in self.environments:
             if hosted.name in self._by_name:
@@ -147,6 +153,15 @@ class Catalogue:
                 raise DefinitionError(f"Alias {alias!r} names the unknown environment {name!r}", self._hosted())
             self._add_alias(alias, target)
             target.aliases.append(alias)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The environments that cannot be served, each by one of its names, and why."""
+        once: dict[str, str] = {}
+        for name, reason in self.unavailable.items():
+            if reason not in once.values():
+                once[name] = reason
+        return once
 
     @property
     def names(self) -> list[str]:
@@ -194,6 +209,28 @@ class Catalogue:
         return f"Hosted: {', '.join(self.names)}."
 
 
+def why_unavailable(cls: type) -> tuple[list[str], str]:
+    """The names of a class that cannot be served on this machine, and why; no reason where it can.
+
+    Asked before anything else of a class, whose splits may need what the machine lacks. Only a class method counts: in
+    a class of another SDK ``unavailable`` may be anything.
+    """
+    if not overrides(cls, "unavailable") or inspect.isfunction(inspect.getattr_static(cls, "unavailable")):
+        return [], ""
+    if not callable(ask := cast(Any, cls).unavailable):
+        return [], ""
+    try:
+        reason = _at_start(cls, "unavailable", ask)
+    except Exception as error:
+        failure = error if isinstance(error, InfrastructureError) else sandbox_error(error)
+        if failure is None:
+            raise
+        reason = failure.text
+    if not reason:
+        return [], ""
+    return [_name_of(cls), *(alias.lower() for alias in names_in(cls, "aliases"))], str(reason)
+
+
 def _name_of(cls: type) -> str:
     name_method = getattr(cls, "name", None)
     name = _at_start(cls, "name", name_method) if callable(name_method) else cls.__name__
@@ -221,7 +258,8 @@ def _check_name(name: str, alias_of: str | None = None) -> None:
 
 def _check_class_methods(cls: type) -> None:
     """Refuse a forgotten ``@classmethod``, which would only show as a puzzling TypeError."""
-    for name in ("name", "list_splits", "list_tasks", "num_tasks", "get_task", "get_task_range"):
+    own = ("unavailable",) if dialect_of(cls) is Dialect.OWN else ()
+    for name in ("name", *own, "list_splits", "list_tasks", "num_tasks", "get_task", "get_task_range"):
         if overrides(cls, name) and inspect.isfunction(inspect.getattr_static(cls, name)):
             raise DefinitionError(f"{cls.__name__}.{name} is no class method", f"Put @classmethod above `def {name}`.")
 
@@ -260,7 +298,7 @@ def _call_at_start(function: Any) -> Any:
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
             outcome.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
     thread.start()
     thread.join()
     if isinstance(outcome[0], BaseException):

@@ -8,6 +8,7 @@ were a quarter of the server's time for a tool call.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -27,15 +28,18 @@ class _Connection:
     __slots__ = ("_cycle",)
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        # Weakly: the scope it lies in belongs to the cycle, and a ring of a dozen objects a request would be left to
+        # the garbage collector, which would stop the server for it ever so often.
+        self._cycle = weakref.ref(cycle)
 
     @property
     def disconnected(self) -> bool:
-        return self._cycle.disconnected
+        cycle = self._cycle()
+        return cycle is None or cycle.disconnected
 
     def respond(self, send: Any, status: int, head: bytes, body: bytes) -> bool:
-        cycle = self._cycle
-        if getattr(send, "__self__", None) is not cycle:
+        cycle = self._cycle()
+        if cycle is None or getattr(send, "__self__", None) is not cycle:
             return False
         if cycle.flow.write_paused or cycle.response_started:
             return False

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import resource
 import socket
@@ -22,12 +21,15 @@ from typing import Any
 import uvicorn
 
 from ors_server._version import VERSION
+from ors_server.acceptor import Acceptor
 from ors_server.app import OrsApp
+from ors_server.collector import Collector
 from ors_server.errors import DefinitionError, OrsError, PortInUse
 from ors_server.execution import ThreadPool
-from ors_server.hosting import Catalogue, HostedEnvironment
+from ors_server.hosting import Catalogue, HostedEnvironment, why_unavailable
 from ors_server.http_protocol import http_protocol
 from ors_server.logs import start_logging
+from ors_server.sandboxes import asking_with
 from ors_server.sessions import Sessions
 from ors_server.settings import ReturnErrors, Settings
 
@@ -41,7 +43,8 @@ class Server:
 
     ``return_errors`` says what clients see of exceptions in environments, as in both SDKs; it wins over ``settings``.
     ``aliases`` are further names: ``{"owner/Name": "myenvironment"}``. ``unavailable`` names environments that cannot
-    be served here, with the remedy that a client asking for one gets.
+    be served here, with the remedy that a client asking for one gets; a class may say so itself
+    (``Environment.unavailable``).
 
     Raises ``DefinitionError`` (a ``ValueError``) for a class that cannot be hosted, and ``TypeError`` for something
     that is no class of an environment.
@@ -62,11 +65,17 @@ class Server:
         self.settings = settings
         tools_pool = ThreadPool("ors-tool", settings.tool_threads)
         lifecycle_pool = ThreadPool("ors-lifecycle", settings.lifecycle_threads)
-        hosted = [
-            HostedEnvironment(_as_class(environment), settings, tools_pool, lifecycle_pool)
-            for environment in environments
-        ]
-        self.catalogue = Catalogue(hosted, aliases, unavailable)
+        hosted: list[HostedEnvironment] = []
+        reasons = dict(unavailable or {})
+        for environment in environments:
+            cls = _as_class(environment)
+            with asking_with(settings):
+                names, reason = why_unavailable(cls)
+            if reason:
+                reasons.update(dict.fromkeys(names, reason))
+            else:
+                hosted.append(HostedEnvironment(cls, settings, tools_pool, lifecycle_pool))
+        self.catalogue = Catalogue(hosted, aliases, reasons)
         self.sessions = Sessions(self.catalogue, settings, tools_pool, lifecycle_pool)
         #: The ASGI application.
         self.app = OrsApp(self.sessions)
@@ -121,17 +130,22 @@ class Server:
                 url = _url(settings.host, sock.getsockname()[1])
 
                 def ready() -> None:
-                    # What start-up made lives as long as the server: keep the collector from walking it again.
-                    gc.collect()
-                    gc.freeze()
+                    collector.start()
+                    self.sessions.collector = collector
                     names = ",".join(self.catalogue.names)
                     logger.info("serving", extra={"url": url, "environments": names, "version": VERSION})
                     if on_ready is not None:
                         on_ready(url)
 
+                collector = Collector()
                 server = _UvicornServer(config, ready, self.sessions)
-                with contextlib.suppress(KeyboardInterrupt):
-                    server.run(sockets=[sock])
+                try:
+                    with contextlib.suppress(KeyboardInterrupt):
+                        server.run(sockets=[sock])
+                finally:
+                    if self.sessions.collector is not None:
+                        self.sessions.collector = None
+                        collector.stop()
         finally:
             listener.stop()
 
@@ -145,9 +159,16 @@ class _UvicornServer(uvicorn.Server):
         self._sessions = sessions
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        # Without sockets of its own it listens nowhere; we accept, and hand it the connections.
+        await super().startup([])
         if self.started:
+            loop = asyncio.get_running_loop()
+            self.servers.extend(Acceptor(sock, self._protocol, loop) for sock in sockets or [])  # pyright: ignore[reportArgumentType] - it has what uvicorn calls of an asyncio.Server
             self._ready()
+
+    def _protocol(self) -> asyncio.Protocol:
+        protocol: type[Any] = self.config.http_protocol_class
+        return protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # First the sessions: their open streams end with an event that says why, and uvicorn need not cut them.

@@ -5,9 +5,9 @@
                     └─ the constructor raised: the session never existed
 
 UNBOUND is a session created without a name while several environments are hosted; the first request that names one
-binds it. Invariants: the instance is built once, set up once and torn down once; teardown starts only when the
+binds it. Invariants: an instance is built once, set up once and torn down once; teardown starts only when the
 constructor, the set-up and every call have really ended, whatever asked for the end; a request that waits learns of
-the end at once.
+the end at once. A set-up for which the machine has no room is done again later, with a new instance.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ors_server.encoding import encode, encode_tool_error, encode_tool_output
 from ors_server.errors import (
     EnvironmentFailed,
     InfrastructureError,
+    MachineBusy,
     OrsError,
     OutputTooLarge,
     ScoringUnsupported,
@@ -192,11 +193,8 @@ class Session:
                 assert choice.split is not None and choice.index is not None
                 task = await hosted.tasks.get(choice.split, choice.index)
             self._execution, self._tools_execution = hosted.executions()
-            keywords = {"task_spec": copy_json(task), "secrets": self._secrets}
-            if hosted.has_constructor:
-                self.instance = await self._execution.run(hosted.cls, **keywords)
-            else:
-                self.instance = hosted.cls(**keywords)
+            secrets = self._secrets
+            self.instance = await self._build(task, secrets)
         except Exception as error:  # an author's constructor and task source may raise anything
             self._owner.discard(self)
             if self._execution is not None:
@@ -212,9 +210,62 @@ class Session:
             self._become(State.READY)
             return
         self.state = State.SETTING_UP
-        self._setup = asyncio.create_task(self._set_up())
+        self._setup = asyncio.create_task(self._set_up(task, secrets))
 
-    async def _set_up(self) -> None:
+    async def _build(self, task: Any, secrets: dict[str, str] | None) -> Any:
+        hosted = self._bound()
+        assert self._execution is not None
+        keywords = {"task_spec": copy_json(task), "secrets": secrets}
+        if hosted.has_constructor:
+            return await self._execution.run(hosted.cls, **keywords)
+        return hosted.cls(**keywords)
+
+    async def _set_up(self, task: Any, secrets: dict[str, str] | None) -> None:
+        """Set the instance up; where the machine has no room for that, later and with a new instance."""
+        patience = time.monotonic() + self._owner.settings.setup_timeout
+        hosted = self._bound()
+        failure = await self._set_up_once()
+        while isinstance(failure, MachineBusy) and time.monotonic() + failure.retry_after < patience:
+            hosted.held_back += 1
+            try:
+                wait = failure.retry_after
+                failure = await self._start_over(task, secrets)
+                if failure is None:
+                    await asyncio.sleep(wait)
+            finally:
+                hosted.held_back -= 1
+            if failure is None:
+                failure = await self._set_up_once()
+        if isinstance(failure, MachineBusy):
+            failure = InfrastructureError(failure.cause, failure.remedy)  # waited for long enough: it is final
+        if failure is not None:
+            self._fail(failure)
+        else:
+            self._become(State.READY)
+        self._setup = None
+
+    async def _start_over(self, task: Any, secrets: dict[str, str] | None) -> OrsError | None:
+        """Put a new instance in the place of this one; the error where it cannot be built."""
+
+        async def exchange() -> None:
+            old = self.instance
+            self.instance = await self._build(task, secrets)
+            await self._tear_down(old, self._owner.settings.teardown_timeout)
+
+        # Not to be cancelled half-way: an instance would be torn down twice, or never.
+        exchanging = asyncio.ensure_future(exchange())
+        try:
+            await asyncio.shield(exchanging)
+        except asyncio.CancelledError:
+            await asyncio.wait((exchanging,))
+            exchanging.exception()
+            raise
+        except Exception as error:  # noqa: BLE001 - an author's constructor may raise anything
+            return self._owner.failure(error, self, "constructor")
+        return None
+
+    async def _set_up_once(self) -> OrsError | None:
+        """Run the instance's set-up; how it failed, if it did."""
         assert self._execution is not None
         timeout = self._owner.settings.setup_timeout
         run = asyncio.ensure_future(self._execution.run(self.instance.setup))
@@ -242,13 +293,11 @@ class Session:
         finally:
             if run.done() and not run.cancelled():
                 run.exception()
-        if failure is not None:
-            self._fail(failure)
-        else:
-            self._become(State.READY)
-        self._setup = None
+        return failure
 
     def _fail(self, failure: OrsError) -> None:
+        if isinstance(failure, InfrastructureError) and self._failure is None:
+            logger.error("set-up failed", extra={"sid": self.sid, "reason": failure.text})
         self._failure = failure
         self._become(State.FAILED)
 
@@ -446,9 +495,11 @@ class Session:
             frames = error_frame(str(error))
         except SessionGone as error:
             frames = error_frame(f"SessionGone: {error}")
-        except InfrastructureError as error:
-            frames = error_frame(error.detail)
-            owner.lose(self, error)
+        except (InfrastructureError, MachineBusy) as error:
+            # The result of a call is final, so a machine without room cannot be waited out here.
+            lost = error if isinstance(error, InfrastructureError) else InfrastructureError(error.cause, error.remedy)
+            frames = error_frame(lost.detail)
+            owner.lose(self, lost)
         except Exception as error:  # noqa: BLE001 - the author's tool may raise anything; the client gets it as an error event
             frames = error_frame(owner.describe(error, self, f"tool {call.name!r}"))
         self._finish(call, frames)
@@ -483,9 +534,11 @@ class Session:
             frames = result_frames(encode(result))
         except asyncio.CancelledError:
             frames = error_frame(self._cancelled(call))
-        except InfrastructureError as error:
-            frames = error_frame(error.detail)
-            owner.lose(self, error)
+        except (InfrastructureError, MachineBusy) as error:
+            # The result of a call is final, so a machine without room cannot be waited out here.
+            lost = error if isinstance(error, InfrastructureError) else InfrastructureError(error.cause, error.remedy)
+            frames = error_frame(lost.detail)
+            owner.lose(self, lost)
         except Exception as error:  # noqa: BLE001 - a judge may raise anything; the client gets it as an error event
             frames = error_frame(owner.describe(error, self, "score_group"))
         self._finish(call, frames)
@@ -566,7 +619,7 @@ class Session:
                 logger.warning("session still busy after its end", extra={"sid": self.sid, "seconds": limit})
                 await asyncio.wait(unfinished)
         if self.instance is not None:
-            await self._tear_down(limit)
+            await self._tear_down(self.instance, limit)
         self.close()
 
     def close(self) -> None:
@@ -576,14 +629,16 @@ class Session:
             self._execution.close()
         if self._ledger is not None:
             self._ledger.close()
+        if self._owner.collector is not None and self.instance is not None:
+            self._owner.collector.left(self.instance)
         self.instance = self._runner = None
 
-    async def _tear_down(self, limit: float) -> None:
+    async def _tear_down(self, instance: Any, limit: float) -> None:
         hosted = self._bound()
         if not hosted.has_teardown:
             return
         assert self._execution is not None
-        run = asyncio.ensure_future(self._execution.run(self.instance.teardown))
+        run = asyncio.ensure_future(self._execution.run(instance.teardown))
         done, _ = await asyncio.wait((run,), timeout=limit)
         if not done:
             run.cancel()

@@ -14,11 +14,13 @@ import time
 from typing import Any
 
 from ors_server.calls import ResultStore
+from ors_server.collector import Collector
 from ors_server.errors import (
     EnvironmentConflict,
     EnvironmentFailed,
     InfrastructureError,
     InvalidToolset,
+    MachineBusy,
     OrsError,
     RequestError,
     ServerBusy,
@@ -29,6 +31,7 @@ from ors_server.errors import (
 from ors_server.execution import ThreadPool
 from ors_server.hosting import Catalogue, HostedEnvironment
 from ors_server.protocol import CreateSession
+from ors_server.sandboxes import close_sandbox_service, hold_sandbox_service
 from ors_server.session import Session, State, TaskChoice, describe_error
 from ors_server.settings import Settings
 
@@ -76,6 +79,8 @@ class Sessions:
         self.catalogue = catalogue
         self.settings = settings
         self.results = ResultStore(settings, lifecycle_pool)
+        #: Where the whole process is a server.
+        self.collector: Collector | None = None
         self._sessions: dict[str, Session] = {}
         #: Calls of all sessions whose code runs.
         self.calls_running = 0
@@ -117,6 +122,12 @@ class Sessions:
         if session is None:
             if len(self._sessions) >= self.settings.max_sessions:
                 raise ServerBusy("sessions", self.settings.max_sessions, "ORS_MAX_SESSIONS")
+            if hosted is not None and hosted.held_back:
+                raise MachineBusy(
+                    f"{hosted.held_back} sessions of {hosted.name!r} wait for room on this machine already",
+                    "Retry, or give the server a larger machine.",
+                    retry_after=2.0,
+                )
             choice = TaskChoice(request.task_spec, request.split, request.index)
             session = Session(self, sid, hosted, choice, secrets, fingerprint)
             self._sessions[sid] = session
@@ -234,7 +245,7 @@ class Sessions:
 
     def failure(self, error: BaseException, session: Session, where: str) -> OrsError:
         """An exception of an environment's code as the error a request gets."""
-        if isinstance(error, (InfrastructureError, RequestError)):
+        if isinstance(error, (InfrastructureError, MachineBusy, RequestError)):
             return error
         return EnvironmentFailed(self.describe(error, session, where))
 
@@ -252,6 +263,7 @@ class Sessions:
         # Started by the first session and not by the lifespan, because ``Server.app`` works without one.
         if self._keeper is None or self._keeper.done():
             self._keeper = asyncio.create_task(self._housekeeping())
+            hold_sandbox_service(self, self.settings)
 
     async def _housekeeping(self) -> None:
         settings = self.settings
@@ -268,6 +280,8 @@ class Sessions:
                             f"Session deleted: no request or ping for {settings.session_ttl:g} s (ORS_SESSION_TTL)",
                         )
                 await self.results.sweep()
+                if self.collector is not None:
+                    self.collector.keep_house()
             except Exception:  # housekeeping must go on whatever one session did
                 logger.exception("housekeeping failed")
 
@@ -282,6 +296,7 @@ class Sessions:
             self._end(session, "Session deleted: the server is shutting down")
         if self._ending:
             await asyncio.wait(set(self._ending), timeout=self.settings.shutdown_timeout)
+        await close_sandbox_service(self)
         self.abandon()
 
     def abandon(self) -> None:

@@ -111,6 +111,32 @@ class Settings(BaseSettings):
         "stacktrace.",
     )
 
+    sandbox_runtime: Annotated[str, Field(min_length=1)] = Field(
+        default="bubblewrap",
+        description="What isolates sandboxes: bubblewrap, apptainer, or a runtime another package registers.",
+    )
+    sandbox_warm: Annotated[int, Field(ge=0)] = Field(
+        default=2, description="Sandboxes kept started beforehand for each image in demand; 0 for none."
+    )
+    sandbox_warm_total: Annotated[int, Field(ge=0)] = Field(
+        default=16, description="The same over all images; those of the image unused the longest go first."
+    )
+    sandbox_queue: Annotated[int, Field(ge=0)] = Field(
+        default=256, description="Sandboxes that may wait for room on this machine; clients are asked to wait above it."
+    )
+    sandbox_queue_timeout: Seconds = Field(
+        default=60.0, description="Seconds a sandbox waits for room before its client is asked to come back."
+    )
+    sandbox_reserve: Bytes = Field(
+        default=16 * 2**20,
+        description="Bytes of memory a sandbox that has just started is expected to grow by; after that what is "
+        "measured counts.",
+    )
+    sandbox_pressure: Annotated[float, Field(gt=0, le=100)] = Field(
+        default=95.0,
+        description="Percent of the time that work may wait for a processor (PSI) before sandboxes start one by one.",
+    )
+
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severe log line that is written."
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["ChartsUnavailable", "check_available", "draw"]
+__all__ = ["ChartsUnavailable", "check_available", "draw", "new_figure", "plain", "source"]
 
 #: The candidates' colours, told apart in every kind of colour blindness, and their marks for those who print in grey.
 COLOURS = {"ours": "#0072b2", "ors-sdk": "#e69f00", "openreward": "#cc3311", "floor": "#888888"}
@@ -44,7 +44,7 @@ def draw(report: Report, folder: Path, stem: str) -> list[Path]:
         figure = chart(report)
         if figure is not None:
             path = folder / f"{stem}-{name}.png"
-            figure.text(0.99, 0.985, _source(report), ha="right", va="top", fontsize=7, color="#666666")
+            figure.text(0.99, 0.985, source(report), ha="right", va="top", fontsize=7, color="#666666")
             figure.savefig(path, dpi=120, metadata={"Software": None})
             written.append(path)
     return written
@@ -61,7 +61,7 @@ def _cpu(report: Report) -> Figure | None:
     ]
     if not panels:
         return None
-    figure = _figure(2.2 * len(panels) + 0.6)
+    figure = new_figure(2.2 * len(panels) + 0.6)
     for number, (title, unit, summaries) in enumerate(panels, 1):
         axes = figure.add_subplot(len(panels), 1, number)
         names = [name for name in report.titles if name in summaries]
@@ -89,7 +89,7 @@ def _cpu(report: Report) -> Figure | None:
         axes.set_xlim(0, max(summaries[name].high for name in names) * 1.15)
         axes.set_title(title, loc="left", fontsize=11)
         axes.set_xlabel(unit)
-        _plain(axes, "x")
+        plain(axes, "x")
     return figure
 
 
@@ -97,7 +97,7 @@ def _latency(report: Report) -> Figure | None:
     medians, tails = report.curves.get("latency_p50"), report.curves.get("latency_p99")
     if not medians or not tails:
         return None
-    figure = _figure(5.0)
+    figure = new_figure(5.0)
     axes = figure.add_subplot()
     _lines(axes, report, tails, "-")
     _lines(axes, report, medians, ":")
@@ -112,7 +112,7 @@ def _latency(report: Report) -> Figure | None:
     axes.set_ylabel("ms")
     axes.set_title("Latency of /call", loc="left", fontsize=11)
     axes.legend(frameon=False)
-    _plain(axes, "both")
+    plain(axes, "both")
     return figure
 
 
@@ -120,7 +120,7 @@ def _memory(report: Report) -> Figure | None:
     curves = report.curves.get("memory")
     if not curves:
         return None
-    figure = _figure(4.2)
+    figure = new_figure(4.2)
     axes = figure.add_subplot()
     _lines(axes, report, curves, "-")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -130,7 +130,7 @@ def _memory(report: Report) -> Figure | None:
     axes.set_ylabel("MiB more than without sessions")
     axes.set_title("Memory of the server", loc="left", fontsize=11)
     axes.legend(frameon=False)
-    _plain(axes, "both")
+    plain(axes, "both")
     return figure
 
 
@@ -155,19 +155,22 @@ def _lines(axes: Axes, report: Report, curves: Mapping[str, Sequence[Point]], st
             axes.fill_between(xs, lows, highs, color=COLOURS[name], alpha=0.15, linewidth=0)
 
 
-def _figure(height: float) -> Figure:
+def new_figure(height: float) -> Figure:
+    """An empty picture of this height, in inches."""
     # Drawn without pyplot: no window system, no state between charts.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(8.0, height), layout="constrained")
 
 
-def _plain(axes: Axes, grid: str) -> None:
+def plain(axes: Axes, grid: str) -> None:
+    """Nothing but the data and a light grid, along ``x`` or both ways."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     axes.grid(visible=True, axis="x" if grid == "x" else "both", color="#dddddd", linewidth=0.6)
 
 
-def _source(report: Report) -> str:
+def source(report: Report) -> str:
+    """Where the figures come from, for a corner of the picture."""
     rounds = f"{report.rounds} round{'s' if report.rounds > 1 else ''}"
     return f"{report.started:%Y-%m-%d}, {report.machine.cpu}, Python {report.machine.python}, {rounds}"

@@ -14,10 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ors_containers.apptainer import ApptainerRuntime
     from ors_containers.bubblewrap import BubblewrapRuntime
     from ors_containers.errors import (
         CallerError,
         DiskFull,
+        ExaminationFailed,
         FileError,
         FileRefused,
         FileTooLarge,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         InvalidLimits,
         NoSuchFile,
         NotAFile,
+        Overloaded,
         RuntimeUnavailable,
         SandboxBusy,
         SandboxDied,
@@ -40,14 +43,16 @@ if TYPE_CHECKING:
     from ors_containers.image import Directory, Image, folder_image
     from ors_containers.limits import LIMIT_NAMES, Enforcement, LimitName, Limits
     from ors_containers.runtime import Description, Runtime, find_runtime, runtime_names
-    from ors_containers.sandbox import CommandResult, FileKind, FileStatus, Sandbox
+    from ors_containers.sandbox import EXAMINATION, CommandResult, FileKind, FileStatus, Sandbox
     from ors_containers.self_check import Check, self_check
 
 _MODULES = {
+    "apptainer": ("ApptainerRuntime",),
     "bubblewrap": ("BubblewrapRuntime",),
     "errors": (
         "CallerError",
         "DiskFull",
+        "ExaminationFailed",
         "FileError",
         "FileRefused",
         "FileTooLarge",
@@ -57,6 +62,7 @@ _MODULES = {
         "InvalidLimits",
         "NoSuchFile",
         "NotAFile",
+        "Overloaded",
         "RuntimeUnavailable",
         "SandboxBusy",
         "SandboxDied",
@@ -70,13 +76,15 @@ _MODULES = {
     "image": ("Directory", "Image", "folder_image"),
     "limits": ("LIMIT_NAMES", "Enforcement", "LimitName", "Limits"),
     "runtime": ("Description", "Runtime", "find_runtime", "runtime_names"),
-    "sandbox": ("CommandResult", "FileKind", "FileStatus", "Sandbox"),
+    "sandbox": ("EXAMINATION", "CommandResult", "FileKind", "FileStatus", "Sandbox"),
     "self_check": ("Check", "self_check"),
 }
 _HOME_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "EXAMINATION",
     "LIMIT_NAMES",
+    "ApptainerRuntime",
     "BubblewrapRuntime",
     "CallerError",
     "Check",
@@ -85,6 +93,7 @@ __all__ = [
     "Directory",
     "DiskFull",
     "Enforcement",
+    "ExaminationFailed",
     "FileError",
     "FileKind",
     "FileRefused",
@@ -99,6 +108,7 @@ __all__ = [
     "Limits",
     "NoSuchFile",
     "NotAFile",
+    "Overloaded",
     "Runtime",
     "RuntimeUnavailable",
     "Sandbox",

@@ -58,8 +58,7 @@ class BubblewrapRuntime(Runtime):
 
     async def start(self) -> None:
         """See ``Runtime``."""
-        program = find_bubblewrap()
-        self._version = await asyncio.to_thread(bubblewrap_version, program)
+        program, self._version = await asyncio.to_thread(self._find_program)
         state = self._given_state or state_directory()
         make_state(state)
         await sweep(state)
@@ -82,11 +81,16 @@ class BubblewrapRuntime(Runtime):
                 pass
         except StartFailed as error:
             await self.close()
-            raise RuntimeUnavailable(f"bubblewrap cannot isolate here: {error}", likely_remedy(str(error))) from error
+            raise RuntimeUnavailable(f"{self.name} cannot isolate here: {error}", likely_remedy(str(error))) from error
         except BaseException:
             await self.close()
             raise
         self._janitor = asyncio.create_task(self._sweep_regularly(shared))
+
+    def _find_program(self) -> tuple[str, str]:
+        """The program that makes the containers, and its version. Raises ``RuntimeUnavailable``."""
+        program = find_bubblewrap()
+        return program, bubblewrap_version(program)
 
     def describe(self) -> Description:
         """See ``Runtime``."""
@@ -144,7 +148,7 @@ class BubblewrapRuntime(Runtime):
 
     def _require(self) -> Shared:
         if self._shared is None:
-            raise RuntimeUnavailable("The bubblewrap runtime is not started", "Use it with `async with`")
+            raise RuntimeUnavailable(f"The {self.name} runtime is not started", "Use it with `async with`")
         return self._shared
 
     async def _sweep_regularly(self, shared: Shared) -> None:
@@ -153,5 +157,5 @@ class BubblewrapRuntime(Runtime):
             await sweep(shared.state)
             # Of our own: groups that could not be removed when their sandbox was stopped.
             for sandbox in shared.owner.leases():
-                if sandbox not in shared.sandboxes and await remove_group(shared.groups.directories(sandbox)):
+                if sandbox not in shared.sandboxes and await remove_group(shared.group_directories(sandbox)):
                     shared.owner.release(sandbox)

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from typing import Any, cast
 
 from ors_containers.control_groups import ControlGroups, remove_group
 from ors_containers.errors import (
+    ExaminationFailed,
     FileTooLarge,
     InvalidCommand,
     SandboxDied,
@@ -32,6 +34,7 @@ from ors_containers.errors import (
     StartFailed,
     file_error,
 )
+from ors_containers.examination import check_examination, run_examination
 from ors_containers.image import Image
 from ors_containers.launching import Answer, LauncherClient, LauncherGone, OperationFailed
 from ors_containers.leases import Owner
@@ -48,6 +51,11 @@ _START_PATIENCE = 60.0
 _STOP_PATIENCE = 10.0
 _OPEN_FILES = 4096
 _HOST_NAME = "sandbox"
+
+
+def examination_of(sandbox: str) -> str:
+    """The name of the control group of a sandbox's examination."""
+    return f"{sandbox}-examination"
 
 
 def _any_slot() -> int:
@@ -80,6 +88,10 @@ class Shared:
             self.owner.describe([self.client.process], self.groups.parents)
         return self.client
 
+    def group_directories(self, sandbox: str) -> list[Path]:
+        """Every control group a sandbox may have: its own, and that of its examination."""
+        return [*self.groups.directories(sandbox), *self.groups.directories(examination_of(sandbox))]
+
     def next_slot(self) -> int:
         """The first host id of the next sandbox's range. Two servers may meet: that costs nothing but quotas by id."""
         self._slot = self._slot + IDS if self._slot + IDS < _LAST_ID else _FIRST_ID
@@ -102,10 +114,12 @@ class BubblewrapSandbox(Sandbox):
         self._shared = shared
         self._client = shared.client
         self._mapping = shared.mapping
-        self._shell = Shell(self, image.variables, image.home)
+        self._shell = Shell(self, image.variables, image.directory or image.home)
         self._directories: list[Path] = []
         self._group_files: list[str] = []
         self._holder = -1  # a pidfd
+        #: Where the child for the first shell waits for it.
+        self._gate: socket.socket | None = None
         self._monitor: asyncio.Future[int] | None = None
         self._monitor_process = 0
         self._processes = -1  # /proc of the sandbox
@@ -133,31 +147,53 @@ class BubblewrapSandbox(Sandbox):
     async def _start(self) -> None:
         shared = self._shared
         async with shared.starting:
-            self._directories = shared.groups.directories(self.id)
+            self._directories = shared.group_directories(self.id)
+            # The child for the first shell is made and joins the groups, which takes the kernel milliseconds, while
+            # process 1 comes up. It waits for that at its end of this pair and is told by the other's end if it fails.
+            opener, self._gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            shell: asyncio.Task[None] | None = None
             try:
                 self._client = shared.living_client()
                 shared.owner.lease(self.id, [], self._directories)
                 self._group_files = shared.groups.create(self.id, self.limits)
-                holder = await self._start_holder()
+                shell = asyncio.create_task(self._shell.start())
+                holder, parent = await self._start_holder()
                 self._holder = os.pidfd_open(holder)
                 # Only its parent reaps it, so as long as it has this parent the number is not another's.
-                if _parent(holder) != self._monitor_process:
+                if _parent(holder) != parent:
                     raise StartFailed("The sandbox ended as it started")
                 shared.owner.lease(self.id, [self._monitor_process, holder], self._directories)
                 self._processes = os.open(f"/proc/{holder}/root/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                self._state = "running"
+                assert self._monitor is not None
+                self._monitor.add_done_callback(self._ended)
+                socket.send_fds(opener, [b"1"], [self._holder])
             except OSError as error:
                 raise StartFailed(f"The sandbox did not come up: {error}") from error
             except (OperationFailed, LauncherGone) as error:
                 raise StartFailed(f"The sandbox did not come up: {error}") from error
-            self._state = "running"
-            assert self._monitor is not None
-            self._monitor.add_done_callback(self._ended)
-            await self._shell.start()
+            finally:
+                opener.close()
+                if self._state != "running" and shell is not None:
+                    await asyncio.wait([shell])
+                    shell.exception()  # a consequence of what is being raised
+                if self._gate is not None:
+                    self._gate.close()
+                    self._gate = None
+            await shell
             if self.limits.wall is not None:
                 self._expiry = asyncio.get_running_loop().call_later(self.limits.wall, self._expire)
 
-    async def _start_holder(self) -> int:
-        """Start bwrap; the host's process id of process 1, once that runs."""
+    async def _start_holder(self) -> tuple[int, int]:
+        """Start bwrap; the host's process ids of process 1, once that runs, and of its parent."""
+        text = await self._launch("bubblewrap", b"}\n\n", program=self._shared.program, arguments=self._arguments())
+        found = re.search(rb'"child-pid": (\d+)', text)
+        if found is None:
+            raise StartFailed("bwrap did not tell the number of process 1")
+        return int(found[1]), self._monitor_process
+
+    async def _launch(self, container: str, ready_text: bytes, **message: Any) -> bytes:
+        """Have the launcher start a container; what it wrote, up to ``ready_text``, which says that it is up."""
         ready, ready_there = os.pipe()
         errors, errors_there = os.pipe()
         try:
@@ -165,6 +201,7 @@ class BubblewrapSandbox(Sandbox):
                 answer = await self._client.request(
                     "start",
                     (ready_there, errors_there),
+                    container=container,
                     groups=self._group_files,
                     stage=str(self._shared.state / "stage"),
                     layers=[str(layer) for layer in self.image.layers],
@@ -180,20 +217,18 @@ class BubblewrapSandbox(Sandbox):
                     mapping=self._mapping.message(self._shared.next_slot()),
                     disk=self.limits.disk,
                     inodes=self.limits.inodes,
-                    program=self._shared.program,
-                    arguments=self._arguments(),
+                    **message,
                 )
             finally:
                 os.close(ready_there)
                 os.close(errors_there)
             self._monitor_process = answer.message["process"]
             self._monitor = self._client.exit_of(self._monitor_process)
-            text = await _until_ready(ready)
-            found = re.search(rb'"child-pid": (\d+)', text)
-            if not text.endswith(b"}\n\n") or found is None:
+            text = await _until_ready(ready, ready_text)
+            if not text.endswith(ready_text):
                 await asyncio.wait([self._monitor], timeout=_STOP_PATIENCE)
                 raise StartFailed(f"The sandbox did not come up: {_said(errors) or 'it ended at once'}")
-            return int(found[1])
+            return text
         finally:
             os.close(ready)
             os.close(errors)
@@ -224,6 +259,57 @@ class BubblewrapSandbox(Sandbox):
                 raise
             raise SandboxDied(self.id, str(error)) from error
         # A sandbox that dies takes its shell along; the one must not pass for the other.
+        self._require()
+        return result
+
+    async def examine(
+        self,
+        program: Sequence[str],
+        *,
+        files: Mapping[str, bytes] | None = None,
+        input: bytes = b"",  # noqa: A002 - as in ``Sandbox``
+        timeout: float,
+        output_limit: int | None = None,
+        keep_processes: bool = False,
+    ) -> CommandResult:
+        """See ``Sandbox``."""
+        self._require()
+        files = files or {}
+        check_examination(program, files, timeout)
+        limit = self.limits.output if output_limit is None else output_limit
+        if limit < 2:
+            raise InvalidCommand(f"An output limit of {limit} bytes leaves none for either end")
+        groups = self._shared.groups
+        async with self._shell.set_aside() as shell:
+            try:
+                # A group of its own: what the agent has used up or left running must not weigh on it.
+                group_files = groups.create(examination_of(self.id), self.limits)
+                result = await run_examination(
+                    self._client,
+                    self._holder,
+                    files=files,
+                    input=input,
+                    timeout=timeout,
+                    limit=limit,
+                    groups=group_files,
+                    arguments=list(program),
+                    environment=self.image.variables,
+                    directory=self.image.home,
+                    user=self.image.user,
+                    group=self.image.group,
+                    one_id=self._mapping.one_id,
+                    resources=self._resources(for_examination=True),
+                    keep=keep_processes,
+                    shell=shell,
+                )
+            except (OperationFailed, LauncherGone, OSError) as error:
+                await self._settle()
+                if isinstance(error, LauncherGone):
+                    raise SandboxDied(self.id, str(error)) from error
+                raise ExaminationFailed(f"Sandbox {self.id} could not be examined: {error}") from error
+            finally:
+                # What cannot be removed now is in the lease.
+                await remove_group(groups.directories(examination_of(self.id)))
         self._require()
         return result
 
@@ -348,22 +434,29 @@ class BubblewrapSandbox(Sandbox):
             await asyncio.wait([self._monitor], timeout=_STOP_PATIENCE)
         self._require()
 
+    def _resources(self, *, for_examination: bool = False) -> dict[str, int]:
+        """Limits of each process; of memory and processes where no control group holds them."""
+        enforced = self._shared.groups.enforced
+        resources = {"CORE": 0, "NOFILE": _OPEN_FILES, "FSIZE": self.limits.disk}
+        if "memory" not in enforced:
+            resources["DATA"] = self.limits.memory
+        if "pids" not in enforced:
+            # It counts all processes of the user: an examination's come on top of the agent's.
+            resources["NPROC"] = self.limits.pids * (2 if for_examination else 1)
+        return resources
+
     # ── what the shell asks of its sandbox ──
 
     async def start_shell(
         self, descriptors: Sequence[int], at: Sequence[int], environment: Mapping[str, str], directory: str
     ) -> _ShellProcess:
         """See ``ShellHost``."""
-        enforced = self._shared.groups.enforced
-        resources = {"CORE": 0, "NOFILE": _OPEN_FILES, "FSIZE": self.limits.disk}
-        if "memory" not in enforced:
-            resources["DATA"] = self.limits.memory
-        if "pids" not in enforced:
-            resources["NPROC"] = self.limits.pids
+        gate, self._gate = self._gate, None
         try:
             answer = await self._client.request(
                 "enter",
-                (self._holder, *descriptors),
+                (self._holder if gate is None else gate.fileno(), *descriptors),
+                gate=gate is not None,
                 at=list(at),
                 groups=self._group_files,
                 arguments=[self.image.shell, *SHELL_ARGUMENTS],
@@ -372,11 +465,14 @@ class BubblewrapSandbox(Sandbox):
                 user=self.image.user,
                 group=self.image.group,
                 one_id=self._mapping.one_id,
-                resources=resources,
+                resources=self._resources(),
             )
         except OperationFailed as error:
             await self._settle()
             raise ShellFailed(f"No shell can be started in sandbox {self.id}: {error}") from error
+        finally:
+            if gate is not None:
+                gate.close()
         process = answer.message["process"]
         exited = self._client.exit_of(process)
         exited.add_done_callback(lambda _: self._client.forget(process))
@@ -401,13 +497,13 @@ class BubblewrapSandbox(Sandbox):
             await self._client.request("interrupt", (self._holder,), shell=shell, spared=dict(spared), how=how)
 
 
-async def _until_ready(descriptor: int) -> bytes:
+async def _until_ready(descriptor: int, ready_text: bytes) -> bytes:
     """What bwrap and the holder tell, until the holder is up or either has ended."""
     loop = asyncio.get_running_loop()
     os.set_blocking(descriptor, False)
     text = b""
     deadline = time.monotonic() + _START_PATIENCE
-    while not text.endswith(b"}\n\n"):
+    while not text.endswith(ready_text):
         readable = asyncio.Event()
         loop.add_reader(descriptor, readable.set)
         try:

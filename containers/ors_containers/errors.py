@@ -3,6 +3,11 @@
     SandboxError
     ├── CallerError                          the caller has to change something; asking again unchanged will not help
     │   ├── InvalidImage (ValueError)        an image that cannot be started: no folder, no bash, …
+    │   │   ├── InvalidArchive               an archive that is cut short, altered, or leads out of the image
+    │   │   ├── InvalidDefinition            a definition file with a mistake; `file` and `line` say where
+    │   │   └── ImageTooLarge                more bytes than the store's limit for one image
+    │   ├── BuildFailed (RuntimeError)       a script of a definition or recipe failed; `output` is what it said last
+    │   ├── UnknownImage (LookupError)       no image of this name in the store
     │   ├── InvalidLimits (ValueError)       limits that no machine can keep, or that contradict each other
     │   ├── InvalidCommand (ValueError)      a command no shell can be given
     │   ├── SandboxBusy                      a second command while one runs: a shell does one thing at a time
@@ -19,7 +24,11 @@
         ├── RuntimeUnavailable               this runtime cannot isolate on this machine
         ├── StartFailed                      the sandbox did not come up
         ├── SandboxDied                      it was alive and no longer is, and nobody of ours stopped it
-        └── ShellFailed                      the sandbox lives, but no shell can be started in it
+        ├── ShellFailed                      the sandbox lives, but no shell can be started in it
+        ├── ExaminationFailed                the sandbox lives, but could not be examined
+        ├── ProgramMissing                   a program that the machine lacks is needed for this
+        ├── StoreFailed                      the store of images cannot be written: full, read-only, not ours
+        └── Overloaded                       the machine has no room for another sandbox now; asking later may help
 
 Whoever runs an environment needs only the two branches: an ``InfrastructureFailure`` is reported as one, and a
 ``CallerError`` is a mistake in the environment's code or its input.
@@ -31,17 +40,24 @@ import errno
 import os
 
 __all__ = [
+    "BuildFailed",
     "CallerError",
     "DiskFull",
+    "ExaminationFailed",
     "FileError",
     "FileRefused",
     "FileTooLarge",
+    "ImageTooLarge",
     "InfrastructureFailure",
+    "InvalidArchive",
     "InvalidCommand",
+    "InvalidDefinition",
     "InvalidImage",
     "InvalidLimits",
     "NoSuchFile",
     "NotAFile",
+    "Overloaded",
+    "ProgramMissing",
     "RuntimeUnavailable",
     "SandboxBusy",
     "SandboxDied",
@@ -50,6 +66,8 @@ __all__ = [
     "SandboxStopped",
     "ShellFailed",
     "StartFailed",
+    "StoreFailed",
+    "UnknownImage",
     "UnknownRuntime",
     "file_error",
 ]
@@ -70,6 +88,35 @@ class CallerError(SandboxError):
 
 class InvalidImage(CallerError, ValueError):
     """The image cannot be started as it is."""
+
+
+class InvalidArchive(InvalidImage):
+    """An archive that is no image, is cut short, does not match its digest, or would write outside of the image."""
+
+
+class InvalidDefinition(InvalidImage):
+    """A mistake in a definition file; ``line`` counts from 1, and is 0 where it is about the whole file."""
+
+    def __init__(self, file: str, line: int, cause: str, remedy: str = "") -> None:
+        self.file = file
+        self.line = line
+        super().__init__(f"{file}{f', line {line}' if line else ''}: {cause}", remedy)
+
+
+class ImageTooLarge(InvalidImage):
+    """An image has more bytes than the store takes for one."""
+
+
+class BuildFailed(CallerError, RuntimeError):
+    """A script of a definition or a recipe failed or took too long; ``output`` is the end of what it said."""
+
+    def __init__(self, cause: str, remedy: str = "", *, output: str = "") -> None:
+        self.output = output
+        super().__init__(cause, remedy)
+
+
+class UnknownImage(CallerError, LookupError):
+    """No image of this name."""
 
 
 class InvalidLimits(CallerError, ValueError):
@@ -156,8 +203,29 @@ class SandboxDied(InfrastructureFailure):
         super().__init__(f"Sandbox {sandbox} died{': ' + how if how else ''}")
 
 
+class ProgramMissing(InfrastructureFailure):
+    """A program is needed that this machine lacks; ``remedy`` says which and how to get it."""
+
+
+class StoreFailed(InfrastructureFailure):
+    """The store of images cannot be read or written; nothing half-made is in it."""
+
+
 class ShellFailed(InfrastructureFailure):
     """No shell can be started in the sandbox."""
+
+
+class ExaminationFailed(InfrastructureFailure):
+    """The sandbox could not be examined: nothing can be concluded about what the agent did."""
+
+
+class Overloaded(InfrastructureFailure):
+    """The machine has no room for another sandbox, and too many wait for it; nothing was started."""
+
+    def __init__(self, cause: str, remedy: str, *, retry_after: float = 2.0) -> None:
+        super().__init__(cause, remedy)
+        #: Seconds after which asking again makes sense.
+        self.retry_after = retry_after
 
 
 _BY_NUMBER: dict[int, type[FileError]] = {

@@ -64,6 +64,8 @@ class Image:
     user_name: str = "user"
     home: str = "/home/user"
     shell: str = "/bin/bash"
+    #: Where its shell starts, made where the image lacks it; empty for the home.
+    directory: str = ""
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -78,6 +80,8 @@ class Image:
                 raise InvalidImage(f"Image {self.name}: {target} is no absolute path without `..`")
         if not self.home.startswith("/") or ".." in self.home.split("/"):
             raise InvalidImage(f"Image {self.name}: the home {self.home} is no absolute path without `..`")
+        if self.directory and (not self.directory.startswith("/") or ".." in self.directory.split("/")):
+            raise InvalidImage(f"Image {self.name}: the directory {self.directory} is no absolute path without `..`")
         if not (0 <= self.user < 65536 and 0 <= self.group < 65536):
             raise InvalidImage(f"Image {self.name}: user and group are ids from 0 to 65535")
 
@@ -91,6 +95,7 @@ class Image:
             Directory("/proc", 0o555),
             Directory("/dev"),
             Directory(self.home, 0o755, True),
+            *([Directory(self.directory, 0o755, True)] if self.directory not in ("", "/", self.home) else []),
         )
 
     @property

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import socket
@@ -33,9 +31,12 @@ from types import FrameType
 from typing import NoReturn
 
 from ors_containers import system_calls as system
+from ors_containers.apptainer_launch import settle_container, start_apptainer
+from ors_containers.entering import default_signals, is_open, lower, place
 from ors_containers.holder import holder_program
 from ors_containers.preparation import FILTER_AT, HOLDER_AT, NEWS_AT, Message, prepare
 from ors_containers.seccomp import seccomp_filter
+from ors_containers.supervision import start_examination
 from ors_containers.visits import interrupt_command, open_file, stat_file
 
 __all__ = ["MESSAGE_SIZE", "main"]
@@ -60,6 +61,8 @@ class Launcher:
             "open": open_file,
             "status": stat_file,
             "interrupt": interrupt_command,
+            "settle": settle_container,
+            "examine": self._examine,
         }
 
     def serve(self) -> None:
@@ -140,12 +143,14 @@ class Launcher:
     def _start(self, message: Message, descriptors: list[int]) -> None:
         """Become the bwrap of a new sandbox. What goes wrong is written to its error pipe."""
         ready, errors = descriptors
-        _place([(os.open(os.devnull, os.O_RDONLY), 0), (ready, 1), (errors, 2)])
+        place([(os.open(os.devnull, os.O_RDONLY), 0), (ready, 1), (errors, 2)])
         try:
             _join_groups(message["groups"])
+            if message["container"] == "apptainer":
+                start_apptainer(message, self._holder)
             arguments = prepare(message)
-            _place([(self._holder, HOLDER_AT), (_sealed("ors-filter", self._filter), FILTER_AT), (1, NEWS_AT)])
-            _default_signals()
+            place([(self._holder, HOLDER_AT), (_sealed("ors-filter", self._filter), FILTER_AT), (1, NEWS_AT)])
+            default_signals()
             os.execv(arguments[0], arguments)  # noqa: S606 - becoming it is the point
         except (OSError, ValueError) as error:
             os.write(2, str(error).encode())
@@ -154,7 +159,13 @@ class Launcher:
     def _enter(self, message: Message, descriptors: list[int]) -> Message:
         """Start a program in a sandbox; the answer is its process id here and there."""
         holder, *passed = descriptors
-        groups = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in message["groups"]]
+        groups: list[int] = []
+        if message["gate"]:
+            # The sandbox is coming up meanwhile, and this child's own child will be in the groups it is in.
+            _join_groups(message["groups"])
+            holder = _let_in(holder)
+        else:
+            groups = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in message["groups"]]
         news, report = os.pipe()
         devnull = os.open(os.devnull, os.O_RDWR)
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
@@ -168,18 +179,18 @@ class Launcher:
                     os.write(group, b"0")
                 os.write(report, f"{os.getpid()}\n".encode())
                 # `report` stays open until the program runs: its end says that it does.
-                _place(
+                place(
                     [(report, 40), (devnull, 0), (devnull, 1), (devnull, 2), *zip(passed, message["at"], strict=True)]
                 )
                 os.set_inheritable(40, False)
                 os.setsid()
-                _lower(message)
+                lower(message)
                 system.set_seccomp(self._filter)
-                _default_signals()
+                default_signals()
                 program: str = message["arguments"][0]
                 os.execve(program, message["arguments"], message["environment"])  # noqa: S606 - as above
             except OSError as error:
-                os.write(40 if _is_open(40) else report, f"{error.errno} {error.strerror}".encode())
+                os.write(40 if is_open(40) else report, f"{error.errno} {error.strerror}".encode())
             os._exit(70)
         os.close(report)
         said = b""
@@ -191,6 +202,9 @@ class Launcher:
             number, _, text = problem.partition(" ")
             return {"errno": int(number or errno.EIO), "error": f"{message['arguments'][0]}: {text}"}
         return {"process": process, "inner": int(inner)}
+
+    def _examine(self, message: Message, descriptors: list[int]) -> Message:
+        return start_examination(message, descriptors, self._filter, self._control)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
@@ -208,27 +222,13 @@ def _sealed(name: str, content: bytes) -> int:
     return readable
 
 
-def _place(pairs: Iterable[tuple[int, int]]) -> None:
-    """Put descriptors at given numbers, inheritable, whatever numbers they have now."""
-    moved = [(fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 64), target) for source, target in pairs]
-    for source, target in moved:
-        os.dup2(source, target, inheritable=True)
-        os.close(source)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
-
-
-def _default_signals() -> None:
-    """Undo what Python ignores; ignored signals stay ignored in the program that is executed."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+def _let_in(gate: int) -> int:
+    """Wait at a socket for the descriptor of a sandbox's process 1. Raises ``OSError`` if it does not come up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, gate) as waiting:
+        _, descriptors, _, _ = socket.recv_fds(waiting, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not descriptors:
+        raise OSError(errno.ESRCH, "it did not come up")
+    return descriptors[0]
 
 
 def _join_groups(paths: Iterable[str]) -> None:
@@ -238,27 +238,6 @@ def _join_groups(paths: Iterable[str]) -> None:
             os.write(descriptor, b"0")
         finally:
             os.close(descriptor)
-
-
-def _lower(message: Message) -> None:
-    """Give up everything a sandbox's program must not have, in the order in which it can still be given up."""
-    for name, value in message["resources"].items():
-        number = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(number)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(number, (value, value))
-    system.drop_bounding_set()
-    if not message["one_id"]:  # else the kernel has made it the only user there is
-        system.become(message["user"], message["group"])
-    system.drop_capabilities()
-    system.no_new_privileges()
-    os.umask(0o022)
-    for directory in (message["directory"], "/"):
-        try:
-            os.chdir(directory)
-        except OSError:
-            continue
-        break
 
 
 def main(descriptor: int, machine: str) -> None:

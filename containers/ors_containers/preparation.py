@@ -13,13 +13,15 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ors_containers import system_calls as system
+from ors_containers.supervision import EXAMINATION
+from ors_containers.user_namespaces import join_mapped_namespace, mapped_namespace
 
-__all__ = ["FILTER_AT", "HOLDER_AT", "NEWS_AT", "Message", "prepare"]
+__all__ = ["FILTER_AT", "HOLDER_AT", "NEWS_AT", "Message", "prepare", "prepare_root"]
 
 Message = dict[str, Any]
 
@@ -32,9 +34,28 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the sandbox's
 
 
 def prepare(message: Message) -> list[str]:
-    """Make the namespaces and mounts that bubblewrap 0.8 cannot make, and return its command line.
+    """Make the namespaces and mounts that bubblewrap 0.8 cannot make, and return its command line."""
+    prepare_root(message)
+    for number, (_, target) in enumerate(message["binds"]):
+        # Here and not by bubblewrap, which reads the whole mount table again for each.
+        system.mount(f"bind{number}", f"root{target}", "", system.MS_BIND | system.MS_REC)
+    # A mount point directly below / is what nobody in the sandbox can rename, remove or put something in place of, its
+    # root neither; an examination mounts its files over this.
+    system.attach("disk/nothing", f"root{EXAMINATION}")
+    os.chdir("/")
+    stage: str = message["stage"]
+    return [
+        *(message["program"], *message["arguments"]),
+        *("--bind", f"{stage}/root", "/"),
+        *("--proc", "/proc", "--dev", "/dev", "--bind", f"{stage}/disk/shm", _SHARED_MEMORY, "--remount-ro", "/dev"),
+        *("--seccomp", str(FILTER_AT), "--info-fd", str(NEWS_AT), "--", f"/proc/self/fd/{HOLDER_AT}"),
+    ]
 
-    The result is a user namespace in which this process is root, and below ``stage`` the copy-on-write root.
+
+def prepare_root(message: Message) -> None:
+    """Make a user namespace in which this process is root, and below ``stage`` the copy-on-write root.
+
+    The image's binds are at ``bind0``, ``bind1``, …, not yet where they appear. Leaves this process in ``stage``.
     """
     stage: str = message["stage"]
     mapping = message["mapping"]
@@ -48,7 +69,7 @@ def prepare(message: Message) -> list[str]:
         system.unshare(system.CLONE_NEWNS)
         system.mount("", "/", "", system.MS_REC | system.MS_SLAVE)
         _make_stage(stage, sources)
-        namespace = _mapped_namespace(mapping["base"], mapping["count"])
+        namespace = mapped_namespace(mapping["base"], mapping["count"])
         for name, source in sources.items():
             # A file system that cannot: its files will seem to be nobody's, and are as readable.
             with contextlib.suppress(OSError):
@@ -58,16 +79,7 @@ def prepare(message: Message) -> list[str]:
         system.unshare(system.CLONE_NEWNS)
         system.become(0, 0)
     else:
-        user, group = os.getuid(), os.getgid()
-        finish = _helped_mapping(mapping) if mapping["by"] == "helper" else None
-        system.unshare(system.CLONE_NEWUSER | system.CLONE_NEWNS)
-        if finish is not None:
-            finish()
-            system.become(0, 0)
-        else:
-            Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-            Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+        join_mapped_namespace(mapping, system.CLONE_NEWNS)
         system.mount("", "/", "", system.MS_REC | system.MS_SLAVE)
         _make_stage(stage, sources)
     if mapping["by"] != "user":
@@ -84,21 +96,14 @@ def prepare(message: Message) -> list[str]:
     for path, mode in (("disk/upper", 0o755), ("disk/work", 0o755), ("disk/shm", 0o1777)):
         Path(path).mkdir()
         Path(path).chmod(mode)
+    Path("disk/nothing").mkdir(0o555)
     for path, mode, user, group in message["directories"]:
         _add_directory(Path("disk/upper"), [Path(layer) for layer in layers], path, mode, user, group)
     options = f"lowerdir={':'.join(layers)},upperdir=disk/upper,workdir=disk/work,userxattr"
     system.mount("overlay", "root", "overlay", guarded, options)
     for name, (_, target) in zip(binds, message["binds"], strict=True):
-        # Here and not by bubblewrap, which reads the whole mount table again for each.
-        system.mount(name, f"root{target}", "", system.MS_BIND | system.MS_REC)
-    os.chdir("/")
-
-    return [
-        *(message["program"], *message["arguments"]),
-        *("--bind", f"{stage}/root", "/"),
-        *("--proc", "/proc", "--dev", "/dev", "--bind", f"{stage}/disk/shm", _SHARED_MEMORY, "--remount-ro", "/dev"),
-        *("--seccomp", str(FILTER_AT), "--info-fd", str(NEWS_AT), "--", f"/proc/self/fd/{HOLDER_AT}"),
-    ]
+        _make_point(target, directory=Path(name).is_dir())
+    _make_point(EXAMINATION, directory=True)
 
 
 def _make_stage(stage: str, sources: Mapping[str, str]) -> None:
@@ -108,64 +113,25 @@ def _make_stage(stage: str, sources: Mapping[str, str]) -> None:
             Path(f"{stage}/{name}").mkdir()
         else:
             Path(f"{stage}/{name}").touch()
-    Path(f"{stage}/disk").mkdir()
-    Path(f"{stage}/root").mkdir()
+    for name in ("disk", "root", "apptainer"):
+        Path(f"{stage}/{name}").mkdir()
 
 
-def _mapped_namespace(base: int, count: int) -> int:
-    """A user namespace whose ids 0 … ``count`` - 1 are the host's from ``base`` on; as the host's root."""
-    ready, unshared = os.pipe()
-    go, release = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(release)
-        try:
-            system.unshare(system.CLONE_NEWUSER)
-            os.write(unshared, b"1")
-            os.read(go, 1)
-        finally:
-            os._exit(0)
-    os.close(unshared)
-    os.close(go)
-    try:
-        if not os.read(ready, 1):
-            raise OSError(errno.EPERM, "user namespaces cannot be made here")
-        Path(f"/proc/{child}/uid_map").write_text(f"0 {base} {count}")
-        Path(f"/proc/{child}/gid_map").write_text(f"0 {base} {count}")
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(ready)
-        os.close(release)
-        os.waitpid(child, 0)
+def _make_point(target: str, *, directory: bool) -> None:
+    """Make what is mounted over at ``target`` where the image has no such thing.
 
-
-def _helped_mapping(mapping: Message) -> Callable[[], None]:
-    """Start a child that stays in the host's namespace and maps this process's ids with newuidmap and newgidmap."""
-    go, release = os.pipe()
-    process = os.getpid()
-    child = os.fork()
-    if child == 0:
-        os.close(release)
-        if not os.read(go, 1):
-            os._exit(0)
-        for program, own, first in (
-            (mapping["newuidmap"], os.getuid(), mapping["users"]),
-            (mapping["newgidmap"], os.getgid(), mapping["groups"]),
-        ):
-            arguments = [program, str(process), "0", str(own), "1", "1", str(first), str(mapping["count"])]
-            helper = os.posix_spawn(program, arguments, {})
-            if os.waitpid(helper, 0)[1] != 0:
-                os._exit(1)
-        os._exit(0)
-    os.close(go)
-
-    def finish() -> None:
-        os.write(release, b"1")
-        os.close(release)
-        if os.waitpid(child, 0)[1] != 0:
-            raise OSError(errno.EPERM, "newuidmap or newgidmap refused the ranges of /etc/subuid and /etc/subgid")
-
-    return finish
+    Raises ``OSError`` where a link of the image is on the way: it would lead to a place of the host.
+    """
+    parts = Path(target).parts[1:]
+    for depth in range(1, len(parts) + 1):
+        place = Path("root", *parts[:depth])
+        found = _lstat(place)
+        if found is not None and stat.S_ISLNK(found.st_mode):
+            raise OSError(errno.ELOOP, f"the image has a link at /{place.relative_to('root')}, on the way to {target}")
+        if found is None and (directory or depth < len(parts)):
+            place.mkdir(mode=0o755)
+        elif found is None:
+            place.touch()
 
 
 def _add_directory(upper: Path, layers: Sequence[Path], path: str, mode: int, user: int, group: int) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "IDS",
     "IdMapping",
     "bubblewrap_version",
+    "check_machine",
     "find_bubblewrap",
     "find_mapping",
     "likely_remedy",
@@ -66,13 +67,18 @@ def linux_version() -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
 
 
-def find_bubblewrap() -> str:
-    """The path of bwrap on a machine that can run it. Raises ``RuntimeUnavailable``."""
+def check_machine() -> None:
+    """Raises ``RuntimeUnavailable`` on a machine where no sandbox can be made, whatever is installed."""
     machine = platform.machine()
     if platform.system() != "Linux" or machine not in MACHINES:
-        raise RuntimeUnavailable(f"bubblewrap is supported on Linux on {' and '.join(MACHINES)}, not on {machine}")
+        raise RuntimeUnavailable(f"Sandboxes are supported on Linux on {' and '.join(MACHINES)}, not on {machine}")
     if linux_version() < _LEAST_LINUX:
         raise RuntimeUnavailable(f"Linux {platform.release()} is too old", "Linux 5.12 or newer is needed")
+
+
+def find_bubblewrap() -> str:
+    """The path of bwrap on a machine that can run it. Raises ``RuntimeUnavailable``."""
+    check_machine()
     program = shutil.which("bwrap")
     if program is None:
         raise RuntimeUnavailable(

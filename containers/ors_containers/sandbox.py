@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
@@ -10,7 +11,10 @@ from typing import Literal, Self
 from ors_containers.image import Image
 from ors_containers.limits import Limits
 
-__all__ = ["CommandResult", "FileKind", "FileStatus", "Sandbox"]
+__all__ = ["EXAMINATION", "CommandResult", "FileKind", "FileStatus", "Sandbox"]
+
+#: Where the files of an examination are, for the examined program alone. An empty directory to everybody else.
+EXAMINATION = "/.examination"
 
 FileKind = Literal["file", "directory", "link", "pipe", "socket", "device", "unknown"]
 
@@ -31,6 +35,7 @@ class CommandResult:
     truncated: bool = False
     #: Its shell ended and a new one was started in the same directory with the same exported environment. What the
     #: shell held besides (functions, aliases, variables that were not exported, options) is lost; the output says so.
+    #: Its background processes go on, but what they write from then on is dropped.
     shell_restarted: bool = False
 
     @property
@@ -106,6 +111,49 @@ class Sandbox(abc.ABC):
         A command that fails, is killed or times out is a result, never an error. Raises ``InvalidCommand`` for text
         with NUL characters or surrogates and for a time-out that is not above 0, ``SandboxBusy`` while another command
         runs, and ``ShellFailed`` when the shell ended and no new one can be started.
+        """
+
+    @abc.abstractmethod
+    async def examine(
+        self,
+        program: Sequence[str],
+        *,
+        files: Mapping[str, bytes] | None = None,
+        input: bytes = b"",  # noqa: A002 - as `subprocess` has it
+        timeout: float,
+        output_limit: int | None = None,
+        keep_processes: bool = False,
+    ) -> CommandResult:
+        """Run a trusted program on what the agent has made of the sandbox, out of the agent's reach.
+
+        ``program`` is an argument vector whose first word is an absolute path in the sandbox. It runs as the image's
+        user, in the image's home and with the image's variables (nothing the agent has set), under the sandbox's
+        limits, which what the agent left running does not use up. Its input is ``input``; the result's output is what
+        it and its descendants write to their standard output and error, up to ``output_limit`` bytes, by default and
+        unlike ``run``'s not at most the sandbox's own. When it has ended or its time is over, its descendants are ended.
+
+        Before it starts
+
+        - with ``keep_processes=False`` (*frozen*) every process of the sandbox is ended; it runs alone;
+        - with ``keep_processes=True`` (*live*) the shell alone is ended; background processes go on, and it sees them
+          and their sockets as they see each other.
+
+        The next ``run`` gets a new shell, as ``CommandResult.shell_restarted`` describes.
+
+        ``files`` (relative names and their content) lie in ``EXAMINATION``, a directory in memory that only this program
+        and its descendants can see, that it can write, and that is gone afterwards; a full sandbox disk does not matter
+        to it. The arguments, in contrast, are public: any process of the sandbox can read them.
+
+        Nothing of the sandbox can prevent a frozen examination: no process that multiplies, stops or kills others, and
+        no limit that is used up. In a live one, processes of the agent have the program's own user: they cannot read or
+        change its memory, descriptors, files and output, but may send it signals, which ends it (a result, and nothing
+        a grader would reward). A program that itself starts programs of the agent gives them its rights; before it does,
+        it protects itself as ``ors_containers.shield`` says.
+
+        The exit status is as a shell counts: 127 and 126 where the program is missing or cannot be executed. Raises
+        ``InvalidCommand`` for arguments no program can be given, a file name that leads elsewhere and a time-out that is
+        not above 0, ``SandboxBusy`` while a command or another examination runs, and ``ExaminationFailed`` when the
+        machine could not do it: nothing can be concluded about the agent then.
         """
 
     @abc.abstractmethod

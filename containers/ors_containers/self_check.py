@@ -21,13 +21,15 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ors_containers.errors import (
     DiskFull,
     FileTooLarge,
+    InvalidCommand,
     NoSuchFile,
     NotAFile,
+    SandboxBusy,
     SandboxError,
     SandboxExpired,
     SandboxStopped,
@@ -271,6 +273,119 @@ async def _(runtime: Runtime, sandbox: Sandbox) -> None:
                 await sandbox.write_file(path, b"the agent's", parents=True)
             file.seek(0)
             _expect(file.read() == b"the host's", f"{path} was written on the host")
+
+
+# ── examinations ──
+
+
+async def _examine(sandbox: Sandbox, script: str, **options: Any) -> CommandResult:
+    program = [sandbox.image.shell, "--noprofile", "--norc", "-c", script]
+    return await sandbox.examine(program, **{"timeout": 20, **options})
+
+
+@_promise("an examination sees what was left, with files and input of its own")
+async def _(runtime: Runtime, sandbox: Sandbox) -> None:
+    await sandbox.run("echo left > left; cd /tmp; export HOME=/tmp PS4=agents PATH=/tmp", timeout=20)
+    files = {"one": b"1\n", "in/a/folder": bytes(range(256)) * 1000}
+    script = (
+        "cat; cat left /.examination/one; wc -c < /.examination/in/a/folder; pwd; id -u; echo $HOME $PS4; "
+        "echo w > /.examination/w; echo err >&2; exit 3"
+    )
+    result = await _examine(sandbox, script, files=files, input=b"the input\n" * 20_000, output_limit=10**6)
+    expected = "the input\n" * 20_000 + "left\n1\n256000\n/home/user\n1000\n/home/user +\nerr\n"
+    _expect((result.exit_status, result.text) == (3, expected), f"{result.exit_status}, {result.text[-200:]!r}")
+    result = await sandbox.run("ls -A /.examination; pwd; echo $PATH", timeout=20)
+    _expect(result.shell_restarted and result.text.endswith("/tmp\n/tmp\n"), f"afterwards: {result.text!r}")
+    for program, status in (("/none", 127), ("/etc/passwd", 126)):
+        result = await sandbox.examine([program], timeout=20)
+        _expect(result.exit_status == status, f"{program} gave {result.exit_status}, not {status}")
+
+
+@_promise("a frozen examination is alone, a live one among the background processes")
+async def _(runtime: Runtime, sandbox: Sandbox) -> None:
+    await sandbox.run("sleep 1001 & setsid sleep 1002 & (setsid sleep 1003 &); trap '' TERM INT", timeout=20)
+    counting = 'for s in /proc/[0-9]*/cmdline; do tr "\\0" " " <$s; echo; done'
+    result = await _examine(sandbox, counting, keep_processes=True)
+    alive = [number for number in range(1001, 1004) if f"sleep {number}" in result.text]
+    _expect(alive == [1001, 1002, 1003], f"live: of sleep 1001 … 1003 these are alive: {alive}")
+    await sandbox.run("sleep 1004 &", timeout=20)
+    result = await _examine(sandbox, counting)
+    _expect("sleep" not in result.text, f"frozen: {result.text}")
+
+
+@_promise("an examination past its time is ended with all it started")
+async def _(runtime: Runtime, sandbox: Sandbox) -> None:
+    for keep in (True, False):
+        script = "echo begun; setsid sleep 1001 & (sleep 1002 &); sleep 1003"
+        result = await _examine(sandbox, script, timeout=0.5, keep_processes=keep)
+        found = (result.timed_out, result.exit_status, result.text)
+        _expect(found == (True, 124, "begun\n"), found)
+        result = await _examine(sandbox, "(setsid sleep 1004 &); echo ended", keep_processes=keep)
+        _expect(result.text == "ended\n" and result.exit_status == 0, result)
+        result = await sandbox.run("grep -l sleep /proc/[0-9]*/comm", timeout=20)
+        _expect("/proc/" not in result.text, f"{result.text} went on")
+
+
+@_promise("a frozen examination cannot be prevented")
+async def _(runtime: Runtime, sandbox: Sandbox) -> None:
+    attacks = (
+        "bomb() { bomb | bomb & }; bomb",
+        "for n in 1 2 3 4; do (trap '' TERM INT; while :; do kill -STOP -1; done) & done",
+        "for n in 1 2 3 4; do (while :; do (kill -KILL -1; :) & done) & done",
+        "head -c 100000000 /dev/zero > /tmp/filler; head -c 100000000 /dev/zero > ~/filler",
+        "chmod 0 ~ ; rm -rf ~; ln -s /nowhere ~; kill -STOP $$",
+    )
+    for attack in attacks:
+        await sandbox.run(attack, timeout=1)
+        result = await _examine(sandbox, "cat /.examination/x; (echo forks); echo > /.examination/y", files={"x": b"x"})
+        _expect((result.exit_status, result.text) == (0, "xforks\n"), f"after {attack!r}: {result}")
+
+
+@_promise("background processes cannot look into a live examination")
+async def _(runtime: Runtime, sandbox: Sandbox) -> None:
+    spy = (
+        "while :; do for p in /proc/[0-9]*; do [ ${p#/proc/} -gt $BASHPID ] || continue; "
+        "cat $p/environ $p/root/.examination/* $p/cwd/secret; "
+        "for f in $p/fd/[0-5]; do timeout 0.02 head -c 99 $f; echo forged | timeout 0.02 tee $f; done; done; "
+        "cat /.examination/*; done > seen 2>/dev/null"
+    )
+    await sandbox.run(f"(trap '' INT TERM; {spy}) </dev/null &", timeout=20)
+    # What it finds of a process that is not protected shows that it would find the other's.
+    await sandbox.run("X=of-this-one-the-secret sleep 1000 </dev/null >/dev/null 2>&1 &", timeout=20)
+    script = "exec 5< /.examination/secret; cd /.examination; sleep 1; read -r x; echo $x"
+    result = await _examine(
+        sandbox, script, files={"secret": b"the-secret"}, input=b"the-secret\n", keep_processes=True
+    )
+    _expect(result.text == "the-secret\n", result)
+    seen = await sandbox.read_file("seen")
+    _expect(seen.count(b"of-this-one-the-secret") > 1, "the one who looks saw nothing at all")
+    _expect(seen.count(b"the-secret") == seen.count(b"of-this-one-the-secret"), "the secret was seen")
+
+
+@_promise("what an examination is given is checked")
+async def _(runtime: Runtime, sandbox: Sandbox) -> None:
+    wrong: tuple[tuple[list[str], dict[str, Any]], ...] = (
+        ([], {}),
+        (["relative"], {}),
+        (["/bin/a\0b"], {}),
+        (["/bin/true"], {"files": {"../x": b""}}),
+        (["/bin/true"], {"files": {"/x": b""}}),
+        (["/bin/true"], {"timeout": 0}),
+    )
+    for program, options in wrong:
+        try:
+            await sandbox.examine(program, **{"timeout": 20, **options})
+        except InvalidCommand:
+            continue
+        raise _Failed(f"{program} {options} was taken")
+    running = asyncio.create_task(sandbox.run("sleep 0.5; echo over", timeout=20))
+    await asyncio.sleep(0.2)
+    try:
+        await _examine(sandbox, "true")
+    except SandboxBusy:
+        _expect((await running).text == "over\n", "the command was disturbed")
+        return
+    raise _Failed("it began while a command ran")
 
 
 # ── isolation ──

@@ -30,7 +30,7 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from ors_containers.errors import InvalidCommand, SandboxBusy, ShellFailed
@@ -39,7 +39,7 @@ from ors_containers.sandbox import CommandResult
 
 __all__ = ["OUTPUT_AT", "SHELL_ARGUMENTS", "Ending", "Shell", "ShellHost", "ShellProcess"]
 
-Ending = Literal["interrupt", "kill", "sweep", "all"]
+Ending = Literal["interrupt", "kill", "sweep", "all", "everything"]
 
 #: The descriptor at which bash finds the pipe for output; its input is the socket.
 OUTPUT_AT = 19
@@ -53,8 +53,12 @@ _FRAME_LIMIT = 4 * 2**20
 #: Pauses after each attempt to end a command, in seconds; then the shell is ended with it.
 _PATIENCE = (0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
 _EXIT_PATIENCE = 10.0
-_START_PATIENCE = 30.0
+_ASIDE_PATIENCE = 1.0
+_START_PATIENCE = 60.0
+#: The same for a bash in a sandbox where processes of the agent may be what keeps it from starting.
+_RESTART_PATIENCE = 5.0
 _PIECE = 64 * 1024
+_DRAIN_PAUSE = 0.02
 
 _SETUP = b" \\set +o history; \\unset HISTFILE MAILCHECK; \\shopt -u checkwinsize; PS1= PS2=\n"
 
@@ -88,7 +92,8 @@ class ShellHost(Protocol):
         """End every process but process 1, ``shell``, and ``spared`` with its descendants.
 
         ``interrupt``: SIGINT for them and the shell. ``kill``: SIGKILL for them, SIGINT for the shell. ``sweep``:
-        SIGKILL for them, nothing for the shell. ``all``: SIGKILL for the shell too.
+        SIGKILL for them, nothing for the shell. ``all``: SIGKILL for the shell too. ``everything``: SIGKILL for every
+        process but process 1, the spared ones too.
         """
         ...
 
@@ -108,11 +113,13 @@ class Shell:
         self._reading = False
         self._stray = HeadAndTail(_STRAY_LIMIT)
         self._sink: HeadAndTail | None = None
+        self._drains: list[_Drain] = []
         self._frames = bytearray()
         self._news = asyncio.Event()
         self._current: asyncio.Task[CommandResult] | None = None
         self._abandoned: asyncio.Task[CommandResult] | None = None
         self._abandon = False
+        self._aside = False
         self._closed = False
 
     async def start(self) -> None:
@@ -132,7 +139,7 @@ class Shell:
         if self._abandoned is not None:
             # The command of a cancelled call is still being ended.
             await asyncio.wait([self._abandoned])
-        if self._current is not None:
+        if self._current is not None or self._aside:
             raise SandboxBusy
         self._abandon = False
         task = self._current = asyncio.create_task(self._run(text, timeout, limit))
@@ -148,12 +155,41 @@ class Shell:
                 self._news.set()
             raise
 
+    @contextlib.asynccontextmanager
+    async def set_aside(self) -> AsyncIterator[int]:
+        """Meanwhile the sandbox may end the bash, whose process id this gives (0 if there is none), and no command runs.
+
+        Background processes go on writing where bash sent their output, and are read. The next command gets a new bash
+        if this one was ended. Raises ``SandboxBusy``.
+        """
+        if self._abandoned is not None:
+            await asyncio.wait([self._abandoned])
+        if self._current is not None or self._aside:
+            raise SandboxBusy
+        self._aside = True
+        process = self._process
+        sink = self._sink = HeadAndTail(_STRAY_LIMIT)
+        self._resume()
+        try:
+            yield process.inner if process is not None and not process.exited.done() else 0
+        finally:
+            self._drain()
+            self._sink = None
+            self._stray.add(sink.content())
+            try:
+                if process is not None and not self._closed:
+                    # Its end is told a moment after it; a bash that was not ended is waited for in vain, briefly.
+                    await asyncio.wait([process.exited], timeout=_ASIDE_PATIENCE)
+            finally:
+                self._aside = False
+
     def close(self) -> None:
         """Close what this side holds; the bash is ended by its sandbox."""
         self._closed = True
         if self._current is not None:
             self._current.cancel()
         self._release()
+        self._release_output()
 
     def _ended(self, task: asyncio.Task[CommandResult]) -> None:
         self._current = None
@@ -262,11 +298,21 @@ class Shell:
         return int(status)
 
     async def _respawn(self) -> None:
-        """Start a bash where the last one was."""
+        """Start a bash where the last one was. Background processes of that one can go on writing, to nobody."""
         self._release()
-        await self._spawn()
+        if self._output != -1:
+            self._pause()
+            self._drains.append(_Drain(self._output))
+            self._output = -1
+        try:
+            await self._spawn(_RESTART_PATIENCE)
+        except ShellFailed:
+            # Something that goes on in the sandbox may not let it: what stops and kills whatever it finds, for one.
+            await self._host.end_command(0, {}, "everything")
+            await self._spawn()
 
-    async def _spawn(self) -> None:
+    async def _spawn(self, patience: float = _START_PATIENCE) -> None:
+        deadline = time.monotonic() + patience
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         try:
@@ -274,9 +320,13 @@ class Shell:
             os.set_blocking(reading, False)
             self._socket, self._output = ours, reading
             environment: Mapping[str, str] = {} if self._exported else self._first_environment
-            process = await self._host.start_shell(
-                (theirs.fileno(), writing), (0, OUTPUT_AT), environment, self._directory
-            )
+            async with asyncio.timeout(patience):
+                process = await self._host.start_shell(
+                    (theirs.fileno(), writing), (0, OUTPUT_AT), environment, self._directory
+                )
+        except TimeoutError as error:
+            self._release()
+            raise ShellFailed("The sandbox's bash did not start in time") from error
         except BaseException:
             self._release()
             raise
@@ -293,7 +343,7 @@ class Shell:
         restoring = self._exported + b"\n" if self._exported else b""
         # Twice, around the restored variables: these may set PS1 and the like.
         await self._send(_SETUP + restoring + _SETUP + _telling(token))
-        if await self._finish(process, token, time.monotonic() + _START_PATIENCE) is None or process.exited.done():
+        if await self._finish(process, token, deadline) is None or process.exited.done():
             self._release()
             raise ShellFailed("The sandbox's bash did not answer")
 
@@ -371,15 +421,49 @@ class Shell:
             self._reading = False
 
     def _release(self) -> None:
-        self._pause()
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
+        self._process = None
+
+    def _release_output(self) -> None:
+        for drain in self._drains:
+            drain.close()
+        self._drains.clear()
+        self._pause()
         if self._output != -1:
             os.close(self._output)
             self._output = -1
-        self._process = None
+
+
+class _Drain:
+    """Reads what nobody wants any more, so that who writes it neither waits nor ends; a flood is read slowly."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._resume()
+
+    def _resume(self) -> None:
+        self._loop.add_reader(self._descriptor, self._take)
+
+    def _take(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        with contextlib.suppress(BlockingIOError):
+            if not os.read(self._descriptor, _PIECE):
+                self.close()
+                return
+        self._pause = self._loop.call_later(_DRAIN_PAUSE, self._resume)
+
+    def close(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._descriptor != -1:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def _evaluation(text: bytes) -> bytes:

@@ -8,27 +8,48 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
+import signal
+from pathlib import Path
+from collections.abc import Collection
 
 __all__ = [
     "ALL_CAPABILITIES",
     "ALL_NAMESPACES",
+    "CLONE_NEWCGROUP",
     "CLONE_NEWNS",
+    "CLONE_NEWPID",
     "CLONE_NEWUSER",
     "MS_BIND",
+    "MS_MOVE",
     "MS_NODEV",
+    "MS_NOEXEC",
     "MS_NOSUID",
+    "MS_PRIVATE",
+    "MS_RDONLY",
     "MS_REC",
+    "MS_REMOUNT",
     "MS_SLAVE",
+    "SHIELD",
+    "allow_inspection",
     "attach",
     "become",
     "become_subreaper",
     "drop_bounding_set",
     "drop_capabilities",
+    "end_with_parent",
+    "keep_capability",
+    "keep_only",
+    "fork_bare",
+    "kill_all",
+    "make_inheritable",
     "mount",
     "no_new_privileges",
+    "pivot",
     "refuse_inspection",
     "set_seccomp",
     "setns",
+    "unmount",
     "unshare",
 ]
 
@@ -44,16 +65,26 @@ ALL_NAMESPACES = (
     CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
 )
 
-MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_SLAVE = 2, 4, 4096, 16384, 1 << 19
+MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 2, 4, 4096, 16384, 1 << 18, 1 << 19
+MS_RDONLY, MS_NOEXEC, MS_REMOUNT, MS_MOVE = 1, 8, 32, 8192
+_MNT_DETACH = 2
 
 ALL_CAPABILITIES = range(64)
 
+#: CAP_WAKE_ALARM. The kernel asks for it in the host's user namespace only, so in a sandbox it permits nothing. But a
+#: process that has it cannot be inspected by those that have not: its memory, descriptors, root, directory, environment
+#: and maps in /proc are closed to them (ptrace(2), "Ptrace access mode checking"), user ids being the same or not.
+SHIELD = 35
+
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
 _PR_CAPBSET_DROP = 24
 _PR_SET_SECCOMP = 22
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_RAISE = 2
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _PR_SET_SECUREBITS = 28
 _SECCOMP_MODE_FILTER = 2
@@ -73,6 +104,9 @@ _MOUNT_ATTR_RDONLY = 0x1
 _MOUNT_ATTR_NOSUID = 0x2
 _MOUNT_ATTR_NODEV = 0x4
 _MOUNT_ATTR_IDMAP = 0x00100000
+
+#: ``clone``, whose first argument is the signal that tells of the child's end.
+_FORK = {"x86_64": 56, "aarch64": 220}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -116,6 +150,11 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str = ""
     )
 
 
+def unmount(point: str) -> None:
+    """Take away the uppermost mount on ``point``, and what is mounted below it, whether in use or not."""
+    _checked(_libc.umount2(point.encode(), _MNT_DETACH), f"unmounting {point}")
+
+
 def attach(source: str, target: str, user_namespace: int | None = None) -> None:
     """Mount the tree at ``source`` on ``target``, read-only and without devices or setuid programs.
 
@@ -154,9 +193,20 @@ def become_subreaper() -> None:
 def refuse_inspection() -> None:
     """Keep processes without the host's CAP_SYS_PTRACE from this one's memory and descriptors, until it executes.
 
-    Its own files in /proc belong to root from then on.
+    Its own files in /proc belong to root from then on. Its name and its arguments, which everybody may read there, say
+    nothing any more: they would tell a sandbox of paths of the host.
     """
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
+    if start:
+        ctypes.memset(start, 0, end - start)
+    _checked(_libc.prctl(_PR_SET_NAME, b"visitor", 0, 0, 0), "prctl(PR_SET_NAME)")
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
+
+
+def allow_inspection() -> None:
+    """Undo ``refuse_inspection``: the files of this process in /proc are its user's again."""
+    _checked(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
 
 
 def no_new_privileges() -> None:
@@ -182,9 +232,65 @@ def drop_bounding_set() -> None:
 def drop_capabilities() -> None:
     """Give up every capability this process has."""
     _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "prctl(PR_CAP_AMBIENT)")
+    _set_capabilities([0] * 6)
+
+
+def make_inheritable(capability: int) -> None:
+    """Let ``keep_capability`` keep this one; must come before ``drop_bounding_set``."""
+    found = (ctypes.c_uint32 * 6)()
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    nothing = (ctypes.c_uint32 * 6)()
-    _checked(_libc.capset(ctypes.byref(header), ctypes.byref(nothing)), "capset")
+    _checked(_libc.capget(ctypes.byref(header), ctypes.byref(found)), "capget")
+    found[3 * (capability // 32) + 2] |= 1 << capability % 32
+    _set_capabilities(list(found))
+
+
+def keep_capability(capability: int) -> None:
+    """Give up every capability but this one, which the programs this process executes have as well (it is ambient)."""
+    _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "prctl(PR_CAP_AMBIENT)")
+    wanted = [0] * 6
+    wanted[3 * (capability // 32) : 3 * (capability // 32) + 3] = [1 << capability % 32] * 3
+    _set_capabilities(wanted)
+    _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0), "prctl(PR_CAP_AMBIENT)")
+
+
+def _set_capabilities(wanted: list[int]) -> None:
+    """Effective, permitted and inheritable of the first 32, then of the others."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _checked(_libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)(*wanted))), "capset")
+
+
+def end_with_parent() -> None:
+    """Be killed when the parent ends; until this process gains rights by executing, which ours never do."""
+    _checked(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+def fork_bare() -> int:
+    """``fork(2)`` and nothing after it: the child may call nothing but this module's functions, and ``os._exit``.
+
+    ``os.fork`` puts Python in order in the child first, which takes longer than a child of ``kill_all`` has.
+    """
+    return _checked(_libc.syscall(_FORK[platform.machine()], int(signal.SIGCHLD), 0, 0, 0, 0), "clone")
+
+
+def kill_all(number: int) -> None:
+    """A signal for every process of this pid namespace but process 1 and this one, in one step no fork can outrun."""
+    _libc.kill(-1, number)
+
+
+def keep_only(capabilities: Collection[int]) -> None:
+    """No program this process executes has any other capability; as a namespace's root, who gets these by executing."""
+    for capability in ALL_CAPABILITIES:
+        if capability not in capabilities and _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == -1:
+            break  # EINVAL: past the last one this kernel knows
+
+
+def pivot(root: str) -> None:
+    """Make ``root``, a mount, the root of this mount namespace, and let go of what was."""
+    os.chdir(root)
+    # The new root over the old one, and the old one taken off from under it: no directory is needed for it.
+    _checked(_libc.pivot_root(b".", b"."), f"pivot_root {root}")
+    _checked(_libc.umount2(b".", _MNT_DETACH), "umount2")
+    os.chdir("/")
 
 
 def set_seccomp(program: bytes) -> None:

@@ -12,15 +12,29 @@ import errno
 import os
 import signal
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ors_containers import system_calls as system
 
-__all__ = ["Message", "interrupt_command", "open_file", "stat_file"]
+__all__ = [
+    "ENDING_PATIENCE",
+    "Message",
+    "interrupt_command",
+    "join_processes",
+    "open_file",
+    "processes",
+    "signal_all",
+    "stat_file",
+    "until_gone",
+]
 
 Message = dict[str, Any]
+
+#: Seconds in which processes that were killed must have ended.
+ENDING_PATIENCE = 20.0
 
 
 def _visit(message: Message, holder: int) -> None:
@@ -83,10 +97,59 @@ def _kind(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "unknown")
 
 
-def interrupt_command(message: Message, descriptors: list[int]) -> Message:
-    """End the processes of one command, all at once, as ``_end_command`` says."""
+def signal_all(number: int) -> None:
+    """Send a signal to every process of the sandbox but process 1, in one step no fork can outrun.
+
+    This process has joined the sandbox's process ids for its children, but is not among them: nothing in the sandbox can
+    signal it. Its children are, and an agent with their user can stop or kill them; so each of them does one thing, at
+    once, and another follows until one has done it.
+    """
+    deadline = time.monotonic() + ENDING_PATIENCE
+    while True:
+        child = system.fork_bare()
+        if child == 0:
+            system.kill_all(number)
+            os._exit(0)
+        _, status = os.waitpid(child, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        elif os.waitstatus_to_exitcode(status) == 0:
+            return
+        if time.monotonic() > deadline:
+            raise OSError(errno.ETIMEDOUT, "the sandbox's processes could not be signalled")
+
+
+def join_processes(holder: int) -> None:
+    """Join every namespace of the sandbox. Raises ``OSError`` where what follows would reach the host's processes."""
+    namespaces = os.open("/proc/self/ns", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     system.refuse_inspection()
-    system.setns(descriptors[0], system.ALL_NAMESPACES)
+    system.setns(holder, system.ALL_NAMESPACES)
+    own, joined = (os.stat(name, dir_fd=namespaces).st_ino for name in ("pid", "pid_for_children"))
+    os.close(namespaces)
+    if own == joined:
+        raise OSError(errno.EPERM, "the sandbox's process ids were not joined")
+
+
+def until_gone(deadline: float) -> None:
+    """Wait until nothing is left but process 1, dying processes and zombies included."""
+    pause = 0.0005
+    while any(name.isdigit() and name != "1" for name in os.listdir("/proc")):  # noqa: PTH208 - names are enough
+        if time.monotonic() > deadline:
+            raise OSError(errno.ETIMEDOUT, "the sandbox's processes do not end")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+
+
+def interrupt_command(message: Message, descriptors: list[int]) -> Message:
+    """End the processes of one command, all at once, as ``_end_command`` says; or, ``everything``, all there are."""
+    join_processes(descriptors[0])
+    if message["how"] == "everything":
+        signal_all(signal.SIGKILL)
+        until_gone(time.monotonic() + ENDING_PATIENCE)
+        return {"killed": -1}
+    # Stopped, in one step, nothing multiplies while it is looked at, and nothing harms the child that looks.
+    signal_all(signal.SIGSTOP)
     news, report = os.pipe()
     child = os.fork()
     if child == 0:
@@ -97,6 +160,7 @@ def interrupt_command(message: Message, descriptors: list[int]) -> Message:
     os.close(report)
     killed = os.read(news, 64)
     os.waitpid(child, 0)
+    signal_all(signal.SIGCONT)
     return {"killed": int(killed or 0)}
 
 
@@ -105,37 +169,30 @@ def _end_command(shell: int, spared: Mapping[str, int], how: str) -> int:
 
     ``interrupt`` sends them and the shell SIGINT: a shell drops the rest of its list when its child ends of that, and
     goes on with it when the child is killed. ``kill`` kills them and interrupts the shell, ``sweep`` leaves the shell
-    alone, ``all`` kills it too. Everything is stopped meanwhile, in one system call that no fork can outrun, so the
-    list is complete.
+    alone, ``all`` kills it too. Everything is stopped meanwhile.
     """
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGSTOP)
-    try:
-        processes = _processes()
-        ended = 0
-        for process in processes:
-            if process in (1, os.getpid(), shell):
-                continue
-            above = process
-            while above in processes and above not in (1, shell):
-                if spared.get(str(above)) == processes[above][1]:
-                    break
-                above = processes[above][0]
-            else:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGINT)
-                    if how != "interrupt":
-                        os.kill(process, signal.SIGKILL)
-                ended += 1
-        if shell in processes and how != "sweep":
-            os.kill(shell, signal.SIGKILL if how == "all" else signal.SIGINT)
-        return ended
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGCONT)
+    found = processes()
+    ended = 0
+    for process in found:
+        if process in (1, os.getpid(), shell):
+            continue
+        above = process
+        while above in found and above not in (1, shell):
+            if spared.get(str(above)) == found[above][1]:
+                break
+            above = found[above][0]
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGINT)
+                if how != "interrupt":
+                    os.kill(process, signal.SIGKILL)
+            ended += 1
+    if shell in found and how != "sweep":
+        os.kill(shell, signal.SIGKILL if how == "all" else signal.SIGINT)
+    return ended
 
 
-def _processes() -> dict[int, tuple[int, int]]:
+def processes() -> dict[int, tuple[int, int]]:
     """Parent and start time of every process in this pid namespace that has not ended."""
     found: dict[int, tuple[int, int]] = {}
     for entry in Path("/proc").iterdir():

@@ -16,9 +16,11 @@ from rich.text import Text
 
 from ors_server.cli.bench import bench
 from ors_server.cli.deploy import deploy
+from ors_server.cli.image import image
 from ors_server.cli.init import INIT_EXAMPLES, init
 from ors_server.cli.serve import SERVE_EXAMPLES, serve
 from ors_server.cli.settings import SETTINGS_EXAMPLES, settings
+from ors_server.cli.tasks import tasks
 from ors_server.errors import OrsError, PortInUse
 
 __all__ = ["application", "run"]
@@ -39,6 +41,8 @@ application = typer.Typer(
 application.command("serve", no_args_is_help=True, epilog=SERVE_EXAMPLES)(serve)
 application.command("init", no_args_is_help=True, epilog=INIT_EXAMPLES)(init)
 application.add_typer(deploy, name="deploy")
+application.add_typer(tasks, name="tasks")
+application.add_typer(image, name="image")
 application.add_typer(bench, name="bench")
 application.command("settings", epilog=SETTINGS_EXAMPLES)(settings)
 

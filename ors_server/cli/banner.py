@@ -70,6 +70,8 @@ async def _print_rest(console: Console, output: StandardOutput, server: Server, 
     with console.capture() as capture:
         console.print()
         console.print(table)
+        for name, reason in server.catalogue.reasons.items():
+            console.print(Text(f"\nNot served here: {name}. {reason}", style="yellow"), soft_wrap=True)
         console.print("\nClients of openreward, TRL among them, find it with:\n")
         for variable in ("OPENREWARD_API_URL", "OPENREWARD_SESSION_URL"):
             console.print(Text(f"export {variable}={url}"), soft_wrap=True)

@@ -9,7 +9,9 @@ __all__ = ["bench"]
 bench = typer.Typer(
     no_args_is_help=True,
     help="Measure this server beside others.",
-    epilog="[bold]Example[/bold]\n  ors-server bench server --quick   a first impression, in a minute or so",
+    epilog="[bold]Examples[/bold]\n"
+    "  ors-server bench server --quick      a first impression, in a minute or so\n"
+    "  ors-server bench sandboxes --quick   the same of the sandboxes",
 )
 
 
@@ -29,3 +31,15 @@ def server(context: typer.Context) -> None:
     from ors_benchmarks.server import main
 
     main(context.args, program="ors-server bench server")
+
+
+@bench.command(
+    "sandboxes",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+)
+def sandboxes(context: typer.Context) -> None:
+    """Measure sandboxes beside the same programs by hand: starts, commands, hundreds at once, every answer verified."""
+    from ors_benchmarks.sandboxes import main
+
+    main(context.args, program="ors-server bench sandboxes")

@@ -63,14 +63,32 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "enforce_finished",
         "trust_client_tasks",
     ),
+    "Sandboxes": (
+        "sandbox_runtime",
+        "sandbox_warm",
+        "sandbox_warm_total",
+        "sandbox_queue",
+        "sandbox_queue_timeout",
+        "sandbox_reserve",
+        "sandbox_pressure",
+    ),
     "Errors and logs": ("return_errors", "log_level", "log_format"),
 }
 _OTHERS = "Other settings"
 
 #: Variables with the settings' prefix that others read: ors-sdk, which may run in the same shell, and our own tests.
 _NO_SETTINGS = frozenset(
-    {"ORS_API_KEY", "ORS_FUZZ_EXAMPLES", "ORS_SOAK_SECONDS", "ORS_TERMINAL_TASKS", "ORS_USE_STRUCTURED_LOGS"}
+    {
+        "ORS_API_KEY",
+        "ORS_FUZZ_EXAMPLES",
+        "ORS_IMAGES",
+        "ORS_SOAK_SECONDS",
+        "ORS_USE_STRUCTURED_LOGS",
+    }
 )
+
+#: The prefix of the terminal environment's settings, which it reads and checks itself.
+_TERMINAL = "ORS_TERMINAL_"
 
 
 def flag_of(name: str) -> str:
@@ -92,6 +110,8 @@ def unknown_variables() -> list[str]:
         # Settings reads variables in any case.
         written = variable.upper()
         if not written.startswith(prefix) or written in _NO_SETTINGS or written in known:
+            continue
+        if written.startswith(_TERMINAL):
             continue
         near = difflib.get_close_matches(written, known, n=1, cutoff=0.7)
         remedy = f"did you mean {near[0]}?" if near else "`ors-server settings` lists them."

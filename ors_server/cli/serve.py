@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -22,13 +24,14 @@ SERVE_EXAMPLES = """[bold]Targets[/bold]
   my_env/                the environments of my_env/environment.py
   server.py              the environments of a file; server.py:MyEnv is one of them
   package.module:MyEnv   a class of an importable module
-  echo                   an environment that comes with ors-server
+  echo, terminal         environments that come with ors-server
 
 [bold]Examples[/bold]
   ors-server serve my_env/ echo             two environments, the first is the default
   ors-server serve echo --port 0            on a free port
   ors-server serve my_env/ --host 0.0.0.0   for other machines: who reaches it may use it
   ors-server serve my_env/ --alias owner/Name=my_env   found as owner/Name too
+  ors-server serve terminal --tasks my_tasks           terminal tasks of one's own
   ORS_SESSION_TTL=3600 ors-server serve my_env/        a setting as a variable"""
 
 
@@ -42,6 +45,13 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME=ENVIRONMENT", help="Another name for an environment; may be repeated."),
     ] = None,
+    tasks: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of tasks for the terminal environment; may be repeated. [dim]ORS_TERMINAL_TASKS[/dim]",
+        ),
+    ] = None,
 ) -> None:
     """Serve environments over the Open Reward Standard, until Ctrl-C or SIGTERM."""
     signal.signal(signal.SIGTERM, _end)
@@ -49,6 +59,8 @@ def serve(
     for warning in unknown_variables():
         note(f"Warning: {warning}")
     aliases = dict(_parse_alias(text) for text in alias or [])
+    if tasks:
+        os.environ["ORS_TERMINAL_TASKS"] = os.pathsep.join(str(folder.absolute()) for folder in tasks)
     environments = load_targets(targets)
     # The web framework is imported here and not above: --help and a wrong target need not wait for it.
     from ors_server.cli.banner import print_banner

@@ -1,4 +1,7 @@
-"""One runtime for each test module; skipped with the remedy on machines that cannot isolate."""
+"""One runtime for each test module; skipped with the remedy on machines that cannot isolate.
+
+A module whose tests hold for several runtimes names them in ``RUNTIMES``; without that it gets bubblewrap alone.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,22 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import pytest_asyncio
-from ors_containers import BubblewrapRuntime, RuntimeUnavailable, Sandbox
+from ors_containers import ApptainerRuntime, BubblewrapRuntime, RuntimeUnavailable, Sandbox
 from ors_containers.leases import sweep
 
+_RUNTIMES = {"bubblewrap": BubblewrapRuntime, "apptainer": ApptainerRuntime}
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run by `make test-all` until the sandboxes are whole: they are reachable from no command yet."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.long)
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the module's tests once for each of its ``RUNTIMES``, but for those that name their own."""
+    names = getattr(cast("object", metafunc.module), "RUNTIMES", None)  # pyright: ignore[reportUnknownMemberType]
+    named = any("runtime" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if names and "runtime" in metafunc.fixturenames and not named:
+        metafunc.parametrize("runtime", names, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +39,8 @@ def state() -> Iterator[Path]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runtime(state: Path) -> AsyncIterator[BubblewrapRuntime]:
-    runtime = BubblewrapRuntime(state)
+async def runtime(request: pytest.FixtureRequest, state: Path) -> AsyncIterator[BubblewrapRuntime]:
+    runtime = _RUNTIMES[getattr(request, "param", "bubblewrap")](state)
     try:
         await runtime.start()
     except RuntimeUnavailable as error:

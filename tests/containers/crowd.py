@@ -1,4 +1,8 @@
-"""A server with many live sandboxes, to be killed: prints one line when all are up, then waits. Run by test_leases."""
+"""A server with many live sandboxes, to be killed: prints one line when all are up, then waits.
+
+Run by test_leases and test_apptainer with a state directory, the number of sandboxes, the seconds for which something
+goes on in each, and the class of the runtime.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,22 @@ import json
 import sys
 from pathlib import Path
 
-from ors_containers import BubblewrapRuntime, Limits
+from ors_containers import ApptainerRuntime, BubblewrapRuntime, Limits
 
 
-async def main(state: Path, count: int) -> None:
-    runtime = BubblewrapRuntime(state)
+async def main(state: Path, count: int, seconds: str, kind: type[BubblewrapRuntime]) -> None:
+    runtime = kind(state)
     await runtime.start()
     sandboxes = [runtime.sandbox(runtime.host_image(), Limits(disk=4 * 2**20)) for _ in range(count)]
     await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))
     # Something that goes on by itself in each, out of the shell's reach.
-    commands = (sandbox.run("setsid sleep 1000 & echo up", timeout=60) for sandbox in sandboxes)
+    commands = (sandbox.run(f"setsid sleep {seconds} & echo up", timeout=60) for sandbox in sandboxes)
     results = await asyncio.gather(*commands)
+    examination = asyncio.create_task(sandboxes[0].examine(["/bin/sleep", seconds], timeout=2000, keep_processes=True))
     print(json.dumps([result.text for result in results]), flush=True)
-    await asyncio.sleep(1000)
+    await examination
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    kind = ApptainerRuntime if sys.argv[4:] == ["apptainer"] else BubblewrapRuntime
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], kind))

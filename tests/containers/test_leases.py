@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,6 @@ from ors_containers.control_groups import ControlGroups
 from ors_containers.leases import Owner, make_state, sweep
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-_COUNT = 50
 
 
 def _processes_of(state: Path) -> set[int]:
@@ -34,26 +33,26 @@ def _leases(state: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in state.glob("owners/*/*.lease")]
 
 
-def _namespaces() -> set[int]:
-    """The network namespaces in which any process of this machine lives."""
+def _namespaces(of: Iterable[int | str] = ()) -> set[int]:
+    """The network namespaces of these processes, or those in which any process of this machine lives."""
     found: set[int] = set()
-    for directory in Path("/proc").glob("[0-9]*"):
+    for process in of or [path.name for path in Path("/proc").glob("[0-9]*")]:
         try:
-            found.add((directory / "ns/net").stat().st_ino)
+            found.add(Path(f"/proc/{process}/ns/net").stat().st_ino)
         except OSError:
             continue
     return found
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
 
 
-def _sleepers() -> int:
-    return sum(_command(path) == b"sleep\x001000\0" for path in Path("/proc").glob("[0-9]*"))
+def _sleepers(seconds: str) -> int:
+    return sum(_command(path).endswith(f"sleep\0{seconds}\0".encode()) for path in Path("/proc").glob("[0-9]*"))
 
 
 def _command(directory: Path) -> bytes:
@@ -63,14 +62,19 @@ def _command(directory: Path) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("also_launcher_stopped", [False, True])
+@pytest.mark.parametrize(
+    ("count", "also_launcher_stopped"),
+    [(200, False), (30, True)],
+    ids=["200", "30 and a launcher that is stopped"],
+)
 async def test_a_killed_server_leaves_nothing_after_a_restart(
-    runtime: BubblewrapRuntime, state: Path, also_launcher_stopped: bool
+    runtime: BubblewrapRuntime, state: Path, count: int, also_launcher_stopped: bool
 ) -> None:
-    sleepers, mounts, namespaces = _sleepers(), Path("/proc/self/mountinfo").read_text(), _namespaces()
+    seconds = f"1000.{secrets.randbelow(10**9)}"  # so that these can be told from any others
+    mounts = Path("/proc/self/mountinfo").read_text()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     server = subprocess.Popen(  # noqa: ASYNC220 - a process to be killed; nothing else runs on this loop
-        [sys.executable, str(Path(__file__).with_name("crowd.py")), str(state), str(_COUNT)],
+        [sys.executable, str(Path(__file__).with_name("crowd.py")), str(state), str(count), seconds],
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
@@ -79,12 +83,15 @@ async def test_a_killed_server_leaves_nothing_after_a_restart(
     launcher = 0
     try:
         up = json.loads(await asyncio.to_thread(server.stdout.readline))
-        assert [text.endswith("up\n") for text in up] == [True] * _COUNT
-        await _until(lambda: _sleepers() == sleepers + _COUNT)
+        assert [text.endswith("up\n") for text in up] == [True] * count
+        await _until(lambda: _sleepers(seconds) == count + 1)  # one in an examination
         leases = _leases(state)
-        assert len(leases) == _COUNT
+        assert len(leases) == count
         groups = [Path(group) for lease in leases for group in lease["groups"]]
-        assert all(group.is_dir() for group in groups)
+        namespaces = _namespaces(process for lease in leases for process, _ in lease["processes"]) - _namespaces(["self"])
+        assert len(namespaces) == count
+        existing = sum(group.is_dir() for group in groups)
+        assert existing * 2 == len(groups) * (count + 1) / count  # each names its examination's; one has it
         owners = {path.parent for path in state.glob("owners/*/*.lease")}
         assert len(owners) == 1
         described = json.loads((owners.pop() / "owner.json").read_text())
@@ -98,17 +105,14 @@ async def test_a_killed_server_leaves_nothing_after_a_restart(
 
     # The restart: a runtime that starts in the same state directory.
     async with BubblewrapRuntime(state):
-        deadline = time.monotonic() + 10
-        while (_sleepers() > sleepers or Path(f"/proc/{launcher}").exists()) and time.monotonic() < deadline:  # noqa: ASYNC110 - waits for another process
-            await asyncio.sleep(0.05)
-        assert _sleepers() == sleepers
-        assert not Path(f"/proc/{launcher}").exists()
+        await _until(lambda: _sleepers(seconds) == 0 and not Path(f"/proc/{launcher}").exists())
         assert _processes_of(state) == set()
         assert [group for group in groups if group.exists()] == []
         assert len(list((state / "owners").iterdir())) == 2  # the fixture's and this one
+        assert list((state / "stage").iterdir()) == []
     assert {group.parent for group in groups if group.parent.exists()} == set()
     assert Path("/proc/self/mountinfo").read_text() == mounts
-    assert _namespaces() <= namespaces
+    assert _namespaces() & namespaces == set()
 
 
 async def test_a_living_servers_sandboxes_are_left_alone(runtime: BubblewrapRuntime, state: Path) -> None:

@@ -1,0 +1,46 @@
+"""Programs of this machine that fetch and unpack images, run so that what they say is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Sequence
+
+from ors_containers.errors import BuildFailed
+
+__all__ = ["run_program"]
+
+_TAIL = 20
+
+
+async def run_program(
+    arguments: Sequence[str], problem: str, *, said: Callable[[str], None] | None = None, remedy: str = ""
+) -> None:
+    """Run a program to its end; ``said`` is told its lines. Raises ``BuildFailed``, which begins with ``problem`` and
+    ends with what the program said last.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+    try:
+        while piece := await process.stdout.read(1 << 16):
+            for line in piece.decode(errors="replace").splitlines():
+                if said is not None:
+                    said(line)
+                lines = [*lines, line][-_TAIL:]
+        status = await process.wait()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            await process.wait()
+    if status != 0:
+        tail = "\n".join(lines)
+        raise BuildFailed(f"{problem}: {arguments[0]} ended with {status}\n{tail}", remedy, output=tail)

@@ -1,0 +1,83 @@
+"""What is added to an image to get another: files, a script, variables.
+
+Invariant: a recipe is a value; two that are equal make the same layers, so its ``key`` is all that is compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ors_containers.errors import InvalidImage
+
+__all__ = ["Recipe", "RecipeFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFile:
+    """A file of a recipe: regular with ``content``, a symbolic ``link``, or a ``directory``."""
+
+    content: bytes = b""
+    #: Permission bits; by default 644 for a file and 755 for a directory. A link has none.
+    mode: int | None = None
+    #: Where a symbolic link leads, as it is written.
+    link: str | None = None
+    directory: bool = False
+    #: The image's user, or root. Where a machine has one user only (see ``docs/images.md``), that one in either case.
+    owner: Literal["user", "root"] = "user"
+
+    @property
+    def permissions(self) -> int:
+        """Its permission bits."""
+        return (0o755 if self.directory else 0o644) if self.mode is None else self.mode
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Files first, then the script, once, in a build sandbox of the image; what it leaves behind is the new image.
+
+    Directories above a file that the image lacks are made, 755: the user's below its home, else root's. Raises
+    ``InvalidImage`` for a path that is relative or has ``..``, a script with a NUL character, a time-out of nothing.
+    """
+
+    #: By absolute path.
+    files: Mapping[str, RecipeFile] = field(default_factory=dict[str, RecipeFile])
+    #: Text for the image's shell, run in the user's home with ``-e``: the first command that fails, fails the build.
+    script: str = ""
+    #: Whether the script runs as root, with root's rights over the image's files; else as the image's user.
+    as_root: bool = False
+    #: Variables of the new image, over those of the old one; the script has them too.
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Seconds the script may take.
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        for path, file in self.files.items():
+            parts = path.split("/")
+            if not path.startswith("/") or not path.strip("/") or ".." in parts or "\0" in path:
+                raise InvalidImage(f"A recipe's file {path!r} is no absolute path without `..`")
+            if (file.link is not None) + file.directory + bool(file.content) > 1:
+                raise InvalidImage(f"A recipe's file {path} is two things at once")
+        if "\0" in self.script:
+            raise InvalidImage("A recipe's script holds a NUL character")
+        if not self.timeout > 0:
+            raise InvalidImage(f"A recipe's time-out of {self.timeout} s leaves no time")
+
+    @property
+    def key(self) -> str:
+        """A name for what it makes; the time-out has no part in it."""
+        files = {
+            path: [
+                hashlib.sha256(file.content).hexdigest(),
+                None if file.link is not None else file.permissions,
+                file.link,
+                file.directory,
+                file.owner,
+            ]
+            for path, file in self.files.items()
+        }
+        said = json.dumps([files, self.script, self.as_root, dict(self.environment)], sort_keys=True)
+        return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()

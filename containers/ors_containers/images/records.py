@@ -1,0 +1,120 @@
+"""What the store knows of an image by its name: its layers, who lives in it, where it came from.
+
+Invariant: a record is written in one step, after all its layers are there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from ors_containers.errors import InvalidImage
+
+__all__ = ["ImageRecord", "checked_name", "stem_of"]
+
+_SUFFIX = ".json"
+_FORMATS = (".sif", ".simg", ".img", ".tar", ".tgz", ".txz", ".gz", ".xz", ".bz2", ".zst", ".def")
+_LONGEST_NAME = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """An image of the store. Layers are named by their keys, the top one first."""
+
+    name: str
+    #: As they were imported or built: what other images are built on.
+    layers: tuple[str, ...]
+    #: Over them in sandboxes only: the account of the image's user, where the image has none.
+    account: tuple[str, ...] = ()
+    user: int = 1000
+    group: int = 1000
+    user_name: str = "user"
+    home: str = "/home/user"
+    shell: str = "/bin/bash"
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Paths of this machine and where they appear: an image built on ``host`` has its programs from there.
+    binds: tuple[tuple[str, str], ...] = ()
+    #: Where the shell starts, where that is not the home.
+    directory: str = ""
+    #: What it was made from.
+    source: str = ""
+    #: What that was, exactly: a digest. The same again need not be imported again.
+    origin: str = ""
+    #: Bytes of all layers, shared ones as well.
+    size: int = 0
+    #: Seconds since 1970.
+    created: float = 0.0
+    used: float = 0.0
+
+    @property
+    def all_layers(self) -> tuple[str, ...]:
+        """Every layer a sandbox of it has."""
+        return (*self.account, *self.layers)
+
+    def save(self, folder: Path) -> None:
+        """Write it to its file in ``folder``."""
+        target = folder / _file_name(self.name)
+        new = target.with_suffix(f".{time.time_ns()}.new")
+        content = asdict(self)
+        del content["used"]
+        try:
+            new.write_text(json.dumps(content, indent=1))
+            new.replace(target)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+
+    @staticmethod
+    def load(folder: Path, name: str) -> ImageRecord | None:
+        """The record of that name, or None. Raises ``InvalidImage`` for a file that is none."""
+        path = folder / _file_name(name)
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+            used = path.stat().st_mtime
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise InvalidImage(f"The store's record of {name} is damaged: {error}", f"Remove {path}") from error
+        for key in ("layers", "account"):
+            content[key] = tuple(content[key])
+        content["binds"] = tuple((source, target) for source, target in content["binds"])
+        return ImageRecord(**content, used=used)
+
+    @staticmethod
+    def names(folder: Path) -> list[str]:
+        """The names of all images."""
+        try:
+            return sorted(unquote(path.name.removesuffix(_SUFFIX)) for path in folder.glob(f"*{_SUFFIX}"))
+        except FileNotFoundError:
+            return []
+
+    def path(self, folder: Path) -> Path:
+        """The file it is kept in."""
+        return folder / _file_name(self.name)
+
+
+def _file_name(name: str) -> str:
+    return quote(name, safe="") + _SUFFIX
+
+
+def stem_of(name: str) -> str:
+    """A file name without what says its format: ``ubuntu_22.04.tar.gz`` is ``ubuntu_22.04``."""
+    while name.endswith(_FORMATS):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def checked_name(name: str) -> str:
+    """``name``, if an image may be called that. Raises ``InvalidImage``."""
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip() or name == "host":
+        raise InvalidImage(
+            f"An image cannot be called {name!r}",
+            f"A name has 1 to {_LONGEST_NAME} printable characters, and `host` is this machine's own image",
+        )
+    return name

@@ -1,0 +1,246 @@
+"""Folders of Endless Terminals tasks, exactly as they are published.
+
+A folder holds one folder a task. The splits are those of the published code: names sorted, shuffled with seed 42, the
+last 100 for evaluation; the training split keeps the tasks that somebody has solved (pass@16 above 0), as far as the
+folder says. What cannot be used is left out and reported with folder, file and line; it still takes its place in the
+shuffle, so the splits of a damaged copy are those of a whole one.
+
+Two optional keys of ``task.json`` and two optional files are ours: ``grading`` (``frozen`` or ``live``), ``start``,
+``solution.sh`` and ``near_miss.sh``.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import random
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ors_server import DefinitionError, InfrastructureError, Split
+from ors_server.errors import InvalidTask
+
+from .task import BuiltImage, Grading, TerminalTask
+
+__all__ = ["EndlessSource", "FolderProblem", "is_task_folder", "read_task"]
+
+logger = logging.getLogger("ors_server.terminal")
+
+_SEED = 42
+#: Tasks of the published evaluation split. A collection of less than twice that many gives a tenth.
+_EVALUATION = 100
+_REPORTED = 20
+_FILES = ("task.json", "container.def", "container.sif", "test_initial_state.py", "test_final_state.py")
+_TEST = re.compile(r"^\s*(async\s+)?def\s+test", re.MULTILINE)
+_SUMMARIES = ("o3_summary.json", "summary.json")
+
+
+class FolderProblem(Exception):
+    """A task folder that cannot be used: which file, and what about it."""
+
+    def __init__(self, file: Path, cause: str, line: int | None = None) -> None:
+        self.file = file
+        place = f"{file}, line {line}" if line else str(file)
+        super().__init__(f"{place}: {cause}")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    folder: Path
+    solvable: bool
+
+
+class EndlessSource:
+    """The tasks of one or more folders.
+
+    Raises ``DefinitionError`` for a folder that does not exist, and where not a single task can be used. ``problems``
+    says what was left out.
+    """
+
+    def __init__(self, folders: Sequence[Path], *, solvable_only: bool = True) -> None:
+        #: What was left out, and why.
+        self.problems: list[str] = []
+        found = self._find(folders)
+        names = sorted(found)
+        random.Random(_SEED).shuffle(names)  # noqa: S311 - the published order, no secret
+        evaluation = _EVALUATION if len(names) >= 2 * _EVALUATION else len(names) // 10
+        training = names[: len(names) - evaluation]
+        self._entries: dict[str, _Entry] = {}
+        for name in names:
+            try:
+                self._entries[name] = _check(found[name])
+            except FolderProblem as problem:
+                self.problems.append(str(problem))
+        kept = [name for name in training if name in self._entries]
+        if solvable_only:
+            kept = [name for name in kept if self._entries[name].solvable]
+        parts = {"train": kept, "test": [name for name in names[len(training) :] if name in self._entries]}
+        self._names = {split: part for split, part in parts.items() if part}
+        if not self._names:
+            raise DefinitionError(
+                f"{_join(folders)} holds no task that can be used" + (f": {self.problems[0]}" if self.problems else ""),
+                "Name a folder with one folder a task in ORS_TERMINAL_TASKS"
+                + (", or set ORS_TERMINAL_SOLVABLE_ONLY=false." if self._entries else "."),
+            )
+        self._report(len(names))
+
+    @property
+    def splits(self) -> Sequence[Split]:
+        """See ``TaskSource``."""
+        return [Split(name=name, type="train" if name == "train" else "test") for name in self._names]
+
+    def count(self, split: str) -> int:
+        """See ``TaskSource``."""
+        return len(self._names[split])
+
+    def name(self, split: str, index: int) -> str:
+        """See ``TaskSource``."""
+        return self._names[split][index]
+
+    def find(self, name: str) -> TerminalTask:
+        """See ``TaskSource``."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise InvalidTask(f"There is no task {name!r} here", "Fetch the tasks again.")
+        try:
+            return read_task(entry.folder)
+        except FolderProblem as problem:
+            raise InfrastructureError(
+                f"The task {name!r} can no longer be read: {problem}", "Put the folder back."
+            ) from problem
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Every task that can be used, also those the training split leaves out."""
+        return list(self._entries)
+
+    def _find(self, folders: Sequence[Path]) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        for folder in folders:
+            if not folder.is_dir():
+                raise DefinitionError(
+                    f"The task folder {folder} does not exist", "Correct --tasks or ORS_TERMINAL_TASKS."
+                )
+            for task in [folder] if is_task_folder(folder) else sorted(folder.iterdir()):
+                if not is_task_folder(task):
+                    continue
+                if task.name in found:
+                    self.problems.append(f"{task}: {found[task.name]} has this name already")
+                else:
+                    found[task.name] = task
+        return found
+
+    def _report(self, total: int) -> None:
+        for problem in self.problems[:_REPORTED]:
+            logger.warning("task left out: %s", problem)
+        if len(self.problems) > _REPORTED:
+            logger.warning("%d more of %d tasks left out", len(self.problems) - _REPORTED, total)
+
+
+def is_task_folder(folder: Path) -> bool:
+    """Whether a folder is meant to be a task: by its name, or by a file that only a task has."""
+    return folder.is_dir() and (folder.name.startswith("task_") or any((folder / name).exists() for name in _FILES))
+
+
+def read_task(folder: Path) -> TerminalTask:
+    """The task of a folder. Raises ``FolderProblem``."""
+    words = _json(folder / "task.json")
+    definition, archive = folder / "container.def", folder / "container.sif"
+    if not (definition.is_file() or archive.is_file()):
+        raise FolderProblem(definition, "the folder has neither this file nor container.sif")
+    return TerminalTask(
+        name=folder.name,
+        prompt=_text(words, "description", folder),
+        truth=_text(words, "truth", folder, needed=False),
+        image=BuiltImage(
+            definition=definition if definition.is_file() else None, archive=archive if archive.is_file() else None
+        ),
+        initial_tests=_tests(folder / "test_initial_state.py"),
+        final_tests=_tests(folder / "test_final_state.py"),
+        grading=_grading(words, folder),
+        start=_text(words, "start", folder, needed=False),
+        solution=_optional(folder / "solution.sh"),
+        near_miss=_optional(folder / "near_miss.sh"),
+        origin=str(folder),
+    )
+
+
+def _check(folder: Path) -> _Entry:
+    read_task(folder)
+    return _Entry(folder, _is_solvable(folder / "solutions"))
+
+
+def _is_solvable(solutions: Path) -> bool:
+    """Whether somebody has solved it, as far as the folder says. Raises ``FolderProblem``."""
+    for name in _SUMMARIES:
+        file = solutions / name
+        if file.is_file():
+            rates: Any = _json(file).get("pass_at_k")
+            rate: Any = cast("dict[str, Any]", rates).get("16") if isinstance(rates, dict) else None
+            if isinstance(rate, bool) or not isinstance(rate, (int, float)):
+                raise FolderProblem(file, 'it has no number at "pass_at_k", "16"')
+            return rate > 0
+    return True
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(_read(file))
+    except ValueError as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else None
+        raise FolderProblem(file, f"it is no JSON ({error})", line) from error
+    except RecursionError as error:
+        raise FolderProblem(file, "it is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise FolderProblem(file, "it is no JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def _text(words: dict[str, Any], key: str, folder: Path, *, needed: bool = True) -> str:
+    value = words.get(key, None if needed else "")
+    if not isinstance(value, str) or (needed and not value.strip()):
+        raise FolderProblem(folder / "task.json", f'its "{key}" is {"missing" if value is None else "no text"}')
+    return value
+
+
+def _grading(words: dict[str, Any], folder: Path) -> Grading:
+    value = words.get("grading", "frozen")
+    if value not in ("frozen", "live"):
+        raise FolderProblem(folder / "task.json", f'its "grading" is {value!r}, neither "frozen" nor "live"')
+    return value
+
+
+def _tests(file: Path) -> str:
+    text = _read(file)
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        raise FolderProblem(file, f"it is no Python: {error.msg}", error.lineno) from error
+    except (ValueError, RecursionError) as error:  # NUL characters, or nested beyond the parser's depth
+        raise FolderProblem(file, f"it is no Python: {error}") from error
+    if _TEST.search(text) is None:
+        raise FolderProblem(file, "it has no test")
+    return text
+
+
+def _optional(file: Path) -> str | None:
+    return _read(file) if file.is_file() else None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise FolderProblem(file, "the file is missing") from error
+    except UnicodeDecodeError as error:
+        raise FolderProblem(file, "it is no UTF-8 text") from error
+    except OSError as error:
+        raise FolderProblem(file, f"it cannot be read: {error.strerror}") from error
+
+
+def _join(folders: Iterable[Path]) -> str:
+    return " and ".join(str(folder) for folder in folders)

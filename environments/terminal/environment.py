@@ -1,0 +1,252 @@
+"""The terminal: the model solves a task by shell commands, and tests it cannot reach say whether it did.
+
+An episode is a sandbox of its own with one persistent shell. It ends when the model says ``done`` or has spent its
+steps, and is graded then; or when its time is over, and is not. The reward is 1 or 0.
+
+Invariants: a reward is the verdict of trusted tests, or 0 for time that was spent; whatever else goes wrong is an
+``InfrastructureError`` and no reward. One call at a time touches the sandbox. Neither tests nor what graders know of a
+task are in anything a client is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from functools import cache
+from typing import ClassVar
+
+from ors_containers import CommandResult, InvalidCommand, Sandbox, ShellFailed
+from ors_containers.errors import UnknownImage
+from pydantic import BaseModel, Field
+
+from ors_server import DefinitionError, Environment, JSONObject, Split, TextBlock, ToolOutput, tool
+from ors_server.errors import InvalidTask
+from ors_server.sandboxes import sandbox_service, sandboxes_unavailable
+
+from .endless import EndlessSource
+from .generated import GeneratedSource
+from .grading import run_tests
+from .preparation import Service, episode_sandbox, program_finder
+from .settings import TerminalSettings, read_settings
+from .task import TaskSource, TerminalTask
+
+__all__ = ["BashParameters", "TerminalEnvironment", "task_source"]
+
+logger = logging.getLogger("ors_server.terminal")
+
+_SOLVED = "The task is solved."
+_UNSOLVED = "The task is not solved."
+_TIME_SPENT = "The episode's time of {seconds:g} s is over."
+_STEPS_SPENT = "The last of the {steps} commands is used; the episode is over."
+
+
+class BashParameters(BaseModel):
+    """Input of the bash tool."""
+
+    command: str = Field(description="What to run in the shell, for example: ls -la /home/user")
+
+
+class TerminalEnvironment(Environment):
+    """Terminal tasks with a binary reward."""
+
+    aliases: ClassVar[Sequence[str]] = ("kanishk/EndlessTerminals",)
+
+    #: Read from ``ORS_TERMINAL_*`` at first use where a subclass does not give its own.
+    settings: ClassVar[TerminalSettings | None] = None
+
+    def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006 - the SDKs' signature
+        super().__init__(task_spec, secrets)
+        name = task_spec.get("id")
+        if not isinstance(name, str):
+            raise InvalidTask('A task of this environment is {"id": …}', "Send a task from /tasks or /task unchanged.")
+        self._settings = self.current_settings()
+        self._task = self.find_task(name)
+        self._sandbox: Sandbox | None = None
+        self._steps = 0
+        #: When the episode's time is over; counted from the first call, for a trainer opens many sessions ahead.
+        self._deadline: float | None = None
+
+    @classmethod
+    def find_task(cls, name: str) -> TerminalTask:
+        """The task of a name. Raises ``InvalidTask``, and ``InfrastructureError`` where it can no longer be read."""
+        return task_source(cls.current_settings()).find(name)
+
+    @classmethod
+    def current_settings(cls) -> TerminalSettings:
+        """The settings of this class."""
+        return cls.settings or _settings_of_process()
+
+    @classmethod
+    async def sandboxes(cls) -> Service:
+        """Where sandboxes come from: the server's own service."""
+        return await sandbox_service()
+
+    @classmethod
+    def name(cls) -> str:
+        return "terminalenvironment"
+
+    @classmethod
+    async def unavailable(cls) -> str:
+        """Why there can be no sandboxes here, and what to do about it."""
+        return await sandboxes_unavailable()
+
+    # ── tasks ──
+
+    @classmethod
+    def list_splits(cls) -> list[Split]:
+        return list(task_source(cls.current_settings()).splits)
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[JSONObject]:
+        source = task_source(cls.current_settings())
+        return [{"id": source.name(split, index)} for index in range(source.count(split))]
+
+    # ── the episode ──
+
+    async def setup(self) -> None:
+        service = await self.sandboxes()
+        self._sandbox = await episode_sandbox(service, self._task, self._settings)
+
+    async def teardown(self) -> None:
+        if self._sandbox is not None:
+            await self._sandbox.stop()
+
+    async def get_prompt(self) -> list[TextBlock]:
+        settings = self._settings
+        rules = (
+            f"You have a Linux shell in {self._home}, without a network. `bash` runs a command in it: at most "
+            f"{settings.steps} commands, {settings.command_timeout:g} seconds each, {settings.episode_timeout:g} "
+            "seconds in all. Directory, variables and background processes last from command to command; input is "
+            "empty, so nothing interactive works. Call `done` when the task is solved: what you leave behind is "
+            "checked then, or after your last command."
+        )
+        return [TextBlock(text=f"{self._task.prompt.strip()}\n\n{rules}")]
+
+    @property
+    def _home(self) -> str:
+        return "your home directory" if self._sandbox is None else self._sandbox.image.home
+
+    # Exclusive, both: a shell does one thing at a time, and nothing may run while the episode is graded.
+    @tool(exclusive=True)
+    async def bash(self, params: BashParameters) -> ToolOutput:
+        """Run a command in the shell and return what it prints. Directory, variables and background processes last."""
+        remaining = self._remaining()
+        if remaining <= 0:
+            return self._time_over("")
+        self._steps += 1
+        sandbox = self._require()
+        try:
+            result = await sandbox.run(params.command, timeout=min(self._settings.command_timeout, remaining))
+        except InvalidCommand as error:
+            text, status = f"[The command was not run: {error.cause}]", None
+        except ShellFailed:
+            # The sandbox lives: it is the agent's processes that let no shell live beside them, and grading ends them.
+            text, status = "[The command was not run: processes in the sandbox keep a shell from starting]", None
+        else:
+            text, status = self._shown(result), result.exit_status
+        if self._remaining() <= 0:
+            return self._time_over(text)
+        if self._steps >= self._settings.steps:
+            return await self._graded(f"{text}\n\n{_STEPS_SPENT.format(steps=self._settings.steps)} ")
+        metadata: JSONObject = {"exit_status": status, "steps_left": self._settings.steps - self._steps}
+        return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata)
+
+    @tool(exclusive=True)
+    async def done(self) -> ToolOutput:
+        """Say that the task is solved. This ends the episode: what you leave behind is checked."""
+        if self._remaining() <= 0:
+            return self._time_over("")
+        return await self._graded("")
+
+    # ── details ──
+
+    def _require(self) -> Sandbox:
+        assert self._sandbox is not None, "the server sets an episode up before it calls a tool"
+        return self._sandbox
+
+    def _remaining(self) -> float:
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._settings.episode_timeout
+        return self._deadline - time.monotonic()
+
+    def _shown(self, result: CommandResult) -> str:
+        lines = [shorten(result.text, self._settings.output)]
+        if result.timed_out:
+            lines.append(f"[The command was ended after {result.seconds:.1f} s.]")
+        elif result.exit_status != 0:
+            lines.append(f"[exit status {result.exit_status}]")
+        elif not result.output:
+            lines.append("[no output]")
+        return "\n".join(line.removesuffix("\n") for line in lines if line)
+
+    def _time_over(self, text: str) -> ToolOutput:
+        over = _TIME_SPENT.format(seconds=self._settings.episode_timeout)
+        return self._end(f"{text}\n\n{over}" if text else over, 0.0, "time")
+
+    async def _graded(self, text: str) -> ToolOutput:
+        service = await self.sandboxes()
+        started = time.monotonic()
+        verdict = await run_tests(
+            self._require(),
+            await service.toolset(),
+            self._task.final_tests,
+            live=self._task.grading == "live",
+            timeout=self._settings.grading_timeout,
+        )
+        # What the tests say stays here: their words would tell a model what they look at.
+        logger.debug(
+            "graded",
+            extra={
+                "task": self._task.name,
+                "verdict": verdict.how,
+                "seconds": round(time.monotonic() - started, 3),
+                "detail": verdict.detail,
+            },
+        )
+        return self._end(text + (_SOLVED if verdict.passed else _UNSOLVED), float(verdict.passed), "graded")
+
+    def _end(self, text: str, reward: float, how: str) -> ToolOutput:
+        metadata: JSONObject = {"ended": how, "steps": self._steps}
+        return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata, reward=reward, finished=True)
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most about ``limit`` characters of a text: its beginning and its end, and a line that says so."""
+    if len(text) <= limit:
+        return text
+    head = limit // 2
+    tail = limit - head
+    return f"{text[:head]}\n[… {len(text) - limit} characters left out …]\n{text[-tail:]}"
+
+
+@cache
+def _settings_of_process() -> TerminalSettings:
+    return read_settings()
+
+
+def task_source(settings: TerminalSettings) -> TaskSource:
+    """The tasks that the settings mean; found out once. Raises ``DefinitionError``."""
+    key = settings.model_dump_json()
+    source = _sources.get(key)
+    if source is None:
+        source = _sources[key] = _find_source(settings)
+    return source
+
+
+_sources: dict[str, TaskSource] = {}
+
+
+def _find_source(settings: TerminalSettings) -> TaskSource:
+    if settings.folders:
+        return EndlessSource(settings.folders, solvable_only=settings.solvable_only)
+    try:
+        has_program = program_finder(settings.image)
+    except UnknownImage as error:
+        raise DefinitionError(f"ORS_TERMINAL_IMAGE: {error.cause}", error.remedy) from error
+    return GeneratedSource(
+        has_program,
+        families=settings.family_names,
+        train_tasks=settings.train_tasks,
+        test_tasks=settings.test_tasks,
+    )

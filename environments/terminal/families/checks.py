@@ -1,0 +1,272 @@
+"""Writes the pytest modules that grade a task.
+
+Invariant: a module needs nothing but the standard library and the paths it names, and imports nothing of the task's. It
+checks what is there, not how it came about, in small tests whose names say what is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["Checks", "digest"]
+
+#: Helpers the tests use, each written into a module that needs it.
+_HELPERS = {
+    "content": '''
+        def content(path):
+            """The bytes of a regular file; a link, a pipe or a giant is none."""
+            status = os.lstat(path)
+            assert stat.S_ISREG(status.st_mode), f"{path} is not a regular file"
+            assert status.st_size < 20_000_000, f"{path} is far too large"
+            with open(path, "rb") as file:
+                return file.read()
+        ''',
+    "digest": """
+        def digest(data):
+            return hashlib.sha256(data).hexdigest()
+        """,
+    "same": '''
+        def same(value, expected):
+            """Equal as JSON: 1 is 1.0, but true is not 1."""
+            if isinstance(expected, dict):
+                return (
+                    isinstance(value, dict)
+                    and value.keys() == expected.keys()
+                    and all(same(value[key], expected[key]) for key in expected)
+                )
+            if isinstance(expected, list):
+                return isinstance(value, list) and len(value) == len(expected) and all(map(same, value, expected))
+            return isinstance(value, bool) == isinstance(expected, bool) and value == expected
+        ''',
+    "rows": '''
+        def rows(path):
+            """The records of a CSV file; empty lines do not count."""
+            return [row for row in csv.reader(io.StringIO(content(path).decode("utf-8"), newline="")) if row]
+        ''',
+    "below": '''
+        def below(folder):
+            """Every file and link below a directory, by its path relative to it."""
+            assert stat.S_ISDIR(os.lstat(folder).st_mode), f"{folder} is not a directory"
+            found = []
+            for place, directories, names in os.walk(folder):
+                links = [name for name in directories if os.path.islink(os.path.join(place, name))]
+                found += [os.path.relpath(os.path.join(place, name), folder) for name in names + links]
+            return sorted(found)
+        ''',
+    "run": '''
+        def run(*command, given=b"", folder="/"):
+            """Run a program by itself; its exit status and its standard output."""
+            environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/user", "LANG": "C.UTF-8"}
+            environment |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
+            finished = subprocess.run(
+                command,
+                input=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=folder,
+                env=environment,
+                timeout=20,
+                start_new_session=True,
+            )
+            return finished.returncode, finished.stdout
+        ''',
+    "git": '''
+        def git(*arguments, folder):
+            """What git prints, whatever the configuration of the user; refused commands print nothing."""
+            safe = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "safe.directory=*")
+            status, printed = run("git", *safe, *arguments, folder=folder)
+            return printed.decode("utf-8", "replace") if status == 0 else ""
+        ''',
+    "processes": '''
+        def processes():
+            """Process ids and their command lines, zombies apart."""
+            found = {}
+            for name in os.listdir("/proc"):
+                if name.isdigit():
+                    try:
+                        with open(f"/proc/{name}/cmdline", "rb") as file:
+                            line = file.read().rstrip(b"\\0").split(b"\\0")
+                    except OSError:
+                        continue
+                    if line != [b""]:
+                        found[int(name)] = [part.decode("utf-8", "replace") for part in line]
+            return found
+        ''',
+}
+_NEEDS = {"rows": ("content",), "git": ("run",)}
+_MODULES = (
+    "csv",
+    "gzip",
+    "hashlib",
+    "http.client",
+    "io",
+    "json",
+    "os",
+    "shutil",
+    "socket",
+    "sqlite3",
+    "stat",
+    "subprocess",
+    "tarfile",
+    "tempfile",
+    "time",
+    "xml.etree.ElementTree",
+    "zipfile",
+)
+
+
+def digest(data: bytes) -> str:
+    """What a test holds instead of a content."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class Checks:
+    """Collects the tests of one module."""
+
+    def __init__(self) -> None:
+        self._tests: dict[str, str] = {}
+
+    def test(self, name: str, body: str) -> None:
+        """A test of its own; ``body`` is its code, in which ``content``, ``rows`` and the other helpers are known."""
+        name = f"test_{_words(name)}"
+        number = 2
+        unique = name
+        while unique in self._tests:
+            unique = f"{name}_{number}"
+            number += 1
+        self._tests[unique] = textwrap.dedent(body).strip("\n")
+
+    def absent(self, path: str) -> None:
+        """There is nothing at ``path``."""
+        self.test(f"{_base(path)} is not there", f"assert not os.path.lexists({path!r})")
+
+    def directory(self, path: str) -> None:
+        """``path`` is a directory."""
+        self.test(f"{_base(path)} is a directory", f"assert stat.S_ISDIR(os.lstat({path!r}).st_mode)")
+
+    def text(self, path: str, expected: str) -> None:
+        """``path`` is a file of exactly this text, in UTF-8."""
+        name = _base(path)
+        self.test(f"{name} is a file", f"content({path!r})")
+        if expected.count("\n") > 1:
+            lines = expected.count("\n")
+            self.test(
+                f"{name} has the right number of lines",
+                f'lines = content({path!r}).count(b"\\n")\nassert lines == {lines}, f"{{lines}} lines"',
+            )
+        self.test(f"{name} has the right text", f"expected = {_literal(expected)}\nassert {_decoded(path)} == expected")
+
+    def contents(self, name: str, expected: Mapping[str, bytes]) -> None:
+        """These paths are files of these bytes."""
+        digests = {path: digest(data) for path, data in expected.items()}
+        self.test(
+            name,
+            f"expected = {_literal(digests)}\n"
+            "for path, value in expected.items():\n"
+            "    assert digest(content(path)) == value, path",
+        )
+
+    def files(self, folder: str, expected: Mapping[str, bytes], what: str = "") -> None:
+        """Below ``folder`` are exactly these files; empty directories do not count."""
+        name = what or _base(folder)
+        paths = sorted(expected)
+        self.test(
+            f"{name} holds the right files", f"expected = {_literal(paths)}\nassert below({folder!r}) == expected"
+        )
+        digests = {path: digest(expected[path]) for path in paths}
+        self.test(
+            f"files of {name} have the right content",
+            f"expected = {_literal(digests)}\n"
+            f"for path, value in expected.items():\n"
+            f"    assert digest(content(os.path.join({folder!r}, path))) == value, path",
+        )
+
+    def json(self, path: str, expected: Any) -> None:
+        """``path`` is a JSON file of this value; its layout and the order of its keys are free."""
+        name = _base(path)
+        self.test(f"{name} is json", f"json.loads({_decoded(path)})")
+        self.test(
+            f"{name} has the right value",
+            f"expected = json.loads({_literal(json.dumps(expected, indent=1, ensure_ascii=False))})\n"
+            f"assert same(json.loads({_decoded(path)}), expected)",
+        )
+
+    def rows(self, path: str, expected: Sequence[Sequence[str]]) -> None:
+        """``path`` is a CSV file of these records, the header among them; quoting and line ends are free."""
+        name = _base(path)
+        self.test(f"{name} has the right header", f"assert rows({path!r})[0] == {list(expected[0])!r}")
+        self.test(f"{name} has the right number of records", f"assert len(rows({path!r})) - 1 == {len(expected) - 1}")
+        self.test(
+            f"{name} has the right records",
+            f"expected = {_literal([list(row) for row in expected[1:]])}\nassert rows({path!r})[1:] == expected",
+        )
+
+    def modes(self, expected: Mapping[str, int]) -> None:
+        """Permission bits of files and directories."""
+        for path, mode in expected.items():
+            self.test(
+                f"mode of {_base(path)} is {mode:04o}",
+                f"mode = stat.S_IMODE(os.lstat({path!r}).st_mode)\nassert mode == {mode:#06o}, oct(mode)",
+            )
+
+    def link(self, path: str, target: str) -> None:
+        """``path`` is a symbolic link that says ``target``."""
+        self.test(f"{_base(path)} is a link", f"assert os.path.islink({path!r})")
+        self.test(f"{_base(path)} leads to the right place", f"assert os.readlink({path!r}) == {target!r}")
+
+    def cases(self, command: Sequence[str], cases: Iterable[tuple[Sequence[str], str, str]]) -> None:
+        """A program prints the right text for arguments and standard input that the agent has not seen.
+
+        Only digests of the right text are written down: a program that reads its own grader learns nothing.
+        """
+        for number, (arguments, given, printed) in enumerate(cases, 1):
+            line = ", ".join(repr(part) for part in (*command, *arguments))
+            self.test(
+                f"hidden case {number}",
+                f"given = {_literal(given)}\n"
+                f'status, printed = run({line}, given=given.encode("utf-8"))\n'
+                f'assert status == 0, f"exit status {{status}}"\n'
+                f"assert digest(printed) == {digest(printed.encode())!r}",
+            )
+
+    def source(self, title: str) -> str:
+        """The module."""
+        tests = "\n\n\n".join(f"def {name}():\n{textwrap.indent(body, '    ')}" for name, body in self._tests.items())
+        called = set(re.findall(r"\b(\w+)\(", tests))
+        wanted = [name for name in _HELPERS if name in called]
+        wanted += [need for name in wanted for need in _NEEDS.get(name, ()) if need not in wanted]
+        helpers = [textwrap.dedent(code).strip("\n") for name, code in _HELPERS.items() if name in wanted]
+        code = "\n\n\n".join([*helpers, tests])
+        imports = "\n".join(
+            f"import {name}" for name in _MODULES if f"{name}." in code and re.search(rf"\b{name}\.", code)
+        )
+        return f'"""{title}"""\n\n{imports}\n\n\n{code}\n' if imports else f'"""{title}"""\n\n\n{code}\n'
+
+
+def _base(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _words(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+
+
+def _decoded(path: str) -> str:
+    return f'content({path!r}).decode("utf-8")'
+
+
+def _literal(value: str | list[Any] | dict[str, str]) -> str:
+    """A value as source, a line of it to a line of source."""
+    if isinstance(value, str):
+        lines = value.splitlines(keepends=True) if "\n" in value else [value]
+        if len(lines) <= 1:
+            return repr(value)
+        return "(\n" + "".join(f"    {line!r}\n" for line in lines) + ")"
+    if isinstance(value, dict):
+        return "{\n" + "".join(f"    {key!r}: {item!r},\n" for key, item in value.items()) + "}"
+    return "[\n" + "".join(f"    {item!r},\n" for item in value) + "]" if value else "[]"

@@ -1,0 +1,185 @@
+"""A task while a shape writes it: its random numbers, files, prompt, tests and solutions.
+
+Invariant: randomness comes from ``Draft.random`` alone, by methods that give the same numbers in Python 3.11 to 3.13.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from . import vocabulary
+from .checks import Checks
+from .task import GeneratedFile, GeneratedTask, Grading
+
+__all__ = ["HOME", "Draft", "fill", "python", "swap"]
+
+HOME = "/home/user"
+
+_Item = TypeVar("_Item")
+
+
+class Draft:
+    """Collects what becomes a ``GeneratedTask``."""
+
+    def __init__(self, family: str, seed: int) -> None:
+        self.family = family
+        self.seed = seed
+        self.name = f"{family}-{seed:06d}"
+        self.random = random.Random(f"{family}:{seed}")  # noqa: S311 - tasks, not secrets
+        self.files: dict[str, GeneratedFile] = {}
+        #: Paths the prompt says not to change.
+        self.kept: list[str] = []
+        #: Paths that are not as written when the task begins: ``setup`` uses them up or ``start`` writes to them.
+        self.passing: list[str] = []
+        self.initial = Checks()
+        self.final = Checks()
+        self.setup = ""
+        self.start = ""
+        self._paragraphs: list[str] = []
+        self._truth = ""
+        self._oracle = ""
+        self._near_miss = ""
+
+    # --- drawing -------------------------------------------------------------------------------
+
+    def pick(self, *options: _Item) -> _Item:
+        """One of them."""
+        return self.random.choice(options)
+
+    def some(self, options: Sequence[_Item], count: int) -> list[_Item]:
+        """``count`` different ones of them, in any order."""
+        return self.random.sample(options, count)
+
+    def shuffled(self, items: Sequence[_Item]) -> list[_Item]:
+        """All of them in another order."""
+        return self.random.sample(items, len(items))
+
+    def number(self, least: int, most: int) -> int:
+        """A number between the two, both included."""
+        return self.random.randrange(least, most + 1)
+
+    def chance(self, probability: float) -> bool:
+        """True so often."""
+        return self.random.random() < probability
+
+    def project(self) -> str:
+        """A directory for the task."""
+        return f"{HOME}/{self.pick(*vocabulary.PROJECTS)}"
+
+    def prose(self, words: int) -> str:
+        """A sentence of about so many words."""
+        text = " ".join(self.random.choice(vocabulary.WORDS) for _ in range(max(words, 2)))
+        return text[0].upper() + text[1:] + "."
+
+    def text(self, size: int) -> bytes:
+        """Lines of words, exactly ``size`` bytes, the last of them a newline."""
+        lines = ""
+        while len(lines) < size:
+            lines += self.prose(self.number(4, 9)) + "\n"
+        return lines[: size - 1].encode() + b"\n" if size else b""
+
+    # --- what is there -------------------------------------------------------------------------
+
+    def file(self, path: str, content: str | bytes, mode: int = 0o644, *, keep: bool = False) -> str:
+        """A file; with ``keep`` it must be the same afterwards. Returns its path."""
+        data = content.encode() if isinstance(content, str) else content
+        assert path not in self.files, path
+        self.files[path] = GeneratedFile(data, mode)
+        if keep:
+            self.kept.append(path)
+        return path
+
+    def directory(self, path: str, mode: int = 0o755) -> str:
+        """A directory that would not be implied, or that has a mode of its own."""
+        self.files[path] = GeneratedFile(mode=mode, directory=True)
+        return path
+
+    def link(self, path: str, target: str) -> str:
+        """A symbolic link."""
+        self.files[path] = GeneratedFile(mode=0o777, link=target)
+        return path
+
+    # --- what is said --------------------------------------------------------------------------
+
+    def say(self, *sentences: str) -> None:
+        """A paragraph of the prompt. A sentence that begins with a newline keeps its own layout."""
+        text = ""
+        for sentence in sentences:
+            text += sentence if not text or sentence.startswith("\n") or text.endswith("\n") else f" {sentence}"
+        self._paragraphs.append(text.strip("\n"))
+
+    def every_line(self) -> str:
+        """The rule about newlines, as ``Checks.text`` sees it."""
+        return self.pick(
+            "Every line ends with a newline, including the last one.",
+            "End each line, the last one too, with a single newline; no blank lines.",
+            "Terminate every line (also the last) with a newline and add no empty lines.",
+        )
+
+    def leave(self) -> str:
+        """That what is kept must be left alone."""
+        return self.pick(
+            "Leave the existing files exactly as they are.",
+            "Do not modify any of the files that are already there.",
+            "The files that exist now must stay unchanged.",
+        )
+
+    # --- what is right -------------------------------------------------------------------------
+
+    def solve(self, oracle: str, near_miss: str, truth: str) -> None:
+        """The two solutions, and what the graders know."""
+        assert oracle != near_miss, self.name
+        self._oracle, self._near_miss, self._truth = oracle, near_miss, truth
+
+    def task(self, programs: tuple[str, ...], grading: Grading) -> GeneratedTask:
+        """The finished task."""
+        data = {
+            path: file.content
+            for path, file in self.files.items()
+            if not file.directory and file.link is None and path not in self.passing
+        }
+        if data:
+            self.initial.contents("the files are there", data)
+        for path, file in self.files.items():
+            if file.directory:
+                self.initial.directory(path)
+            elif file.link is not None:
+                self.initial.link(path, file.link)
+        if self.kept:
+            self.final.contents("existing files are unchanged", {path: data[path] for path in self.kept})
+        return GeneratedTask(
+            family=self.family,
+            seed=self.seed,
+            name=self.name,
+            prompt="\n\n".join(self._paragraphs) + "\n",
+            truth=self._truth,
+            files=dict(self.files),
+            setup=self.setup,
+            initial_tests=self.initial.source(f"What holds before {self.name} begins."),
+            final_tests=self.final.source(f"What holds when {self.name} is solved."),
+            oracle=self._oracle,
+            near_miss=self._near_miss,
+            grading=grading,
+            start=self.start,
+            programs=programs,
+        )
+
+
+def python(code: str, **values: object) -> str:
+    """Bash that runs Python code; ``@name@`` in it stands for a value's literal."""
+    return f"python3 - <<'END'\n{fill(textwrap.dedent(code).strip(), {k: repr(v) for k, v in values.items()})}\nEND\n"
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """``text`` with every ``@name@`` replaced. Raises ``KeyError`` for a name without a value."""
+    return re.sub(r"@([a-z_]+)@", lambda found: values[found[1]], text)
+
+
+def swap(text: str, old: str, new: str) -> str:
+    """``text`` with one of its passages replaced: how most near misses are made."""
+    assert old in text, f"{old!r} is not in {text!r}"
+    return text.replace(old, new)

@@ -1,0 +1,38 @@
+"""What a family of tasks is.
+
+Invariant: seed *n* has shape *n* modulo the number of shapes, so a row of seeds has every shape equally often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .draft import Draft
+from .task import GeneratedTask, Grading
+
+__all__ = ["Family", "Shape"]
+
+#: Writes one kind of task into a draft.
+Shape = Callable[[Draft], None]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Tasks of one kind in several shapes, the easiest first."""
+
+    name: str
+    #: What its tasks are about, for people.
+    summary: str
+    shapes: tuple[Shape, ...]
+    #: Commands the image must have, bash and the core utilities apart.
+    programs: tuple[str, ...] = ()
+    grading: Grading = "frozen"
+
+    def generate(self, seed: int) -> GeneratedTask:
+        """The task of a seed. Raises ``ValueError`` for a negative one."""
+        if seed < 0:
+            raise ValueError(f"The seed {seed} is negative")
+        draft = Draft(self.name, seed)
+        self.shapes[seed % len(self.shapes)](draft)
+        return draft.task(self.programs, self.grading)

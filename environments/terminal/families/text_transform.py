@@ -1,0 +1,168 @@
+"""Rewriting lines of text."""
+
+from __future__ import annotations
+
+import re
+
+from .draft import Draft, python, swap
+from .family import Family
+from .vocabulary import DEPARTMENTS, FIRST_NAMES, LAST_NAMES, WORDS
+
+__all__ = ["FAMILY"]
+
+
+def _reorder(draft: Draft) -> None:
+    root = draft.project()
+    source = f"{root}/{draft.pick('members', 'contacts', 'speakers', 'attendees')}.txt"
+    target = source.replace(".txt", f"-{draft.pick('sorted', 'clean', 'list')}.txt")
+    separator, spoken = draft.pick(("\t", "a tab"), (";", "a semicolon"), ("|", "a vertical bar"))
+    firsts, lasts = draft.shuffled(FIRST_NAMES), draft.shuffled(LAST_NAMES)
+    people = [(firsts[i], lasts[i], draft.number(100, 9999)) for i in range(draft.number(8, 16))]
+    people.append((firsts[20], people[0][1], draft.number(100, 9999)))
+    people = draft.shuffled(people)
+    draft.file(source, "".join(f"{first} {last}: {number}\n" for first, last, number in people), keep=True)
+    lines = [
+        f"{last}, {first}{separator}{number}\n" for first, last, number in sorted(people, key=lambda p: (p[1], p[0]))
+    ]
+    draft.say(
+        draft.pick(f"{source} has a line for each person:", f"Please convert {source}, whose lines look like this:"),
+        "\nFirst Last: NUMBER",
+        f"\nWrite {target} with the same people in the form",
+        "\nLast, First<separator>NUMBER",
+        f"\nwhere <separator> is {spoken} with no spaces around it. Sort by last name and, among equal last names, "
+        "by first name.",
+        draft.every_line(),
+        draft.leave(),
+    )
+    draft.initial.absent(target)
+    draft.final.text(target, "".join(lines))
+    shown = separator.replace("\t", "\\t")
+    oracle = (
+        f"LC_ALL=C sort -k 2,2 -k 1,1 {source} | sed -E 's/^([^ ]+) ([^:]+): (.*)$/\\2, \\1{shown}\\3/' > {target}\n"
+    )
+    # The colon after the last name sorts after digits and before letters; names are letters, so it does no harm.
+    draft.solve(oracle, swap(oracle, "-k 2,2 -k 1,1", "-k 1,1"), "".join(lines))
+
+
+def _replace(draft: Draft) -> None:
+    root = draft.project()
+    old, longer = draft.pick(
+        ("red", "redwood"),
+        ("sea", "season"),
+        ("corn", "corner"),
+        ("car", "carbon"),
+        ("ice", "iceberg"),
+        ("pin", "pine"),
+    )
+    new = draft.pick(*[word for word in WORDS if len(word) == 7])
+    expected: dict[str, bytes] = {}
+    for index, name in enumerate(draft.some(DEPARTMENTS, draft.number(5, 8))):
+        lines: list[str] = []
+        for _ in range(draft.number(3, 8)):
+            words = [draft.pick(*WORDS) for _ in range(draft.number(4, 9))]
+            for special in draft.some((old, longer, old.capitalize(), f"{old},", f"({old})", f"un{old}"), 2):
+                words.insert(draft.number(0, len(words)), special)
+            lines.append(" ".join(words) + draft.pick(".", "", "!"))
+        if index < 2:
+            lines.append(f"{old} {longer} {old.upper()}")
+        text = "".join(f"{line}\n" for line in lines)
+        extension = "md" if index == 1 else "txt" if index < 3 else draft.pick("txt", "md")
+        folder = draft.pick("", "notes/", "notes/old/")
+        draft.file(f"{root}/{folder}{name}.{extension}", text)
+        changed = re.sub(rf"\b{old}\b", new, text) if extension == "txt" else text
+        expected[f"{folder}{name}.{extension}"] = changed.encode()
+    draft.say(
+        draft.pick(
+            f"We renamed something: {old!r} is now called {new!r}.",
+            f"Please replace the word {old!r} by {new!r} in our notes.",
+        ),
+        f"In every file below {root} (at any depth) whose name ends in .txt, replace each occurrence of the word "
+        f"{old} by {new}, in place. Only the whole word in small letters counts: {longer}, un{old} and "
+        f"{old.capitalize()} stay, but ({old}) and {old} before a comma or full stop are replaced.",
+        "All other text, all other files and all names stay exactly as they are.",
+    )
+    draft.final.files(root, expected)
+    oracle = f"find {root} -type f -name '*.txt' -exec sed -i 's/\\b{old}\\b/{new}/g' {{}} +\n"
+    draft.solve(oracle, swap(oracle, f"\\b{old}\\b", old), f"{old} -> {new}")
+
+
+def _unwrap(draft: Draft) -> None:
+    root = draft.project()
+    source = f"{root}/{draft.pick('essay', 'minutes', 'article', 'letter')}.txt"
+    target = source.replace(".txt", "-paragraphs.txt")
+    paragraphs: list[str] = []
+    text = ""
+    for number in range(draft.number(4, 8)):
+        sentence = " ".join(draft.prose(draft.number(5, 9)) for _ in range(draft.number(2, 4)))
+        words = sentence.split(" ")
+        lines: list[str] = []
+        while words:
+            width = draft.number(4, 8)
+            lines.append(draft.pick("", "", "  ") + " ".join(words[:width]) + draft.pick("", "", " "))
+            words = words[width:]
+        text += ("\n" * draft.number(1, 3) if number else "") + "".join(f"{line}\n" for line in lines)
+        paragraphs.append(sentence)
+    draft.file(source, text, keep=True)
+    expected = "".join(f"{number}. {paragraph}\n" for number, paragraph in enumerate(paragraphs, 1))
+    draft.say(
+        draft.pick(f"The text in {source} is hard-wrapped.", f"{source} was wrapped by an old mail program."),
+        "Its paragraphs are separated by one or more empty lines.",
+        f"Write {target} with each paragraph on one line: join its lines with single spaces, with no spaces at the "
+        "beginning or the end of a line of the original surviving the join. Put the paragraph's number, a full stop "
+        "and a space in "
+        'front, counting from 1, so that the file begins with "1. ". There are no empty lines in the result.',
+        draft.every_line(),
+        draft.leave(),
+    )
+    draft.initial.absent(target)
+    draft.final.text(target, expected)
+    oracle = (
+        'awk \'BEGIN { RS = "" } { gsub(/[ \\n]+/, " "); sub(/^ /, ""); sub(/ $/, ""); print NR ". " $0 }\' '
+        f"{source} > {target}\n"
+    )
+    draft.solve(oracle, swap(oracle, "print NR ", "print NR - 1 "), expected)
+
+
+def _columns(draft: Draft) -> None:
+    """Text is lined up in columns."""
+    root = draft.project()
+    source = f"{root}/{draft.pick('table', 'stock', 'scores', 'listing')}.txt"
+    target = f"{root}/{draft.pick('aligned', 'formatted', 'pretty')}.txt"
+    rows = [
+        (word, draft.pick(*DEPARTMENTS), str(draft.number(1, 10 ** draft.number(1, 5))))
+        for word in draft.some(WORDS, draft.number(7, 13))
+    ]
+    draft.file(source, "".join(f"{a}:{b}:{c}\n" for a, b, c in rows), keep=True)
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    expected = "".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}\n" for a, b, c in rows)
+    draft.say(
+        draft.pick(f"I'd like to print {source} nicely.", f"Make the table in {source} readable."),
+        "Each line has three fields separated by colons.",
+        f"Write them in the same order to {target}, as columns separated by two spaces. Each column is exactly as "
+        "wide as its longest field. The first two columns are padded with spaces on the right (left-aligned), the "
+        "third on the left (right-aligned), so no line ends with a space.",
+        draft.every_line(),
+        draft.leave(),
+    )
+    draft.initial.absent(target)
+    draft.final.text(target, expected)
+    oracle = python(
+        """
+        rows = [line.rstrip("\\n").split(":") for line in open(@source@)]
+        a, b, c = (max(map(len, column)) for column in zip(*rows))
+        with open(@target@, "w") as target:
+            for row in rows:
+                print(row[0].ljust(a), row[1].ljust(b), row[2].rjust(c), sep="  ", file=target)
+        """,
+        source=source,
+        target=target,
+    )
+    draft.solve(oracle, swap(oracle, 'sep="  "', 'sep=" "'), expected)
+
+
+FAMILY = Family(
+    "text_transform",
+    "Reorder fields, replace words, unwrap paragraphs, align columns",
+    (_reorder, _replace, _columns, _unwrap),
+    ("python3",),
+)

@@ -1,0 +1,110 @@
+"""The generated tasks: the source that needs no download.
+
+Invariant: a task follows from its name. ``csv_join-000017`` is the same task in every split, process and release that
+has the family; which names a split has depends on the families that work here, because programs are missing on some
+machines.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+
+from ors_server import DefinitionError, Split
+from ors_server.errors import InvalidTask
+
+from .generation import FAMILIES, generate
+from .task import PreparedImage, TerminalTask
+
+__all__ = ["GeneratedSource", "generated_task", "task_name", "usable_families"]
+
+logger = logging.getLogger("ors_server.terminal")
+
+#: Seeds of the test split start here; no training split is that long.
+_TEST_SEEDS = 500_000
+_NAME = re.compile(r"([A-Za-z0-9_]+)-(\d{1,9})")
+
+
+class GeneratedSource:
+    """Tasks of the families that work on this machine, round robin: neighbours in a split are of different families.
+
+    ``has_program`` says whether the image has a command. Raises ``DefinitionError`` for families that do not exist and
+    where none is left.
+    """
+
+    def __init__(
+        self, has_program: Callable[[str], bool], *, families: Sequence[str] = (), train_tasks: int, test_tasks: int
+    ) -> None:
+        self._families = usable_families(has_program, families)
+        if train_tasks > _TEST_SEEDS * len(self._families):
+            raise DefinitionError(
+                f"ORS_TERMINAL_TRAIN_TASKS is {train_tasks}",
+                f"With {len(self._families)} families it is at most {_TEST_SEEDS * len(self._families)}.",
+            )
+        self._counts = {"train": train_tasks, "test": test_tasks}
+
+    @property
+    def splits(self) -> Sequence[Split]:
+        """See ``TaskSource``."""
+        return [Split(name="train", type="train"), Split(name="test", type="test")]
+
+    def count(self, split: str) -> int:
+        """See ``TaskSource``."""
+        return self._counts[split]
+
+    def name(self, split: str, index: int) -> str:
+        """See ``TaskSource``."""
+        index = range(self._counts[split])[index]
+        round_, family = divmod(index, len(self._families))
+        return task_name(self._families[family], round_ + (_TEST_SEEDS if split == "test" else 0))
+
+    def find(self, name: str) -> TerminalTask:
+        """See ``TaskSource``."""
+        matched = _NAME.fullmatch(name)
+        if matched is None or matched[1] not in self._families:
+            raise InvalidTask(f"There is no task {name!r} here", "Fetch the tasks again.")
+        return generated_task(matched[1], int(matched[2]))
+
+
+def usable_families(has_program: Callable[[str], bool], wanted: Sequence[str] = ()) -> list[str]:
+    """The families whose programs are there, by name; what is left out is said in the log.
+
+    Raises ``DefinitionError`` for an unknown one and where none is left.
+    """
+    for name in wanted:
+        if name not in FAMILIES:
+            raise DefinitionError(f"There is no family of tasks {name!r}", f"Known are {', '.join(sorted(FAMILIES))}.")
+    usable: list[str] = []
+    for name in sorted(wanted or FAMILIES):
+        missing = [program for program in FAMILIES[name].programs if not has_program(program)]
+        if missing:
+            logger.warning("tasks of the family %s are left out: the image has no %s", name, ", ".join(missing))
+        else:
+            usable.append(name)
+    if not usable:
+        raise DefinitionError("No family of generated tasks works here", "Install the programs the log names.")
+    return usable
+
+
+def task_name(family: str, seed: int) -> str:
+    """The name of a generated task."""
+    return f"{family}-{seed:06d}"
+
+
+def generated_task(family: str, seed: int) -> TerminalTask:
+    """The task of a family and a seed."""
+    made = generate(family, seed)
+    return TerminalTask(
+        name=task_name(family, seed),
+        prompt=made.prompt,
+        truth=made.truth,
+        image=PreparedImage(made.files, made.setup),
+        initial_tests=made.initial_tests,
+        final_tests=made.final_tests,
+        grading=made.grading,
+        start=made.start,
+        solution=made.oracle,
+        near_miss=made.near_miss,
+        origin=f"family {family}, seed {seed}",
+    )

@@ -1,0 +1,140 @@
+"""The verdict on what an agent left behind, given by tests it could not reach.
+
+``frozen``: every process of the agent is ended before the tests run. ``live``: its shell is ended and its services go
+on, for tasks that are about them. Either way the tests, the interpreter and pytest come from outside of the sandbox
+(``Sandbox.examine``, ``trusted_runner``) and run with the image's variables, never the agent's.
+
+What earns what:
+
+| | |
+|---|---|
+| every test passes | 1 |
+| a test fails, or the tests' module trips over the state it finds | 0 |
+| the tests take too long, or a program that they start ends the grader | 0 |
+| the tests cannot be imported, hold no test, or would run the agent's code inside the grader | ``GradingFailed`` |
+| the tests fail and have looked for a host that is not the sandbox's own | ``GradingFailed`` |
+| the examination cannot be made, or says nothing | ``GradingFailed`` or what ``examine`` raises |
+
+Invariant: a verdict is taken only from a line that carries the nonce of this examination. ``GradingFailed`` is an
+``InfrastructureFailure``: it never becomes a reward.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+
+from ors_containers import CommandResult, InfrastructureFailure, Sandbox
+from ors_containers.sandbox import EXAMINATION
+
+__all__ = ["GradingFailed", "Tools", "Verdict", "run_tests"]
+
+_RUNNER = "trusted_runner.py"
+_OUTPUT_LIMIT = 64 * 1024
+#: Outcomes that are the fault of the tests.
+_UNFIT = {
+    "broken": "cannot be imported",
+    "empty": "test nothing",
+    "refused": "run code of the sandbox inside the grader",
+    "network": "need the network",
+}
+
+
+class GradingFailed(InfrastructureFailure):
+    """The tests could not be run to a verdict, and not because of the agent."""
+
+
+class Tools(Protocol):
+    """The part of a toolset that grading needs."""
+
+    @property
+    def command(self) -> Sequence[str]:
+        """How its Python is started in a sandbox."""
+        ...
+
+    @property
+    def packages(self) -> str:
+        """Where its pytest is in a sandbox."""
+        ...
+
+    @property
+    def bind(self) -> tuple[Path, str]:
+        """Its folder on this machine, and where a sandbox has it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the tests say. ``detail`` quotes them and is for the server's log, never for a client."""
+
+    passed: bool
+    how: Literal["passed", "failed", "timed out", "killed"]
+    detail: str = ""
+
+
+async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, timeout: float) -> Verdict:
+    """Run the text of a pytest module against a sandbox as its agent left it.
+
+    Raises ``GradingFailed`` and what ``Sandbox.examine`` raises.
+    """
+    nonce = secrets.token_hex(16)
+    request = {
+        "nonce": nonce,
+        "tests": tests,
+        "scratch": EXAMINATION,
+        "packages": tools.packages,
+        "trusted": [tools.bind[1]],
+    }
+    result = await sandbox.examine(
+        [*tools.command, "-I", "-S", "-B", f"{EXAMINATION}/{_RUNNER}"],
+        files={_RUNNER: _runner()},
+        input=json.dumps(request).encode(),
+        timeout=timeout,
+        output_limit=_OUTPUT_LIMIT,
+        keep_processes=live,
+    )
+    return _verdict(result, nonce, live=live)
+
+
+def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:
+    if result.timed_out:
+        return Verdict(False, "timed out")
+    words = _said(result.output, nonce)
+    last = words[-1] if words else {}
+    outcome, detail = last.get("outcome"), str(last.get("detail", ""))
+    if outcome == "passed" and result.exit_status == 0:
+        return Verdict(True, "passed")
+    if outcome == "failed" and result.exit_status == 1:
+        return Verdict(False, "failed", detail)
+    if outcome in _UNFIT:
+        raise GradingFailed(f"The tests {_UNFIT[str(outcome)]}: {detail}", "Correct the task's tests, or leave it out.")
+    if outcome is not None:
+        raise GradingFailed(f"The grader failed: {outcome}, status {result.exit_status}, {detail}")
+    if result.exit_status > 128 and (words or live):
+        # Only what runs beside it can have killed it: programs that the tests started, or services of the agent's.
+        return Verdict(False, "killed", f"signal {result.exit_status - 128}")
+    said = result.text.strip()[-500:]
+    raise GradingFailed(f"The grader did not run: status {result.exit_status}{', ' + said if said else ''}")
+
+
+def _said(output: bytes, nonce: str) -> list[dict[str, Any]]:
+    """The lines of the runner's own."""
+    found: list[dict[str, Any]] = []
+    for line in output.splitlines():
+        try:
+            words = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(words, dict) and cast("dict[str, Any]", words).get("nonce") == nonce:
+            found.append(cast("dict[str, Any]", words))
+    return found
+
+
+@cache
+def _runner() -> bytes:
+    return Path(__file__).with_name(_RUNNER).read_bytes()

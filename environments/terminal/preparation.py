@@ -1,0 +1,154 @@
+"""From a task to the image its episodes start from, made once however many ask at once.
+
+What costs time is done before a session is served and shared by all of its group: a generated task's files and set-up
+become a layer over the plain image, a definition is built, an archive unpacked. The store keeps the results by content.
+
+Invariant: the agent's home is the agent's; everything the episode's sandbox needs for grading (the toolset) is bound
+into it from the start, read-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from ors_containers import CallerError, Image, Limits, Runtime, Sandbox
+from ors_containers.errors import BuildFailed, UnknownImage
+
+from ors_server import InfrastructureError
+
+from .settings import TerminalSettings
+from .task import BuiltImage, TerminalTask
+
+if TYPE_CHECKING:
+    from ors_containers.images import ImageStore
+    from ors_containers.toolset import Toolset
+
+__all__ = ["Service", "episode_sandbox", "plain_image", "program_finder", "task_image"]
+
+_START_TIMEOUT = 60.0
+#: Names of images that were built, or found up to date, by this process.
+_built: set[str] = set()
+_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+class Service(Protocol):
+    """The part of ``ors_server.sandboxes.SandboxService`` that episodes need."""
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    @property
+    def store(self) -> ImageStore: ...
+
+    async def toolset(self) -> Toolset: ...
+
+    async def open(self, image: Image, limits: Limits | None = None) -> Sandbox: ...
+
+
+async def episode_sandbox(service: Service, task: TerminalTask, settings: TerminalSettings) -> Sandbox:
+    """A started sandbox of a task, with what has to be running in it. The caller stops it.
+
+    Raises ``InfrastructureError`` where the task cannot be prepared, and what starting a sandbox raises.
+    """
+    try:
+        image = await task_image(service, task, settings)
+        toolset = await service.toolset()
+        image = dataclasses.replace(image, binds=(*image.binds, toolset.bind))
+    except (CallerError, OSError) as error:
+        # The task is at fault and not the agent, for whom that is the same: there is no episode.
+        cause, remedy = (error.cause, error.remedy) if isinstance(error, CallerError) else (str(error), "")
+        raise InfrastructureError(f"The task {task.name!r} cannot be prepared: {cause}", remedy) from error
+    sandbox = await service.open(image, settings.limits)
+    if task.start:
+        try:
+            await _start(sandbox, task)
+        except BaseException:
+            await sandbox.stop()
+            raise
+    return sandbox
+
+
+async def task_image(service: Service, task: TerminalTask, settings: TerminalSettings) -> Image:
+    """The image of a task, made when it is not there yet. Raises what the store raises."""
+    from ors_containers.images import Recipe, RecipeFile
+
+    made = task.image
+    if isinstance(made, BuiltImage):
+        return await _built_image(service, made, network=settings.build_network)
+    plain = plain_image(service, settings.image)
+    if not (made.files or made.setup):
+        return plain
+    files = {
+        path: RecipeFile(file.content, None if file.link is not None else file.mode, file.link, file.directory)
+        for path, file in made.files.items()
+    }
+    return await service.store.derive(plain, Recipe(files=files, script=made.setup), service.runtime)
+
+
+async def _built_image(service: Service, made: BuiltImage, *, network: bool) -> Image:
+    """The image of a definition or an archive.
+
+    Whether either has changed is seen by its size and time: reading gigabytes for each session would cost more than
+    the session. What a definition copies or is based on counts when the server starts.
+    """
+    store = service.store
+    source = made.archive or made.definition
+    assert source is not None
+    status = await asyncio.to_thread(source.stat)
+    seen = hashlib.sha256(f"{source} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:12]
+    name = f"{source.parent.name}-{seen}"
+    known = name in _built or made.archive is not None
+    if known and (image := _find(store, name)) is not None:
+        return image
+    if made.archive is not None:
+        image = await store.import_image(made.archive, name)
+    else:
+        try:
+            image = await store.build(source, service.runtime, name=name, network=network)
+        except BuildFailed as error:
+            remedy = error.remedy
+            if not network:
+                remedy = f"{remedy} If it needs the network, allow it: ORS_TERMINAL_BUILD_NETWORK=true.".strip()
+            raise BuildFailed(error.cause, remedy, output=error.output) from error
+    _built.add(name)
+    return image
+
+
+def _find(store: ImageStore, name: str) -> Image | None:
+    try:
+        return store.find(name)
+    except UnknownImage:
+        return None
+
+
+def plain_image(service: Service, name: str) -> Image:
+    """The image of a name: ``host``, or one of the store. Raises ``UnknownImage`` and ``InvalidImage``."""
+    return service.runtime.host_image() if name == "host" else service.store.find(name)
+
+
+def program_finder(image: str) -> Callable[[str], bool]:
+    """What says whether the image of a name has a command, before anything of it is started.
+
+    Raises ``UnknownImage``.
+    """
+    if image == "host":
+        return lambda program: shutil.which(program, path=":".join(_FOLDERS)) is not None
+    from ors_containers.images import ImageStore
+
+    layers = ImageStore().find(image).layers
+    return lambda program: any((layer / f"{folder}/{program}"[1:]).exists() for layer in layers for folder in _FOLDERS)
+
+
+async def _start(sandbox: Sandbox, task: TerminalTask) -> None:
+    # In a shell of its own: what it starts goes on, and the agent's shell is as new.
+    result = await sandbox.run(f"(\n{task.start}\n)", timeout=_START_TIMEOUT)
+    if result.exit_status != 0:
+        raise InfrastructureError(
+            f"The task {task.name!r} did not start: status {result.exit_status}, {result.text.strip()[-300:]}",
+            f"Correct what its `start` does ({task.origin}).",
+        )

@@ -1,0 +1,110 @@
+"""What the terminal environment can be told: ``ORS_TERMINAL_*``, each variable once.
+
+Times are seconds, sizes bytes. Read when the environment is first looked at; a value that does not fit keeps the server
+from starting and names its variable.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+from ors_containers import Limits
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ors_server import DefinitionError
+
+__all__ = ["TerminalSettings", "read_settings"]
+
+logger = logging.getLogger("ors_server.terminal")
+
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+MIB = 2**20
+
+
+class TerminalSettings(BaseSettings):
+    """Settings of the terminal environment."""
+
+    model_config = SettingsConfigDict(env_prefix="ORS_TERMINAL_", extra="ignore", frozen=True)
+
+    tasks: str = Field(
+        default="", description="Folders of Endless Terminals tasks, separated by `:`; empty for the generated tasks."
+    )
+    solvable_only: bool = Field(
+        default=True, description="Leave tasks whose published pass@16 is 0 out of the training split."
+    )
+    families: str = Field(
+        default="", description="Families of generated tasks, separated by commas; empty for all that work here."
+    )
+    train_tasks: Count = Field(default=10_000, description="Generated tasks in the training split.")
+    test_tasks: Count = Field(default=500, description="Generated tasks in the test split.")
+    image: str = Field(
+        default="host", description="Image generated tasks run in: `host`, or a name of `ors-server image list`."
+    )
+
+    build_network: bool = Field(
+        default=False,
+        description="Give the scripts of task definitions this machine's network while they are built (apt, pip); "
+        "episodes never have one.",
+    )
+
+    steps: Count = Field(default=16, description="Commands in an episode; after the last one it is graded.")
+    command_timeout: Seconds = Field(default=10.0, description="Seconds one command may take.")
+    episode_timeout: Seconds = Field(
+        default=600.0, description="Seconds an episode may take from its first command on; then it ends with reward 0."
+    )
+    grading_timeout: Seconds = Field(default=120.0, description="Seconds the tests may take; longer is a failure.")
+    output: Annotated[int, Field(ge=100)] = Field(
+        default=50_000, description="Characters of a command's output that are shown, from its beginning and its end."
+    )
+
+    memory: Annotated[int, Field(ge=16 * MIB)] = Field(
+        default=1024 * MIB, description="Bytes of memory a sandbox's processes may use."
+    )
+    disk: Annotated[int, Field(ge=MIB)] = Field(default=512 * MIB, description="Bytes of files a sandbox may write.")
+    pids: Annotated[int, Field(ge=4)] = Field(default=256, description="Processes and threads in a sandbox at once.")
+    cpu: Annotated[float, Field(ge=0.01)] = Field(default=1.0, description="Processor cores a sandbox may use.")
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of ``tasks``."""
+        return tuple(Path(part).expanduser().absolute() for part in self.tasks.split(os.pathsep) if part)
+
+    @property
+    def family_names(self) -> tuple[str, ...]:
+        """The names in ``families``."""
+        return tuple(name.strip() for name in self.families.split(",") if name.strip())
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of an episode's sandbox."""
+        # Bytes: a character takes up to four of them.
+        return Limits(memory=self.memory, pids=self.pids, cpu=self.cpu, disk=self.disk, output=4 * self.output)
+
+
+def read_settings() -> TerminalSettings:
+    """The settings of this process's environment. Raises ``DefinitionError`` naming the variable that does not fit."""
+    for warning in _unknown_variables():
+        logger.warning(warning)
+    try:
+        return TerminalSettings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"ORS_TERMINAL_{first['loc'][0]}".upper()
+        raise DefinitionError(f"{name} is {first['input']!r}: {first['msg']}", "Correct the variable.") from error
+
+
+def _unknown_variables() -> list[str]:
+    known = [f"ORS_TERMINAL_{name}".upper() for name in TerminalSettings.model_fields]
+    warnings: list[str] = []
+    for name in sorted(os.environ):
+        if name.upper().startswith("ORS_TERMINAL_") and name.upper() not in known:
+            near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.7)
+            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
+            warnings.append(f"The variable {name} is no setting of the terminal environment; {remedy}")
+    return warnings

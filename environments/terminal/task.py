@@ -1,0 +1,83 @@
+"""A terminal task, wherever it comes from, and what a source of tasks is.
+
+Invariant: what a client sees of a task is its name and its prompt. Everything else stays in this process: a task's
+specification on the wire is ``{"id": name}``, so there is no field that could leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from ors_server import Split
+
+if TYPE_CHECKING:
+    from .families.task import GeneratedFile
+
+__all__ = ["BuiltImage", "PreparedImage", "TaskSource", "TerminalTask"]
+
+Grading = Literal["frozen", "live"]
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """An image made of a plain one by adding files and running a script as the user: a generated task's."""
+
+    files: Mapping[str, GeneratedFile]
+    setup: str
+
+
+@dataclass(frozen=True)
+class BuiltImage:
+    """An image that comes with the task: an Apptainer definition, or what was built of one."""
+
+    definition: Path | None
+    archive: Path | None
+
+
+@dataclass(frozen=True)
+class TerminalTask:
+    """One task, ready to be played and graded."""
+
+    #: Unique in its source; ``id`` on the wire.
+    name: str
+    prompt: str
+    image: PreparedImage | BuiltImage
+    #: pytest source; the reward.
+    final_tests: str
+    #: pytest source: what holds before the agent.
+    initial_tests: str
+    #: What only graders know. Never shown; kept so that a task can be written as a folder again.
+    truth: str = ""
+    grading: Grading = "frozen"
+    #: Bash, run as the user when an episode starts.
+    start: str = ""
+    #: Bash that solves it; None where nobody has written one down.
+    solution: str | None = None
+    #: Bash that nearly solves it and earns nothing.
+    near_miss: str | None = None
+    #: Where it comes from, for messages.
+    origin: str = ""
+
+
+class TaskSource(Protocol):
+    """Tasks by split and index, and by name."""
+
+    @property
+    def splits(self) -> Sequence[Split]:
+        """The splits; none is empty."""
+        ...
+
+    def count(self, split: str) -> int:
+        """The number of tasks of a split."""
+        ...
+
+    def name(self, split: str, index: int) -> str:
+        """A task's name. Raises ``IndexError`` outside of the split; a negative index counts from the end."""
+        ...
+
+    def find(self, name: str) -> TerminalTask:
+        """The task of a name. Raises ``InvalidTask``, and ``InfrastructureError`` where it can no longer be read."""
+        ...

@@ -1,0 +1,157 @@
+"""Whether tasks are sound: what holds before the agent holds, doing nothing earns 0, the solution earns 1.
+
+Each task is prepared, played and graded as in an episode, several at a time. Invariant: a report says of every check
+whether it held, did not, or could not be made; nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ors_containers import Sandbox, SandboxError
+
+from ors_server import OrsError
+
+from .grading import Verdict, run_tests
+from .preparation import Service, episode_sandbox
+from .settings import TerminalSettings
+from .task import TerminalTask
+
+__all__ = ["CHECKS", "Check", "Outcome", "TaskReport", "verify_tasks"]
+
+Outcome = Literal["holds", "fails", "absent", "error"]
+#: Every check by its name, and what it says.
+CHECKS: Mapping[str, str] = {
+    "initial": "the initial-state tests pass before the agent",
+    "nothing": "doing nothing earns 0",
+    "solution": "the solution earns 1",
+    "near_miss": "the near miss earns 0",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of one task."""
+
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass
+class TaskReport:
+    """What was found out of one task."""
+
+    name: str
+    origin: str
+    checks: dict[str, Check] = field(default_factory=dict[str, Check])
+    seconds: float = 0.0
+
+    @property
+    def sound(self) -> bool:
+        """Whether every check that could be made held, and none failed to be made."""
+        return all(check.outcome in ("holds", "absent") for check in self.checks.values())
+
+
+async def verify_tasks(
+    service: Service, tasks: Iterable[TerminalTask], settings: TerminalSettings, *, jobs: int
+) -> AsyncIterator[TaskReport]:
+    """Check tasks, ``jobs`` at a time; yields each report as it is complete."""
+    waiting = iter(tasks)
+    running: set[asyncio.Task[TaskReport]] = set()
+    try:
+        while True:
+            while len(running) < jobs and (task := next(waiting, None)) is not None:
+                running.add(asyncio.create_task(_verify(service, task, settings)))
+            if not running:
+                return
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for finished in done:
+                yield finished.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _verify(service: Service, task: TerminalTask, settings: TerminalSettings) -> TaskReport:
+    report = TaskReport(task.name, task.origin)
+    started = time.monotonic()
+    player = _Player(service, task, settings)
+    await player.untouched(report)
+    await player.played(report, "solution", task.solution, expected=True)
+    await player.played(report, "near_miss", task.near_miss, expected=False)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+class _Player:
+    def __init__(self, service: Service, task: TerminalTask, settings: TerminalSettings) -> None:
+        self._service = service
+        self._task = task
+        self._settings = settings
+
+    async def untouched(self, report: TaskReport) -> None:
+        """The checks of a sandbox in which nothing was done."""
+        try:
+            async with await self._open() as sandbox:
+                report.checks["initial"] = _check(await self._grade(sandbox, self._task.initial_tests), expected=True)
+                report.checks["nothing"] = _check(await self._grade(sandbox, self._task.final_tests), expected=False)
+        except (SandboxError, OrsError) as error:
+            for name in ("initial", "nothing"):
+                report.checks.setdefault(name, Check("error", str(error)))
+
+    async def played(self, report: TaskReport, name: str, script: str | None, *, expected: bool) -> None:
+        """The check of what a script leaves behind."""
+        if script is None:
+            report.checks[name] = Check("absent")
+            return
+        try:
+            async with await self._open() as sandbox:
+                result = await sandbox.run(
+                    f"bash -c {shlex.quote(script)}", timeout=self._settings.steps * self._settings.command_timeout
+                )
+                check = _check(await self._grade(sandbox, self._task.final_tests), expected=expected)
+                if check.outcome == "fails":
+                    said = result.text.strip()[-300:]
+                    check = Check("fails", f"{check.detail}\nit ended with {result.exit_status}: {said}".strip())
+                report.checks[name] = check
+        except (SandboxError, OrsError) as error:
+            report.checks[name] = Check("error", str(error))
+
+    async def _open(self) -> _Opened:
+        return _Opened(await episode_sandbox(self._service, self._task, self._settings))
+
+    async def _grade(self, sandbox: Sandbox, tests: str) -> Verdict:
+        return await run_tests(
+            sandbox,
+            await self._service.toolset(),
+            tests,
+            live=self._task.grading == "live",
+            timeout=self._settings.grading_timeout,
+        )
+
+
+class _Opened:
+    """A started sandbox, stopped at the end of a block."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    async def __aenter__(self) -> Sandbox:
+        return self._sandbox
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._sandbox.stop()
+
+
+def _check(verdict: Verdict, *, expected: bool) -> Check:
+    if verdict.how in ("timed out", "killed") and not expected:
+        return Check("fails", f"the tests were {verdict.how}")  # 0, but for no reason of the agent's
+    if verdict.passed == expected:
+        return Check("holds")
+    return Check("fails", verdict.detail or ("the tests pass" if verdict.passed else f"the tests {verdict.how}"))

@@ -1,0 +1,290 @@
+"""``ors-server image``: what sandboxes start from, made and kept in the store.
+
+The store does the work (``ors_containers.images``); here it is told what to do, and what it does is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from ors_server.errors import OrsError
+
+if TYPE_CHECKING:
+    from ors_containers.images import ImageRecord, ImageStore, Step
+
+__all__ = ["image"]
+
+T = TypeVar("T")
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_DAY = 86400.0
+
+_EXAMPLES = """[bold]Examples[/bold]
+  ors-server image list                      what there is; `host` is always there
+  ors-server image import ubuntu_22.04.tar   a tar, OCI or docker archive, folder, SIF
+  ors-server image build container.def       an Apptainer definition
+  ors-server image prune --max-total 50G     until all take 50 GiB or less
+
+[bold]An archive to import, made where there is a network[/bold]
+  podman pull ubuntu:22.04
+  podman save --format oci-archive -o ubuntu_22.04.tar ubuntu:22.04"""
+
+image = typer.Typer(
+    no_args_is_help=True,
+    help="Make, list and remove the images that sandboxes start from.",
+    epilog=_EXAMPLES,
+)
+
+
+class ImageError(OrsError):
+    """An image could not be made, found or removed."""
+
+
+@image.callback()
+def _group() -> None:
+    """Make, list and remove the images that sandboxes start from.
+
+    An image is a list of layers, kept once however many images and tasks have them. They lie in $ORS_IMAGES, by default
+    ~/.cache/ors-server/images. The image `host` is this machine's own /usr, read-only and nothing else of it.
+    """
+
+
+_Name = Annotated[
+    str | None, typer.Option("--name", "-n", help="What it is called; an image of that name is replaced.")
+]
+_MaxSize = Annotated[
+    str, typer.Option("--max-size", help="The most one image may have: bytes, or with K, M, G or T behind.")
+]
+
+
+@image.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(help="A folder, tar archive, OCI or docker archive, OCI layout or SIF.")],
+    name: _Name = None,
+    user: Annotated[
+        str, typer.Option("--user", help="Name or id of the user of its sandboxes. Default: what the image says.")
+    ] = "",
+    max_size: _MaxSize = "16G",
+) -> None:
+    """Take an image into the store, without a daemon.
+
+    An image that names no user gets the one called `user`, or id 1000: never root, unless it or --user says so.
+    """
+    with _store(max_size) as store, _Display() as display:
+        made = _run(store.import_image(path, name, user=user, progress=display.show))
+        record = store.record(made.name)
+    _tell(record, "Imported")
+
+
+@image.command("build", no_args_is_help=True)
+def build(
+    definition: Annotated[Path, typer.Argument(help="An Apptainer definition file (.def).")],
+    name: _Name = None,
+    network: Annotated[
+        bool, typer.Option("--network", help="Let its %post use this machine's network (apt, pip).")
+    ] = False,
+    max_size: _MaxSize = "16G",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what its scripts say.")] = False,
+) -> None:
+    """Build an Apptainer definition file in a sandbox: root in there, nobody out here.
+
+    Kept: %post, %files, %environment, %labels, %test. Bootstraps: localimage (a file beside the definition, or an image
+    of the store by name, so that `From: ./ubuntu_22.04.sif` finds `ubuntu_22.04`), docker (fetched through skopeo,
+    podman or apptainer), debootstrap, oci-archive, docker-archive. Built before and not changed, it is there at once.
+    """
+    with _store(max_size) as store, _Display(quiet=quiet) as display:
+        made = _run(store.build(definition, name=name, network=network, progress=display.show))
+        record = store.record(made.name)
+    _tell(record, "Built")
+
+
+@image.command("list")
+def list_(as_json: Annotated[bool, typer.Option("--json", help="As a JSON list, for programs.")] = False) -> None:
+    """List the images: size (shared layers count in each), layers, when it was used last, what it was made from."""
+    console = Console(highlight=False)
+    with _store() as store:
+        records = _called(store.images)
+        usage = _called(store.usage)
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {"name": "host", "size": 0, "layers": [], "used": None, "created": None, "source": "/usr", "user": "user"},
+            *(
+                {
+                    "name": record.name,
+                    "size": record.size,
+                    "layers": list(record.all_layers),
+                    "used": record.used,
+                    "created": record.created,
+                    "source": record.source,
+                    "user": record.user_name,
+                    "home": record.home,
+                    "environment": dict(record.environment),
+                    "labels": dict(record.labels),
+                }
+                for record in records
+            ),
+        ]
+        console.print(json.dumps(rows, indent=2), markup=False, soft_wrap=True)
+        return
+    table = Table(box=None, header_style="bold")
+    for title, right in (("Name", False), ("Size", True), ("Layers", True), ("Used", False), ("Made from", False)):
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    table.add_row("host", "0", "", "", "this machine's /usr, read-only")
+    for record in records:
+        used = _ago(record.used)
+        table.add_row(escape(record.name), _size(record.size), str(len(record.all_layers)), used, escape(record.source))
+    console.print(table)
+    recipes = [layer for layer in usage if layer.recipe]
+    total = _size(sum(layer.size for layer in usage))
+    console.print(
+        f"\n{total} in {len(usage)} layers, {len(recipes)} of them made by tasks, in {escape(str(store.root))}",
+        style="dim",
+        soft_wrap=True,
+    )
+
+
+@image.command("prune")
+def prune(
+    unused_days: Annotated[
+        float | None,
+        typer.Option("--unused-days", min=0.0, help="Also remove images that were not used for so many days."),
+    ] = None,
+    max_total: Annotated[
+        str | None,
+        typer.Option("--max-total", help="Then remove what was used longest ago, until the rest has so many bytes."),
+    ] = None,
+) -> None:
+    """Remove layers that no image has, and what tasks made and did not use for 30 days.
+
+    What a living server was given is never removed.
+    """
+    total = None if max_total is None else _bytes(max_total, "--max-total")
+    with _store() as store, _Display() as display:
+        pruned = _run(store.prune(unused_days=unused_days, max_total=total, progress=display.show))
+    images = f"{len(pruned.images)} image{'' if len(pruned.images) == 1 else 's'}"
+    layers = f"{pruned.layers} layer{'' if pruned.layers == 1 else 's'}"
+    Console(highlight=False).print(f"Removed {images} and {layers}: {_size(pruned.size)}")
+
+
+@image.command("remove", no_args_is_help=True)
+def remove(names: Annotated[list[str], typer.Argument(help="Names of images.")]) -> None:
+    """Remove images by name, with the layers that nobody else has.
+
+    What a living server was given stays until it ends; the next `prune` removes it.
+    """
+    with _store() as store:
+        for name in names:
+            if name == "host":
+                raise ImageError("`host` is this machine's own /usr and cannot be removed")
+            freed = _run(store.remove(name))
+            Console(highlight=False).print(f"Removed {escape(name)}: {_size(freed)}", soft_wrap=True)
+
+
+class _Display:
+    """What long work tells, on standard error: one line that changes, and what scripts say above it."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._quiet = quiet
+        self._status: Status | None = None
+        self._last = ""
+
+    def __enter__(self) -> _Display:
+        if self._console.is_terminal:
+            self._status = self._console.status("")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, step: Step) -> None:
+        """Show a step."""
+        if step.output:
+            if not self._quiet:
+                self._console.print(Text(f"  {step.text}", style="dim"), soft_wrap=True)
+            return
+        text = f"{step.text} ({_size(step.done)})" if step.done else step.text
+        if self._status is not None:
+            self._status.update(Text(text))
+        elif step.text != self._last:
+            self._console.print(Text(step.text), soft_wrap=True)
+        self._last = step.text
+
+
+@contextmanager
+def _store(max_size: str = "16G") -> Generator[ImageStore]:
+    from ors_containers.images import ImageStore
+
+    store = _called(lambda: ImageStore(max_size=_bytes(max_size, "--max-size")))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return _called(lambda: asyncio.run(work))
+
+
+def _called(work: Callable[[], T]) -> T:
+    from ors_containers import SandboxError
+
+    try:
+        return work()
+    except SandboxError as error:
+        raise ImageError(error.cause, error.remedy) from error
+
+
+def _tell(record: ImageRecord, what: str) -> None:
+    console = Console(highlight=False)
+    layers = f"{len(record.all_layers)} layer{'' if len(record.all_layers) == 1 else 's'}"
+    who = f"user {record.user_name} ({record.user}) in {record.home}"
+    console.print(
+        f"{what} [bold]{escape(record.name)}[/bold]: {_size(record.size)} in {layers}, {escape(who)}", soft_wrap=True
+    )
+
+
+def _bytes(text: str, flag: str) -> int:
+    number, unit = text.strip().upper().removesuffix("IB").removesuffix("B"), ""
+    if number and number[-1] in _UNITS:
+        number, unit = number[:-1], number[-1]
+    try:
+        value = int(float(number) * _UNITS[unit])
+    except ValueError as error:
+        raise ImageError(f"{flag} {text!r} is no size", "Write bytes, or a number with K, M, G or T: 20G") from error
+    if value <= 0:
+        raise ImageError(f"{flag} {text!r} leaves nothing", "Write bytes, or a number with K, M, G or T: 20G")
+    return value
+
+
+def _size(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 10 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _ago(moment: float) -> str:
+    seconds = max(0.0, time.time() - moment)
+    for unit, length in (("day", _DAY), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= length:
+            count = int(seconds / length)
+            return f"{count} {unit}{'' if count == 1 else 's'} ago"
+    return "now"

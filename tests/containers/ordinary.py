@@ -1,0 +1,70 @@
+"""Run by test_ordinary_user, as a user that is not root, with the system's Python: prints what held and what did not."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+from typing import Any
+
+sys.path.insert(0, sys.argv[1])
+
+from ors_containers import BubblewrapRuntime, Limits, RuntimeUnavailable, self_check
+
+#: As root inside, or as the one user there is, an agent may signal whoever enters its process ids.
+ATTACKS = {
+    "stops all": "for n in 1 2 3 4; do (trap '' TERM INT; while :; do kill -STOP -1; done) & done",
+    "kills all": "for n in 1 2 3 4; do (while :; do kill -KILL -1; done) & done",
+    "multiplies and kills": "bomb() { kill -KILL -1; bomb & bomb & }; bomb & bomb & bomb",
+    "kills all, fast": "perl -e 'fork; $SIG{TERM} = \"IGNORE\"; while (1) { kill \"KILL\", -1 }' & sleep 0.3",
+    "stops all, fast": "perl -e 'fork; while (1) { kill \"STOP\", -1 }' & sleep 0.3",
+    "moves on and kills": "perl -e 'while (1) { fork and exit; kill \"KILL\", -1 }' & sleep 0.3",
+    "multiplies": "bomb() { bomb | bomb & }; bomb",
+}
+
+
+async def attacked(runtime: BubblewrapRuntime) -> dict[str, str]:
+    """What went wrong with the next command and with an examination while an attack went on, by attack."""
+    wrong: dict[str, str] = {}
+    image = dataclasses.replace(runtime.host_image(), user=0, group=0, user_name="root", home="/root")
+    # Process 1, the one that watches, bash, ls, grep.
+    program = ["/bin/bash", "-c", "cat /.examination/x; ls /proc | grep -c '^[0-9]'"]
+    for name, attack in ATTACKS.items():
+        async with runtime.sandbox(image, Limits(pids=40)) as sandbox:
+            await sandbox.run(attack, timeout=1)
+            await sandbox.run(f"(sleep 0.2; {attack}) &", timeout=5)
+            await asyncio.sleep(0.5)
+            result = await sandbox.examine(program, files={"x": b"x"}, timeout=20)
+            if (result.exit_status, result.text) != (0, "x5\n"):
+                wrong[f"{name}: examined"] = str(result)
+            await sandbox.run(f"(sleep 0.2; {attack}) &", timeout=5)
+            await asyncio.sleep(0.5)
+            result = await sandbox.run("echo alive", timeout=5)
+            if not result.text.endswith("alive\n") and not (result.timed_out or result.shell_restarted):
+                wrong[f"{name}: run"] = str(result)
+            live = await sandbox.examine(program, files={"x": b"x"}, timeout=2, keep_processes=True)
+            if live.exit_status == 0 and not live.text.startswith("x"):
+                wrong[f"{name}: examined live"] = str(live)
+            result = await sandbox.examine(program, files={"x": b"x"}, timeout=20)
+            if result.exit_status != 0:
+                wrong[f"{name}: examined again"] = str(result)
+    return wrong
+
+
+async def main() -> dict[str, Any]:
+    try:
+        async with BubblewrapRuntime() as runtime:
+            description = runtime.describe()
+            return {
+                "notes": description.notes,
+                "holds": {enforcement.limit: enforcement.holds for enforcement in description.enforcements},
+                "checks": [[check.name, check.outcome, check.detail] async for check in self_check(runtime)],
+                "attacks": await attacked(runtime),
+            }
+    except RuntimeUnavailable as error:
+        return {"unavailable": str(error)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(main())))

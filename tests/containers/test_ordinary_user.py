@@ -1,0 +1,85 @@
+"""The contract for a server that is not root: with a range of ids in /etc/subuid, and with its own id alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ors_containers
+import pytest
+
+_USER = 54321  # not the one of test_self_check: both may run at once
+_RUNNING = 'exec setpriv --reuid "$1" --regid "$1" --clear-groups -- "$2" "$3" "$4"'
+_OWN_FILES = "set -e; for name in passwd subuid subgid; do mount --bind $0/$name /etc/$name; done; "
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """An interpreter that everybody may run."""
+    found = shutil.which("python3", path="/usr/bin")
+    probe = [found or "", "-c", "import sys; print(sys.version_info >= (3, 11))"]
+    if found is None or subprocess.run(probe, capture_output=True, text=True, check=True).stdout != "True\n":
+        pytest.skip("there is no Python 3.11 in /usr/bin, and an ordinary user may not reach this one")
+    return found
+
+
+@pytest.fixture
+def sources() -> Iterator[Path]:
+    """The package and the script, where everybody may read them."""
+    package = Path(ors_containers.__file__).resolve().parent
+    with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
+        copy = Path(directory)
+        copy.chmod(0o755)
+        shutil.copytree(package, copy / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(Path(__file__).with_name("ordinary.py"), copy)
+        passwd = f"{Path('/etc/passwd').read_text()}ordinary:x:{_USER}:{_USER}::/nonexistent:/bin/sh\n"
+        for name, text in {"passwd": passwd, "subuid": "ordinary:700000:65536\n", "subgid": "ordinary:800000:65536\n"}.items():
+            (copy / name).write_text(text)
+        yield copy
+    shutil.rmtree(f"/tmp/ors-containers-{_USER}", ignore_errors=True)
+
+
+def _run(python: str, sources: Path, command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(
+        [*command, str(_USER), python, str(sources / "ordinary.py"), str(sources)],
+        cwd="/",
+        env={"PATH": os.environ["PATH"], "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    if "unavailable" in said:
+        pytest.skip(said["unavailable"])
+    assert not list(Path(f"/tmp/ors-containers-{_USER}/owners").iterdir()), "a lease was left behind"
+    return said
+
+
+def _require(said: dict[str, Any]) -> None:
+    assert [check for check in said["checks"] if check[1] == "failed"] == []
+    # Without control groups of its own the runtime has to say so.
+    skipped = [check for check in said["checks"] if check[1] == "skipped"]
+    assert len(skipped) == sum(not said["holds"][limit] for limit in ("memory", "pids"))
+    assert said["attacks"] == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; the others are ordinary anyway")
+def test_promises_are_kept_with_one_id(python: str, sources: Path) -> None:
+    said = _run(python, sources, ["sh", "-c", _RUNNING, "sh"])
+    assert any("one user only" in note for note in said["notes"])
+    _require(said)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; the others are ordinary anyway")
+@pytest.mark.skipif(shutil.which("newuidmap") is None, reason="newuidmap is missing (Debian: apt install uidmap)")
+def test_promises_are_kept_with_a_range_of_ids(python: str, sources: Path) -> None:
+    said = _run(python, sources, ["unshare", "--mount", "sh", "-c", _OWN_FILES + _RUNNING, str(sources)])
+    assert any("/etc/subuid, shared" in note for note in said["notes"])
+    _require(said)

@@ -1,0 +1,122 @@
+"""The garbage collector of a serving process: short pauses, and nothing lost to them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ors_server import collector as module
+from ors_server.collector import Collector
+
+
+class Ring:
+    """An instance that its author has tied to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    started = Collector()
+    started.start()
+    yield started
+    started.stop()
+
+
+def ended(collector: Collector, count: int = 1) -> list[weakref.ref[Any]]:
+    """References to instances of ended sessions, which had lived long enough to be frozen."""
+    instances = [Ring() for _ in range(count)]
+    gc.collect()
+    for instance in instances:
+        collector.left(instance)
+    return [weakref.ref(instance) for instance in instances]
+
+
+def alive(references: list[weakref.ref[Any]]) -> int:
+    return sum(reference() is not None for reference in references)
+
+
+def test_what_survived_is_not_walked_again(collector: Collector) -> None:
+    kept = [Ring() for _ in range(1000)]
+    gc.collect()
+    assert len(gc.get_objects(generation=2)) < 1000
+    assert gc.get_freeze_count() > len(kept)
+
+
+def test_a_ring_that_a_session_leaves_is_found(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    references = ended(collector)
+    gc.collect()
+    assert alive(references) == 1  # frozen: only a deep collection finds it
+    collector.keep_house()
+    assert alive(references) == 1  # it may still be in use for a moment
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    collector.keep_house()
+    assert alive(references) == 0
+
+
+def test_many_rings_are_found_at_once(collector: Collector) -> None:
+    references = ended(collector, module.CROWD)
+    collector.keep_house()
+    assert alive(references) == 0
+
+
+def test_much_that_was_frozen_is_reason_enough(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring()
+    reference = weakref.ref(ring)
+    gc.collect()
+    del ring
+    collector.keep_house()
+    assert reference() is not None
+    monkeypatch.setattr(module, "GROWTH", -1)
+    collector.keep_house()
+    assert reference() is None
+
+
+def test_an_instance_that_its_author_keeps_is_asked_about_once(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Ring()
+    collector.left(kept)
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    deep: list[int] = []
+    collect = gc.collect
+
+    def counting(generation: int = 2) -> int:
+        deep.append(generation)
+        return collect(generation)
+
+    monkeypatch.setattr(gc, "collect", counting)
+    collector.keep_house()
+    collector.keep_house()
+    assert len(deep) == 1
+
+
+def test_references_to_instances_that_are_gone_do_not_pile_up(collector: Collector) -> None:
+    for _ in range(3 * 4096):
+        collector.left(Ring.__new__(Ring))
+    assert len(collector._left) <= 4097  # pyright: ignore[reportPrivateUsage] - it has no other effect
+
+
+def test_a_class_without_weak_references(collector: Collector) -> None:
+    collector.left(Slotted())
+    collector.keep_house()
+
+
+def test_the_process_gets_its_collector_back() -> None:
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    collector = Collector()
+    collector.start()
+    assert gc.get_threshold() != thresholds
+    collector.stop()
+    assert gc.get_threshold() == thresholds
+    assert gc.callbacks == callbacks
+    assert gc.get_freeze_count() == 0

@@ -1,0 +1,107 @@
+"""Sandboxes for the terminal environment: one runtime a module, each of those that this machine has.
+
+The service is the one that a server has, but for its runtime and its store, which are the test's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+from ors_containers import Image, Limits, Runtime, RuntimeUnavailable, Sandbox, UnknownRuntime, find_runtime
+from ors_containers.leases import sweep
+from ors_containers.toolset import Toolset, python_toolset
+
+from ors_server.sandboxes import close_sandbox_service, sandboxes_unavailable
+
+RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
+
+
+class Service:
+    """What ``preparation.Service`` asks for, without warm sandboxes and without a queue."""
+
+    def __init__(self, runtime: Runtime, folder: Path, toolset: Toolset) -> None:
+        self.runtime = runtime
+        self._folder = folder
+        self._toolset = toolset
+        self._store: Any = None
+        #: Every sandbox that was opened.
+        self.opened: list[Sandbox] = []
+
+    @property
+    def store(self) -> Any:
+        if self._store is None:
+            from ors_containers.images import ImageStore
+
+            self._store = ImageStore(self._folder)
+        return self._store
+
+    async def toolset(self) -> Toolset:
+        return self._toolset
+
+    async def open(self, image: Image, limits: Limits | None = None) -> Sandbox:
+        sandbox = self.runtime.sandbox(image, limits)
+        await sandbox.start()
+        self.opened.append(sandbox)
+        return sandbox
+
+
+@pytest.fixture(scope="session")
+def images() -> Iterator[Path]:
+    """A store of images for a run of the tests, which everybody may pass through: pytest's own are private."""
+    with tempfile.TemporaryDirectory(prefix="ors-images-") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+@pytest.fixture(scope="session")
+def toolset(images: Path) -> Toolset:
+    """The graders' Python, made once, where the servers of these tests look for it too."""
+    try:
+        return asyncio.run(python_toolset(images / "toolsets"))
+    except RuntimeUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def isolated(toolset: Toolset) -> None:
+    """Skips where a server could have no sandbox."""
+    if reason := asyncio.run(sandboxes_unavailable()):
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def state() -> Iterator[Path]:
+    """Where a runtime keeps its leases."""
+    with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        yield path
+        asyncio.run(sweep(path))
+
+
+@pytest.fixture(scope="module", params=RUNTIMES)
+def runtime_name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def runtime(runtime_name: str, state: Path) -> AsyncIterator[Runtime]:
+    try:
+        runtime = cast("Any", find_runtime(runtime_name))(state)
+        await runtime.start()
+    except (RuntimeUnavailable, UnknownRuntime) as error:
+        pytest.skip(str(error))
+    yield runtime
+    await runtime.close()
+    await close_sandbox_service()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(runtime: Runtime, toolset: Toolset, images: Path) -> Service:
+    return Service(runtime, images, toolset)

@@ -1,0 +1,48 @@
+"""The terminal environment's modules, as a server loads them: by path, in a package of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ors_server.folder_modules import folder_package
+
+__all__ = [
+    "FOLDER",
+    "endless",
+    "environment",
+    "generated",
+    "grading",
+    "preparation",
+    "settings",
+    "task",
+    "verification",
+]
+
+FOLDER = Path(__file__).resolve().parents[2] / "environments" / "terminal"
+
+if TYPE_CHECKING:
+    from environments.terminal import (
+        endless,
+        environment,
+        generated,
+        generation,
+        grading,
+        preparation,
+        settings,
+        task,
+        verification,
+        writing,
+    )
+else:
+    _package = folder_package(FOLDER)
+    environment = _package.load("environment")
+    endless = _package.load("endless")
+    generated = _package.load("generated")
+    generation = _package.load("generation")
+    grading = _package.load("grading")
+    preparation = _package.load("preparation")
+    settings = _package.load("settings")
+    task = _package.load("task")
+    verification = _package.load("verification")
+    writing = _package.load("writing")

@@ -1,0 +1,81 @@
+"""The generated source: splits, names, and what is left out where programs are missing."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from ors_server import DefinitionError
+from ors_server.errors import InvalidTask
+
+from .parts import generated, generation
+
+
+def source(train: int = 400, test: int = 100, *families: str) -> generated.GeneratedSource:
+    return generated.GeneratedSource(lambda program: True, families=families, train_tasks=train, test_tasks=test)
+
+
+def test_splits_are_disjoint_and_of_all_families() -> None:
+    made = source()
+    train = [made.name("train", index) for index in range(400)]
+    test = [made.name("test", index) for index in range(100)]
+    assert len({*train, *test}) == 500
+    assert {name.rpartition("-")[0] for name in train} == set(generation.FAMILIES)
+    # Neighbours are of different families.
+    count = len(generation.FAMILIES)
+    assert len({name.rpartition("-")[0] for name in train[:count]}) == count
+    assert made.name("train", -1) == train[-1]
+    for index in (400, -401):
+        with pytest.raises(IndexError):
+            made.name("train", index)
+
+
+def test_a_task_follows_from_its_name() -> None:
+    made = source()
+    for index in range(0, 400, 37):
+        name = made.name("train", index)
+        found = made.find(name)
+        assert found == source(1000, 5).find(name)
+        assert found.name == name
+        assert found.prompt.strip()
+        assert found.solution
+        assert found.near_miss
+
+
+@pytest.mark.parametrize(
+    "name", ["", "nothing-000001", "csv_join", "csv_join-x", "csv_join-1/../2", "csv_join-000001 "]
+)
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(InvalidTask):
+        source().find(name)
+
+
+def test_a_family_that_is_left_out_has_no_tasks() -> None:
+    made = source(10, 5, "csv_join", "links")
+    assert {made.name("train", index).rpartition("-")[0] for index in range(10)} == {"csv_join", "links"}
+    with pytest.raises(InvalidTask):
+        made.find("permissions-000001")
+
+
+def test_families_without_their_programs_are_left_out_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    needy = {name for name, family in generation.FAMILIES.items() if "git" in family.programs}
+    assert needy
+    with caplog.at_level(logging.WARNING):
+        usable = generated.usable_families(lambda program: program != "git")
+    assert set(usable) == set(generation.FAMILIES) - needy
+    for name in needy:
+        assert f"the family {name} are left out: the image has no git" in caplog.text
+
+
+def test_unknown_families_and_too_many_tasks_keep_the_server_from_starting() -> None:
+    with pytest.raises(DefinitionError, match="csv_joyn"):
+        source(10, 5, "csv_joyn")
+    with pytest.raises(DefinitionError, match="TRAIN_TASKS"):
+        source(500_001, 5, "csv_join")
+    with pytest.raises(DefinitionError, match="No family"):
+        generated.GeneratedSource(lambda program: False, families=needing_programs(), train_tasks=1, test_tasks=1)
+
+
+def needing_programs() -> list[str]:
+    return [name for name, family in generation.FAMILIES.items() if family.programs]

@@ -1,0 +1,243 @@
+"""What the trusted tests say, whatever they are and whatever they meet."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+from ors_containers import CommandResult, Image, Limits, Runtime, Sandbox, SandboxDied
+from ors_containers.toolset import Toolset
+
+from .conftest import Service
+from .parts import grading
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SMALL = Limits(memory=256 * 2**20, disk=32 * 2**20, pids=64)
+
+
+async def opened(service: Service) -> Sandbox:
+    tools = await service.toolset()
+    image = service.runtime.host_image()
+    return await service.open(dataclasses.replace(image, binds=(*image.binds, tools.bind)), SMALL)
+
+
+async def grade(
+    service: Service, tests: str, *commands: str, live: bool = False, timeout: float = 60
+) -> grading.Verdict:
+    """The verdict on what the commands leave behind."""
+    sandbox = await opened(service)
+    try:
+        for command in commands:
+            await sandbox.run(command, timeout=10)
+        return await grading.run_tests(sandbox, await service.toolset(), tests, live=live, timeout=timeout)
+    finally:
+        await sandbox.stop()
+
+
+VERDICTS = {
+    "passes": ("def test_a(): pass", "passed"),
+    "looks at the home": (
+        "import os\ndef test_a(): assert os.getcwd() == os.environ['HOME'] == '/home/user'",
+        "passed",
+    ),
+    "fixtures and parameters": (
+        "import pytest\n@pytest.mark.parametrize('n', [1, 2])\n"
+        "def test_a(n, tmp_path, capsys, monkeypatch): (tmp_path / 'x').write_text('x'); assert n",
+        "passed",
+    ),
+    "a class of unittest": (
+        "import unittest\nclass TestA(unittest.TestCase):\n  def test_a(self): self.assertTrue(1)",
+        "passed",
+    ),
+    "much of the standard library": (
+        "import csv, dataclasses, enum, gzip, hashlib, json, sqlite3, tarfile, tempfile, typing, zipfile, zoneinfo\n"
+        "from collections import namedtuple\nfrom xml.etree import ElementTree\nPair = namedtuple('Pair', 'a b')\n"
+        "@dataclasses.dataclass\nclass Both:\n  a: int = 1\n"
+        "def test_a():\n  assert Pair(1, 2).a == Both().a == 1\n"
+        "  assert hashlib.sha256(b'').hexdigest()[:4] == 'e3b0'\n"
+        "  assert hashlib.md5(b'').hexdigest()[:4] == 'd41d'\n"
+        "  assert sqlite3.connect(':memory:').execute('select 1').fetchone() == (1,)",
+        "passed",
+    ),
+    "starts programs": (
+        "import subprocess, sys\ndef test_a():\n"
+        "  assert subprocess.run(['ls', '/'], capture_output=True).stdout\n"
+        "  assert subprocess.check_output([sys.executable, '-c', 'print(1)']) == b'1\\n'",
+        "passed",
+    ),
+    "floods its output": (
+        "import os, sys\ndef test_a():\n  print('x' * 10**7)\n"
+        "  os.write(1, b'x' * 10**7)\n  sys.stderr.write('x' * 10**6)",
+        "passed",
+    ),
+    "leaves a thread and a process behind": (
+        "import subprocess, threading, time\ndef test_a():\n  subprocess.Popen(['sleep', '1000'])\n"
+        "  threading.Thread(target=time.sleep, args=(1000,)).start()",
+        "passed",
+    ),
+    "fails": ("def test_a(): assert 0", "failed"),
+    "one of two fails": ("def test_a(): pass\ndef test_b(): assert 0", "failed"),
+    "raises": ("def test_a(): open('/nothing')", "failed"),
+    "raises in a fixture": (
+        "import pytest\n@pytest.fixture\ndef thing(): raise OSError\ndef test_a(thing): pass",
+        "failed",
+    ),
+    "exits": ("import sys\ndef test_a(): sys.exit(0)", "failed"),
+    "all skipped": ("import pytest\ndef test_a(): pytest.skip('no reason')", "failed"),
+    "trips over the state": ("TEXT = open('/home/user/result').read()\ndef test_a(): pass", "failed"),
+    "asserts on import": ("assert 0\ndef test_a(): pass", "failed"),
+    "hangs": ("import time\ndef test_a(): time.sleep(1000)", "timed out"),
+    "hangs in another process": ("import os\ndef test_a(): os.system('sleep 1000')", "timed out"),
+    "kills itself": ("import os\ndef test_a(): os.kill(os.getpid(), 9)", "killed"),
+    "crashes": ("import ctypes\ndef test_a(): ctypes.string_at(0)", "killed"),
+    "eats the memory": ("def test_a(): [bytearray(10**8) for _ in range(100)]", "killed or failed"),
+}
+
+
+@pytest.mark.parametrize("what", VERDICTS)
+async def test_verdicts(service: Service, what: str) -> None:
+    tests, expected = VERDICTS[what]
+    started = time.monotonic()
+    verdict = await grade(service, tests, timeout=3 if "hangs" in what else 60)
+    assert verdict.how in expected, verdict
+    assert verdict.passed == (expected == "passed")
+    assert time.monotonic() - started < 60
+
+
+UNFIT = {
+    "imports what is not there": ("import requests\ndef test_a(): pass", "cannot be imported"),
+    "imports it late": ("def test_a(): pass\nfrom numpy import array", "cannot be imported"),
+    "has no test": ("x = 1", "test nothing"),
+    "is no Python": ("def test_a(:", "cannot be imported"),
+    "needs the network": (
+        "import urllib.request\ndef test_a(): urllib.request.urlopen('http://example.org')",
+        "need the network: example.org",
+    ),
+    "connects to an address": (
+        "import socket\ndef test_a(): socket.create_connection(('192.0.2.1', 80), timeout=1)",
+        "need the network: 192.0.2.1",
+    ),
+    "imports the agent's module": (
+        "import sys\ndef test_a():\n  sys.path.insert(0, '/home/user')\n  import answer",
+        "inside the grader: /home/user/answer.py",
+    ),
+    "and forgives it": (
+        "import sys\nsys.path.insert(0, '/home/user')\ntry:\n  import answer\nexcept Exception: pass\n"
+        "def test_a(): pass",
+        "inside the grader",
+    ),
+    "imports the agent's compiled module": (
+        "import sys\ndef test_a():\n  sys.path.insert(0, '/home/user/compiled')\n  import answer",
+        "inside the grader",
+    ),
+    "loads it by hand": (
+        "import importlib.util\ndef test_a():\n"
+        "  spec = importlib.util.spec_from_file_location('answer', '/home/user/answer.py')\n"
+        "  spec.loader.exec_module(importlib.util.module_from_spec(spec))",
+        "inside the grader",
+    ),
+    "runs it": ("import runpy\ndef test_a(): runpy.run_path('/home/user/answer.py')", "inside the grader"),
+    "executes its text": ("def test_a(): exec(open('/home/user/answer.py').read())", "inside the grader"),
+    "evaluates its text": ("def test_a(): assert eval(open('/home/user/text').read())", "inside the grader"),
+    "unpickles": ("import pickle\ndef test_a(): pickle.load(open('/home/user/pickle', 'rb'))", "inside the grader"),
+    "loads a library": (
+        "import ctypes\ndef test_a(): ctypes.CDLL('/home/user/library.so')",
+        "inside the grader",
+    ),
+}
+#: Code that would end the grader with a verdict of its own.
+AGENTS_CODE = """
+cat > answer.py <<'END'
+import os
+open('/home/user/ran', 'w').close()
+os._exit(0)
+END
+printf 'open("/home/user/ran", "w") and 1' > text
+printf 'cposix\\nsystem\\n(S"touch /home/user/ran"\\ntR.' > pickle
+cp /usr/lib/x86_64-linux-gnu/libc.so.6 library.so || touch library.so
+mkdir compiled
+"""
+COMPILED = """
+import marshal, importlib.util
+code = compile(open('/home/user/answer.py').read(), '/.grader/lib/python3.11/json/__init__.py', 'exec')
+open('/home/user/compiled/answer.pyc', 'wb').write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+"""
+
+
+@pytest.mark.parametrize("what", UNFIT)
+async def test_tests_that_cannot_grade_are_no_reward(service: Service, what: str) -> None:
+    tests, expected = UNFIT[what]
+    sandbox = await opened(service)
+    tools = await service.toolset()
+    try:
+        await sandbox.run(AGENTS_CODE, timeout=10)
+        # By the grader's own Python: a module compiled for another version would not be loaded in any case.
+        await sandbox.run(f"{tools.python} -I -S -c '{COMPILED.replace(chr(39), chr(34))}'", timeout=10)
+        with pytest.raises(grading.GradingFailed, match=expected):
+            await grading.run_tests(sandbox, tools, tests, live=False, timeout=60)
+        assert (await sandbox.run("ls ran", timeout=10)).exit_status == 2, "the agent's code ran in the grader"
+    finally:
+        await sandbox.stop()
+
+
+async def test_live_tests_see_services_and_frozen_ones_do_not(service: Service) -> None:
+    tests = (
+        "import pathlib\ndef test_a():\n"
+        "  assert 'sleep\\n' in [path.read_text() for path in pathlib.Path('/proc').glob('[0-9]*/comm')]"
+    )
+    assert (await grade(service, tests, "sleep 1000 &", live=True)).passed
+    assert (await grade(service, tests, "sleep 1000 &", live=False)).how == "failed"
+
+
+async def test_the_detail_says_which_test_failed_and_why(service: Service) -> None:
+    verdict = await grade(service, "def test_right(): pass\ndef test_wrong():\n  assert 'one' == 'two', 'not two'")
+    assert "test_wrong" in verdict.detail
+    assert "not two" in verdict.detail
+    assert "test_right" not in verdict.detail
+
+
+class Stub:
+    """A sandbox whose examinations end as a test says."""
+
+    def __init__(self, result: CommandResult | Exception) -> None:
+        self.result = result
+
+    async def examine(self, program: object, **_: object) -> CommandResult:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("status", "output"),
+    [
+        (0, b""),
+        (0, b"1 passed\n"),
+        (0, b'{"nonce": "guessed", "outcome": "passed", "detail": ""}\n'),
+        (0, b'{"outcome": "passed"}\n[]\n"x"\n{\n'),
+        (1, b""),
+        (127, b"/.grader/lib/ld.so: No such file or directory\n"),
+        (126, b""),
+        (3, b'{"nonce": 3}\n'),
+        (137, b""),
+    ],
+)
+async def test_an_examination_that_says_nothing_is_no_reward(toolset: Toolset, status: int, output: bytes) -> None:
+    stub: object = Stub(CommandResult(status, output, 0.1))
+    with pytest.raises(grading.GradingFailed):
+        await grading.run_tests(stub, toolset, "def test_a(): pass", live=False, timeout=1)  # type: ignore[arg-type]
+
+
+async def test_a_sandbox_that_died_is_no_reward(toolset: Toolset) -> None:
+    stub: object = Stub(SandboxDied("1"))
+    with pytest.raises(SandboxDied):
+        await grading.run_tests(stub, toolset, "def test_a(): pass", live=False, timeout=1)  # type: ignore[arg-type]
+
+
+async def test_without_the_toolset_there_is_no_reward(runtime: Runtime, toolset: Toolset) -> None:
+    image: Image = runtime.host_image()
+    async with runtime.sandbox(image, SMALL) as sandbox:
+        with pytest.raises(grading.GradingFailed, match="did not run"):
+            await grading.run_tests(sandbox, toolset, "def test_a(): pass", live=False, timeout=10)

@@ -1,0 +1,156 @@
+"""``ors-server tasks``: folders written, loaded back, verified; what is not sound is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .folders import SOLUTION, write_folder
+from .parts import endless, generated, generation, writing
+
+
+def run(images: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run ``ors-server tasks``."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
+    return subprocess.run(
+        [sys.executable, "-m", "ors_server", "tasks", *map(str, arguments)],
+        env=clean | {"ORS_IMAGES": str(images), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def verified(images: Path, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    """Exit code and report of ``verify --json``."""
+    done = run(images, "verify", *arguments, "--json")
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_written_folders_load_back_as_the_same_tasks(tmp_path: Path) -> None:
+    written = writing.write_tasks(tmp_path / "out", (), count=2, seed=40)
+    assert len(written) == 2 * len(generation.FAMILIES)
+    source = endless.EndlessSource([tmp_path / "out"], solvable_only=False)
+    assert source.problems == []
+    for path in written:
+        found = source.find(path.name)
+        name = json.loads((path / "task.json").read_text())["name"]
+        family, _, seed = name.rpartition("-")
+        original = generated.generated_task(family, int(seed))
+        for field in ("prompt", "truth", "initial_tests", "final_tests", "grading", "start", "solution", "near_miss"):
+            assert getattr(found, field) == getattr(original, field), (name, field)
+
+
+def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
+    for out in ("one", "two"):
+        writing.write_tasks(tmp_path / out, ("csv_join", "links"), count=2, seed=5)
+    files = {path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()}
+    assert len(files) == 4 * 7
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+@pytest.mark.usefixtures("isolated")
+def test_generated_folders_are_sound(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "generated"
+    done = run(images, "generate", "links", "permissions", "services", "--count", "1", "--seed", "12", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "Wrote 3 tasks" in done.stdout
+    code, report = verified(images, out)
+    assert (code, report["sound"], report["checked"], report["left_out"]) == (0, 3, 3, [])
+    for task in report["tasks"]:
+        assert {name: check["outcome"] for name, check in task["checks"].items()} == dict.fromkeys(
+            ("initial", "nothing", "solution", "near_miss"), "holds"
+        ), task
+
+
+UNSOUND: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
+    "task_sound": ({"solution.sh": SOLUTION}, {"initial": "holds", "nothing": "holds", "solution": "holds"}, ""),
+    "task_initial": (
+        {"test_initial_state.py": "def test_a(): assert 0, 'never so'"},
+        {"initial": "fails", "nothing": "holds", "solution": "absent"},
+        "never so",
+    ),
+    "task_nothing": (
+        {"test_final_state.py": "def test_a(): pass"},
+        {"initial": "holds", "nothing": "fails"},
+        "the tests pass",
+    ),
+    "task_solution": (
+        {"solution.sh": "echo tried; exit 3"},
+        {"solution": "fails", "near_miss": "absent"},
+        "it ended with 3: tried",
+    ),
+    "task_near_miss": ({"near_miss.sh": SOLUTION}, {"near_miss": "fails"}, "the tests pass"),
+    "task_network": (
+        {"test_final_state.py": "import socket\ndef test_a(): socket.create_connection(('192.0.2.7', 80), 1)"},
+        {"initial": "holds", "nothing": "error"},
+        "need the network: 192.0.2.7",
+    ),
+    "task_import": (
+        {"test_final_state.py": "import requests\ndef test_a(): pass"},
+        {"nothing": "error"},
+        "cannot be imported",
+    ),
+    "task_definition": (
+        {"container.def": "Bootstrap: localimage\nFrom: host\n\n%pots\n    true\n"},
+        {"initial": "error", "nothing": "error"},
+        "container.def, line 4",
+    ),
+    "task_post": (
+        {"container.def": "Bootstrap: localimage\nFrom: host\n\n%post\n    true\n    false\n"},
+        {"initial": "error"},
+        "container.def",
+    ),
+    "task_base": (
+        {"container.def": "Bootstrap: localimage\nFrom: ./nowhere.sif\n"},
+        {"initial": "error"},
+        "container.def, line 2",
+    ),
+}
+
+
+@pytest.mark.usefixtures("isolated")
+def test_what_is_not_sound_is_told(images: Path, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks"
+    for name, (files, _, _) in UNSOUND.items():
+        write_folder(tasks, name, files=files)
+    write_folder(tasks, "task_missing", files={"test_initial_state.py": None})
+    code, report = verified(images, tasks, "--jobs", "3")
+    assert (code, report["sound"], report["checked"]) == (1, 1, len(UNSOUND))
+    assert report["left_out"] == [f"{tasks}/task_missing/test_initial_state.py: the file is missing"]
+    by_name = {task["name"]: task for task in report["tasks"]}
+    for name, (_, outcomes, words) in UNSOUND.items():
+        checks = by_name[name]["checks"]
+        for check, outcome in outcomes.items():
+            assert checks[check]["outcome"] == outcome, (name, checks)
+        assert words in json.dumps(checks), (name, checks)
+
+    shown = run(images, "verify", tasks / "task_sound", tasks / "task_nothing")
+    assert shown.returncode == 1
+    assert "1 of 2 tasks are sound" in shown.stdout
+    assert "doing nothing earns 0: the tests pass" in shown.stdout
+    assert "task_sound" not in shown.stdout
+
+
+def test_mistakes_are_told_without_a_traceback(tmp_path: Path) -> None:
+    for arguments in (
+        ("verify", tmp_path / "nowhere"),
+        ("verify", tmp_path),
+        ("generate", "no_such_family", "--out", tmp_path / "out"),
+    ):
+        done = run(tmp_path, *arguments)
+        assert done.returncode == 2
+        assert "Error: " in done.stderr
+        assert "Traceback" not in done.stderr
+    writing.write_tasks(tmp_path / "out", ("links",), count=1, seed=0)
+    again = run(tmp_path, "generate", "links", "--count", "1", "--out", tmp_path / "out")
+    assert (again.returncode, "is there already" in again.stderr) == (2, True)

@@ -1,0 +1,59 @@
+"""The generator as the server loads it, and one runtime for each test module."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import pytest_asyncio
+from ors_containers import BubblewrapRuntime, RuntimeUnavailable
+from ors_containers.leases import sweep
+
+from ors_server.folder_modules import folder_package
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ENVIRONMENT = Path(__file__).parents[2] / "environments" / "terminal"
+
+
+def load_generation() -> ModuleType:
+    """``generation`` of the environment's folder, imported as ``ors-server serve`` imports it."""
+    return folder_package(ENVIRONMENT).load("generation")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for ``family`` runs once for each."""
+    if "family" in metafunc.fixturenames:
+        metafunc.parametrize("family", list(cast("dict[str, object]", load_generation().FAMILIES)))
+
+
+@pytest.fixture(scope="session")
+def generation() -> ModuleType:
+    return load_generation()
+
+
+@pytest.fixture(scope="module")
+def state() -> Iterator[Path]:
+    """A state directory like the real one: everybody may pass through, pytest's own are private."""
+    with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        yield path
+        # After a test that failed in the middle: its server is gone, and the directory is about to be.
+        asyncio.run(sweep(path))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def runtime(state: Path) -> AsyncIterator[BubblewrapRuntime]:
+    runtime = BubblewrapRuntime(state)
+    try:
+        await runtime.start()
+    except RuntimeUnavailable as error:
+        pytest.skip(str(error))
+    yield runtime
+    await runtime.close()
