@@ -148,11 +148,12 @@ class BubblewrapSandbox(Sandbox):
         shared = self._shared
         async with shared.starting:
             self._directories = shared.group_directories(self.id)
-            # The child for the first shell is made and joins the groups, which takes the kernel milliseconds, while
-            # process 1 comes up. It waits for that at its end of this pair and is told by the other's end if it fails.
-            opener, self._gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             shell: asyncio.Task[None] | None = None
+            # The child for the first shell is made and joins the groups, which takes the kernel milliseconds, while
+            # process 1 comes up. It waits for that at its end of a pair, and sees the other closed if it fails.
+            pair: tuple[socket.socket, ...] = ()
             try:
+                pair = opener, self._gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 self._client = shared.living_client()
                 shared.owner.lease(self.id, [], self._directories)
                 self._group_files = shared.groups.create(self.id, self.limits)
@@ -173,13 +174,13 @@ class BubblewrapSandbox(Sandbox):
             except (OperationFailed, LauncherGone) as error:
                 raise StartFailed(f"The sandbox did not come up: {error}") from error
             finally:
-                opener.close()
+                for end in pair:
+                    end.close()
+                self._gate = None
                 if self._state != "running" and shell is not None:
                     await asyncio.wait([shell])
                     shell.exception()  # a consequence of what is being raised
-                if self._gate is not None:
-                    self._gate.close()
-                    self._gate = None
+            assert shell is not None
             await shell
             if self.limits.wall is not None:
                 self._expiry = asyncio.get_running_loop().call_later(self.limits.wall, self._expire)
@@ -267,7 +268,7 @@ class BubblewrapSandbox(Sandbox):
         program: Sequence[str],
         *,
         files: Mapping[str, bytes] | None = None,
-        input: bytes = b"",  # noqa: A002 - as in ``Sandbox``
+        input: bytes = b"",
         timeout: float,
         output_limit: int | None = None,
         keep_processes: bool = False,
@@ -470,9 +471,6 @@ class BubblewrapSandbox(Sandbox):
         except OperationFailed as error:
             await self._settle()
             raise ShellFailed(f"No shell can be started in sandbox {self.id}: {error}") from error
-        finally:
-            if gate is not None:
-                gate.close()
         process = answer.message["process"]
         exited = self._client.exit_of(process)
         exited.add_done_callback(lambda _: self._client.forget(process))

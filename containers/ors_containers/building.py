@@ -167,7 +167,7 @@ async def run_scripts(
     if problem:
         raise StartFailed(f"The build sandbox did not come up: {problem}", likely_remedy(problem))
     if status != 0:
-        raise _failure(scripts, listener, status, limits, network, where)
+        raise _failure(scripts, listener, status, limits, _remedy(listener.tail, network, owners), where)
     return Built(await owners.clean(folder / "upper", shift=shift), captured)
 
 
@@ -176,38 +176,42 @@ def _failure(
     listener: _Listener,
     status: int | None,
     limits: BuildLimits,
-    network: bool,
+    remedy: str,
     where: Callable[[Script, int], str] | None,
 ) -> Exception:
     script = scripts[max(listener.current, 0)]
     line = _start_of_command(script, listener.line)
     place = where(script, line) if where is not None else f"{script.label}, line {line}" if line else script.label
-    tail = listener.tail
     how = f"failed with {status}" if status is not None else f"was not done after {limits.seconds:g} s"
     if status == 128 + signal.SIGKILL:
         how = "was killed, most likely for using more memory than a build may"
     source = script.text.splitlines()
     command = f": {source[line - 1].strip()[:200]}" if 0 < line <= len(source) else ""
-    remedy = ""
-    if "No space left on device" in tail:
-        remedy = "The disk is full, or the limit of the image is reached (--max-size)"
-    elif not network and status is not None and _sounds_like_no_network(tail):
-        remedy = "It seems to need a network, which a build has only when it is given one (--network)"
-    said = f"\n{tail}" if tail else ""
-    cause = f"{place} {how}{command}{said}"
-    return BuildFailed(cause, f"\n{remedy}" if remedy and said else remedy, output=tail)
+    return BuildFailed(f"{place} {how}{command}", remedy, output=listener.tail)
 
 
+_NO_SPACE = re.compile(r"no space left on device", re.IGNORECASE)
 _NO_NETWORK = re.compile(
     r"temporary failure (in name resolution|resolving)|could not resolve|name or service not known|"
     r"network is unreachable|no matching distribution found|failed to establish a new connection|bad address|"
     r"unable to locate package|has no installation candidate|failed to fetch|could not connect",
     re.IGNORECASE,
 )
+_NO_OWNERS = re.compile(r"invalid argument|seteuid|setgroups|setegid|chown|changing ownership", re.IGNORECASE)
 
 
-def _sounds_like_no_network(text: str) -> bool:
-    return _NO_NETWORK.search(text) is not None
+def _remedy(said: str, network: bool, owners: LayerOwners) -> str:
+    """What a failed script most likely lacked, going by its last words."""
+    if _NO_SPACE.search(said):
+        return "The disk is full, or the limit of the image is reached (--max-size)"
+    if not network and _NO_NETWORK.search(said):
+        return "It seems to need a network, which a build has only when it is given one (--network)"
+    if owners.one_id and _NO_OWNERS.search(said):
+        return (
+            "This user has one id only, so files can have no other owner: install uidmap and give it a range of 65536 "
+            "in /etc/subuid and /etc/subgid"
+        )
+    return ""
 
 
 def _start_of_command(script: Script, last: int) -> int:
@@ -277,6 +281,8 @@ class _Listener:
             self._blank = True
 
     def _tell(self, line: str) -> None:
+        # Of a line that was written over and over, what was left of it.
+        line = line.rstrip("\r").rpartition("\r")[2]
         line = line.replace(f"/proc/self/fd/{SCRIPT_AT}", self._scripts[self.current].label)
         self._tail.append(line)
         if self._said is not None:

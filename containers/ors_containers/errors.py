@@ -73,6 +73,9 @@ __all__ = [
 ]
 
 
+_LAST_LINES = 10
+
+
 class SandboxError(Exception):
     """The root: what went wrong (``cause``) and what to do about it (``remedy``, may be empty)."""
 
@@ -113,6 +116,10 @@ class BuildFailed(CallerError, RuntimeError):
     def __init__(self, cause: str, remedy: str = "", *, output: str = "") -> None:
         self.output = output
         super().__init__(cause, remedy)
+
+    def __str__(self) -> str:
+        last = [f"  {line}" for line in self.output.splitlines()[-_LAST_LINES:]]
+        return "\n".join([self.cause, *last, *([self.remedy] if self.remedy else [])])
 
 
 class UnknownImage(CallerError, LookupError):

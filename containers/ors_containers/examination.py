@@ -66,7 +66,7 @@ async def run_examination(
     holder: int,
     *,
     files: Mapping[str, bytes],
-    input: bytes,  # noqa: A002 - as ``Sandbox.examine`` has it
+    input: bytes,
     timeout: float,
     limit: int,
     **message: Any,
@@ -80,6 +80,7 @@ async def run_examination(
 
     async def end_all() -> None:
         await client.request("interrupt", (holder,), shell=0, spared={}, how="everything")
+
     packed = await asyncio.to_thread(pack, files)
     source, sending = os.pipe()
     reading, output = os.pipe()
@@ -96,6 +97,8 @@ async def run_examination(
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
+        if answer.message.get("killed"):
+            return CommandResult(128 + signal.SIGKILL, b"", time.monotonic() - started)
         process: int = answer.message["process"]
         ended = client.exit_of(process)
         feeding = asyncio.create_task(_feed(sending, input))

@@ -129,12 +129,16 @@ class LauncherClient:
         process = self._process
         if process is None:
             return
-        for _ in range(round(_CLOSE_PATIENCE / 0.01)):
-            if process.poll() is not None:
-                return
-            await asyncio.sleep(0.01)
-        process.kill()
-        process.wait()
+        try:
+            for _ in range(round(_CLOSE_PATIENCE / 0.01)):
+                if process.poll() is not None:
+                    return
+                await asyncio.sleep(0.01)
+        finally:
+            # Also of a call that is cancelled, when an event loop is shut down: its process must not be left behind.
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
     def _flush(self) -> None:
         loop = asyncio.get_running_loop()

@@ -119,7 +119,7 @@ class Sandbox(abc.ABC):
         program: Sequence[str],
         *,
         files: Mapping[str, bytes] | None = None,
-        input: bytes = b"",  # noqa: A002 - as `subprocess` has it
+        input: bytes = b"",
         timeout: float,
         output_limit: int | None = None,
         keep_processes: bool = False,
@@ -129,8 +129,8 @@ class Sandbox(abc.ABC):
         ``program`` is an argument vector whose first word is an absolute path in the sandbox. It runs as the image's
         user, in the image's home and with the image's variables (nothing the agent has set), under the sandbox's
         limits, which what the agent left running does not use up. Its input is ``input``; the result's output is what
-        it and its descendants write to their standard output and error, up to ``output_limit`` bytes, by default and
-        unlike ``run``'s not at most the sandbox's own. When it has ended or its time is over, its descendants are ended.
+        it and its descendants write to their standard output and error, up to ``output_limit`` bytes (by default the
+        sandbox's own limit, but it may be more). When it has ended or its time is over, its descendants are ended.
 
         Before it starts
 
@@ -140,19 +140,19 @@ class Sandbox(abc.ABC):
 
         The next ``run`` gets a new shell, as ``CommandResult.shell_restarted`` describes.
 
-        ``files`` (relative names and their content) lie in ``EXAMINATION``, a directory in memory that only this program
-        and its descendants can see, that it can write, and that is gone afterwards; a full sandbox disk does not matter
-        to it. The arguments, in contrast, are public: any process of the sandbox can read them.
+        ``files`` (relative names and their content) lie in ``EXAMINATION``, a directory in memory that this program
+        and its descendants alone can see, that it can write, and that is gone afterwards; a full sandbox disk does not
+        matter to it. The arguments, in contrast, are public: any process of the sandbox can read them.
 
         Nothing of the sandbox can prevent a frozen examination: no process that multiplies, stops or kills others, and
-        no limit that is used up. In a live one, processes of the agent have the program's own user: they cannot read or
-        change its memory, descriptors, files and output, but may send it signals, which ends it (a result, and nothing
-        a grader would reward). A program that itself starts programs of the agent gives them its rights; before it does,
-        it protects itself as ``ors_containers.shield`` says.
+        no limit that is used up. In a live one, processes of the agent have the program's own user: they cannot read
+        or change its memory, descriptors, files and output, but may send it signals, which end it (a result, and
+        nothing a grader would reward). A program that starts programs of the agent gives them its rights; before it
+        does, it protects itself as ``ors_containers.shield`` says.
 
         The exit status is as a shell counts: 127 and 126 where the program is missing or cannot be executed. Raises
-        ``InvalidCommand`` for arguments no program can be given, a file name that leads elsewhere and a time-out that is
-        not above 0, ``SandboxBusy`` while a command or another examination runs, and ``ExaminationFailed`` when the
+        ``InvalidCommand`` for arguments no program can be given, a file name that leads elsewhere and a time-out that
+        is not above 0, ``SandboxBusy`` while a command or another examination runs, and ``ExaminationFailed`` when the
         machine could not do it: nothing can be concluded about the agent then.
         """
 

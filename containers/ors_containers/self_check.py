@@ -285,7 +285,7 @@ async def _examine(sandbox: Sandbox, script: str, **options: Any) -> CommandResu
 
 @_promise("an examination sees what was left, with files and input of its own")
 async def _(runtime: Runtime, sandbox: Sandbox) -> None:
-    await sandbox.run("echo left > left; cd /tmp; export HOME=/tmp PS4=agents PATH=/tmp", timeout=20)
+    await sandbox.run("echo left > left; cd /var; export HOME=/var PS4=agents; PATH=/var", timeout=20)
     files = {"one": b"1\n", "in/a/folder": bytes(range(256)) * 1000}
     script = (
         "cat; cat left /.examination/one; wc -c < /.examination/in/a/folder; pwd; id -u; echo $HOME $PS4; "
@@ -295,7 +295,7 @@ async def _(runtime: Runtime, sandbox: Sandbox) -> None:
     expected = "the input\n" * 20_000 + "left\n1\n256000\n/home/user\n1000\n/home/user +\nerr\n"
     _expect((result.exit_status, result.text) == (3, expected), f"{result.exit_status}, {result.text[-200:]!r}")
     result = await sandbox.run("ls -A /.examination; pwd; echo $PATH", timeout=20)
-    _expect(result.shell_restarted and result.text.endswith("/tmp\n/tmp\n"), f"afterwards: {result.text!r}")
+    _expect(result.shell_restarted and result.text.endswith("/var\n/var\n"), f"afterwards: {result.text!r}")
     for program, status in (("/none", 127), ("/etc/passwd", 126)):
         result = await sandbox.examine([program], timeout=20)
         _expect(result.exit_status == status, f"{program} gave {result.exit_status}, not {status}")

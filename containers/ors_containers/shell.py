@@ -157,7 +157,7 @@ class Shell:
 
     @contextlib.asynccontextmanager
     async def set_aside(self) -> AsyncIterator[int]:
-        """Meanwhile the sandbox may end the bash, whose process id this gives (0 if there is none), and no command runs.
+        """No command runs meanwhile, and the bash, whose process id this gives (0 if there is none), may be ended.
 
         Background processes go on writing where bash sent their output, and are read. The next command gets a new bash
         if this one was ended. Raises ``SandboxBusy``.

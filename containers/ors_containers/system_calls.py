@@ -10,8 +10,8 @@ import ctypes
 import os
 import platform
 import signal
-from pathlib import Path
 from collections.abc import Collection
+from pathlib import Path
 
 __all__ = [
     "ALL_CAPABILITIES",
@@ -38,9 +38,9 @@ __all__ = [
     "drop_bounding_set",
     "drop_capabilities",
     "end_with_parent",
+    "fork_bare",
     "keep_capability",
     "keep_only",
-    "fork_bare",
     "kill_all",
     "make_inheritable",
     "mount",

@@ -100,9 +100,9 @@ def _kind(mode: int) -> str:
 def signal_all(number: int) -> None:
     """Send a signal to every process of the sandbox but process 1, in one step no fork can outrun.
 
-    This process has joined the sandbox's process ids for its children, but is not among them: nothing in the sandbox can
-    signal it. Its children are, and an agent with their user can stop or kill them; so each of them does one thing, at
-    once, and another follows until one has done it.
+    This process has joined the sandbox's process ids for its children, but is not among them: nothing in the sandbox
+    can signal it. Its children are, and an agent with their user can stop or kill them; so each of them does one thing,
+    at once, and another follows until one has done it.
     """
     deadline = time.monotonic() + ENDING_PATIENCE
     while True:

@@ -27,7 +27,7 @@ from ors_server.sandboxes import sandbox_service, sandboxes_unavailable
 from .endless import EndlessSource
 from .generated import GeneratedSource
 from .grading import run_tests
-from .preparation import Service, episode_sandbox, program_finder
+from .preparation import Service, episode_sandbox, grading_unavailable, program_finder
 from .settings import TerminalSettings, read_settings
 from .task import TaskSource, TerminalTask
 
@@ -88,8 +88,8 @@ class TerminalEnvironment(Environment):
 
     @classmethod
     async def unavailable(cls) -> str:
-        """Why there can be no sandboxes here, and what to do about it."""
-        return await sandboxes_unavailable()
+        """Why there can be no sandboxes here, or no grader for them, and what to do about it."""
+        return await sandboxes_unavailable() or await grading_unavailable()
 
     # ── tasks ──
 

@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from families import FAMILIES as _ALL
-from families.family import Family
-from families.task import GeneratedFile, GeneratedTask, Grading
+from .families import FAMILIES as _ALL
+from .families.family import Family
+from .families.task import GeneratedFile, GeneratedTask, Grading
 
 __all__ = [
     "FAMILIES",

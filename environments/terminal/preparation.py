@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from ors_containers import CallerError, Image, Limits, Runtime, Sandbox
+from ors_containers import CallerError, Image, Limits, Runtime, Sandbox, SandboxError
 from ors_containers.errors import BuildFailed, UnknownImage
 
 from ors_server import InfrastructureError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ors_containers.images import ImageStore
     from ors_containers.toolset import Toolset
 
-__all__ = ["Service", "episode_sandbox", "plain_image", "program_finder", "task_image"]
+__all__ = ["Service", "episode_sandbox", "grading_unavailable", "plain_image", "program_finder", "task_image"]
 
 _START_TIMEOUT = 60.0
 #: Names of images that were built, or found up to date, by this process.
@@ -124,6 +124,18 @@ def _find(store: ImageStore, name: str) -> Image | None:
         return store.find(name)
     except UnknownImage:
         return None
+
+
+async def grading_unavailable() -> str:
+    """Why this machine's Python cannot grade in sandboxes; empty where it can, and then the toolset is made."""
+    from ors_containers.images import ImageStore
+    from ors_containers.toolset import python_toolset
+
+    try:
+        await python_toolset(ImageStore().root / "toolsets")
+    except (SandboxError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def plain_image(service: Service, name: str) -> Image:

@@ -78,8 +78,7 @@ class Guard:
             self._refuse(f"a pickle that names {arguments[0]}.{arguments[1]}")
         elif event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname"):
             address: Any = arguments[1] if event == "socket.connect" else arguments[0]
-            host: object = cast("Any", address[0]) if isinstance(address, tuple) and address else address
-            if not is_local(host):
+            if not is_local(host := host_of(address)):
                 self.remote = self.remote or str(host)
 
     def _check_code(self, code: CodeType, caller: str) -> None:
@@ -238,6 +237,15 @@ def is_trusted_folder(folder: str, home: str) -> bool:
     if not folder.startswith("/") or f"{folder}/".startswith(f"{home.rstrip('/')}/"):
         return False
     return os.getuid() == 0 or not os.access(folder, os.W_OK)
+
+
+def host_of(address: object) -> object:
+    """The host of a socket's address, which may be the address itself."""
+    return (
+        cast("tuple[object, ...]", address)[0]
+        if isinstance(address, tuple) and address != ()
+        else cast("object", address)
+    )
 
 
 def is_local(host: object) -> bool:

@@ -106,7 +106,7 @@ def build(
     podman or apptainer), debootstrap, oci-archive, docker-archive. Built before and not changed, it is there at once.
     """
     with _store(max_size) as store, _Display(quiet=quiet) as display:
-        made = _run(store.build(definition, name=name, network=network, progress=display.show))
+        made = _run(store.build(definition, name=name, network=network, progress=display.show), quiet=quiet)
         record = store.record(made.name)
     _tell(record, "Built")
 
@@ -237,15 +237,20 @@ def _store(max_size: str = "16G") -> Generator[ImageStore]:
         store.close()
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    return _called(lambda: asyncio.run(work))
+def _run(work: Coroutine[Any, Any, T], *, quiet: bool = False) -> T:
+    return _called(lambda: asyncio.run(work), quiet=quiet)
 
 
-def _called(work: Callable[[], T]) -> T:
-    from ors_containers import SandboxError
+def _called(work: Callable[[], T], *, quiet: bool = False) -> T:
+    from ors_containers import BuildFailed, SandboxError
 
     try:
         return work()
+    except BuildFailed as error:
+        # What it said was shown as it came, but to those who wanted quiet.
+        raise ImageError(
+            str(error).removesuffix(error.remedy).rstrip() if quiet else error.cause, error.remedy
+        ) from error
     except SandboxError as error:
         raise ImageError(error.cause, error.remedy) from error
 

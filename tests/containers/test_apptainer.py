@@ -30,6 +30,7 @@ from ors_containers import (
 )
 from ors_containers.apptainer import find_apptainer
 from ors_containers.images import ImageStore
+from ors_containers.toolset import python_toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -139,6 +140,20 @@ async def test_a_bind_appears_where_the_image_has_nothing(runtime: ApptainerRunt
         result = await sandbox.run("cd /new/odd*; cat file; echo x > file", timeout=5)
         assert result.text.startswith("bound\n")
         assert "Read-only file system" in result.text
+
+
+@pytest.mark.long
+async def test_a_grader_brings_its_own_python(runtime: ApptainerRuntime, folder: Path, state: Path) -> None:
+    toolset = await python_toolset(state / "toolset")
+    importing = f"import sys; sys.path.insert(0, {toolset.packages!r}); import pytest"
+    script = f"{importing}; print(pytest.__name__, open('own').read())"
+    async with runtime.sandbox(Image(name="graded", layers=(folder,), binds=(toolset.bind,))) as sandbox:
+        await sandbox.run("echo -n left > own; sleep 1000 &", timeout=5)
+        for live in (True, False):
+            result = await sandbox.examine(
+                [*toolset.command, *("-I", "-S", "-B", "-c", script)], timeout=30, keep_processes=live
+            )
+            assert (result.exit_status, result.output) == (0, b"pytest left\n")
 
 
 async def test_what_cannot_start_is_told(runtime: ApptainerRuntime, folder: Path, tmp_path: Path) -> None:

@@ -88,7 +88,9 @@ async def test_a_killed_server_leaves_nothing_after_a_restart(
         leases = _leases(state)
         assert len(leases) == count
         groups = [Path(group) for lease in leases for group in lease["groups"]]
-        namespaces = _namespaces(process for lease in leases for process, _ in lease["processes"]) - _namespaces(["self"])
+        namespaces = _namespaces(process for lease in leases for process, _ in lease["processes"]) - _namespaces(
+            ["self"]
+        )
         assert len(namespaces) == count
         existing = sum(group.is_dir() for group in groups)
         assert existing * 2 == len(groups) * (count + 1) / count  # each names its examination's; one has it

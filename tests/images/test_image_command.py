@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from ors_containers import BubblewrapRuntime, RuntimeUnavailable
+from typer.testing import CliRunner
+
 from ors_server.cli.application import application, report
 from ors_server.errors import OrsError
-from typer.testing import CliRunner
 
 Make = Callable[..., Any]
 Command = Callable[..., str]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ors_containers import Sandbox, SandboxStopped, UnknownRuntime
-from ors_containers.admission import Machine
+from ors_containers.admission import Machine, Room
 
 from ors_server import Environment, Server, Settings, ToolOutput, tool
 from ors_server.sandboxes import SandboxService, close_sandbox_service, hold_sandbox_service, sandbox_service
@@ -199,7 +199,11 @@ async def test_without_room_real_sessions_wait_for_it(monkeypatch: pytest.Monkey
     await close_sandbox_service()
     machine = FakeMachine()
     machine.memory = 0
-    monkeypatch.setattr(Machine, "room", lambda _: machine.room())
+
+    def room(_: Machine) -> Room:
+        return machine.room()
+
+    monkeypatch.setattr(Machine, "room", room)
     server = Server([Shell], settings=Settings(sandbox_queue=1, setup_wait=0.05))
     client = Client(server.app, agent="openreward-sdk/0.1.167")
     sids = [await client.open() for _ in range(3)]  # one waits in the queue, two outside of it

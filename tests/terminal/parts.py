@@ -12,11 +12,13 @@ __all__ = [
     "endless",
     "environment",
     "generated",
+    "generation",
     "grading",
     "preparation",
     "settings",
     "task",
     "verification",
+    "writing",
 ]
 
 FOLDER = Path(__file__).resolve().parents[2] / "environments" / "terminal"

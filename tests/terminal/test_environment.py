@@ -165,8 +165,6 @@ async def test_what_is_left_out_of_the_home_counts_too(service: Service) -> None
 
 
 async def test_files_set_up_and_start_are_there(service: Service) -> None:
-    from .parts import FOLDER  # noqa: F401 - the package of the folder has to be there
-
     files = {
         "/home/user/data/in.txt": generated_file(b"content\n", 0o600),
         "/home/user/link": generated_file(link="data/in.txt"),

@@ -6,24 +6,15 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from types import ModuleType
+from typing import cast
 
 import pytest
 import pytest_asyncio
 from ors_containers import BubblewrapRuntime, RuntimeUnavailable
 from ors_containers.leases import sweep
 
-from ors_server.folder_modules import folder_package
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-ENVIRONMENT = Path(__file__).parents[2] / "environments" / "terminal"
-
-
-def load_generation() -> ModuleType:
-    """``generation`` of the environment's folder, imported as ``ors-server serve`` imports it."""
-    return folder_package(ENVIRONMENT).load("generation")
+from tests.terminal_families.loading import load_generation
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

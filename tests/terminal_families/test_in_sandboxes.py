@@ -10,7 +10,7 @@ import asyncio
 import json
 import shlex
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -97,7 +97,7 @@ async def _nearly_solved(runtime: BubblewrapRuntime, task: GeneratedTask) -> lis
 
 
 @asynccontextmanager
-async def _laid_out(runtime: BubblewrapRuntime, task: GeneratedTask) -> AsyncIterator[Sandbox]:
+async def _laid_out(runtime: BubblewrapRuntime, task: GeneratedTask) -> AsyncGenerator[Sandbox]:
     """A sandbox in which the task begins."""
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         commands: list[str] = []

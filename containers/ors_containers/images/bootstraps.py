@@ -116,7 +116,7 @@ async def _docker(store: ImageStore, definition: Definition, progress: Progress 
                 f"{definition.path}, line {line}: fetching {reference} takes skopeo, podman or apptainer; none is here",
                 f"Install one (Debian, Ubuntu: apt install skopeo). {remedy}",
             )
-        return _of_record(await import_image(store, archive, reference, "", progress))
+        return _of_record(await import_image(store, archive, reference, "", progress, source=f"docker {reference}"))
 
 
 async def _debootstrap(store: ImageStore, definition: Definition, progress: Progress | None) -> Base:
@@ -147,4 +147,4 @@ async def _debootstrap(store: ImageStore, definition: Definition, progress: Prog
             said=line_progress(progress),
             remedy="It needs a network and a mirror that has this release (MirrorURL)",
         )
-        return _of_record(await import_image(store, target, name, "", progress))
+        return _of_record(await import_image(store, target, name, "", progress, source=f"debootstrap {suite}"))

@@ -48,8 +48,10 @@ class Imported:
     labels: dict[str, str] = field(default_factory=dict[str, str])
 
 
-async def import_image(store: ImageStore, path: Path, name: str, user: str, progress: Progress | None) -> ImageRecord:
-    """See ``ImageStore.import_image``."""
+async def import_image(
+    store: ImageStore, path: Path, name: str, user: str, progress: Progress | None, *, source: str = ""
+) -> ImageRecord:
+    """See ``ImageStore.import_image``; ``source`` is what people are told it was made from."""
     found = await import_layers(store, path, progress)
     record = ImageRecord(
         name=name,
@@ -58,7 +60,7 @@ async def import_image(store: ImageStore, path: Path, name: str, user: str, prog
         labels=found.labels,
         # A relative or wild one is as good as none.
         directory=found.directory if found.directory.startswith("/") and ".." not in found.directory else "",
-        source=str(path),
+        source=source or str(path),
         origin=found.origin,
     )
     return store.save(await store.provide_account(record, user or found.user))

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ors_containers.errors import StoreFailed
+from ors_containers.images.flights import Flights
 from ors_containers.layer_process import LayerOwners
 
 __all__ = ["LayerInformation", "LayerStore", "store_errors"]
@@ -53,16 +54,11 @@ class LayerStore:
     def __init__(self, root: Path, owners: LayerOwners) -> None:
         self.root = root
         self.owners = owners
-        self._making: dict[str, asyncio.Task[int]] = {}
+        self._flights: Flights[int] = Flights()
         self._marked: dict[str, float] = {}
         self._lease = -1
         self._lease_path: Path | None = None
         self._ready = False
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a layer is being made by this process."""
-        return bool(self._making)
 
     def path(self, key: str) -> Path:
         """Where a layer lies, whether it is there or not."""
@@ -101,19 +97,8 @@ class LayerStore:
         Raises what ``fill`` raises, to all who wait in this process, and ``StoreFailed``.
         """
         if not self.use([key]):
-            making = self._making.get(key)
-            if making is None:
-                making = asyncio.create_task(self._make(key, made_by, fill, recipe), name=key)
-                self._making[key] = making
-                making.add_done_callback(self._made)
-            # One who gives up does not end it for the others.
-            await asyncio.shield(making)
+            await self._flights.join(key, lambda: self._make(key, made_by, fill, recipe))
         return self.path(key)
-
-    def _made(self, making: asyncio.Task[int]) -> None:
-        self._making.pop(making.get_name(), None)
-        if not making.cancelled():
-            making.exception()  # also where everybody who waited has given up
 
     async def _make(self, key: str, made_by: str, fill: Callable[[Path], Awaitable[int]], recipe: bool) -> int:
         with store_errors(self.root):

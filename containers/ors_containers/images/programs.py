@@ -17,9 +17,7 @@ _TAIL = 20
 async def run_program(
     arguments: Sequence[str], problem: str, *, said: Callable[[str], None] | None = None, remedy: str = ""
 ) -> None:
-    """Run a program to its end; ``said`` is told its lines. Raises ``BuildFailed``, which begins with ``problem`` and
-    ends with what the program said last.
-    """
+    """Run a program to its end; ``said`` is told its lines. Raises ``BuildFailed``, which begins with ``problem``."""
     process = await asyncio.create_subprocess_exec(
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,
@@ -42,5 +40,4 @@ async def run_program(
                 process.send_signal(signal.SIGTERM)
             await process.wait()
     if status != 0:
-        tail = "\n".join(lines)
-        raise BuildFailed(f"{problem}: {arguments[0]} ended with {status}\n{tail}", remedy, output=tail)
+        raise BuildFailed(f"{problem}: {arguments[0]} ended with {status}", remedy, output="\n".join(lines))

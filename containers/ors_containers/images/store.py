@@ -21,6 +21,7 @@ from ors_containers.errors import UnknownImage
 from ors_containers.image import Image, host_image
 from ors_containers.images.accounts import added_account, find_account, find_shell
 from ors_containers.images.derivation import derived_image, key_of
+from ors_containers.images.flights import Flights
 from ors_containers.images.layer_store import LayerInformation, LayerStore, store_errors
 from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.pruning import plan_pruning
@@ -72,6 +73,7 @@ class ImageStore:
         self.max_size = max_size
         self.layers = LayerStore(self.root, LayerOwners())
         self._state = state
+        self._flights: Flights[ImageRecord] = Flights()
         self._swept = False
 
     # ── images by name ──
@@ -178,7 +180,10 @@ class ImageStore:
 
         await self._start()
         chosen = checked_name(name or stem_of(path.name))
-        return self.image_of(await import_image(self, path, chosen, user, progress))
+        record = await self._flights.join(
+            (chosen, str(path), user), lambda: import_image(self, path, chosen, user, progress)
+        )
+        return self.image_of(record)
 
     async def build(
         self,
@@ -199,7 +204,11 @@ class ImageStore:
         await self._start()
         host = runtime.host_image() if runtime is not None else host_image(self.state)
         chosen = checked_name(name or _definition_name(definition))
-        return self.image_of(await build_definition(self, definition, chosen, host, network, progress))
+        record = await self._flights.join(
+            (chosen, str(definition), network),
+            lambda: build_definition(self, definition, chosen, host, network, progress),
+        )
+        return self.image_of(record)
 
     async def derive(
         self, base: Image, recipe: Recipe, runtime: Runtime | None = None, *, progress: Progress | None = None

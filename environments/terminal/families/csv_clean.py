@@ -134,7 +134,7 @@ def _merge(draft: Draft) -> None:
         draft.file(f"{root}/{file}", _written([header, *rows]), keep=True)
     order = sorted(final, key=int)
     expected = [["id", "name", "amount"], *(final[number] for number in order)]
-    target = f"{root}/{draft.pick('all', 'merged', 'combined')}.csv.out"
+    target = f"{root}/{draft.pick('all', 'merged', 'combined')}.csv"
     draft.say(
         draft.pick(f"Merge the CSV files in {root}.", f"{root} has several CSV files that should be one."),
         f"These are {', '.join(files)}. Each has the columns id, name and amount, but not in the same order; go by "

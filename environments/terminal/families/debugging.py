@@ -93,8 +93,8 @@ main()
         "It must print the sum of the amounts for each name as 'NAME: SUM', largest sum first and equal sums by name, "
         f"and then the line '{word}: ' followed by the sum of all amounts.",
     )
-    example = table(3)
-    shown = "".join(f"    {line}\n" for line in example.splitlines())
+    example = table(3).strip("\n") + "\n"
+    shown = "".join(f"    {line}".rstrip() + "\n" for line in example.splitlines())
     right = "".join(f"    {line}\n" for line in answer(example).splitlines())
     draft.say(f"For the input\n\n{shown}\nit must print\n\n{right}")
     draft.say("It must stay an executable file at the same path. I will try it with other input as well.")

@@ -140,11 +140,10 @@ def _settings(draft: Draft) -> None:
         "Both have lines of the form key=value, where spaces around = mean nothing; empty lines and lines beginning "
         "with # are to be ignored, and so is the order.",
         f"Write {report} with one line per difference, sorted by key in byte order, in these forms:",
-        "\n- key=value           for a key that only the old file has"
-        "\n+ key=value           for a key that only the new file has"
-        "\n~ key=old -> new      for a key whose value is different",
-        "\nThere is exactly one space after the first character, none around =, and one on each side of the arrow. "
-        "Settings that are the same in both are not mentioned.",
+        "\n- key=value\n+ key=value\n~ key=old -> new",
+        "\nfor a key that only the old file has, for one that only the new file has, and for one whose value is "
+        "different. There is exactly one space after the first character, none around =, and one on each side of the "
+        "arrow. Settings that are the same in both are not mentioned.",
         draft.every_line(),
         draft.leave(),
     )

@@ -83,8 +83,7 @@ def _read(draft: Draft) -> None:
 def _write(draft: Draft) -> None:
     root = draft.project()
     fields = _fields(draft)
-    cut = fields[2][1] - 6
-    fields[2] = ("city", cut)
+    fields[2] = ("city", draft.number(4, 7))
     records = [_record(draft) for _ in range(draft.number(8, 14))]
     records[0]["city"] = "Helsinki"
     source = draft.file(

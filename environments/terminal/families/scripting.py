@@ -270,8 +270,9 @@ def _filter(draft: Draft) -> None:
         hidden[0] = f"{few[2]}\n{few[1]}\n{few[2]}\n" + hidden[0]
     elif kind == "every":
         step, start = draft.number(2, 4), draft.number(1, 3)
+        nth = ("second", "third", "fourth")[step - 2]
         task = (
-            f"It reads lines from standard input and prints line number {start} and every {step}th line after it "
+            f"It reads lines from standard input and prints line number {start} and every {nth} line after it "
             f"(lines {start}, {start + step}, {start + 2 * step} and so on, counting from 1), each with its line "
             f"number in front, separated by {word!r} with one space on each side. If no line is printed, it prints "
             f"the single line: no {word}"
@@ -362,7 +363,7 @@ def _table(draft: Draft) -> None:
     _program(
         draft,
         task,
-        ([], table(4)),
+        ([], table(4).replace("\n\n", "\n").lstrip("\n")),
         [([], text) for text in hidden],
         answer,
         code,

@@ -124,7 +124,7 @@ def _lines(draft: Draft) -> None:
         "A client connects and sends lines that end with a newline. The service answers each line at once, on the "
         f"same connection, with one line that also ends with a newline: {rule}.",
         f"\nFor the line\n\n    {example}\n\nthe answer is\n\n    {_answer(kind, word, example)}",
-        "\nA client may send several lines before it closes the connection, and several clients may be connected one "
+        "\n\nA client may send several lines before it closes the connection, and several clients may be connected one "
         f"after the other or at the same time. Put the program into {root}.",
         "It must keep running in the background after you are done and your shell has ended. All text is ASCII.",
     )

@@ -87,6 +87,7 @@ def _several(draft: Draft) -> None:
         draft.every_line(),
         draft.leave(),
     )
+    right = (2, 3) if at_least else (wanted,)
     expected = "".join(f"{name}\n" for name in chosen)
     draft.initial.absent(target)
     draft.final.text(target, expected)
@@ -99,15 +100,16 @@ def _several(draft: Draft) -> None:
             counts.update(name for name in names if name and not name.startswith("#"))
         with open(@target@, "w") as target:
             for name, count in sorted(counts.items()):
-                if @condition@:
+                if count in @wanted@:
                     print(name, file=target)
-        """.replace("@condition@", f"count {'>=' if at_least else '=='} {wanted}"),
+        """,
+        wanted=right,
         paths=[f"{root}/{day}.list" for day in days],
         target=target,
     )
-    draft.solve(
-        oracle, swap(oracle, "{line.strip() for line in open(path)}", "[line.strip() for line in open(path)]"), expected
-    )
+    # Exactly and at least mistaken for each other.
+    wrong = (2,) if at_least else (2, 3) if wanted > 1 else (1, 2, 3)
+    draft.solve(oracle, swap(oracle, f"in {right!r}", f"in {wrong!r}"), expected)
 
 
 FAMILY = Family("set_operations", "Compare lists: common, missing, counted", (_two, _several), ("python3",))

@@ -27,7 +27,9 @@ def _split(draft: Draft) -> None:
         for number, start in enumerate(range(0, len(lines), size))
     }
     draft.say(
-        draft.pick(f"Split {root}/{stem}.txt into parts.", f"{root}/{stem}.txt is too long for us."),
+        draft.pick(
+            f"Split {root}/{stem}.txt into parts.", f"{root}/{stem}.txt is too long for us; please cut it into parts."
+        ),
         f"Each part has {size} lines, only the last one may have fewer. The parts are "
         f"{folder}/{stem}-{1:0{digits}d}.txt, {stem}-{2:0{digits}d}.txt and so on, in the order of the lines, with "
         f"{digits} digits.",

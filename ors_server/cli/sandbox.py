@@ -1,0 +1,214 @@
+"""``ors-server sandbox``: what this machine makes of the sandboxes' promises, and cleaning up after dead servers.
+
+The runtimes know all of it (``ors_containers.Runtime.describe``, ``self_check``); here they are asked, one after
+another, and what they say is shown. Invariant: a runtime is called working only after it has started and run a sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ors_server.errors import OrsError
+
+if TYPE_CHECKING:
+    from ors_containers import Check, Description
+
+__all__ = ["sandbox"]
+
+_EXAMPLES = """[bold]Examples[/bold]
+  ors-server sandbox doctor           what works here, and what the rest lacks
+  ors-server sandbox doctor --check   also try every promise, in a minute or so
+  ors-server sandbox clean            free what servers left that were killed"""
+
+sandbox = typer.Typer(
+    no_args_is_help=True,
+    help="What isolates sandboxes on this machine, and what they left behind.",
+    epilog=_EXAMPLES,
+)
+
+
+class SandboxCommandError(OrsError):
+    """A command about sandboxes could not do what it was asked."""
+
+
+@dataclass
+class _Finding:
+    """What became of one runtime here."""
+
+    name: str
+    description: Description | None = None
+    cause: str = ""
+    remedy: str = ""
+    checks: list[Check] = field(default_factory=list["Check"])
+
+    @property
+    def works(self) -> bool:
+        return self.description is not None and not any(check.outcome == "failed" for check in self.checks)
+
+    def message(self) -> dict[str, Any]:
+        """For ``--json``."""
+        said: dict[str, Any] = {"runtime": self.name, "works": self.works, "cause": self.cause, "remedy": self.remedy}
+        if self.description is not None:
+            said["version"] = self.description.version
+            said["limits"] = [
+                {
+                    "limit": enforcement.limit,
+                    "holds": enforcement.holds,
+                    "by": enforcement.by,
+                    "remedy": enforcement.remedy,
+                }
+                for enforcement in self.description.enforcements
+            ]
+            said["notes"] = list(self.description.notes)
+            said["checks"] = [
+                {"promise": check.name, "outcome": check.outcome, "detail": check.detail, "seconds": check.seconds}
+                for check in self.checks
+            ]
+        return said
+
+
+@sandbox.callback()
+def _group() -> None:
+    """What isolates sandboxes on this machine, and what they left behind.
+
+    A sandbox is where an agent's commands run: it sees its image and what it wrote itself, and nothing of this machine.
+    A *runtime* makes them; docs/sandboxes.md says what each promises and how to add your own.
+    """
+
+
+@sandbox.command("doctor", epilog=_EXAMPLES)
+def doctor(
+    runtimes: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUNTIME]...", help="Those to look at; all that are installed.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Also try every promise of a sandbox on each: attacks, limits, files.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As a JSON list, for programs.")] = False,
+) -> None:
+    """Say which runtimes work here, which limits each enforces and by what, and what to do for the rest.
+
+    Each is started and runs a sandbox. A limit that is kept holds for a sandbox as a whole. Exit code 0 if at least one
+    runtime works, 1 if none does, or if a promise that was tried was broken.
+    """
+    from ors_containers import runtime_names
+
+    unknown = [name for name in runtimes or [] if name not in runtime_names()]
+    if unknown:
+        raise SandboxCommandError(
+            f"No runtime {unknown[0]!r} is installed", f"Installed: {', '.join(runtime_names())}."
+        )
+    console = Console(highlight=False)
+    findings = asyncio.run(_examine(runtimes or runtime_names(), check, None if as_json else console))
+    if as_json:
+        console.print(json.dumps([finding.message() for finding in findings], indent=2), markup=False, soft_wrap=True)
+    broken = any(outcome.outcome == "failed" for finding in findings for outcome in finding.checks)
+    raise typer.Exit(0 if any(finding.works for finding in findings) and not broken else 1)
+
+
+async def _examine(names: list[str], check: bool, console: Console | None) -> list[_Finding]:
+    findings: list[_Finding] = []
+    for name in names:
+        finding = await _examine_one(name, check, console)
+        findings.append(finding)
+        if console is not None:
+            _show(console, finding)
+    return findings
+
+
+async def _examine_one(name: str, check: bool, console: Console | None) -> _Finding:
+    from ors_containers import InfrastructureFailure, find_runtime, self_check
+
+    finding = _Finding(name)
+    try:
+        runtime = find_runtime(name)()
+    # Somebody else's code: a runtime that cannot even be imported is a finding like any other.
+    except Exception as error:  # noqa: BLE001
+        finding.cause = f"it cannot be loaded: {type(error).__name__}: {error}"
+        finding.remedy = "Reinstall the package it comes from."
+        return finding
+    try:
+        async with runtime:
+            finding.description = runtime.describe()
+            if check:
+                async for outcome in self_check(runtime):
+                    finding.checks.append(outcome)
+                    if console is not None:
+                        _show_check(console, outcome)
+    except InfrastructureFailure as error:
+        finding.description, finding.cause, finding.remedy = None, error.cause, error.remedy
+    # The same for one that fails in a way no runtime should.
+    except Exception as error:  # noqa: BLE001
+        finding.description, finding.cause = None, f"it failed: {type(error).__name__}: {error}"
+    return finding
+
+
+def _show_check(console: Console, check: Check) -> None:
+    mark = {
+        "passed": "[green]kept[/green]   ",
+        "failed": "[bold red]BROKEN[/bold red] ",
+        "skipped": "[dim]skipped[/dim]",
+    }
+    detail = f" [dim]({escape(check.detail)})[/dim]" if check.detail else ""
+    console.print(f"  {mark[check.outcome]} {escape(check.name)}{detail}", soft_wrap=True)
+
+
+def _show(console: Console, finding: _Finding) -> None:
+    description = finding.description
+    if description is None:
+        console.print(f"[bold]{escape(finding.name)}[/bold]  [bold red]does not work here[/bold red]")
+        console.print(f"  {escape(finding.cause.rstrip('.'))}.", soft_wrap=True)
+        if finding.remedy:
+            console.print(f"  [bold]Remedy:[/bold] {escape(finding.remedy)}", soft_wrap=True)
+        console.print()
+        return
+    state = "[bold green]works[/bold green]" if finding.works else "[bold red]breaks promises[/bold red]"
+    console.print(f"[bold]{escape(finding.name)}[/bold] {escape(description.version)}  {state}")
+    table = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
+    for column in ("Limit", "", "By", "For more"):
+        table.add_column(column, ratio=1 if column == "For more" else None, no_wrap=column not in ("By", "For more"))
+    for enforcement in description.enforcements:
+        table.add_row(
+            enforcement.limit,
+            "[green]kept[/green]" if enforcement.holds else "[yellow]not kept[/yellow]",
+            escape(enforcement.by),
+            escape(enforcement.remedy),
+        )
+    console.print(table)
+    for note in description.notes:
+        console.print(f"  Note: {escape(note)}", soft_wrap=True)
+    console.print()
+
+
+@sandbox.command("clean", epilog=_EXAMPLES)
+def clean() -> None:
+    """Free what servers held that were killed: processes, control groups, directories.
+
+    Every server does this when it starts and each minute after; this is for a machine on which none will. What belongs
+    to a server that runs is never touched.
+    """
+    from ors_containers.errors import SandboxError
+    from ors_containers.leases import make_state, state_directory, sweep
+
+    console = Console(highlight=False)
+    try:
+        state = state_directory()
+        make_state(state)
+        freed = asyncio.run(sweep(state))
+    except SandboxError as error:
+        raise SandboxCommandError(error.cause, error.remedy) from error
+    except OSError as error:
+        raise SandboxCommandError(f"The leases cannot be read: {error}", "Run it as the user of the server.") from error
+    for name in freed:
+        console.print(f"Freed sandbox {name}")
+    living = len(list((state / "owners").glob("*/*.lease")))
+    rest = f"{living} of servers that run, or that could not be freed yet, are left" if living else "none is left"
+    console.print(f"{len(freed)} sandboxes of dead servers freed; {rest} ({state}).", soft_wrap=True)

@@ -1,0 +1,37 @@
+"""Digests of the tasks of every family, so that a change of them does not go unnoticed.
+
+``python tests/terminal_families/digests.py`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_suffix(".txt")
+#: The first tasks of a family, every shape several times.
+SEEDS = range(12)
+
+
+def digest_of(generate: Callable[[int], Any]) -> str:
+    """The digest of everything the first tasks of a family consist of."""
+    state = hashlib.sha256()
+    for seed in SEEDS:
+        task = generate(seed)
+        parts = (task.prompt, task.truth, task.setup, task.start, task.initial_tests, task.final_tests, task.oracle)
+        for part in (*parts, task.near_miss, repr(sorted(task.files.items()))):
+            state.update(part.encode() + b"\0")
+    return state.hexdigest()[:32]
+
+
+DIGESTS: dict[str, str] = dict(line.split() for line in FILE.read_text().splitlines()) if FILE.exists() else {}
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2] / "environments"))
+    families = importlib.import_module("terminal.generation").FAMILIES
+    lines = [f"{name} {digest_of(family.generate)}\n" for name, family in families.items()]
+    FILE.write_text("".join(lines))

@@ -1,0 +1,17 @@
+"""The generator, as the server loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+from ors_server.folder_modules import folder_package
+
+__all__ = ["ENVIRONMENT", "load_generation"]
+
+ENVIRONMENT = Path(__file__).parents[2] / "environments" / "terminal"
+
+
+def load_generation() -> ModuleType:
+    """``generation`` of the environment's folder, imported as ``ors-server serve`` imports it."""
+    return folder_package(ENVIRONMENT).load("generation")
