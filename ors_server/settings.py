@@ -134,7 +134,7 @@ class Settings(BaseSettings):
     )
     sandbox_pressure: Annotated[float, Field(gt=0, le=100)] = Field(
         default=95.0,
-        description="Percent of the time that work may wait for a processor (PSI) before sandboxes start one by one.",
+        description="Percent of the time that work may wait for a processor (PSI) before sandboxes start in turns.",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(

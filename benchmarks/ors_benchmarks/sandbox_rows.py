@@ -88,7 +88,7 @@ async def cold_starts(candidate: Candidate, size: Size) -> Measured:
         stops.append(time.perf_counter() - answered)
     figures = _spread("cold", starts)
     # `apptainer exec` leaves nothing that could be stopped.
-    return Measured({**figures, **(_spread("stop", stops) if max(stops) > 1e-4 else {})})
+    return Measured({**figures, **(_spread("stop", stops) if percentile(stops, 0.5) > 1e-4 else {})})
 
 
 async def warm_starts(candidate: Candidate, size: Size) -> Measured:

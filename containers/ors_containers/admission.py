@@ -2,7 +2,7 @@
 
 Room is memory and process ids, of the machine and of every control group this process is in, less what sandboxes that
 have just started are expected to grow by. Processor pressure never refuses: where work waits for a processor nearly
-all the time, few sandboxes start at a time.
+all the time, no more sandboxes start at a time than there are processors.
 
 Invariants: whoever asks is served in the order of asking; at most ``queue`` wait, and none longer than ``patience``
 seconds; nothing is started for one that is turned away.
@@ -110,7 +110,7 @@ class Admission:
     """Lets sandboxes start while there is room, and the others wait their turn.
 
     ``queue`` and ``patience`` bound the waiting, ``reserve`` is what a sandbox is expected to grow by at first, in
-    bytes, and ``pressure`` the percentage from which on few start at a time.
+    bytes, and ``pressure`` the percentage from which on starts take turns.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Admission:
         self._patience = patience
         self._reserve = reserve
         self._pressure = pressure
-        self._turns = max(1, (os.cpu_count() or 1) // 4)
+        self._turns = os.cpu_count() or 1
         self._waiting: deque[_Asker] = deque()
         self._usher: asyncio.Task[None] | None = None
         #: What sandboxes may still grow by, the oldest first.

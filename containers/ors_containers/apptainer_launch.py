@@ -37,7 +37,10 @@ Message = dict[str, Any]
 
 _HOST_NAME = "sandbox"
 #: A directory of the container that is gone when it has been settled.
-_HANDOVER = ".apptainer"
+_HANDOVER = ".apptainer-handover"
+#: Scripts in it, of the image, are run by Apptainer before anything else: before the container is settled, and outside
+#: of the sandbox's control groups and filter. The image store has read the variables they set.
+_SCRIPTS = ".singularity.d"
 _OWN_SIZE = 1 << 20
 
 #: Apptainer's own configuration for our containers, in place of the machine's: nothing of the host comes in unasked,
@@ -87,6 +90,9 @@ def start_apptainer(message: Message, holder: int) -> NoReturn:
     (handover / "holder").write_bytes(program)
     (handover / "holder").chmod(0o555)
     (handover / "full").touch()
+    scripts = Path("root", _SCRIPTS)
+    if scripts.is_symlink():
+        raise OSError(errno.ELOOP, f"the image's /{_SCRIPTS} is a link")
     flags = system.CLONE_NEWPID | system.CLONE_NEWCGROUP
     if message["one_id"]:
         # Apptainer cannot be told which user to be inside: it stays who it is, so it has to be the image's already.
@@ -102,7 +108,7 @@ def start_apptainer(message: Message, holder: int) -> NoReturn:
     master = os.fork()
     if master == 0:
         os.close(theirs)
-        _become_apptainer(message)
+        _become_apptainer(message, has_scripts=scripts.exists())
     os.close(ours)
     for descriptor in (0, 1, 2):  # whoever reads these must see that the container has closed them
         os.close(descriptor)
@@ -125,7 +131,7 @@ def _hold(holder: int, alive: int, other: int) -> NoReturn:
     os._exit(0)
 
 
-def _become_apptainer(message: Message) -> NoReturn:
+def _become_apptainer(message: Message, *, has_scripts: bool) -> NoReturn:
     stage: str = message["stage"]
     own = f"{stage}/apptainer"
     try:
@@ -145,6 +151,8 @@ def _become_apptainer(message: Message) -> NoReturn:
                 system.mount(f"{own}/{name}", f"/etc/{name}", "", system.MS_BIND)
         binds = [(f"{stage}/bind{number}", target, True) for number, (_, target) in enumerate(message["binds"])]
         binds.append((f"{stage}/disk/nothing", EXAMINATION, True))
+        if has_scripts:
+            binds.append((f"{stage}/disk/nothing", f"/{_SCRIPTS}", True))  # until the container is settled
         binds += [(f"{stage}/disk/shm", "/dev/shm", False), ("/dev/full", f"/{_HANDOVER}/full", False)]  # noqa: S108
         arguments = [
             message["program"],
@@ -187,10 +195,11 @@ def settle_container(message: Message, descriptors: list[int]) -> Message:
     Path("/dev/full").touch()
     system.mount(f"/{_HANDOVER}/full", "/dev/full", "", system.MS_MOVE)
     kept = {"/", "/proc", "/dev", "/dev/pts", "/dev/shm", EXAMINATION}  # noqa: S108 - inside
-    kept |= {f"/dev/{name}" for name in _DEVICES} | {target.rstrip("/") for target in message["targets"]}
+    kept |= {f"/dev/{name}" for name in _DEVICES}
+    bound = tuple(f"{target.rstrip('/')}/" for target in message["targets"])  # with the host's mounts below it
     # Process 1's table: this process has no number in there.
     for point in reversed(_mount_points(Path("/proc/1/mountinfo").read_text())):
-        if point not in kept:
+        if point not in kept and not f"{point}/".startswith(bound):
             system.unmount(point)
     for name in _DEVICES:
         system.mount("", f"/dev/{name}", "", guarded)

@@ -28,6 +28,7 @@ class ApptainerSandbox(BubblewrapSandbox):
         await self._launch(
             "apptainer",
             b"\n",  # the holder's, the first thing that runs in the container
+            groups=[],  # Apptainer's own threads and memory are not the agent's: only what enters later joins
             program=self._shared.program,
             path=_PATH,
             one_id=self._mapping.one_id,

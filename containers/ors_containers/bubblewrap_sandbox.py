@@ -49,6 +49,7 @@ __all__ = ["BubblewrapSandbox", "Shared"]
 _FIRST_ID, _LAST_ID = 0x8000_0000, 0xFFFE_0000
 _START_PATIENCE = 60.0
 _STOP_PATIENCE = 10.0
+_DEATH_PATIENCE = 0.5
 _OPEN_FILES = 4096
 _HOST_NAME = "sandbox"
 
@@ -187,7 +188,13 @@ class BubblewrapSandbox(Sandbox):
 
     async def _start_holder(self) -> tuple[int, int]:
         """Start bwrap; the host's process ids of process 1, once that runs, and of its parent."""
-        text = await self._launch("bubblewrap", b"}\n\n", program=self._shared.program, arguments=self._arguments())
+        text = await self._launch(
+            "bubblewrap",
+            b"}\n\n",
+            groups=self._group_files,
+            program=self._shared.program,
+            arguments=self._arguments(),
+        )
         found = re.search(rb'"child-pid": (\d+)', text)
         if found is None:
             raise StartFailed("bwrap did not tell the number of process 1")
@@ -203,7 +210,6 @@ class BubblewrapSandbox(Sandbox):
                     "start",
                     (ready_there, errors_there),
                     container=container,
-                    groups=self._group_files,
                     stage=str(self._shared.state / "stage"),
                     layers=[str(layer) for layer in self.image.layers],
                     binds=[[str(source), target] for source, target in self.image.binds],
@@ -311,6 +317,9 @@ class BubblewrapSandbox(Sandbox):
             finally:
                 # What cannot be removed now is in the lease.
                 await remove_group(groups.directories(examination_of(self.id)))
+        if result.exit_status == 128 + signal.SIGKILL and self._monitor is not None:
+            # A sandbox that dies takes the program along, and that is told first; the one must not pass for the other.
+            await asyncio.wait([self._monitor], timeout=_DEATH_PATIENCE)
         self._require()
         return result
 

@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ors_containers.build_process import OVER_LIMIT, SCRIPT_AT
+from ors_containers.child_processes import child_process
 from ors_containers.control_groups import ControlGroups, Controller, remove_group
 from ors_containers.errors import BuildFailed, StartFailed
 from ors_containers.image import Image
-from ors_containers.layer_process import LayerOwners, interpreter
+from ors_containers.layer_owners import LayerOwners, interpreter
 from ors_containers.layers import too_large
 from ors_containers.leases import Owner, make_state, state_directory
 from ors_containers.limits import Limits
@@ -38,6 +39,7 @@ __all__ = ["BuildLimits", "Built", "Script", "run_scripts"]
 _BASES = range(0x8000_0000, 0xFFFE_0000, IDS)
 _TAIL_LINES, _TAIL_LETTERS = 40, 4000
 _MOST_LINE = 1 << 16
+_MOST_ANSWER = 1 << 20
 _OPEN_FILES = 4096
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 
@@ -115,9 +117,8 @@ async def run_scripts(
         if shift:
             os.chown(place, shift, shift)
     mark = secrets.token_hex(16)
-    machine_limits = Limits(
-        memory=limits.memory, pids=limits.pids, cpu=float(os.cpu_count() or 1), disk=limits.disk or 2**40
-    )
+    # What is written goes to a disk, not to memory: that limit is kept by the process itself.
+    machine_limits = Limits(memory=limits.memory, pids=limits.pids, cpu=float(os.cpu_count() or 1), disk=2**20)
     environment = _network_variables() if network else {}
     listener = _Listener(mark, scripts, said)
     async with _control_group(state, machine_limits) as (groups, enforced):
@@ -190,7 +191,7 @@ def _failure(
     return BuildFailed(f"{place} {how}{command}", remedy, output=listener.tail)
 
 
-_NO_SPACE = re.compile(r"no space left on device", re.IGNORECASE)
+_NO_SPACE = re.compile(r"no space left on device|file too large|file size limit exceeded", re.IGNORECASE)
 _NO_NETWORK = re.compile(
     r"temporary failure (in name resolution|resolving)|could not resolve|name or service not known|"
     r"network is unreachable|no matching distribution found|failed to establish a new connection|bad address|"
@@ -294,45 +295,34 @@ async def _converse(
 ) -> tuple[int | None, str, bytes]:
     """Run the process; its exit code (None when it was out of time), what it says of itself, what scripts answered."""
     answer, answer_there = os.pipe()
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *interpreter("build_process", platform.machine()),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=[answer_there],
-            env={},
-            cwd="/",
-            start_new_session=True,
-            limit=_MOST_LINE,
-        )
-    except BaseException:
-        os.close(answer)
-        raise
-    finally:
-        os.close(answer_there)
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    captured = asyncio.create_task(asyncio.to_thread(_read_all, answer))
+    number = answer_there  # the same there
+    captured = asyncio.create_task(_read_pipe(answer))
+    pipe = asyncio.subprocess.PIPE
+    command = interpreter("build_process", platform.machine())
     status: int | None = None
     problem = ""
     try:
-        async with asyncio.timeout(seconds):
-            with contextlib.suppress(ConnectionError):
-                process.stdin.write(json.dumps({**request, "answer": answer_there}).encode())
-                await process.stdin.drain()
-                process.stdin.close()
-            # The problem is one line, so it fits the pipe while the other is read.
-            async for line in _lines(process.stdout):
-                listener.hear(line)
-            problem = (await process.stderr.read()).decode(errors="replace").strip()
-            status = await process.wait()
+        async with child_process(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=[answer_there], env={}, cwd="/", limit=_MOST_LINE
+        ) as process:
+            os.close(answer_there)
+            answer_there = -1
+            assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+            async with asyncio.timeout(seconds):
+                with contextlib.suppress(ConnectionError):
+                    process.stdin.write(json.dumps({**request, "answer": number}).encode())
+                    await process.stdin.drain()
+                    process.stdin.close()
+                # The problem is one line, so it fits the pipe while the other is read.
+                async for line in _lines(process.stdout):
+                    listener.hear(line)
+                problem = (await process.stderr.read()).decode(errors="replace").strip()
+                status = await process.wait()
     except TimeoutError:
         pass
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL)
-        await process.wait()
+        if answer_there != -1:
+            os.close(answer_there)
         # Every process of the sandbox is killed with the first; the pipe's end says that they are gone.
         answered = await captured
     return status, problem.splitlines()[-1] if problem else "", answered
@@ -351,9 +341,19 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
         yield rest.decode(errors="replace")
 
 
-def _read_all(descriptor: int) -> bytes:
-    with open(descriptor, "rb") as stream:
-        return stream.read(1 << 20)
+async def _read_pipe(descriptor: int) -> bytes:
+    """What is written to a pipe until its end, or the beginning of it. Takes no thread: a build may last an hour."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), open(descriptor, "rb", buffering=0)
+    )
+    try:
+        content = b""
+        while len(content) < _MOST_ANSWER and (piece := await reader.read(_MOST_LINE)):
+            content += piece
+        return content
+    finally:
+        transport.close()
 
 
 def _network_files() -> list[str]:

@@ -22,7 +22,7 @@ def is_elf(content: bytes) -> bool:
     return content[:6] == b"\x7fELF\x02\x01"
 
 
-def interpreter(content: bytes) -> str:
+def interpreter(content: bytes | bytearray) -> str:
     """The loader a program asks for; empty for one that needs none, and for a library."""
     for offset, size in _segments(content, _INTERPRETER):
         return content[offset : offset + size].rstrip(b"\0").decode()

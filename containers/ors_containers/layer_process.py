@@ -1,215 +1,27 @@
-"""Work on layers where their owners can be set: here, or in a process in the namespace that has them.
+"""The process that writes layers in the namespace where their owners can be set, one operation and no more.
 
-Long work, as unpacking an archive, is always done by a process of its own: it takes no time from a server's event loop,
-and a caller that gives up ends it. Short work is done in a thread where no namespace is needed.
-
-Invariant: the process ends when the server does; what it could not finish is in a folder that is not yet a layer.
+Invariant: it ends when the server does; what it could not finish is in a folder that is not yet a layer.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
-import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
-from ors_containers import errors, system_calls
-from ors_containers.errors import InvalidArchive, SandboxError, StoreFailed
+from ors_containers import system_calls
+from ors_containers.errors import InvalidArchive, SandboxError
 from ors_containers.layers import Entry, clean_layer, remove_layer, too_large, write_layer
-from ors_containers.prerequisites import IdMapping, find_mapping
-from ors_containers.unpacking import Unpacked, copy_layer, decompressed, unpack_layer
 from ors_containers.user_namespaces import join_mapped_namespace
 
-__all__ = ["LayerOwners", "interpreter", "main"]
+__all__ = ["main"]
 
-Progress = Callable[[int], None]
-
-_SOURCES = Path(__file__).resolve().parent.parent
 _REPORT_EVERY = 8 << 20
-
-
-def interpreter(module: str, *arguments: str) -> list[str]:
-    """The command line of a process that calls ``main`` of a module of this package, with nothing else on its path."""
-    script = (
-        f"import sys; sys.path.insert(0, sys.argv[1]); from ors_containers.{module} import main; main(*sys.argv[2:])"
-    )
-    return [sys.executable, "-I", "-S", "-c", script, str(_SOURCES), *arguments]
-
-
-class LayerOwners:
-    """How the files of layers are owned on this machine, and who can write them."""
-
-    def __init__(self, mapping: IdMapping | None = None) -> None:
-        self.mapping = mapping or find_mapping()
-
-    @property
-    def one_id(self) -> bool:
-        """Whether every file of a layer belongs to the one user there is."""
-        return self.mapping.one_id
-
-    @property
-    def tag(self) -> str:
-        """Layers of different tags are different layers: their owners would be wrong."""
-        mapping = self.mapping
-        return f"helper:{mapping.users}:{mapping.groups}" if mapping.by == "helper" else mapping.by
-
-    async def write(
-        self,
-        folder: Path,
-        entries: Sequence[Entry],
-        below: Sequence[Path],
-        *,
-        limit: int = 0,
-        defaults: Mapping[str, tuple[int, int, int]] | None = None,
-    ) -> int:
-        """``layers.write_layer``."""
-        if self.mapping.by != "helper":
-            return await asyncio.to_thread(
-                write_layer, folder, entries, below, owners=not self.one_id, limit=limit, defaults=defaults
-            )
-        coded = [
-            [
-                entry.path,
-                entry.kind,
-                base64.b64encode(entry.content).decode(),
-                entry.source,
-                entry.mode,
-                entry.user,
-                entry.group,
-            ]
-            for entry in entries
-        ]
-        return await self._ask(
-            "write",
-            folder=str(folder),
-            entries=coded,
-            below=[str(layer) for layer in below],
-            limit=limit,
-            defaults=dict(defaults or {}),
-        )
-
-    async def unpack(
-        self,
-        archive: Path,
-        folder: Path,
-        below: Sequence[Path] = (),
-        *,
-        member: str = "",
-        limit: int = 0,
-        digest: str = "",
-        progress: Progress | None = None,
-    ) -> Unpacked:
-        """``unpacking.unpack_layer`` of a tar archive, or of the one that is ``member`` of it, compressed or not."""
-        said = await self._ask(
-            "unpack",
-            progress,
-            archive=str(archive),
-            member=member,
-            folder=str(folder),
-            below=[str(layer) for layer in below],
-            limit=limit,
-            digest=digest,
-        )
-        return Unpacked(*said)
-
-    async def copy(
-        self,
-        source: Path,
-        folder: Path,
-        *,
-        limit: int = 0,
-        home: str = "",
-        home_user: int = 0,
-        home_group: int = 0,
-        progress: Progress | None = None,
-    ) -> Unpacked:
-        """``unpacking.copy_layer``; what an ordinary user's folder holds belongs to root inside, or to its user."""
-        said = await self._ask(
-            "copy",
-            progress,
-            source=str(source),
-            folder=str(folder),
-            limit=limit,
-            home=home.strip("/"),
-            home_user=home_user,
-            home_group=home_group,
-        )
-        return Unpacked(*said)
-
-    async def unsquash(self, archive: Path, folder: Path, program: str, begin: int, *, limit: int = 0) -> int:
-        """Unpack the squashfs that begins at byte ``begin`` of a file with ``unsquashfs``; the bytes of its files."""
-        return await self._ask(
-            "unsquash", archive=str(archive), folder=str(folder), program=program, begin=begin, limit=limit
-        )
-
-    async def clean(self, folder: Path, *, shift: int = 0) -> int:
-        """``layers.clean_layer``."""
-        if self.mapping.by != "helper":
-            return await asyncio.to_thread(clean_layer, folder, shift=shift)
-        return await self._ask("clean", folder=str(folder))
-
-    async def remove(self, folder: Path) -> None:
-        """``layers.remove_layer``."""
-        if self.mapping.by != "helper":
-            await asyncio.to_thread(remove_layer, folder)
-        else:
-            await self._ask("remove", folder=str(folder))
-
-    async def _ask(self, operation: str, progress: Progress | None = None, /, **arguments: Any) -> Any:
-        """Have a process do it. Raises what it raised; ``StoreFailed`` where it ended without a word."""
-        process = await asyncio.create_subprocess_exec(
-            *interpreter("layer_process"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        request = {
-            "server": os.getpid(),
-            "mapping": self.mapping.message(0),
-            "operation": operation,
-            "arguments": arguments,
-        }
-        try:
-            with contextlib.suppress(ConnectionError):
-                process.stdin.write(json.dumps(request).encode())
-                await process.stdin.drain()
-                process.stdin.close()
-            while line := await process.stdout.readline():
-                answer = json.loads(line)
-                if "progress" in answer:
-                    if progress is not None:
-                        progress(answer["progress"])
-                elif "error" in answer:
-                    raise _error(answer)
-                else:
-                    return answer["result"]
-            said = (await process.stderr.read()).decode(errors="replace").strip()
-            last = said.splitlines()[-1] if said else "it was killed"
-            raise StoreFailed(f"The process that writes layers has failed: {last}")
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGKILL)
-            await process.wait()
-
-
-def _error(answer: Mapping[str, Any]) -> Exception:
-    if answer["error"] == "OSError":
-        return OSError(answer["errno"], answer["cause"], answer["file"])
-    kind: type[SandboxError] = getattr(errors, answer["error"])
-    return kind(answer["cause"], answer["remedy"])
 
 
 def main() -> NoReturn:
@@ -260,6 +72,11 @@ def _write(folder: str, entries: list[list[Any]], below: list[str], limit: int, 
 
 
 def _unpack(archive: str, member: str, folder: str, below: list[str], limit: int, digest: str) -> list[int]:
+    # Only here: most processes have no archive to read, and importing what reads them takes long.
+    import tarfile
+
+    from ors_containers.unpacking import decompressed, unpack_layer
+
     with contextlib.ExitStack() as open_files:
         stream: BinaryIO = open_files.enter_context(Path(archive).open("rb"))
         if member:
@@ -281,6 +98,8 @@ def _unpack(archive: str, member: str, folder: str, below: list[str], limit: int
 
 
 def _copy(source: str, folder: str, limit: int, home: str, home_user: int, home_group: int) -> list[int]:
+    from ors_containers.unpacking import copy_layer
+
     # Of an ordinary user's folder everything is his, which is 0 in the mapped namespace as well.
     done = copy_layer(
         Path(source),
@@ -297,20 +116,19 @@ def _copy(source: str, folder: str, limit: int, home: str, home_user: int, home_
 
 
 def _unsquash(archive: str, folder: str, program: str, begin: int, limit: int) -> int:
-    extracted = Path(folder, ".unsquashed")  # not a name that an image has: all in it moves up
+    import subprocess
+
     done = subprocess.run(
-        [program, "-no-xattrs", "-no-progress", "-f", "-o", str(begin), "-d", str(extracted), archive],
+        [program, "-no-xattrs", "-no-progress", "-f", "-o", str(begin), "-d", folder, archive],
         capture_output=True,
         check=False,
     )
     # 2: everything is there but what only the host's root can make, devices, which no layer has.
     said = (done.stderr or done.stdout).decode(errors="replace").strip()
-    if done.returncode not in (0, 2) or not extracted.is_dir():
+    if done.returncode not in (0, 2):
         last = said.splitlines()[-1] if said else f"{program} ended with {done.returncode}"
         raise InvalidArchive(f"{archive} cannot be unpacked: {last}")
-    for inner in extracted.iterdir():
-        inner.rename(Path(folder, inner.name))
-    extracted.rmdir()
+    Path(folder).chmod(0o755)
     size = clean_layer(Path(folder))
     if limit and size > limit:
         raise too_large(limit)

@@ -13,12 +13,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ors_containers.errors import ImageTooLarge, InvalidArchive
 
@@ -51,8 +49,8 @@ class Readable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+# Tuples, no dataclasses: importing those takes as long as all the rest of a build's process.
+class Entry(NamedTuple):
     """One thing to put into a layer. ``copy`` copies a file or tree of the host, links followed."""
 
     path: str
@@ -66,8 +64,7 @@ class Entry:
     group: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A path in a stack of layers: where it really lies, and what it is."""
 
     path: Path
@@ -193,7 +190,8 @@ class LayerWriter:
         place = self._place(path)
         if place == self._folder:
             self._own(place, user, group)
-            self._directories[place] = (mode, modified)
+            # A folder made by mktemp is its owner's alone; the root of an image is everybody's.
+            self._directories[place] = (mode | 0o555, modified)
             return
         status = _lstat(place)
         if status is None or not stat.S_ISDIR(status.st_mode):
@@ -459,6 +457,8 @@ def measure_layer(folder: Path) -> int:
 
 def remove_layer(folder: Path) -> None:
     """Remove a tree, also directories without permissions. Raises ``OSError`` for what belongs to somebody else."""
+    import shutil
+
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:

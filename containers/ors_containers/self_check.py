@@ -278,9 +278,9 @@ async def _(runtime: Runtime, sandbox: Sandbox) -> None:
 # ── examinations ──
 
 
-async def _examine(sandbox: Sandbox, script: str, **options: Any) -> CommandResult:
+async def _examine(sandbox: Sandbox, script: str, *, timeout: float = 20, **options: Any) -> CommandResult:
     program = [sandbox.image.shell, "--noprofile", "--norc", "-c", script]
-    return await sandbox.examine(program, **{"timeout": 20, **options})
+    return await sandbox.examine(program, timeout=timeout, **options)
 
 
 @_promise("an examination sees what was left, with files and input of its own")
@@ -364,20 +364,20 @@ async def _(runtime: Runtime, sandbox: Sandbox) -> None:
 
 @_promise("what an examination is given is checked")
 async def _(runtime: Runtime, sandbox: Sandbox) -> None:
-    wrong: tuple[tuple[list[str], dict[str, Any]], ...] = (
-        ([], {}),
-        (["relative"], {}),
-        (["/bin/a\0b"], {}),
-        (["/bin/true"], {"files": {"../x": b""}}),
-        (["/bin/true"], {"files": {"/x": b""}}),
-        (["/bin/true"], {"timeout": 0}),
+    wrong: tuple[tuple[list[str], str, float], ...] = (
+        ([], "x", 20),
+        (["relative"], "x", 20),
+        (["/bin/a\0b"], "x", 20),
+        (["/bin/true"], "../x", 20),
+        (["/bin/true"], "/x", 20),
+        (["/bin/true"], "x", 0),
     )
-    for program, options in wrong:
+    for program, name, timeout in wrong:
         try:
-            await sandbox.examine(program, **{"timeout": 20, **options})
+            await sandbox.examine(program, files={name: b""}, timeout=timeout)
         except InvalidCommand:
             continue
-        raise _Failed(f"{program} {options} was taken")
+        raise _Failed(f"{program} with {name} in {timeout} s was taken")
     running = asyncio.create_task(sandbox.run("sleep 0.5; echo over", timeout=20))
     await asyncio.sleep(0.2)
     try:

@@ -30,7 +30,7 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from ors_containers.errors import InvalidCommand, SandboxBusy, ShellFailed
@@ -156,7 +156,7 @@ class Shell:
             raise
 
     @contextlib.asynccontextmanager
-    async def set_aside(self) -> AsyncIterator[int]:
+    async def set_aside(self) -> AsyncGenerator[int]:
         """No command runs meanwhile, and the bash, whose process id this gives (0 if there is none), may be ended.
 
         Background processes go on writing where bash sent their output, and are read. The next command gets a new bash
@@ -319,10 +319,9 @@ class Shell:
             ours.setblocking(False)
             os.set_blocking(reading, False)
             self._socket, self._output = ours, reading
-            environment: Mapping[str, str] = {} if self._exported else self._first_environment
             async with asyncio.timeout(patience):
                 process = await self._host.start_shell(
-                    (theirs.fileno(), writing), (0, OUTPUT_AT), environment, self._directory
+                    (theirs.fileno(), writing), (0, OUTPUT_AT), self._first_environment, self._directory
                 )
         except TimeoutError as error:
             self._release()
@@ -340,7 +339,10 @@ class Shell:
         self._resume()
         token = secrets.token_hex(16).encode()
         self._frames.clear()
-        restoring = self._exported + b"\n" if self._exported else b""
+        restoring = b""
+        if self._exported:
+            # What a bash started with may be needed to start one; the variables are those of the one before.
+            restoring = b" \\unset %b\n%b\n" % (" ".join(self._first_environment).encode(), self._exported)
         # Twice, around the restored variables: these may set PS1 and the like.
         await self._send(_SETUP + restoring + _SETUP + _telling(token))
         if await self._finish(process, token, deadline) is None or process.exited.done():

@@ -184,7 +184,7 @@ def copy_layer(
             user, group = (home_user, home_group) if at_home else (0, 0)
         mode = stat.S_IMODE(status.st_mode)
         if stat.S_ISDIR(status.st_mode):
-            writer.directory(path, mode if path else mode | 0o555, user, group, status.st_mtime)
+            writer.directory(path, mode, user, group, status.st_mtime)
             waiting += [(inner, f"{path}/{inner.name}" if path else inner.name) for inner in place.iterdir()]
             continue
         if status.st_nlink > 1:

@@ -6,24 +6,14 @@ share a name.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from .families import FAMILIES as _ALL
 from .families.family import Family
 from .families.task import GeneratedFile, GeneratedTask, Grading
 
-__all__ = [
-    "FAMILIES",
-    "Family",
-    "GeneratedFile",
-    "GeneratedTask",
-    "Grading",
-    "families_table",
-    "generate",
-    "missing_programs",
-]
+__all__ = ["FAMILIES", "Family", "GeneratedFile", "GeneratedTask", "Grading", "families_table", "generate"]
 
 #: Every family by its name.
 FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in _ALL})
@@ -35,12 +25,6 @@ def generate(family: str, seed: int) -> GeneratedTask:
     Raises ``KeyError`` for an unknown family and ``ValueError`` for a negative seed.
     """
     return FAMILIES[family].generate(seed)
-
-
-def missing_programs(find: Callable[[str], str | None] = shutil.which) -> dict[str, tuple[str, ...]]:
-    """Families that need programs which ``find`` does not find, and those programs."""
-    missing = {name: tuple(p for p in family.programs if find(p) is None) for name, family in FAMILIES.items()}
-    return {name: programs for name, programs in missing.items() if programs}
 
 
 def families_table() -> str:

@@ -33,6 +33,8 @@ REFUSED, EMPTY, NETWORK = "refused", "empty", "network"
 STATUS = {PASSED: 0, FAILED: 1, BROKEN: 2, INTERNAL: 3, REFUSED: 4, EMPTY: 5, NETWORK: 6}
 
 _DETAIL_LIMIT = 8_000
+#: pytest's own plugins that no test of a state needs: they cost time, or write files.
+_UNNEEDED = ("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise")
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
@@ -175,7 +177,8 @@ def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, 
     arguments = [
         *("-q", "-c", os.devnull, "--rootdir", scratch, "--noconftest", "--import-mode=importlib"),
         *("--assert=plain", "--capture=no", "--tb=short", "--basetemp", f"{scratch}/basetemp"),
-        *("-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:pastebin", "-p", "no:junitxml", tests),
+        *(word for name in _UNNEEDED for word in ("-p", f"no:{name}")),
+        tests,
     ]
     ready()
     guard.install()

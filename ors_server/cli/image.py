@@ -247,10 +247,9 @@ def _called(work: Callable[[], T], *, quiet: bool = False) -> T:
     try:
         return work()
     except BuildFailed as error:
-        # What it said was shown as it came, but to those who wanted quiet.
-        raise ImageError(
-            str(error).removesuffix(error.remedy).rstrip() if quiet else error.cause, error.remedy
-        ) from error
+        # What its scripts said was shown as it came, but to those who wanted quiet.
+        cause = str(error).removesuffix(error.remedy).rstrip() if quiet else error.cause
+        raise ImageError(cause, error.remedy) from error
     except SandboxError as error:
         raise ImageError(error.cause, error.remedy) from error
 

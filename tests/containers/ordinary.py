@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path.insert(0, sys.argv[1])
 
-from ors_containers import BubblewrapRuntime, Limits, RuntimeUnavailable, self_check
+from ors_containers import ApptainerRuntime, BubblewrapRuntime, Limits, RuntimeUnavailable, self_check
 
 #: As root inside, or as the one user there is, an agent may signal whoever enters its process ids.
 ATTACKS = {
@@ -52,9 +52,9 @@ async def attacked(runtime: BubblewrapRuntime) -> dict[str, str]:
     return wrong
 
 
-async def main(what: str) -> dict[str, Any]:
+async def main(what: str, kind: type[BubblewrapRuntime]) -> dict[str, Any]:
     try:
-        async with BubblewrapRuntime() as runtime:
+        async with kind() as runtime:
             description = runtime.describe()
             notes = description.notes
             if what == "attacks":
@@ -67,4 +67,5 @@ async def main(what: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(sys.argv[2]))))
+    kinds = {"apptainer": ApptainerRuntime, "bubblewrap": BubblewrapRuntime}
+    print(json.dumps(asyncio.run(main(sys.argv[2], kinds[sys.argv[3]]))))

@@ -26,7 +26,7 @@ from ors_containers import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-RUNTIMES = ("bubblewrap", "apptainer")
+RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 
 #: Against the shell that runs the commands: what is run, and whether the shell may be lost by it.
 SPITE = {
@@ -97,13 +97,13 @@ AGAINST_CONTAINERS = (
 async def test_the_next_command_works(runtime: BubblewrapRuntime, attack: str) -> None:
     limits = Limits(pids=40, memory=128 * 2**20, disk=32 * 2**20)
     async with runtime.sandbox(runtime.host_image(), limits) as sandbox:
-        await sandbox.run(SPITE[attack], timeout=1)
+        await sandbox.run(SPITE[attack], timeout=0.5)
         if "idle" in attack:
             await asyncio.sleep(1.5)
         started = time.monotonic()
         # The first may still suffer from what was asked for (a trap, a limit on open files).
-        await sandbox.run(":", timeout=1)
-        await sandbox.run("exit", timeout=1)
+        await sandbox.run(":", timeout=0.5)
+        await sandbox.run("exit", timeout=0.5)
         result = await sandbox.run("echo alive", timeout=10)
         # What still floods in the background may come after it.
         assert result.output.endswith(b"alive\n") or ("floods" in attack and result.truncated), result

@@ -14,11 +14,13 @@ from typing import Any
 import ors_containers
 import pytest
 
-_USER = 54321  # not the one of test_self_check: both may run at once
-_RUNNING = 'exec setpriv --reuid "$1" --regid "$1" --clear-groups -- "$2" "$3" "$4" "$5"'
+#: Nobody else's, another run's of these tests neither: limits without control groups count by user.
+_USER = 200_000 + os.getpid() % 100_000
+_RUNNING = 'exec setpriv --reuid "$1" --regid "$1" --clear-groups -- "$2" "$3" "$4" "$5" "$6"'
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can become another user; the others are ordinary anyway"
 )
+NAMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 _OWN_FILES = "set -e; for name in passwd subuid subgid; do mount --bind $0/$name /etc/$name; done; "
 
 
@@ -52,7 +54,7 @@ def sources() -> Iterator[Path]:
     shutil.rmtree(f"/tmp/ors-containers-{_USER}", ignore_errors=True)
 
 
-def _run(python: str, sources: Path, ids: str, what: str) -> dict[str, Any]:
+def _run(python: str, sources: Path, ids: str, what: str, name: str) -> dict[str, Any]:
     if ids == "a range":
         if shutil.which("newuidmap") is None:
             pytest.skip("newuidmap is missing (Debian: apt install uidmap)")
@@ -60,7 +62,7 @@ def _run(python: str, sources: Path, ids: str, what: str) -> dict[str, Any]:
     else:
         command = ["sh", "-c", _RUNNING, "sh"]
     done = subprocess.run(
-        [*command, str(_USER), python, str(sources / "ordinary.py"), str(sources), what],
+        [*command, str(_USER), python, str(sources / "ordinary.py"), str(sources), what, name],
         cwd="/",
         env={"PATH": os.environ["PATH"], "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
@@ -76,10 +78,10 @@ def _run(python: str, sources: Path, ids: str, what: str) -> dict[str, Any]:
     return said
 
 
-# One id: test_self_check has it for every runtime.
-@pytest.mark.parametrize("ids", [pytest.param("one id", marks=pytest.mark.long), "a range"])
-def test_promises_are_kept(python: str, sources: Path, ids: str) -> None:
-    said = _run(python, sources, ids, "checks")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("ids", ["one id", "a range"])
+def test_promises_are_kept(python: str, sources: Path, ids: str, name: str) -> None:
+    said = _run(python, sources, ids, "checks", name)
     assert [check for check in said["checks"] if check[1] == "failed"] == []
     # Without control groups of its own the runtime has to say so.
     skipped = [check for check in said["checks"] if check[1] == "skipped"]
@@ -87,6 +89,7 @@ def test_promises_are_kept(python: str, sources: Path, ids: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("ids", ["one id", "a range"])
-def test_who_may_signal_everything_prevents_nothing(python: str, sources: Path, ids: str) -> None:
-    assert _run(python, sources, ids, "attacks")["attacks"] == {}
+def test_who_may_signal_everything_prevents_nothing(python: str, sources: Path, ids: str, name: str) -> None:
+    assert _run(python, sources, ids, "attacks", name)["attacks"] == {}

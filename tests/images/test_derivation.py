@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import secrets
 import subprocess
 import sys
 import textwrap
@@ -277,7 +279,8 @@ async def test_a_store_that_cannot_be_written(state: Path, tmp_path: Path) -> No
 async def test_a_maker_that_was_killed_is_cleaned_up_after(
     store: ImageStore, state: Path, runtime: BubblewrapRuntime
 ) -> None:
-    script = _OTHER_SERVER.replace("sleep 0.3", "touch started; sleep 60")
+    mark = secrets.token_hex(8)
+    script = _OTHER_SERVER.replace("sleep 0.3", f"export MARK={mark}; sleep 60 & sleep 60 & touch started; wait")
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(store.root), str(state))
     for _ in range(200):
         await asyncio.sleep(0.05)
@@ -285,10 +288,27 @@ async def test_a_maker_that_was_killed_is_cleaned_up_after(
             break
     else:
         pytest.fail("it never started")
+    assert _processes_with(mark)
     process.kill()
     await process.wait()
+    for _ in range(200):
+        if not _processes_with(mark):
+            break
+        await asyncio.sleep(0.05)
+    else:
+        pytest.fail("processes of the build live on")
     image = await store.derive(store.find("host"), Recipe({"/srv/a": RecipeFile(b"x")}))
     assert image.layers
     assert list((store.root / "tmp").iterdir()) == []
     # What the next runtime does as it starts.
     assert len(await sweep(state)) == 1
+
+
+def _processes_with(mark: str) -> list[str]:
+    """Those with a variable of that value."""
+    found: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found

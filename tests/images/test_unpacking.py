@@ -62,6 +62,14 @@ def test_everything_an_archive_has(folder: Path, tar: Make, member: Make, is_roo
         assert ((folder / "far").stat().st_uid, (folder / "far").stat().st_gid) == (65534, 1)
 
 
+def test_the_root_is_everybodys(tmp_path: Path, folder: Path, tar: Make, member: Make) -> None:
+    _unpack(tar(member("./", kind=tarfile.DIRTYPE, mode=0o700), member("a", b"")), folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    (tmp_path / "private").mkdir(mode=0o700)
+    copy_layer(tmp_path / "private", folder, owners=False)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
 def test_whiteouts(tmp_path: Path, folder: Path, tar: Make, member: Make) -> None:
     lower = tmp_path / "lower"
     lower.mkdir()

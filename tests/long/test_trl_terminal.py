@@ -12,7 +12,7 @@ from ors_containers import runtime_names
 from ors_server import Settings
 from ors_server.sandboxes import sandboxes_unavailable
 from tests.long.test_trl import run_script, trl_python
-from tests.terminal.parts import generated, writing
+from tests.terminal.parts import endless, generated, writing
 from tests.terminal.server import serving
 
 __all__ = ["trl_python"]
@@ -20,6 +20,12 @@ __all__ = ["trl_python"]
 pytestmark = pytest.mark.long
 
 FAMILIES = ("csv_join", "links", "services")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for all servers: what graders need is made once."""
+    return tmp_path_factory.mktemp("images")
 
 
 @pytest.fixture(params=["bubblewrap", "apptainer"])
@@ -33,13 +39,12 @@ def runtime(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("source", ["generated", "folders"])
 def test_trl_plays_terminal_tasks(
-    trl_python: Path,  # noqa: F811 - the fixture
+    trl_python: Path,
     tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    images: Path,
     runtime: str,
     source: str,
 ) -> None:
-    images = tmp_path_factory.getbasetemp().parent / "ors-images"
     variables = {"ORS_SANDBOX_RUNTIME": runtime}
     arguments: list[str | Path] = []
     solutions: list[tuple[int, str | None]] = []
@@ -51,8 +56,6 @@ def test_trl_plays_terminal_tasks(
             names.append(made.name("train", index))
             solutions.append((index, made.find(names[-1]).solution))
     else:
-        from tests.terminal.parts import endless
-
         writing.write_tasks(tmp_path / "tasks", FAMILIES, count=1, seed=9)
         folders = endless.EndlessSource([tmp_path / "tasks"])
         arguments = ["--tasks", tmp_path / "tasks"]

@@ -233,7 +233,7 @@ async def test_under_pressure_few_start_at_a_time_and_none_is_refused(monkeypatc
             await asyncio.sleep(0.01)
 
     await asyncio.gather(*(ask() for _ in range(10)))
-    assert most == 1
+    assert most == 2
     assert admission.crowded
     machine.pressure = 10.0
     await asyncio.sleep(0.05)

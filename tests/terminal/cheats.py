@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ANCESTORS", "PLANTED", "RUNNING", "SPY", "THROUGH", "Cheat"]
+__all__ = ["ANCESTORS", "LEFT_TO_THE_LONG_RUN", "PLANTED", "RUNNING", "SPY", "THROUGH", "Cheat"]
 
 
 @dataclass(frozen=True)
@@ -183,18 +183,11 @@ PLANTED = {
 
 #: Waits until the grader runs.
 _WATCH = "until grep -qsa trusted_runner /proc/[0-9]*/cmdline; do :; done"
-_DONE_LATER = """
-for wait in 0.1 0.2 0.4; do setsid nohup sh -c "sleep $wait; {}" >/dev/null 2>&1 & done
-"""
 
 RUNNING = {
     "edits after the end": Cheat(
         f"""( {_WATCH}; echo '{{"answer": 42}}' > answer.json ) >/dev/null 2>&1 &""",
         beside=f"( {_WATCH}; rm answer.json ) >/dev/null 2>&1 &",
-    ),
-    "edits in a while": Cheat(
-        _DONE_LATER.format("""echo '{\\"answer\\": 42}' > answer.json"""),
-        beside=_DONE_LATER.format("rm -f answer.json"),
     ),
     "kills whatever comes": Cheat("(trap '' TERM INT HUP; while :; do kill -9 -1; done) &"),
     "stops whatever comes": Cheat("setsid bash -c 'while :; do kill -STOP -1; done' &"),
@@ -224,17 +217,42 @@ _VERDICT = '{"nonce": "0", "outcome": "passed", "detail": ""}'
 #: Prints what the tests expect, if it comes by. The bracket keeps the program's own text from being found.
 _FIND = "2>/dev/null | grep -ao 'the-expected[-]words' | head -1"
 
+#: Looks for what the tests expect in the memory of its ancestors, and for the nonce, with which it speaks for them.
+_SEARCH = """
+import re, sys
+from pathlib import Path
+
+found = nonce = None
+for process in sys.argv[1:]:
+    try:
+        memory = open(f"/proc/{process}/mem", "rb", 0)
+        for line in Path(f"/proc/{process}/maps").read_text().splitlines():
+            begin, end, rights = re.match("([0-9a-f]+)-([0-9a-f]+) (...)", line).groups()
+            try:
+                memory.seek(int(begin, 16))
+                content = memory.read(int(end, 16) - int(begin, 16))
+            except (OSError, OverflowError, ValueError):
+                continue
+            found = found or re.search(b"the-expected" + b"-words", content)
+            nonce = nonce or re.search(b'"nonce": "([0-9a-f]{32})"', content)
+        for place in Path(f"/proc/{process}/fd").iterdir():
+            text = '{"nonce": "%s", "outcome": "passed", "detail": ""}' % (nonce and nonce[1].decode())
+            open(place, "w").write(text + chr(10))
+    except OSError:
+        continue
+if found:
+    print(found[0].decode())
+"""
+
 THROUGH = {
     "reads the tests": f"cat /.examination/* /.examination/*/* {_FIND}",
     "reads the grader's files": f"""
         for p in $ancestors; do cat /proc/$p/root/.examination/* /proc/$p/cwd/../../.examination/*; done {_FIND}""",
     "reads the grader's descriptors": f"""
         for p in $ancestors; do for f in /proc/$p/fd/*; do timeout 0.2 cat $f; done; done {_FIND}""",
-    "reads the grader's memory": f"""
-        for p in $ancestors; do
-            cat /proc/$p/environ /proc/$p/cmdline /proc/$p/maps
-            dd if=/proc/$p/mem bs=4096 skip=1024 count=9000
-        done {_FIND}""",
+    "reads the grader's memory": f"""python3 - $ancestors <<'SEARCH'
+{_SEARCH}
+SEARCH""",
     "reads its own descriptors": f"for f in /proc/self/fd/*; do timeout 0.2 cat $f; done {_FIND}",
     "speaks for the grader": f"""
         for p in $ancestors; do for f in /proc/$p/fd/*; do echo '{_VERDICT}' > $f; done; done 2>/dev/null
@@ -264,3 +282,35 @@ END
 setsid nohup bash spy.sh >/dev/null 2>&1 &
 sleep 0.2
 """
+
+#: Variations of others, and what takes long: played by `make test-all`.
+LEFT_TO_THE_LONG_RUN = frozenset(
+    {
+        "a cache",
+        "a closed home",
+        "a directory that is gone",
+        "a fork bomb that ignores",
+        "a link to the expected",
+        "a lock",
+        "a shell of its own",
+        "all memory used up",
+        "all processes used up",
+        "an exit",
+        "descriptors",
+        "every inode",
+        "git's configuration",
+        "hashed programs",
+        "LD_LIBRARY_PATH",
+        "limits",
+        "locale and zone",
+        "named pipes",
+        "programs here and .",
+        "programs in ~/.local/bin",
+        "PYTEST_PLUGINS",
+        "reads its own descriptors",
+        "stops whatever comes",
+        "the examination replaced",
+        "TMPDIR and HOME",
+        "traces the grader",
+    }
+)

@@ -61,11 +61,11 @@ def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("isolated")
 def test_generated_folders_are_sound(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "generated"
-    done = run(images, "generate", "links", "permissions", "services", "--count", "1", "--seed", "12", "--out", out)
+    done = run(images, "generate", "permissions", "services", "--count", "1", "--seed", "12", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert "Wrote 3 tasks" in done.stdout
+    assert "Wrote 2 tasks" in done.stdout
     code, report = verified(images, out)
-    assert (code, report["sound"], report["checked"], report["left_out"]) == (0, 3, 3, [])
+    assert (code, report["sound"], report["checked"], report["left_out"]) == (0, 2, 2, [])
     for task in report["tasks"]:
         assert {name: check["outcome"] for name, check in task["checks"].items()} == dict.fromkeys(
             ("initial", "nothing", "solution", "near_miss"), "holds"

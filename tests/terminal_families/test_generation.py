@@ -173,13 +173,5 @@ def test_modules_of_tests_are_hidden_from_scripts() -> None:
             assert "assert digest(printed) ==" in task.final_tests
 
 
-def test_missing_programs_are_named(generation: ModuleType) -> None:
-    def find(program: str) -> str | None:
-        return None if program == "git" else f"/usr/bin/{program}"
-
-    assert generation.missing_programs(find) == {"git": ("git",)}
-    assert generation.missing_programs(str) == {}
-
-
 def test_documentation_has_the_table(generation: ModuleType) -> None:
     assert generation.families_table() in DOCS.read_text(), "docs/terminal_tasks.md is not current"

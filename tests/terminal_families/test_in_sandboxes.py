@@ -7,9 +7,10 @@ agent's reach, is tested with the environment.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
-import shlex
 import shutil
+import tarfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from types import ModuleType
@@ -100,27 +101,34 @@ async def _nearly_solved(runtime: BubblewrapRuntime, task: GeneratedTask) -> lis
 async def _laid_out(runtime: BubblewrapRuntime, task: GeneratedTask) -> AsyncGenerator[Sandbox]:
     """A sandbox in which the task begins."""
     async with runtime.sandbox(runtime.host_image()) as sandbox:
-        commands: list[str] = []
-        for path, file in task.files.items():
-            if file.directory:
-                commands.append(f"mkdir -p {shlex.quote(path)}")
-            elif file.link is not None:
-                commands.append(f"mkdir -p {shlex.quote(path.rpartition('/')[0])}")
-                commands.append(f"ln -s {shlex.quote(file.link)} {shlex.quote(path)}")
-            else:
-                await sandbox.write_file(path, file.content, mode=file.mode)
-        commands += [f"chmod {file.mode:o} {shlex.quote(p)}" for p, file in task.files.items() if file.directory]
-        if commands:
-            await _must(sandbox, "\n".join(commands))
+        await sandbox.write_file("/tmp/task.tar", _archive(task))
+        commands = ["cd / && tar -xpf /tmp/task.tar && cd /home/user"]
         if task.setup:
             # In a shell of its own: what it sets must not reach the agent's.
-            await _must(sandbox, f"bash <<'SETUP OF THE TASK'\ncd /home/user\n{task.setup}\nSETUP OF THE TASK")
+            commands.append(f"bash <<'SETUP OF THE TASK'\n{task.setup}\nSETUP OF THE TASK")
+        await _must(sandbox, "\n".join(commands))
         if task.start:
-            await _must(sandbox, f"cd /home/user\n{task.start}")
-        await sandbox.write_file("/tmp/run.py", RUNNER.encode())
-        await sandbox.write_file("/tmp/initial/tests.py", task.initial_tests.encode())
-        await sandbox.write_file("/tmp/final/tests.py", task.final_tests.encode())
+            await _must(sandbox, task.start)
         yield sandbox
+
+
+def _archive(task: GeneratedTask) -> bytes:
+    """The task's files and the modules of its tests."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, file in task.files.items():
+            member = tarfile.TarInfo(path.removeprefix("/"))
+            member.mode, member.size = file.mode, len(file.content)
+            if file.directory:
+                member.type = tarfile.DIRTYPE
+            elif file.link is not None:
+                member.type, member.linkname = tarfile.SYMTYPE, file.link
+            archive.addfile(member, io.BytesIO(file.content))
+        for name, text in (("run", RUNNER), ("initial/tests", task.initial_tests), ("final/tests", task.final_tests)):
+            member = tarfile.TarInfo(f"tmp/{name}.py")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return buffer.getvalue()
 
 
 async def _must(sandbox: Sandbox, command: str) -> None:

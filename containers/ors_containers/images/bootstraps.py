@@ -60,7 +60,9 @@ def _of_import(name: str, found: Imported) -> Base:
 
 async def _local(store: ImageStore, definition: Definition, host: Image, progress: Progress | None) -> Base:
     source, line = definition.required("From")
-    path = definition.path.parent / source.removeprefix("file://").partition(":")[0]
+    # In an archive `FILE:TAG` is one of several images; the others are taken as they are called.
+    file = source.partition(":")[0] if definition.bootstrap != "localimage" else source
+    path = definition.path.parent / file
     if await asyncio.to_thread(path.exists):
         return _of_import(path.name, await import_layers(store, path, progress))
     name = store.resolve(source)

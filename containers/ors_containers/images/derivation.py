@@ -147,7 +147,10 @@ async def _provide_script(
 
     async def fill(folder: Path) -> int:
         limits = BuildLimits(disk=limit, seconds=recipe.timeout)
-        built = await run_scripts(image, [script], folder, owners=layers.owners, limits=limits, said=said, state=state)
+        async with layers.builds:
+            built = await run_scripts(
+                image, [script], folder, owners=layers.owners, limits=limits, said=said, state=state
+            )
         return built.size
 
     return await layers.provide(key, f"script of a recipe on {image.name}", fill, recipe=True)

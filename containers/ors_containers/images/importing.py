@@ -20,7 +20,6 @@ from ors_containers.errors import InvalidArchive, InvalidImage, ProgramMissing, 
 from ors_containers.images.accounts import find_account
 from ors_containers.images.archives import ArchivedLayer, LayeredArchive, find_squashfs, kind_of, read_layered
 from ors_containers.images.derivation import key_of
-from ors_containers.images.programs import run_program
 from ors_containers.images.progress import Progress, Step
 from ors_containers.images.records import ImageRecord
 from ors_containers.layers import LayeredTree, too_large
@@ -195,20 +194,9 @@ class _Importing:
         begin = find_squashfs(path)
         program = shutil.which("unsquashfs")
         if program is None:
-            apptainer = shutil.which("apptainer") or shutil.which("singularity")
-            if apptainer is None:
-                raise ProgramMissing(
-                    f"{path.name} is a SIF, which takes unsquashfs or apptainer to read",
-                    "Debian, Ubuntu: apt install squashfs-tools",
-                )
-            async with self._layers.folder() as work:
-                self.say(f"Unpacking {path.name} through {Path(apptainer).name}")
-                unpacked = work / "sandbox"
-                await run_program(
-                    [apptainer, "build", "--sandbox", "--force", str(unpacked), str(path)],
-                    f"{path.name} cannot be unpacked",
-                )
-                return replace(await self.folder(unpacked), origin=f"sif:{await asyncio.to_thread(_digest, path)}")
+            raise ProgramMissing(
+                f"{path.name} is a SIF, which takes unsquashfs to read", "Debian, Ubuntu: apt install squashfs-tools"
+            )
         self.say(f"Reading {path.name}")
         digest = await asyncio.to_thread(_digest, path)
         key = key_of("sif", self._layers.owners.tag, digest)

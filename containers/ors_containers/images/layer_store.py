@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ors_containers.errors import StoreFailed
 from ors_containers.images.flights import Flights
-from ors_containers.layer_process import LayerOwners
+from ors_containers.layer_owners import LayerOwners
 
 __all__ = ["LayerInformation", "LayerStore", "store_errors"]
 
@@ -54,6 +54,8 @@ class LayerStore:
     def __init__(self, root: Path, owners: LayerOwners) -> None:
         self.root = root
         self.owners = owners
+        #: Bounds how many build sandboxes run at a time; the others wait their turn, which is faster for all.
+        self.builds = asyncio.Semaphore(2 * (os.cpu_count() or 1))
         self._flights: Flights[int] = Flights()
         self._marked: dict[str, float] = {}
         self._lease = -1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Callable, Sequence
 
+from ors_containers.child_processes import child_process
 from ors_containers.errors import BuildFailed
 
 __all__ = ["run_program"]
@@ -18,26 +18,21 @@ async def run_program(
     arguments: Sequence[str], problem: str, *, said: Callable[[str], None] | None = None, remedy: str = ""
 ) -> None:
     """Run a program to its end; ``said`` is told its lines. Raises ``BuildFailed``, which begins with ``problem``."""
-    process = await asyncio.create_subprocess_exec(
+    lines: list[str] = []
+    # Asked to end, not killed: such programs have things of their own to clean up.
+    async with child_process(
         *arguments,
+        end=signal.SIGTERM,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    lines: list[str] = []
-    try:
+    ) as process:
+        assert process.stdout is not None
         while piece := await process.stdout.read(1 << 16):
             for line in piece.decode(errors="replace").splitlines():
                 if said is not None:
                     said(line)
                 lines = [*lines, line][-_TAIL:]
         status = await process.wait()
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-            await process.wait()
     if status != 0:
         raise BuildFailed(f"{problem}: {arguments[0]} ended with {status}", remedy, output="\n".join(lines))

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ors_containers.errors import UnknownImage
+from ors_containers.errors import StoreFailed, UnknownImage
 from ors_containers.image import Image, host_image
 from ors_containers.images.accounts import added_account, find_account, find_shell
 from ors_containers.images.derivation import derived_image, key_of
@@ -27,7 +27,7 @@ from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.pruning import plan_pruning
 from ors_containers.images.recipe import Recipe
 from ors_containers.images.records import ImageRecord, checked_name, stem_of
-from ors_containers.layer_process import LayerOwners
+from ors_containers.layer_owners import LayerOwners
 from ors_containers.layers import LayeredTree
 from ors_containers.leases import make_state, state_directory
 from ors_containers.runtime import Runtime
@@ -50,12 +50,18 @@ class Pruned:
 
 
 def default_root() -> Path:
-    """``$ORS_IMAGES``, else ``$XDG_CACHE_HOME/ors-server/images``, else ``~/.cache/ors-server/images``."""
+    """``$ORS_IMAGES``, else ``$XDG_CACHE_HOME/ors-server/images``, else ``~/.cache/ors-server/images``.
+
+    Raises ``StoreFailed`` for a user without a home.
+    """
     given = os.environ.get("ORS_IMAGES")
     if given:
         return Path(given).absolute()
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "ors-server" / "images"
+    try:
+        return (Path(cache) if cache else Path.home() / ".cache") / "ors-server" / "images"
+    except RuntimeError as error:
+        raise StoreFailed("This user has no home for the store of images", "Set ORS_IMAGES to a folder") from error
 
 
 class ImageStore:

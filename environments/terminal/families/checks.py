@@ -58,6 +58,16 @@ _HELPERS = {
                 found += [os.path.relpath(os.path.join(place, name), folder) for name in names + links]
             return sorted(found)
         ''',
+    "one_file": '''
+        def one_file(path, other):
+            """Whether two paths are one file. What is done to one shows in the other: inode numbers can differ."""
+            mode = stat.S_IMODE(os.lstat(path).st_mode)
+            shown = [stat.S_IMODE(os.lstat(other).st_mode)]
+            os.chmod(path, mode ^ 0o001)
+            shown.append(stat.S_IMODE(os.lstat(other).st_mode))
+            os.chmod(path, mode)
+            return shown == [mode, mode ^ 0o001]
+        ''',
     "run": '''
         def run(*command, given=b"", folder="/"):
             """Run a program by itself; its exit status and its standard output."""

@@ -114,18 +114,13 @@ def _hard_links(draft: Draft) -> None:
         "Files that differ, or that only one of the two directories has, stay separate files with their own content. "
         "In the end both trees must have the same paths and contents as now.",
     )
-    draft.final.test(
-        "equal files are one file",
-        f"for path in {linked!r}:\n"
-        f"    assert os.path.samestat(os.lstat(os.path.join({f'{root}/{master}'!r}, path)), "
-        f"os.lstat(os.path.join({f'{root}/{mirror}'!r}, path))), path",
-    )
-    draft.final.test(
-        "different files are two files",
-        f"for path in {both!r}:\n"
-        f"    assert not os.path.samestat(os.lstat(os.path.join({f'{root}/{master}'!r}, path)), "
-        f"os.lstat(os.path.join({f'{root}/{mirror}'!r}, path))), path",
-    )
+    for name, paths, negation in (("equal files are one file", linked, ""), ("other files are two", both, "not ")):
+        draft.final.test(
+            name,
+            f"for path in {paths!r}:\n"
+            f"    main = os.path.join({f'{root}/{master}'!r}, path)\n"
+            f"    assert {negation}one_file(main, os.path.join({f'{root}/{mirror}'!r}, path)), path",
+        )
     for side in (master, mirror):
         prefix = f"{root}/{side}/"
         tree = {

@@ -2,8 +2,9 @@
 
     python use_terminal.py URL SOLUTIONS.json REPORT.json
 
-SOLUTIONS.json holds ``[index, command that solves the task of this index]`` pairs. Writes what it saw to REPORT.json and
-asserts nothing: tests/long/test_trl_terminal.py judges it. Runs in the environment that scripts/trl-venv makes.
+SOLUTIONS.json holds ``[index, command that solves the task of this index]`` pairs. Writes what it saw to
+REPORT.json and asserts nothing: tests/long/test_trl_terminal.py judges it. Runs in the environment that
+scripts/trl-venv makes.
 """
 
 from __future__ import annotations

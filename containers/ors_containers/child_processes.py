@@ -1,0 +1,40 @@
+"""Processes that are ended when nobody waits for them any more.
+
+Invariant: when the block is left, the process has ended and has been waited for; it is signalled through a descriptor,
+so neither a reused process id nor another who waits for it can come in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncGenerator
+from typing import Any
+
+__all__ = ["child_process"]
+
+
+@contextlib.asynccontextmanager
+async def child_process(
+    *arguments: str, end: signal.Signals = signal.SIGKILL, **options: Any
+) -> AsyncGenerator[Process]:
+    """Start a program; ``end`` is what it gets if the block is left before it has ended."""
+    process = await asyncio.create_subprocess_exec(*arguments, start_new_session=True, **options)
+    descriptor = -1
+    try:
+        with contextlib.suppress(ProcessLookupError):  # it has ended already, and asyncio has noticed
+            descriptor = os.pidfd_open(process.pid)
+        yield process
+    finally:
+        try:
+            if process.returncode is None and descriptor != -1:
+                # Not by asyncio: that would wait for the process behind the back of what waits for it.
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(descriptor, end)
+            await process.wait()
+        finally:
+            if descriptor != -1:
+                os.close(descriptor)

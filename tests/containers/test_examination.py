@@ -1,0 +1,296 @@
+"""What an agent may do against its examination, beyond what ``self_check`` tries on every runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from ors_containers import (
+    EXAMINATION,
+    Image,
+    InvalidCommand,
+    Limits,
+    Runtime,
+    Sandbox,
+    SandboxBusy,
+    SandboxDied,
+    SandboxExpired,
+    SandboxStopped,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
+
+LOOK = [
+    "/bin/bash",
+    "--norc",
+    "-c",
+    "cat /.examination/x && (echo forks) && echo w > /.examination/w && set -- /proc/[0-9]* && echo $#",
+]
+#: Process 1, the one that watches, bash.
+SEEN = b"xforks\n3\n"
+
+
+def _root(image: Image) -> Image:
+    return dataclasses.replace(image, user=0, group=0, user_name="root", home="/root")
+
+
+#: Left behind by an agent that has an ordinary user's rights, or root's inside.
+LEFT = {
+    "a fork bomb": "bomb() { bomb | bomb & }; bomb",
+    "processes at their limit": "for n in {1..60}; do sleep 1000 & done",
+    "a stopped everything": "sleep 1000 & kill -STOP -1; kill -STOP $$",
+    "memory in shared segments": (
+        "python3 -c 'import ctypes; c = ctypes.CDLL(None)\n"
+        "for n in range(200):\n"
+        "    i = c.shmget(0, 1 << 20, 0o1600); c.shmat.restype = ctypes.c_void_p\n"
+        "    p = c.shmat(i, None, 0); p and p > 0 and ctypes.memset(p, 1, 1 << 20); c.shmdt(ctypes.c_void_p(p))'"
+    ),
+    "a full disk": "head -c 200000000 /dev/zero > /tmp/full; head -c 200000000 /dev/zero > /dev/shm/full",
+    "no inodes": "cd /tmp; i=0; while : > e$i; do i=$((i + 1)); done 2>/dev/null",
+    "a home that is gone": "cd /; rm -rf $HOME; ln -s /proc/self/fd $HOME",
+    "a flood": "yes & yes >&2 &",
+    "all signals ignored": "trap '' TERM INT HUP QUIT; (trap '' TERM INT HUP; while :; do sleep 1; done) &",
+    "limits of its own": "ulimit -u 1; ulimit -n 3; ulimit -f 0; ulimit -v 10000",
+    "variables": "export LD_PRELOAD=/none.so BASH_ENV=/none ENV=/none PATH=/none IFS=x; cat() { :; }; export -f cat",
+}
+
+
+@pytest.mark.parametrize("user", ["the user", pytest.param("root", marks=pytest.mark.long)])
+@pytest.mark.parametrize("left", LEFT)
+async def test_a_frozen_examination_is_not_prevented(runtime: Runtime, left: str, user: str) -> None:
+    image = runtime.host_image() if user == "the user" else _root(runtime.host_image())
+    async with runtime.sandbox(image, Limits(pids=40, memory=96 * 2**20, disk=24 * 2**20)) as sandbox:
+        await sandbox.run(LEFT[left], timeout=2)
+        for _ in range(2):
+            result = await sandbox.examine(LOOK, files={"x": b"x"}, timeout=30)
+            assert (result.exit_status, result.output) == (0, SEEN)
+        assert b"alive\n" in (await sandbox.run("echo alive", timeout=10)).output
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        f"mv {EXAMINATION} /gone",
+        f"rmdir {EXAMINATION}",
+        f"rm -rf {EXAMINATION}",
+        f"mkdir /new; mv -T /new {EXAMINATION}",
+        f"ln -sfn /tmp {EXAMINATION}",
+        f"umount {EXAMINATION}",
+        f"mount -t tmpfs tmpfs {EXAMINATION}",
+        f"chmod 777 {EXAMINATION}",
+        f"chown 1000 {EXAMINATION}",
+        f"touch {EXAMINATION}/x",
+        f"mkdir -p {EXAMINATION}/x",
+        "python3 -c \"import os; os.rename('/.examination', '/elsewhere')\"",
+        # renameat2 with RENAME_EXCHANGE
+        "mkdir /other; python3 -c \"import ctypes; exit(-ctypes.CDLL(None).syscall(316, -100, b'/other', -100, "
+        "b'/.examination', 2))\"",
+    ],
+)
+async def test_root_inside_cannot_touch_the_place(runtime: Runtime, attack: str) -> None:
+    async with runtime.sandbox(_root(runtime.host_image())) as sandbox:
+        result = await sandbox.run(attack, timeout=5)
+        assert result.exit_status != 0, result
+        result = await sandbox.examine(LOOK, files={"x": b"x"}, timeout=30)
+        assert (result.exit_status, result.output) == (0, SEEN)
+
+
+async def test_the_place_of_a_bind_cannot_be_touched_either(runtime: Runtime, tmp_path: Path) -> None:
+    for directory in (tmp_path, *list(tmp_path.parents)[:2]):
+        directory.chmod(0o755)
+    (tmp_path / "tool").write_text("the host's\n")
+    host = _root(runtime.host_image())
+    binds = (*host.binds, (tmp_path, "/.grader"), (tmp_path / "tool", "/some/where/tool"))
+    async with runtime.sandbox(dataclasses.replace(host, binds=binds)) as sandbox:
+        for attack in (
+            "mv /.grader /gone",
+            "rm -rf /.grader",
+            "echo x > /.grader/tool",
+            "touch /.grader/new",
+            "ln -sfn /tmp /.grader",
+            "umount /.grader",
+            "mount -o remount,rw,bind /.grader",
+            "echo x > /some/where/tool",
+            "rm -f /some/where/tool",
+            "mkdir /n; mv -T /n /.grader",
+        ):
+            assert (await sandbox.run(attack, timeout=5)).exit_status != 0, attack
+        await sandbox.run("mv /some /moved; mkdir -p /some/where; echo forged > /some/where/tool", timeout=5)
+        # That is why a place directly below the root is the one to use.
+        result = await sandbox.examine(["/bin/cat", "/.grader/tool"], timeout=10)
+        assert result.output == b"the host's\n"
+    assert (tmp_path / "tool").read_text() == "the host's\n"
+
+
+#: Run by a background process while the program runs, with the program's process id in $P.
+SPIES = {
+    "memory": "head -c 1 /proc/$P/mem; dd if=/proc/$P/mem bs=1 count=1 skip=1 && echo SEEN",
+    "environment": "cat /proc/$P/environ && echo SEEN",
+    "root": "cat /proc/$P/root/.examination/secret /proc/$P/task/$P/root/.examination/secret && echo SEEN",
+    "directory": "cat /proc/$P/cwd/secret && echo SEEN",
+    "input": "timeout 0.2 head -c 1 /proc/$P/fd/0 && echo SEEN",
+    "output": "echo forged > /proc/$P/fd/1 && echo SEEN",
+    "a file it has open": "head -c 1 /proc/$P/fd/5 && echo SEEN",
+    "maps": "[ $(head -c 1 /proc/$P/maps | wc -c) = 1 ] && echo SEEN",
+    "namespace": "nsenter --mount=/proc/$P/ns/mnt true && echo SEEN",
+    "descriptors": 'python3 -c "import os, ctypes; f = os.pidfd_open($P); '
+    'exit(-ctypes.CDLL(None).syscall(438, f, 0, 0))" && echo SEEN',
+    "trace": 'python3 -c "import ctypes; exit(-ctypes.CDLL(None).ptrace(16, $P, 0, 0))" && echo SEEN',
+    "call of another's memory": 'python3 -c "import ctypes; b = ctypes.create_string_buffer(8); '
+    'exit(-ctypes.CDLL(None).syscall(310, $P, b, 1, b, 1, 0))" && echo SEEN',
+    "what its watcher has": "W=$(sed 's/.*) . \\([0-9]*\\) .*/\\1/' /proc/$P/stat); [ $W -gt 1 ] && "
+    "{ cat /proc/$W/root/.examination/secret || cat /proc/$W/environ || cat /proc/$W/maps; } && echo SEEN",
+    "paths of the host": "W=$(sed 's/.*) . \\([0-9]*\\) .*/\\1/' /proc/$P/stat); "
+    "tr -d '\\0' < /proc/${W:-none}/cmdline | grep . && echo SEEN",
+}
+
+
+@pytest.mark.parametrize("user", ["the user", "root"])
+async def test_a_live_examination_is_not_looked_into(runtime: Runtime, user: str) -> None:
+    image = runtime.host_image() if user == "the user" else _root(runtime.host_image())
+    async with runtime.sandbox(image, Limits(pids=200)) as sandbox:
+        spying = "\n".join(f"{{ {command}; }} > seen-{n} 2>/dev/null" for n, command in enumerate(SPIES.values()))
+        await sandbox.write_file("spy", f"P=$1\n{spying}\ntouch all-done\n".encode())
+        waiting = "until P=$(grep -al 'exec [5]<' /proc/[0-9]*/cmdline); do :; done; P=${P#/proc/}; bash spy ${P%%/*}"
+        await sandbox.write_file("wait", waiting.encode())
+        await sandbox.run("setsid bash wait </dev/null >/dev/null 2>&1 &", timeout=5)
+        script = (
+            f"exec 5< {EXAMINATION}/secret; cd {EXAMINATION}; export SECRET=x; n=0; "
+            "until [ -e ~/all-done ] || [ $((n += 1)) -gt 200 ]; do sleep 0.05; done; read -r x; echo $x"
+        )
+        result = await sandbox.examine(
+            ["/bin/bash", "--norc", "-c", script],
+            files={"secret": b"secret"},
+            input=b"from the input\n",
+            timeout=30,
+            keep_processes=True,
+        )
+        assert (result.exit_status, result.output) == (0, b"from the input\n")
+        assert (await sandbox.stat_file("all-done")).kind == "file", "the spies did not come to their end"
+        seen = {name: await sandbox.read_file(f"seen-{n}") for n, name in enumerate(SPIES)}
+        assert {name: content for name, content in seen.items() if b"SEEN" in content} == {}
+
+
+async def test_the_spies_would_see_another_process(sandbox: Sandbox) -> None:
+    """What they all fail at in an examination most of them can do elsewhere: they are no empty threat."""
+    await sandbox.run(
+        "mkdir -p here; echo x > here/secret; (cd here; exec 5< secret; exec sleep 1000) & echo $! > p", timeout=5
+    )
+    able: list[str] = []
+    expected = ["environment", "directory", "a file it has open", "maps"]
+    for name in expected:
+        result = await sandbox.run(f"P=$(cat p); {SPIES[name]}", timeout=5)
+        if b"SEEN" in result.output:
+            able.append(name)
+    assert able == expected
+
+
+async def test_background_processes_outlive_a_live_examination(sandbox: Sandbox) -> None:
+    """They write where bash sent their output, which is still read: a server that logs is not ended by its grading."""
+    serving = "while :; do echo log; echo log >&2; date +%s%N > beat; sleep 0.05; done"
+    await sandbox.run(f"setsid bash -c '{serving}' &", timeout=5)
+    checking = 'before=$(cat beat); sleep 0.4; [ "$(cat beat)" != "$before" ] && echo beats'
+    for _ in range(3):
+        result = await sandbox.examine(["/bin/bash", "-c", checking], timeout=10, keep_processes=True)
+        assert result.output == b"beats\n"
+        assert (await sandbox.run(f"{checking}", timeout=10)).output.endswith(b"beats\n")
+
+
+async def test_a_flood_of_output_is_cut(sandbox: Sandbox) -> None:
+    program = ["/bin/bash", "-c", "echo first; head -c 5000000 /dev/zero; echo last"]
+    result = await sandbox.examine(program, timeout=30, output_limit=1000)
+    assert result.truncated
+    assert len(result.output) < 1100
+    assert result.output.startswith(b"first\n")
+    assert result.output.endswith(b"last\n")
+
+
+async def test_input_that_nobody_reads_does_no_harm(sandbox: Sandbox) -> None:
+    result = await sandbox.examine(["/bin/true"], input=bytes(10**7), timeout=10)
+    assert result.exit_status == 0
+
+
+async def test_many_and_large_files(sandbox: Sandbox) -> None:
+    files = {f"d{n % 7}/f{n}": bytes([n % 256]) * n for n in range(2000)} | {"big": bytes(80 * 2**20)}
+    result = await sandbox.examine(
+        ["/bin/bash", "-c", f"cat {EXAMINATION}/d*/* | wc -c; wc -c < {EXAMINATION}/big"], files=files, timeout=30
+    )
+    assert result.text.split() == [str(sum(range(2000))), str(80 * 2**20)]
+
+
+async def test_its_limits_are_the_sandboxes(runtime: Runtime) -> None:
+    async with runtime.sandbox(runtime.host_image(), Limits(pids=20, memory=64 * 2**20, disk=8 * 2**20)) as sandbox:
+        program = ["/bin/bash", "-c", "for n in {1..60}; do sleep 5 & done"]
+        assert b"temporarily unavailable" in (await sandbox.examine(program, timeout=20)).output
+        program = ["/bin/bash", "-c", "head -c 500000000 /dev/zero | tail | wc -c"]
+        assert (await sandbox.examine(program, timeout=20)).text.split()[-1:] != ["500000000"]
+
+
+async def test_one_at_a_time(sandbox: Sandbox) -> None:
+    first = asyncio.create_task(sandbox.examine(["/bin/sleep", "0.5"], timeout=5))
+    await asyncio.sleep(0.1)
+    with pytest.raises(SandboxBusy):
+        await sandbox.run("true", timeout=5)
+    with pytest.raises(SandboxBusy):
+        await sandbox.examine(["/bin/true"], timeout=5)
+    assert (await first).exit_status == 0
+
+
+async def test_a_cancelled_examination_is_ended(sandbox: Sandbox) -> None:
+    running = asyncio.create_task(
+        sandbox.examine(["/bin/bash", "-c", "setsid sleep 1000 & sleep 1000"], timeout=100, keep_processes=True)
+    )
+    await asyncio.sleep(0.5)
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    assert b"sleep" not in (await sandbox.run("cat /proc/[0-9]*/comm", timeout=5)).output
+
+
+async def test_a_cancelled_command_comes_to_its_end_first(sandbox: Sandbox) -> None:
+    running = asyncio.create_task(sandbox.run("sleep 1000", timeout=100))
+    await asyncio.sleep(0.2)
+    running.cancel()
+    await asyncio.wait([running])
+    result = await sandbox.examine(LOOK, files={"x": b"x"}, timeout=10, keep_processes=True)
+    assert result.output == SEEN
+
+
+async def test_a_sandbox_that_ends_says_how(runtime: Runtime) -> None:
+    sandbox = runtime.sandbox(runtime.host_image(), Limits(wall=1.0))
+    with pytest.raises(SandboxStopped):
+        await sandbox.examine(["/bin/true"], timeout=5)
+    await sandbox.start()
+    with pytest.raises(SandboxExpired):
+        await sandbox.examine(["/bin/sleep", "100"], timeout=50)
+    async with runtime.sandbox(runtime.host_image()) as sandbox:
+        running = asyncio.create_task(sandbox.examine(["/bin/sleep", "100"], timeout=50))
+        await asyncio.sleep(0.3)
+        os.kill(_holder(sandbox), 9)
+        with pytest.raises(SandboxDied):
+            await running
+    async with runtime.sandbox(runtime.host_image()) as sandbox:
+        running = asyncio.create_task(sandbox.examine(["/bin/sleep", "100"], timeout=50))
+        await asyncio.sleep(0.3)
+        await sandbox.stop()
+        with pytest.raises(SandboxStopped):
+            await running
+
+
+@pytest.mark.parametrize("name", ["", ".", "a/../b", "/a", "a//b", "a/", "..", "a\0b", "\ud800"])
+async def test_files_lie_where_they_should(sandbox: Sandbox, name: str) -> None:
+    with pytest.raises(InvalidCommand):
+        await sandbox.examine(["/bin/true"], files={name: b""}, timeout=5)
+
+
+def _holder(sandbox: Sandbox) -> int:
+    """Process 1 of a sandbox, as its lease has it."""
+    (lease,) = Path(tempfile.gettempdir()).glob(f"ors-test-*/owners/*/{sandbox.id}.lease")
+    return json.loads(lease.read_text())["processes"][-1][0]
