@@ -109,9 +109,9 @@ def start_apptainer(message: Message, holder: int) -> NoReturn:
     if master == 0:
         os.close(theirs)
         _become_apptainer(message, has_scripts=scripts.exists())
-    os.close(ours)
-    for descriptor in (0, 1, 2):  # whoever reads these must see that the container has closed them
-        os.close(descriptor)
+    # The launcher's socket, and pipes whose readers must see that the container has closed them.
+    os.closerange(0, theirs)
+    os.closerange(theirs + 1, 1 << 20)
     while True:
         process, status = os.waitpid(-1, 0)
         if process == master:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import platform
@@ -28,7 +29,7 @@ from ors_containers.control_groups import ControlGroups, Controller, remove_grou
 from ors_containers.errors import BuildFailed, StartFailed
 from ors_containers.image import Image
 from ors_containers.layer_owners import LayerOwners, interpreter
-from ors_containers.layers import too_large
+from ors_containers.layers import clean_layer, too_large
 from ors_containers.leases import Owner, make_state, state_directory
 from ors_containers.limits import Limits
 from ors_containers.prerequisites import IDS, likely_remedy
@@ -169,7 +170,8 @@ async def run_scripts(
         raise StartFailed(f"The build sandbox did not come up: {problem}", likely_remedy(problem))
     if status != 0:
         raise _failure(scripts, listener, status, limits, _remedy(listener.tail, network, owners), where)
-    return Built(await owners.clean(folder / "upper", shift=shift), captured)
+    size = await asyncio.to_thread(clean_layer, folder / "upper", shift=shift) if shift else listener.size
+    return Built(size, captured)
 
 
 def _failure(
@@ -243,6 +245,8 @@ class _Listener:
         self.current = -1
         self.line = 0
         self.failure = ""
+        #: Bytes of what was written, once it is a layer.
+        self.size = 0
         self._blank = False
         self._mark = mark
         self._scripts = scripts
@@ -265,6 +269,8 @@ class _Listener:
                 self.line = 0
                 self._lines = self._scripts[self.current].text.splitlines()
                 self._tail.clear()
+            elif what.startswith("size "):
+                self.size = int(what.removeprefix("size "))
             else:
                 self.failure = what.removeprefix("failed").strip()
             return
@@ -345,7 +351,7 @@ async def _read_pipe(descriptor: int) -> bytes:
     """What is written to a pipe until its end, or the beginning of it. Takes no thread: a build may last an hour."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), open(descriptor, "rb", buffering=0)
+        lambda: asyncio.StreamReaderProtocol(reader), io.FileIO(descriptor)
     )
     try:
         content = b""

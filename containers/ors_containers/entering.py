@@ -6,16 +6,20 @@ get none back; the order of its steps is the one in which each can still be take
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import resource
 import signal
+import stat
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from ors_containers import system_calls as system
 
-__all__ = ["default_signals", "is_open", "lower", "place"]
+__all__ = ["default_signals", "give_pipe", "is_open", "lower", "place"]
 
 Message = dict[str, Any]
 
@@ -35,6 +39,34 @@ def is_open(descriptor: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def give_pipe(descriptor: int, user: int, group: int, holder: int | None = None) -> None:
+    """Make a pipe the sandbox's user's, so that programs can open it again as /dev/stdout and /dev/stderr.
+
+    With ``holder``, before its sandbox is joined: the one who may give away the host's root's is that root. Without,
+    after it was joined and before rights were given up: a server that is an ordinary user owns what it may give away.
+    A pipe that cannot be given stays a pipe that can be written.
+    """
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return
+    with contextlib.suppress(OSError, StopIteration):
+        if holder is not None:
+            if os.geteuid() != 0:
+                return
+            lines = Path(f"/proc/self/fdinfo/{holder}").read_text().splitlines()
+            process = next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
+            user, group = _outside(process, "uid_map", user), _outside(process, "gid_map", group)
+        os.fchown(descriptor, user, group)
+
+
+def _outside(process: int, table: str, number: int) -> int:
+    """What an id inside the user namespace of ``process`` is for this one."""
+    for line in Path(f"/proc/{process}/{table}").read_text().splitlines():
+        inside, outside, count = (int(word) for word in line.split())
+        if inside <= number < inside + count:
+            return outside + number - inside
+    raise OSError(errno.EINVAL, f"{number} is not in {table}")
 
 
 def default_signals() -> None:

@@ -32,8 +32,9 @@ from typing import NoReturn
 
 from ors_containers import system_calls as system
 from ors_containers.apptainer_launch import settle_container, start_apptainer
-from ors_containers.entering import default_signals, is_open, lower, place
+from ors_containers.entering import default_signals, give_pipe, is_open, lower, place
 from ors_containers.holder import holder_program
+from ors_containers.passing import receive
 from ors_containers.preparation import FILTER_AT, HOLDER_AT, NEWS_AT, Message, prepare
 from ors_containers.seccomp import seccomp_filter
 from ors_containers.supervision import start_examination
@@ -81,7 +82,7 @@ class Launcher:
                     os.read(news, 4096)
                     self._reap()
                     continue
-                data, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_SIZE, 8, socket.MSG_CMSG_CLOEXEC)
+                data, descriptors = receive(self._control, MESSAGE_SIZE, 8)
                 if not data:
                     return
                 self._handle(json.loads(data), descriptors)
@@ -169,6 +170,8 @@ class Launcher:
         news, report = os.pipe()
         devnull = os.open(os.devnull, os.O_RDWR)
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+        for pipe in passed:
+            give_pipe(pipe, message["user"], message["group"], holder)
         system.refuse_inspection()
         system.setns(holder, system.ALL_NAMESPACES)
         process = os.fork()
@@ -178,6 +181,8 @@ class Launcher:
                 for group in groups:
                     os.write(group, b"0")
                 os.write(report, f"{os.getpid()}\n".encode())
+                for pipe in passed:
+                    give_pipe(pipe, message["user"], message["group"])
                 # `report` stays open until the program runs: its end says that it does.
                 place(
                     [(report, 40), (devnull, 0), (devnull, 1), (devnull, 2), *zip(passed, message["at"], strict=True)]
@@ -225,7 +230,7 @@ def _sealed(name: str, content: bytes) -> int:
 def _let_in(gate: int) -> int:
     """Wait at a socket for the descriptor of a sandbox's process 1. Raises ``OSError`` if it does not come up."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, gate) as waiting:
-        _, descriptors, _, _ = socket.recv_fds(waiting, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        _, descriptors = receive(waiting, 1, 1)
     if not descriptors:
         raise OSError(errno.ESRCH, "it did not come up")
     return descriptors[0]

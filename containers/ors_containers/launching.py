@@ -20,6 +20,7 @@ from typing import Any
 
 from ors_containers.errors import InfrastructureFailure
 from ors_containers.launcher import MESSAGE_SIZE
+from ors_containers.passing import receive
 
 __all__ = ["Answer", "LauncherClient", "LauncherGone", "OperationFailed"]
 
@@ -164,7 +165,7 @@ class LauncherClient:
             if self._socket is None:
                 return
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._socket, MESSAGE_SIZE, 1, socket.MSG_CMSG_CLOEXEC)
+                data, descriptors = receive(self._socket, MESSAGE_SIZE, 1)
             except BlockingIOError:
                 return
             except OSError:

@@ -19,7 +19,7 @@ from typing import Any
 from ors_containers import errors
 from ors_containers.child_processes import child_process
 from ors_containers.errors import SandboxError, StoreFailed
-from ors_containers.layers import Entry, clean_layer, remove_layer, write_layer
+from ors_containers.layers import Entry, remove_layer, write_layer
 from ors_containers.prerequisites import IdMapping, find_mapping
 from ors_containers.unpacking import Unpacked
 
@@ -144,18 +144,14 @@ class LayerOwners:
             "unsquash", archive=str(archive), folder=str(folder), program=program, begin=begin, limit=limit
         )
 
-    async def clean(self, folder: Path, *, shift: int = 0) -> int:
-        """``layers.clean_layer``."""
-        if self.mapping.by != "helper":
-            return await asyncio.to_thread(clean_layer, folder, shift=shift)
-        return await self._ask("clean", folder=str(folder))
-
     async def remove(self, folder: Path) -> None:
         """``layers.remove_layer``."""
-        if self.mapping.by != "helper":
+        try:
             await asyncio.to_thread(remove_layer, folder)
-        else:
-            await self._ask("remove", folder=str(folder))
+        except PermissionError:
+            if self.mapping.by != "helper":
+                raise
+            await self._ask("remove", folder=str(folder))  # some of it is one of the mapped users'
 
     async def _ask(self, operation: str, progress: Progress | None = None, /, **arguments: Any) -> Any:
         """Have a process do it. Raises what it raised; ``StoreFailed`` where it ended without a word."""

@@ -135,10 +135,6 @@ def _unsquash(archive: str, folder: str, program: str, begin: int, limit: int) -
     return size
 
 
-def _clean(folder: str) -> int:
-    return clean_layer(Path(folder))
-
-
 def _remove(folder: str) -> None:
     remove_layer(Path(folder))
 
@@ -152,6 +148,5 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "unpack": _unpack,
     "copy": _copy,
     "unsquash": _unsquash,
-    "clean": _clean,
     "remove": _remove,
 }

@@ -133,6 +133,18 @@ async def _(runtime: Runtime, sandbox: Sandbox) -> None:
     await _says(sandbox, 'pwd; echo "$KEPT $local_too"; say it; e "hi!"', "/var\na b c\nsaid it\nhi!\n")
 
 
+@_promise("a command has its own descriptors only, and may open its output again")
+async def _(runtime: Runtime, sandbox: Sandbox) -> None:
+    listing = "for n in /proc/self/fd/*; do [ -e $n ] && echo ${n##*/}; done"
+    result = await sandbox.run(f"bash -c '{listing}'", timeout=20)
+    _expect(result.text.split() in (["0", "1", "2"], ["0", "1", "2", "3"]), f"a program has {result.text.split()}")
+    await _says(sandbox, "echo out > /dev/stdout; echo err > /dev/stderr; echo fd > /dev/fd/1", "out\nerr\nfd\n")
+    result = await _examine(sandbox, f"{listing}; echo out > /dev/stdout; echo err > /dev/stderr")
+    descriptors, said = result.text.split()[:-2], result.text.split()[-2:]
+    _expect(descriptors in (["0", "1", "2"], ["0", "1", "2", "3"]), f"an examination has {descriptors}")
+    _expect(said == ["out", "err"], result.text)
+
+
 @_promise("standard input is empty")
 async def _(runtime: Runtime, sandbox: Sandbox) -> None:
     await _says(sandbox, "cat; read line; echo $?", "1\n")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ors_containers import system_calls as system
-from ors_containers.entering import default_signals, lower, place
+from ors_containers.entering import default_signals, give_pipe, lower, place
 from ors_containers.visits import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 
 __all__ = ["EXAMINATION", "start_examination"]
@@ -47,6 +47,8 @@ def start_examination(message: Message, descriptors: list[int], seccomp: bytes, 
     holder, packed, source, output, leash = descriptors
     files = _unpack(packed)
     groups = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in message["groups"]]
+    for pipe in (source, output):
+        give_pipe(pipe, message["user"], message["group"], holder)
     news, report = os.pipe()
     join_processes(holder)
     if not message["keep"]:
@@ -174,6 +176,8 @@ def _become(
     try:
         for group in groups:
             os.write(group, b"0")
+        for pipe in (source, output):
+            give_pipe(pipe, message["user"], message["group"])
         place([(report, _REPORT_AT), (source, 0), (output, 1), (output, 2)])
         report = _REPORT_AT
         os.set_inheritable(report, False)

@@ -10,6 +10,7 @@ task are in anything a client is sent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ class TerminalEnvironment(Environment):
         self._settings = self.current_settings()
         self._task = self.find_task(name)
         self._sandbox: Sandbox | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._steps = 0
         #: When the episode's time is over; counted from the first call, for a trainer opens many sessions ahead.
         self._deadline: float | None = None
@@ -109,7 +111,9 @@ class TerminalEnvironment(Environment):
         self._sandbox = await episode_sandbox(service, self._task, self._settings)
 
     async def teardown(self) -> None:
-        if self._sandbox is not None:
+        if self._stopping is not None:
+            await self._stopping
+        elif self._sandbox is not None:
             await self._sandbox.stop()
 
     async def get_prompt(self) -> list[TextBlock]:
@@ -207,6 +211,8 @@ class TerminalEnvironment(Environment):
         return self._end(text + (_SOLVED if verdict.passed else _UNSOLVED), float(verdict.passed), "graded")
 
     def _end(self, text: str, reward: float, how: str) -> ToolOutput:
+        # Now and not with the session: a trainer may keep that open long after, and the machine is needed for others.
+        self._stopping = asyncio.create_task(self._require().stop())
         metadata: JSONObject = {"ended": how, "steps": self._steps}
         return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata, reward=reward, finished=True)
 

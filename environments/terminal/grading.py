@@ -102,9 +102,12 @@ async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, t
 
 
 def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:
-    if result.timed_out:
-        return Verdict(False, "timed out")
     words = _said(result.output, nonce)
+    if result.timed_out:
+        if words or live:
+            return Verdict(False, "timed out")
+        # Nothing of the task's had begun.
+        raise GradingFailed(f"The grader did not begin within {result.seconds:.0f} s", "The machine is overloaded.")
     last = words[-1] if words else {}
     outcome, detail = last.get("outcome"), str(last.get("detail", ""))
     if outcome == "passed" and result.exit_status == 0:

@@ -59,11 +59,11 @@ async def episode_sandbox(service: Service, task: TerminalTask, settings: Termin
         image = await task_image(service, task, settings)
         toolset = await service.toolset()
         image = dataclasses.replace(image, binds=(*image.binds, toolset.bind))
+        sandbox = await service.open(image, settings.limits)
     except (CallerError, OSError) as error:
         # The task is at fault and not the agent, for whom that is the same: there is no episode.
         cause, remedy = (error.cause, error.remedy) if isinstance(error, CallerError) else (str(error), "")
         raise InfrastructureError(f"The task {task.name!r} cannot be prepared: {cause}", remedy) from error
-    sandbox = await service.open(image, settings.limits)
     if task.start:
         try:
             await _start(sandbox, task)

@@ -25,6 +25,7 @@ from ors_containers import (
     StartFailed,
     folder_image,
 )
+from ors_containers.launching import LauncherClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -142,6 +143,19 @@ async def test_a_launcher_that_dies_takes_its_sandboxes_and_is_replaced(state: P
                 await sandbox.run("sleep 100", timeout=50)
         async with runtime.sandbox(runtime.host_image()) as sandbox:
             assert (await sandbox.run("echo again", timeout=5)).output == b"again\n"
+
+
+async def test_a_launcher_whose_end_is_not_awaited_is_ended_all_the_same() -> None:
+    """As when an event loop is shut down: a process that nobody waits for is a ResourceWarning in any later test."""
+    client = LauncherClient()
+    client.start()
+    process = client.process
+    os.kill(process, signal.SIGSTOP)  # so that it does not end by itself
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert not Path(f"/proc/{process}").exists()
 
 
 async def test_a_cancelled_start_leaves_nothing(runtime: BubblewrapRuntime, state: Path) -> None:

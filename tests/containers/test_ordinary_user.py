@@ -79,7 +79,7 @@ def _run(python: str, sources: Path, ids: str, what: str, name: str) -> dict[str
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("ids", ["one id", "a range"])
+@pytest.mark.parametrize("ids", ["one id", pytest.param("a range", marks=pytest.mark.long)])
 def test_promises_are_kept(python: str, sources: Path, ids: str, name: str) -> None:
     said = _run(python, sources, ids, "checks", name)
     assert [check for check in said["checks"] if check[1] == "failed"] == []

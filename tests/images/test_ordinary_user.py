@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from compileall import compile_dir
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def python() -> str:
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sources(rootfs_tar: bytes) -> Iterator[Path]:
     """The package, the script and an archive, where everybody may read them."""
     package = Path(ors_containers.__file__).resolve().parent
@@ -40,6 +41,8 @@ def sources(rootfs_tar: bytes) -> Iterator[Path]:
         copy.chmod(0o755)
         shutil.copytree(package, copy / package.name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(Path(__file__).with_name("ordinary.py"), copy)
+        # Its processes cannot write here, and would compile all of it each time.
+        compile_dir(copy, quiet=1)
         (copy / "tiny.tar").write_bytes(rootfs_tar)
         passwd = f"{Path('/etc/passwd').read_text()}ordinary:x:{_USER}:{_USER}::/nonexistent:/bin/sh\n"
         files = {"passwd": passwd, "subuid": "ordinary:700000:65536\n", "subgid": "ordinary:800000:65536\n"}

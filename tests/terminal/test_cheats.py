@@ -136,11 +136,16 @@ async def test_a_program_that_ends_the_grader_earns_nothing(service: Service, de
 
 
 async def test_a_live_examination_is_closed_to_what_goes_on_beside_it(service: Service) -> None:
-    final = f"import time\n{PROGRAM_FINAL}\n\ndef test_waits(): time.sleep(1.5)\n"
+    watched = """
+import os, time
+
+def test_nothing_was_seen():
+    time.sleep(1.5)
+    assert os.path.exists("/home/user/seen"), "the spy did not look"
+    assert not os.path.exists("/home/user/loot") or os.path.getsize("/home/user/loot") == 0
+"""
     for honest, reward in (("true", 0.0), (written("echo the-expected-words"), 1.0)):
-        async with episode(service, own_task(final, grading="live"), SETTINGS) as spied:
+        async with episode(service, own_task(PROGRAM_FINAL + watched, grading="live"), SETTINGS) as spied:
             await spied.bash(honest)
             await spied.bash(SPY)
             assert (await spied.done()).reward == reward
-            looked = await service.opened[-1].run("cat ~/seen; cat ~/loot", timeout=5)
-            assert looked.output.endswith(b"seen\n"), "the spy saw something, or did not look"

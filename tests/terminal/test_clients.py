@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Generator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.real_clients.clients import Environment, connected
 
+from .conftest import RUNTIMES
 from .folders import SOLUTION, write_folder
 from .parts import generated, writing
 from .server import serving
@@ -19,9 +21,14 @@ pytestmark = pytest.mark.usefixtures("isolated")
 FAMILIES = ("csv_join", "permissions", "services")
 
 
-@pytest.fixture(scope="module")
-def generated_url(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+@pytest.fixture(scope="module", params=RUNTIMES)
+def generated_url(
+    request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[str]:
+    if request.param == "apptainer" and shutil.which("apptainer") is None:
+        pytest.skip("apptainer is not installed")
     variables = {"ORS_TERMINAL_FAMILIES": ",".join(FAMILIES), "ORS_TERMINAL_TRAIN_TASKS": "60"}
+    variables["ORS_SANDBOX_RUNTIME"] = request.param
     with serving(tmp_path_factory.mktemp("generated"), images, "terminal", "echo", **variables) as url:
         yield url
 

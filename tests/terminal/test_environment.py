@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -10,7 +11,16 @@ from typing import Any, NoReturn
 
 import pytest
 import pytest_asyncio
-from ors_containers import BubblewrapRuntime, Image, Limits, Sandbox, SandboxDied, ShellFailed, StartFailed
+from ors_containers import (
+    BubblewrapRuntime,
+    Image,
+    Limits,
+    Sandbox,
+    SandboxDied,
+    SandboxStopped,
+    ShellFailed,
+    StartFailed,
+)
 from ors_containers.errors import BuildFailed, RuntimeUnavailable
 from ors_containers.toolset import Toolset
 
@@ -118,6 +128,19 @@ async def test_done_grades(service: Service) -> None:
 async def test_nothing_done_is_nothing_earned(service: Service) -> None:
     async with episode(service, TASK) as played:
         assert (await played.done()).reward == 0.0
+
+
+async def test_the_end_frees_the_sandbox(service: Service) -> None:
+    async with episode(service, TASK) as played:
+        await played.bash("true")
+        await played.done()
+        sandbox = service.opened[-1]
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await sandbox.run("true", timeout=1)
+                except SandboxStopped:
+                    break
 
 
 @pytest.mark.parametrize(("last", "reward"), [(SOLVE, 1.0), ("echo wrong > answer", 0.0)])

@@ -230,6 +230,14 @@ async def test_an_examination_that_says_nothing_is_no_reward(toolset: Toolset, s
         await grading.run_tests(stub, toolset, "def test_a(): pass", live=False, timeout=1)  # type: ignore[arg-type]
 
 
+async def test_a_grader_that_never_began_is_no_reward_unless_the_agent_could_have_stopped_it(toolset: Toolset) -> None:
+    stub: object = Stub(CommandResult(124, b"", 60.0, timed_out=True))
+    with pytest.raises(grading.GradingFailed, match="did not begin"):
+        await grading.run_tests(stub, toolset, "def test_a(): pass", live=False, timeout=60)  # type: ignore[arg-type]
+    verdict = await grading.run_tests(stub, toolset, "def test_a(): pass", live=True, timeout=60)  # type: ignore[arg-type]
+    assert (verdict.passed, verdict.how) == (False, "timed out")
+
+
 async def test_a_sandbox_that_died_is_no_reward(toolset: Toolset) -> None:
     stub: object = Stub(SandboxDied("1"))
     with pytest.raises(SandboxDied):

@@ -169,15 +169,15 @@ class LayerStore:
         removed: list[str] = []
         with store_errors(self.root):
             self._prepare()
-            for key in keys:
-                async with self.folder() as folder:
-                    with self._locked(fcntl.LOCK_EX):
-                        if key in self.in_use():
-                            continue
-                        with contextlib.suppress(FileNotFoundError):
-                            self.path(key).rename(folder / "upper")
-                            removed.append(key)
-                        self._notes(key).unlink(missing_ok=True)
+            async with self.folder() as folder:
+                with self._locked(fcntl.LOCK_EX):
+                    used = self.in_use()
+                    for key in keys:
+                        if key not in used:
+                            with contextlib.suppress(FileNotFoundError):
+                                self.path(key).rename(folder / key)
+                                removed.append(key)
+                            self._notes(key).unlink(missing_ok=True)
         return removed
 
     async def sweep(self) -> None:

@@ -221,7 +221,7 @@ class ImageStore:
     ) -> Image:
         """``base`` with a recipe's files, script and variables.
 
-        It is made once, however many ask for it at once, in this process and in others; asking again costs less than a
+        It is made once, however many ask for it at once, in this process and in others; asking again costs about a
         millisecond. Files alone need no sandbox. ``base`` may be any image: of this store, ``host``, a folder. User,
         home and binds stay those of ``base``. ``runtime`` is the one that will start it; layers are the same for all.
 
