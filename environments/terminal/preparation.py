@@ -151,9 +151,19 @@ def program_finder(image: str) -> Callable[[str], bool]:
     if image == "host":
         return lambda program: shutil.which(program, path=":".join(_FOLDERS)) is not None
     from ors_containers.images import ImageStore
+    from ors_containers.layers import LayeredTree
 
-    layers = ImageStore().find(image).layers
-    return lambda program: any((layer / f"{folder}/{program}"[1:]).exists() for layer in layers for folder in _FOLDERS)
+    store = ImageStore()
+    try:
+        tree = LayeredTree(store.find(image).layers)
+    finally:
+        store.close()
+
+    def has_program(program: str) -> bool:
+        # As the image sees it: links are its own, and what an upper layer removed is gone.
+        return any(tree.find(tree.resolve(f"{folder}/{program}", last=True)) is not None for folder in _FOLDERS)
+
+    return has_program
 
 
 async def _start(sandbox: Sandbox, task: TerminalTask) -> None:
