@@ -14,6 +14,7 @@ import errno
 import os
 import re
 import secrets
+import select
 import signal
 import socket
 import time
@@ -49,6 +50,7 @@ __all__ = ["BubblewrapSandbox", "Shared"]
 _FIRST_ID, _LAST_ID = 0x8000_0000, 0xFFFE_0000
 _START_PATIENCE = 60.0
 _STOP_PATIENCE = 10.0
+_END_PATIENCE = 1.0
 _DEATH_PATIENCE = 0.5
 _OPEN_FILES = 4096
 _HOST_NAME = "sandbox"
@@ -310,7 +312,7 @@ class BubblewrapSandbox(Sandbox):
                     shell=shell,
                 )
             except (OperationFailed, LauncherGone, OSError) as error:
-                await self._settle()
+                await self._settle(_END_PATIENCE)
                 if isinstance(error, LauncherGone):
                     raise SandboxDied(self.id, str(error)) from error
                 raise ExaminationFailed(f"Sandbox {self.id} could not be examined: {error}") from error
@@ -438,10 +440,19 @@ class BubblewrapSandbox(Sandbox):
             await self._settle()
             raise file_error(path, error.number, str(error)) from error
 
-    async def _settle(self) -> None:
-        """After a failure: see whether the sandbox has died, which is told a moment later."""
-        if self._monitor is not None and self._holder != -1 and _has_ended(self._holder):
-            await asyncio.wait([self._monitor], timeout=_STOP_PATIENCE)
+    async def _settle(self, patience: float = 0.0) -> None:
+        """After a failure: see whether the sandbox has died, which is told a moment later.
+
+        ``patience`` is for failures that hardly anything else explains: process 1 takes a while to end.
+        """
+        deadline = time.monotonic() + patience
+        while self._monitor is not None and self._holder != -1:
+            if _has_ended(self._holder):
+                await asyncio.wait([self._monitor], timeout=_STOP_PATIENCE)
+                break
+            if time.monotonic() >= deadline:
+                break
+            await asyncio.sleep(0.01)
         self._require()
 
     def _resources(self, *, for_examination: bool = False) -> dict[str, int]:
@@ -478,7 +489,7 @@ class BubblewrapSandbox(Sandbox):
                 resources=self._resources(),
             )
         except OperationFailed as error:
-            await self._settle()
+            await self._settle(_END_PATIENCE)
             raise ShellFailed(f"No shell can be started in sandbox {self.id}: {error}") from error
         process = answer.message["process"]
         exited = self._client.exit_of(process)
@@ -536,11 +547,10 @@ def _said(descriptor: int) -> str:
 
 
 def _has_ended(pidfd: int) -> bool:
-    try:
-        signal.pidfd_send_signal(pidfd, 0)
-    except ProcessLookupError:
-        return True
-    return False
+    """Whether the process has ended, reaped by its parent or not."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _parent(process: int) -> int:

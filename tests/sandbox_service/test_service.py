@@ -104,9 +104,10 @@ async def test_one_that_dies_loses_its_session_and_no_other() -> None:
 
     server = Server([Watched])
     client = Client(server.app)
-    first, second = await client.open(), await client.open()
-    for sid in (first, second):
-        await client.get("/prompt", sid)
+    first = await client.open()
+    await client.get("/prompt", first)  # set up before the other, so that its instance is the first
+    second = await client.open()
+    await client.get("/prompt", second)
     await _kill(instances[0].sandbox)
     reply = await client.call(first, "bash", {"text": "echo on"})
     assert reply.error.startswith("InfrastructureError: Sandbox ")
