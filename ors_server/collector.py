@@ -50,6 +50,9 @@ class Collector:
         self._thresholds = gc.get_threshold()
         gc.collect()
         gc.freeze()
+        # Of what is left, which is nothing: CPython puts the oldest generation off until it has grown by a quarter of
+        # what it held after its last collection.
+        gc.collect()
         self._frozen = gc.get_freeze_count()
         gc.set_threshold(*_THRESHOLDS)
         gc.callbacks.append(self._after)
@@ -74,6 +77,7 @@ class Collector:
         if overdue or len(self._left) >= CROWD or gc.get_freeze_count() - self._frozen > GROWTH:
             gc.unfreeze()
             gc.collect()
+            gc.collect()  # as above: the first one has frozen what it left
             self._frozen = gc.get_freeze_count()
             # What is still alive is held by somebody, and no collection will change that.
             self._left.clear()

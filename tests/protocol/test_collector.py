@@ -52,6 +52,23 @@ def test_what_survived_is_not_walked_again(collector: Collector) -> None:
     assert gc.get_freeze_count() > len(kept)
 
 
+def test_a_burst_is_collected_in_small_portions(collector: Collector) -> None:
+    sizes: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            sizes.append(sum(len(gc.get_objects(generation)) for generation in range(3)))
+
+    gc.callbacks.append(note)
+    try:
+        kept = [[number] for number in range(100_000)]
+    finally:
+        gc.callbacks.remove(note)
+    assert len(kept) == 100_000
+    assert sizes
+    assert max(sizes) < 20_000
+
+
 def test_a_ring_that_a_session_leaves_is_found(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     references = ended(collector)
     gc.collect()
@@ -87,14 +104,14 @@ def test_an_instance_that_its_author_keeps_is_asked_about_once(
     kept = Ring()
     collector.left(kept)
     monkeypatch.setattr(module, "PATIENCE", 0.0)
-    deep: list[int] = []
-    collect = gc.collect
+    deep: list[None] = []
+    unfreeze = gc.unfreeze
 
-    def counting(generation: int = 2) -> int:
-        deep.append(generation)
-        return collect(generation)
+    def counting() -> None:
+        deep.append(None)
+        unfreeze()
 
-    monkeypatch.setattr(gc, "collect", counting)
+    monkeypatch.setattr(gc, "unfreeze", counting)
     collector.keep_house()
     collector.keep_house()
     assert len(deep) == 1
