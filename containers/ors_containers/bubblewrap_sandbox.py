@@ -41,6 +41,7 @@ from ors_containers.launching import Answer, LauncherClient, LauncherGone, Opera
 from ors_containers.leases import Owner
 from ors_containers.limits import Limits
 from ors_containers.prerequisites import IDS, IdMapping
+from ors_containers.process_status import process_status, read_status
 from ors_containers.sandbox import CommandResult, FileKind, FileStatus, Sandbox
 from ors_containers.shell import SHELL_ARGUMENTS, Ending, Shell
 
@@ -164,7 +165,7 @@ class BubblewrapSandbox(Sandbox):
                 holder, parent = await self._start_holder()
                 self._holder = os.pidfd_open(holder)
                 # Only its parent reaps it, so as long as it has this parent the number is not another's.
-                if _parent(holder) != parent:
+                if process_status(holder).parent != parent:
                     raise StartFailed("The sandbox ended as it started")
                 shared.owner.lease(self.id, [self._monitor_process, holder], self._directories)
                 self._processes = os.open(f"/proc/{holder}/root/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -553,14 +554,10 @@ def _has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
-
-
 def _start_time(name: str, directory: int) -> int:
     descriptor = os.open(f"{name}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
-        return int(os.read(descriptor, 4096).rpartition(b")")[2].split()[19])
+        return read_status(os.read(descriptor, 4096)).started
     finally:
         os.close(descriptor)
 

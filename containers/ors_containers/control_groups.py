@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from ors_containers.limits import Limits
+from ors_containers.process_status import process_status
 
 __all__ = ["CONTROLLERS", "ControlGroups", "Controller", "remove_group"]
 
@@ -191,7 +192,7 @@ def _is_ours(process: int) -> bool:
         if process == os.getpid():
             return True
         try:
-            process = int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
+            process = process_status(process).parent
         except OSError:
             return True  # it has ended
     return os.getpid() == 1 and process == 1

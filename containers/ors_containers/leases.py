@@ -27,6 +27,7 @@ from typing import Any
 
 from ors_containers.control_groups import remove_group
 from ors_containers.errors import RuntimeUnavailable
+from ors_containers.process_status import process_status
 
 __all__ = ["Owner", "make_state", "state_directory", "sweep"]
 
@@ -197,6 +198,6 @@ def _boot() -> str:
 def _start_time(process: int) -> int:
     """In clock ticks since boot; 0 for a process that has ended."""
     try:
-        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19])
+        return process_status(process).started
     except OSError:
         return 0

@@ -11,7 +11,8 @@ import os
 import platform
 import signal
 from collections.abc import Collection
-from pathlib import Path
+
+from ors_containers.process_status import process_status
 
 __all__ = [
     "ALL_CAPABILITIES",
@@ -196,8 +197,7 @@ def refuse_inspection() -> None:
     Its own files in /proc belong to root from then on. Its name and its arguments, which everybody may read there, say
     nothing any more: they would tell a sandbox of paths of the host.
     """
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
+    start, end = process_status("self").arguments
     if start:
         ctypes.memset(start, 0, end - start)
     _checked(_libc.prctl(_PR_SET_NAME, b"visitor", 0, 0, 0), "prctl(PR_SET_NAME)")

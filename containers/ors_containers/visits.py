@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ors_containers import system_calls as system
+from ors_containers.process_status import process_status
 
 __all__ = [
     "ENDING_PATIENCE",
@@ -199,9 +200,9 @@ def processes() -> dict[int, tuple[int, int]]:
         if not entry.name.isdigit():
             continue
         try:
-            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            status = process_status(entry.name)
         except OSError:
             continue
-        if fields[0] not in b"ZX":
-            found[int(entry.name)] = (int(fields[1]), int(fields[19]))
+        if status.state not in "ZX":
+            found[int(entry.name)] = (status.parent, status.started)
     return found
