@@ -103,7 +103,8 @@ FIGURES: Sequence[Figure] = (
     Figure("task_cpu", "tasks", "CPU per get_task of 100,000 rebuilt tasks", "ms", budget=0.2, processor=True),
     Figure("output_cpu", "output", "CPU per call with 1 MiB of output", "ms", budget=3, processor=True),
     Figure("block_wall", "blocking", "64 blocking tools of 0.5 s, all done", "s", budget=1),
-    Figure("block_others_p99", "blocking", "/call p99 of another session meanwhile", "ms", budget=20),
+    # Processor time: the p99 is a call that stands behind the 64 which begin, or end, at the same moment.
+    Figure("block_others_p99", "blocking", "/call p99 of another session meanwhile", "ms", budget=20, processor=True),
     Figure("slow_wall", "slow", "1,000 asynchronous tools of 2 s, all done", "s"),
     Figure("slow_others_p99", "slow", "/call p99 of another session meanwhile", "ms"),
     Figure("setup_wall", "setup", "256 set-ups of 1 s, all ready", "s"),
