@@ -153,7 +153,8 @@ def _become_apptainer(message: Message, *, has_scripts: bool) -> NoReturn:
         binds.append((f"{stage}/disk/nothing", EXAMINATION, True))
         if has_scripts:
             binds.append((f"{stage}/disk/nothing", f"/{_SCRIPTS}", True))  # until the container is settled
-        binds += [(f"{stage}/disk/shm", "/dev/shm", False), ("/dev/full", f"/{_HANDOVER}/full", False)]  # noqa: S108
+        binds.append((f"{stage}/disk/shm", "/dev/shm", False))  # noqa: S108 - the sandbox's own
+        binds.append(("/dev/full", f"/{_HANDOVER}/full", False))
         arguments = [
             message["program"],
             *("--quiet", "--config", f"{own}/apptainer.conf", "exec"),
@@ -164,7 +165,8 @@ def _become_apptainer(message: Message, *, has_scripts: bool) -> NoReturn:
         ]
         os.chdir("/")
         default_signals()
-        os.execve(arguments[0], arguments, {"HOME": str(home), "PATH": message["path"], "LC_ALL": "C"})  # noqa: S606
+        environment = {"HOME": str(home), "PATH": message["path"], "LC_ALL": "C"}
+        os.execve(arguments[0], arguments, environment)  # noqa: S606 - no shell is wanted
     except (OSError, ValueError) as error:
         os.write(2, str(error).encode())
     os._exit(70)

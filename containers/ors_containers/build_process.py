@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ors_containers import system_calls as system
-from ors_containers.layers import LayeredTree, LayerWriter, clean_layer, measure_layer
+from ors_containers.layer_writing import LayerWriter
+from ors_containers.layers import LayeredTree, clean_layer, measure_layer
 from ors_containers.seccomp import seccomp_filter
 from ors_containers.user_namespaces import join_mapped_namespace, map_one_id, mapped_namespace
 

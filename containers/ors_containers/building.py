@@ -29,7 +29,8 @@ from ors_containers.control_groups import ControlGroups, Controller, remove_grou
 from ors_containers.errors import BuildFailed, StartFailed
 from ors_containers.image import Image
 from ors_containers.layer_owners import LayerOwners, interpreter
-from ors_containers.layers import clean_layer, too_large
+from ors_containers.layer_writing import too_large
+from ors_containers.layers import clean_layer
 from ors_containers.leases import Owner, make_state, state_directory
 from ors_containers.limits import Limits
 from ors_containers.prerequisites import IDS, likely_remedy

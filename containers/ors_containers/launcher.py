@@ -112,8 +112,7 @@ class Launcher:
             answer: Message | None = self._operations[message["operation"]](message, descriptors)
         except OSError as error:
             answer = {"errno": error.errno, "error": error.strerror or str(error)}
-        # Whatever it is, the server has to hear of it; it is a fault of ours and says so.
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the server has to hear of it
             answer = {"errno": errno.EIO, "error": f"{type(error).__name__}: {error}"}
         try:
             if answer is not None:

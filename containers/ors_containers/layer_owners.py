@@ -19,7 +19,8 @@ from typing import Any
 from ors_containers import errors
 from ors_containers.child_processes import child_process
 from ors_containers.errors import SandboxError, StoreFailed
-from ors_containers.layers import Entry, remove_layer, write_layer
+from ors_containers.layer_writing import Entry, write_layer
+from ors_containers.layers import remove_layer
 from ors_containers.prerequisites import IdMapping, find_mapping
 from ors_containers.unpacking import Unpacked
 

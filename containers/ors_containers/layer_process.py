@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from ors_containers import system_calls
 from ors_containers.errors import InvalidArchive, SandboxError
-from ors_containers.layers import Entry, clean_layer, remove_layer, too_large, write_layer
+from ors_containers.layer_writing import Entry, too_large, write_layer
+from ors_containers.layers import clean_layer, remove_layer
 from ors_containers.user_namespaces import join_mapped_namespace
 
 __all__ = ["main"]

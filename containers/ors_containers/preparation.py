@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ors_containers import system_calls as system
+from ors_containers.layers import LayeredTree
 from ors_containers.supervision import EXAMINATION
 from ors_containers.user_namespaces import join_mapped_namespace, mapped_namespace
 
@@ -125,40 +126,35 @@ def _make_point(target: str, *, directory: bool) -> None:
     parts = Path(target).parts[1:]
     for depth in range(1, len(parts) + 1):
         place = Path("root", *parts[:depth])
-        found = _lstat(place)
-        if found is not None and stat.S_ISLNK(found.st_mode):
+        if place.is_symlink():
             raise OSError(errno.ELOOP, f"the image has a link at /{place.relative_to('root')}, on the way to {target}")
-        if found is None and (directory or depth < len(parts)):
+        if place.exists():
+            continue
+        if directory or depth < len(parts):
             place.mkdir(mode=0o755)
-        elif found is None:
+        else:
             place.touch()
 
 
 def _add_directory(upper: Path, layers: Sequence[Path], path: str, mode: int, user: int, group: int) -> None:
     """Put a directory that the image may lack into the upper layer; what the image has stays as it is."""
+    tree = LayeredTree(layers)
     parts = Path(path).parts[1:]
     for depth in range(1, len(parts) + 1):
         relative = Path(*parts[:depth])
         if (upper / relative).is_dir():
             continue
-        below = next((found for layer in layers if (found := _lstat(layer / relative)) is not None), None)
-        if below is not None and (depth == len(parts) or not stat.S_ISDIR(below.st_mode)):
+        below = tree.find(str(relative))
+        if below is not None and (depth == len(parts) or not stat.S_ISDIR(below.status.st_mode)):
             return
         new = upper / relative
         new.mkdir()
         if below is not None:
-            new.chmod(stat.S_IMODE(below.st_mode))
+            new.chmod(stat.S_IMODE(below.status.st_mode))
             try:
-                os.chown(new, below.st_uid, below.st_gid)
+                os.chown(new, below.status.st_uid, below.status.st_gid)
             except OSError:
                 continue  # an owner without a number in here: root's, then
         elif depth == len(parts):
             new.chmod(mode)
             os.chown(new, user, group)
-
-
-def _lstat(path: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except OSError:
-        return None

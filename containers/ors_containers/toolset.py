@@ -34,7 +34,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,20 +99,22 @@ class Toolset:
         return f"{AT}/packages"
 
 
-async def python_toolset(folder: Path) -> Toolset:
+async def python_toolset(folder: Path, on_make: Callable[[], None] | None = None) -> Toolset:
     """The toolset of this interpreter below ``folder``, made when it is not there yet (about ten seconds).
 
-    Raises ``RuntimeUnavailable`` where this interpreter cannot be copied: a C library other than glibc, no ``ldd``.
+    ``on_make`` is called, in a thread, before it is made. Raises ``RuntimeUnavailable`` where this interpreter cannot be copied: a C library other than glibc, no ``ldd``.
     """
-    return await asyncio.to_thread(_toolset, folder)
+    return await asyncio.to_thread(_toolset, folder, on_make)
 
 
-def _toolset(folder: Path) -> Toolset:
+def _toolset(folder: Path, on_make: Callable[[], None] | None) -> Toolset:
     folder.mkdir(parents=True, exist_ok=True)
     packages = [importlib.metadata.distribution(name) for name in sorted(_needed(_PACKAGE))]
     root = folder / f"python-{_key(packages)}"
     with _locked(folder / ".toolset.lock"):
         if not root.is_dir():
+            if on_make is not None:
+                on_make()
             # Its own name within a new directory: `ldconfig` writes names as they are below a root.
             new = Path(tempfile.mkdtemp(dir=folder, prefix=".new-"))
             try:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from ors_containers.errors import InvalidArchive, ProgramMissing
-from ors_containers.layers import LayerWriter, Readable
+from ors_containers.layer_writing import LayerWriter, Readable
 
 __all__ = ["Unpacked", "copy_layer", "decompressed", "is_tar", "unpack_layer"]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import logging
 import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ors_containers.toolset import Toolset
 
 __all__ = ["Service", "episode_sandbox", "grading_unavailable", "plain_image", "program_finder", "task_image"]
+
+logger = logging.getLogger("ors_server.terminal")
 
 _START_TIMEOUT = 60.0
 #: Names of images that were built, or found up to date, by this process.
@@ -132,10 +135,15 @@ async def grading_unavailable() -> str:
     from ors_containers.toolset import python_toolset
 
     try:
-        await python_toolset(ImageStore().root / "toolsets")
+        await python_toolset(ImageStore().root / "toolsets", _announce)
     except (SandboxError, OSError) as error:
         return str(error)
     return ""
+
+
+def _announce() -> None:
+    # A warning, for this is asked before the server's logs are set up, and silence would look like a hang.
+    logger.warning("preparing the grader's Python, once for this version of Python: about ten seconds")
 
 
 def plain_image(service: Service, name: str) -> Image:

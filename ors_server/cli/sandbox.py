@@ -130,8 +130,7 @@ async def _examine_one(name: str, check: bool, console: Console | None) -> _Find
     finding = _Finding(name)
     try:
         runtime = find_runtime(name)()
-    # Somebody else's code: a runtime that cannot even be imported is a finding like any other.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - somebody else's code: one that cannot be imported is a finding too
         finding.cause = f"it cannot be loaded: {type(error).__name__}: {error}"
         finding.remedy = "Reinstall the package it comes from."
         return finding
@@ -145,8 +144,7 @@ async def _examine_one(name: str, check: bool, console: Console | None) -> _Find
                         _show_check(console, outcome)
     except InfrastructureFailure as error:
         finding.description, finding.cause, finding.remedy = None, error.cause, error.remedy
-    # The same for one that fails in a way no runtime should.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - the same for one that fails in a way no runtime should
         finding.description, finding.cause = None, f"it failed: {type(error).__name__}: {error}"
     return finding
 

@@ -23,7 +23,8 @@ from ors_containers.images.derivation import key_of
 from ors_containers.images.importing import changed_variables
 from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.records import ImageRecord
-from ors_containers.layers import Entry, LayeredTree
+from ors_containers.layer_writing import Entry
+from ors_containers.layers import LayeredTree
 
 if TYPE_CHECKING:
     from ors_containers.images.store import ImageStore

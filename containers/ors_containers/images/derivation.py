@@ -17,7 +17,8 @@ from ors_containers.errors import InvalidImage
 from ors_containers.image import Image
 from ors_containers.images.layer_store import LayerStore
 from ors_containers.images.recipe import Recipe
-from ors_containers.layers import Entry, LayeredTree
+from ors_containers.layer_writing import Entry
+from ors_containers.layers import LayeredTree
 
 __all__ = ["derived_image", "entries_of", "key_of", "layer_identity"]
 

@@ -22,7 +22,8 @@ from ors_containers.images.archives import ArchivedLayer, LayeredArchive, find_s
 from ors_containers.images.derivation import key_of
 from ors_containers.images.progress import Progress, Step
 from ors_containers.images.records import ImageRecord
-from ors_containers.layers import LayeredTree, too_large
+from ors_containers.layer_writing import too_large
+from ors_containers.layers import LayeredTree
 from ors_containers.unpacking import decompressed
 
 if TYPE_CHECKING:

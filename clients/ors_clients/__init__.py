@@ -1,0 +1,1 @@
+"""ors-clients: the client side of the Open Reward Standard, from one tool call to a trainer's batch."""
