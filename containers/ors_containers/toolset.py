@@ -102,8 +102,8 @@ class Toolset:
 async def python_toolset(folder: Path, on_make: Callable[[], None] | None = None) -> Toolset:
     """The toolset of this interpreter below ``folder``, made when it is not there yet (about ten seconds).
 
-    ``on_make`` is called, in a thread, before it is made. Raises ``RuntimeUnavailable`` where this interpreter cannot be
-    copied: a C library other than glibc, no ``ldd``.
+    ``on_make`` is called, in a thread, before it is made. Raises ``RuntimeUnavailable`` where this interpreter cannot
+    be copied: a C library other than glibc, no ``ldd``.
     """
     return await asyncio.to_thread(_toolset, folder, on_make)
 
