@@ -224,5 +224,7 @@ async def test_sessions_abandoned_by_the_thousand(tmp_path: Path) -> None:
             assert response.status == 410
         late.close()
         print(f"memory: {abandoned / MIB:.0f} MiB with them, {(server.resident - before) / MIB:.0f} MiB after them")
-        assert server.resident - before < 300 * MIB
+        # Their 477 MiB of results are bounded to 32, and what a burst holds beside them goes again.
+        assert abandoned < 128 * MIB
+        assert server.resident - before < 96 * MIB
     assert server.process.returncode == 0
