@@ -1,1 +1,88 @@
-"""ors-clients: the client side of the Open Reward Standard, from one tool call to a trainer's batch."""
+"""ors-clients: the client side of the Open Reward Standard, from one tool call to a trainer's batch.
+
+``AsyncClient`` and ``Client`` talk to any ORS server, ``local`` plays an environment class without one, ``rollout``
+lets a model play an episode, token-exact. A trainer's adapter is a module of its own: ``ors_clients.trl``, ``.slime``,
+``.miles``, ``.roll``, ``.roll_atropos``, ``.atropos``, ``.atropos_served``. Importing this package imports none of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ors_clients.answers import Task, ToolResult
+    from ors_clients.client import AsyncClient
+    from ors_clients.errors import (
+        CallOutcomeUnknown,
+        ClientError,
+        ConfigurationError,
+        DeadlineExceeded,
+        InfrastructureFailure,
+        RequestRefused,
+        SamplerFailed,
+        ServerUnavailable,
+        SessionLost,
+        ToolFailed,
+    )
+    from ors_clients.local import local, local_sync
+    from ors_clients.rendering import ChatRenderer
+    from ors_clients.rewards import RewardBridge, RewardRule, shape_reward
+    from ors_clients.rollout import rollout
+    from ors_clients.synchronous import Client
+    from ors_clients.tool_schemas import anthropic_tools, google_tools, openai_tools
+    from ors_clients.trajectory import Trajectory
+    from ors_clients.turns import RolloutLimits, TurnEpisode
+
+__all__ = [
+    "AsyncClient",
+    "CallOutcomeUnknown",
+    "ChatRenderer",
+    "Client",
+    "ClientError",
+    "ConfigurationError",
+    "DeadlineExceeded",
+    "InfrastructureFailure",
+    "RequestRefused",
+    "RewardBridge",
+    "RewardRule",
+    "RolloutLimits",
+    "SamplerFailed",
+    "ServerUnavailable",
+    "SessionLost",
+    "Task",
+    "ToolFailed",
+    "ToolResult",
+    "Trajectory",
+    "TurnEpisode",
+    "anthropic_tools",
+    "google_tools",
+    "local",
+    "local_sync",
+    "openai_tools",
+    "rollout",
+    "shape_reward",
+]
+
+_MODULES = {
+    "answers": ("Task", "ToolResult"),
+    "client": ("AsyncClient",),
+    "local": ("local", "local_sync"),
+    "rendering": ("ChatRenderer",),
+    "rewards": ("RewardBridge", "RewardRule", "shape_reward"),
+    "rollout": ("rollout",),
+    "synchronous": ("Client",),
+    "tool_schemas": ("anthropic_tools", "google_tools", "openai_tools"),
+    "trajectory": ("Trajectory",),
+    "turns": ("RolloutLimits", "TurnEpisode"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'errors')}")
+    # Kept, also because importing a submodule has put the module here where a function has its name.
+    value = globals()[name] = getattr(module, name)
+    return value

@@ -1,0 +1,170 @@
+"""What a server answers, as values: tasks, tools, prompts and the results of calls.
+
+Reading is tolerant where servers differ (a key more, a key less) and strict where a trainer would go wrong: an answer
+whose shape makes no sense is a ``ServerUnavailable``, never a result with holes. ``Task`` and ``ToolResult`` are
+frozen: a rollout's record cannot change after the fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ors_clients.errors import ServerUnavailable
+from ors_server.protocol import ImageBlock, Message, Split, TerminalToolSpec, TextBlock, ToolSpec
+
+__all__ = [
+    "Block",
+    "Task",
+    "ToolListing",
+    "ToolResult",
+    "read_blocks",
+    "read_messages",
+    "read_result",
+    "read_splits",
+    "read_tools",
+    "senseless",
+]
+
+Block = TextBlock | ImageBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of an environment.
+
+    ``spec`` is what the server gave out, to be sent back as it is. ``index`` is None where it is not known, as for a
+    task read from a data set that does not say.
+    """
+
+    environment: str
+    split: str | None
+    index: int | None
+    #: Left out of the ``repr``: it may hold the answer.
+    spec: Mapping[str, Any] = field(repr=False)
+    #: The environment's name in the server's own words, where it said one.
+    server_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What one call of a tool gave.
+
+    Either the tool ran (``error`` is None), or it did not and ``error`` is the text that says so: the tool is unknown
+    (``reason`` "not_found"), its input invalid ("input_validation"), the episode over ("episode_finished"). Both are
+    observations for the model.
+    """
+
+    blocks: Sequence[Block] = ()
+    #: The step's reward; None where the tool gave none, which is not 0.
+    reward: float | None = None
+    #: Whether this call ended the episode.
+    finished: bool = False
+    metadata: Mapping[str, Any] | None = None
+    error: str | None = None
+    reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text blocks, a line each; of a call that ran no tool, the error."""
+        if self.error is not None:
+            return self.error
+        return "\n".join([block.text for block in self.blocks if isinstance(block, TextBlock)])
+
+    @property
+    def images(self) -> list[ImageBlock]:
+        """The image blocks."""
+        return [block for block in self.blocks if isinstance(block, ImageBlock)]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolListing:
+    """The tools of an environment or a session."""
+
+    tools: list[ToolSpec]
+    #: The tool that gets the assistant's plain message, which ends the episode; hidden from the model.
+    terminal_tool: TerminalToolSpec | None = None
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_blocks(value: Any) -> list[Block]:
+    """The blocks of a prompt or an output. Raises ``ServerUnavailable`` for what is none."""
+    try:
+        return [_block(block) for block in value]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise senseless("blocks of text and images") from None
+
+
+def _block(value: Any) -> Block:
+    kind = value["type"]
+    if kind == "text":
+        return TextBlock(text=value["text"], detail=value.get("detail"))
+    if kind == "image":
+        return ImageBlock(data=value["data"], mimeType=value["mimeType"], detail=value.get("detail"))
+    raise ValueError(kind)
+
+
+def read_messages(value: Any) -> list[Message]:
+    """The turns of a prompt. Raises ``ServerUnavailable`` for what is none."""
+    try:
+        return [Message.model_validate(message) for message in value]
+    except (TypeError, ValueError):
+        raise senseless("messages") from None
+
+
+def read_tools(value: Any) -> ToolListing:
+    """The answer of ``/tools`` and ``/task_tools``. Raises ``ServerUnavailable``."""
+    try:
+        terminal = value.get("terminal_tool")
+        return ToolListing(
+            [
+                ToolSpec(
+                    name=tool["name"],
+                    description=tool.get("description") or "",
+                    input_schema=tool.get("input_schema"),
+                )
+                for tool in value["tools"]
+            ],
+            None
+            if terminal is None
+            else TerminalToolSpec(
+                name=terminal["name"], arg=terminal.get("arg"), description=terminal.get("description") or ""
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise senseless("a list of tools") from None
+
+
+def read_splits(value: Any) -> list[Split]:
+    """The answer of ``/splits``. Raises ``ServerUnavailable``."""
+    try:
+        return [Split(name=split["name"], type=split["type"]) for split in value]
+    except (KeyError, TypeError, ValueError):
+        raise senseless("a list of splits") from None
+
+
+def read_result(value: Any) -> ToolResult:
+    """The JSON that ``/call`` ends with. Raises ``ServerUnavailable`` for what is no result."""
+    try:
+        if not value["ok"]:
+            return ToolResult(error=str(value["error"]), reason=value.get("reason"))
+        output = value["output"]
+        reward = output.get("reward")
+        return ToolResult(
+            [_block(block) for block in output["blocks"]],
+            None if reward is None else float(reward),
+            output.get("finished") is True,
+            cast("Mapping[str, Any] | None", output.get("metadata")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise senseless("a tool's result") from None
+
+
+def senseless(expected: str) -> ServerUnavailable:
+    """The error for an answer of another shape; it does not repeat the answer, which may hold anything."""
+    return ServerUnavailable(
+        f"The server's answer is not {expected}", "Is this the address of an ORS server, and not of a page before it?"
+    )

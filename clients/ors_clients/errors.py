@@ -1,0 +1,103 @@
+"""Every error of ors-clients, in one tree.
+
+    ClientError (OrsError)
+    ├── ConfigurationError (ValueError)      a setting, file or argument that cannot be used
+    ├── RequestRefused                       a 4xx: the caller has to change something
+    │   ├── NotAuthorized                    401, 403
+    │   └── NotFound                         404 of anything but a session: an environment, a route
+    ├── ToolFailed                           the tool itself raised; the episode may go on
+    └── InfrastructureFailure                not the agent's fault: never a reward, and nothing to train on
+        ├── ServerUnavailable (ConnectionError)   not reachable, or 5xx, after all retries
+        ├── SessionLost                      ended, expired, or lost with its machine
+        ├── CallOutcomeUnknown               the connection was lost when nobody could say whether the tool ran
+        ├── DeadlineExceeded (TimeoutError)  the caller's own time limit
+        └── SamplerFailed                    the inference engine failed, or answered what is no generation
+
+A trainer needs to tell two of them apart. ``InfrastructureFailure`` marks the sample as not to be trained on, in the
+trainer's own way. ``ToolFailed`` is an observation: its ``text`` goes to the model. The rest are mistakes in the run's
+configuration and should end it. No text here ever holds a secret or an API key.
+"""
+
+from __future__ import annotations
+
+from ors_server.errors import OrsError
+
+__all__ = [
+    "CallOutcomeUnknown",
+    "ClientError",
+    "ConfigurationError",
+    "DeadlineExceeded",
+    "InfrastructureFailure",
+    "NotAuthorized",
+    "NotFound",
+    "RequestRefused",
+    "SamplerFailed",
+    "ServerUnavailable",
+    "SessionLost",
+    "ToolFailed",
+]
+
+
+class ClientError(OrsError):
+    """The root: what went wrong (``cause``) and what to do about it (``remedy``, may be empty)."""
+
+
+class ConfigurationError(ClientError, ValueError):
+    """A configuration file, setting or argument that cannot be used as it is."""
+
+
+class RequestRefused(ClientError):
+    """The server refused a request (4xx); sending it again unchanged will not help."""
+
+    def __init__(self, cause: str, remedy: str = "", *, status_code: int = 400, detail: str = "") -> None:
+        super().__init__(cause, remedy)
+        #: The response's status.
+        self.status_code = status_code
+        #: What the server said, as text.
+        self.detail_text = detail
+
+
+class NotAuthorized(RequestRefused):
+    """The server wants another API key, or none it was given allows this (401, 403)."""
+
+
+class NotFound(RequestRefused):
+    """The server has no such environment or route (404). Of a session this is ``SessionLost``."""
+
+
+class ToolFailed(ClientError):
+    """A tool raised instead of returning (an ``error`` event). The session is still open and may be called again."""
+
+    def __init__(self, tool: str, text: str) -> None:
+        super().__init__(f"Tool {tool!r} failed: {text}")
+        #: The tool's name.
+        self.tool = tool
+        #: What the server said of it: what a model may be shown.
+        self.message = text
+
+
+class InfrastructureFailure(ClientError):
+    """Something failed that is not the agent's fault. Never turn it into a reward; do not train on the sample."""
+
+
+class ServerUnavailable(InfrastructureFailure, ConnectionError):
+    """The server cannot be reached or answers 5xx, after every retry that was allowed."""
+
+
+class SessionLost(InfrastructureFailure):
+    """The session does not exist any more: deleted, expired, lost with its machine, or its set-up failed."""
+
+
+class CallOutcomeUnknown(InfrastructureFailure):
+    """The connection was lost before the server named the call, and it makes no promise about repeated calls.
+
+    The tool may have run once or not at all. Calling again could run it twice, so the client does not.
+    """
+
+
+class DeadlineExceeded(InfrastructureFailure, TimeoutError):
+    """The time limit the caller gave is over. A call that was started may still run on the server."""
+
+
+class SamplerFailed(InfrastructureFailure):
+    """The inference engine failed, or its answer is no generation (no token ids, lengths that differ)."""

@@ -1,0 +1,165 @@
+"""Sessions are kept alive, and ended, from a thread that nothing else runs on.
+
+Servers end a session that is silent for minutes (900 s here and in both SDKs, 120 s behind some gateways). A trainer's
+event loop is often busy for longer than that: a batch is trained, a model is loaded. So pings do not depend on it. One
+thread a process pings every session that has sent nothing for ten seconds, over connections of its own.
+
+The same thread ends sessions whose own event loop cannot: a rollout that was cancelled twice, a session dropped without
+``close``, a process that exits. A session belongs to the process that opened it: a forked child neither pings nor ends
+its parent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from ors_clients.connection import Connection
+from ors_clients.errors import ClientError
+from ors_clients.threads import LoopThread
+from ors_clients.transport import ConnectionLost, Headers
+
+__all__ = ["KEEP_ALIVE", "Heartbeat", "KeepAlive"]
+
+logger = logging.getLogger("ors_clients.keepalive")
+
+#: Seconds of silence after which a session is pinged.
+_EVERY = 10.0
+#: Seconds between two looks at all sessions.
+_TICK = 1.0
+#: Requests at once.
+_AT_ONCE = 64
+#: Seconds a ping may take.
+_PING_LIMIT = 30.0
+#: Seconds that the end of the process may be held up for the sessions that are still open.
+_EXIT_LIMIT = 5.0
+#: Seconds the server may take to tear a session down.
+_DELETE_LIMIT = 60.0
+
+
+class Heartbeat:
+    """What is known of one session here. Does not refer to the session, which can so be collected."""
+
+    __slots__ = ("connection", "headers", "last_sent", "pid", "warned")
+
+    def __init__(self, connection: Connection, headers: Headers) -> None:
+        self.connection = connection
+        self.headers = headers
+        #: When the session last sent or got something, by ``time.monotonic``.
+        self.last_sent = time.monotonic()
+        #: The process whose session it is.
+        self.pid = os.getpid()
+        self.warned = False
+
+    @property
+    def ours(self) -> bool:
+        """Whether the session was opened by this process, and not by one that it was forked from."""
+        return self.pid == os.getpid()
+
+
+class KeepAlive:
+    """The sessions of this process that are open; every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._thread = LoopThread("ors-keepalive", self._forked)
+        self._beats: dict[Heartbeat, None] = {}
+        self._keeping = False
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._admission: asyncio.Semaphore | None = None
+        atexit.register(self._exit)
+
+    def _forked(self) -> None:
+        self._beats = {}
+        self._keeping = False
+        self._under_way = set()
+        self._admission = None
+
+    def add(self, beat: Heartbeat) -> None:
+        """Ping this session from now on, where its transport can be used on another thread."""
+        if beat.connection.transport.threads:
+            self._beats[beat] = None
+            if not self._keeping:
+                self._keeping = True
+                self._thread.start(self._keep())
+
+    def discard(self, beat: Heartbeat) -> None:
+        """Ping it no more."""
+        self._beats.pop(beat, None)
+
+    def end(self, beat: Heartbeat) -> None:
+        """End the session in the background, if it is this process's own."""
+        self.discard(beat)
+        if not beat.ours:
+            return
+        if beat.connection.transport.threads:
+            self._thread.start(self._admitted(_delete(beat)))
+        else:
+            with contextlib.suppress(RuntimeError):  # without its event loop there is no application to end it in
+                self._remember(asyncio.get_running_loop().create_task(_delete(beat)))
+
+    # --- on the thread -----------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        while True:
+            now = time.monotonic()
+            for beat in list(self._beats):
+                if now - beat.last_sent >= _EVERY:
+                    beat.last_sent = now
+                    self._remember(asyncio.create_task(self._admitted(_ping(beat))))
+            await asyncio.sleep(_TICK)
+
+    def _remember(self, task: asyncio.Task[None]) -> None:
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _admitted(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._admission is None:
+            self._admission = asyncio.Semaphore(_AT_ONCE)
+        async with self._admission:
+            await work
+
+    # --- the end of the process --------------------------------------------------------------
+
+    def _exit(self) -> None:
+        left = [beat for beat in self._beats if beat.ours]
+        if not left:
+            return
+        for beat in left:
+            self.discard(beat)
+
+        async def end() -> None:
+            await asyncio.gather(*(self._admitted(_delete(beat)) for beat in left))
+
+        with contextlib.suppress(Exception):  # a process that ends has nobody to tell
+            self._thread.run(end(), _EXIT_LIMIT)
+
+
+async def _ping(beat: Heartbeat) -> None:
+    try:
+        response = await beat.connection.once(
+            "POST", "/ping", headers=(beat.headers,), deadline=time.monotonic() + _PING_LIMIT
+        )
+        problem = "" if response.status == 200 else f"status {response.status}"
+    except (ConnectionLost, ClientError) as error:
+        problem = str(error)
+    if problem and not beat.warned:
+        # The session may be lost; whoever uses it next is told by the server. The next ping may succeed all the same.
+        logger.info("a session's ping failed", extra={"server": beat.connection.url, "reason": problem})
+    beat.warned = bool(problem)
+
+
+async def _delete(beat: Heartbeat) -> None:
+    deadline = time.monotonic() + _DELETE_LIMIT
+    for path in ("/delete", "/delete_session"):
+        with contextlib.suppress(ConnectionLost, ClientError):  # else the server ends it when it has been idle
+            await beat.connection.once("POST", path, headers=(beat.headers,), deadline=deadline)
+
+
+#: The one of this process.
+KEEP_ALIVE = KeepAlive()

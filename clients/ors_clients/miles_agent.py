@@ -1,0 +1,211 @@
+"""Miles' agent function: an episode over an OpenAI-compatible endpoint that keeps the tokens by itself.
+
+Miles' session server records ids, log-probabilities and masks of every chat completion, and makes the training samples
+of them. So nothing here counts tokens; what is sent is the conversation, in which each of the model's messages goes
+back exactly as it came, for the server matches it against what it has stored. The rewards travel in the sample's
+metadata to ``reward_func``. The episode itself is ``TurnEpisode``, as in every other adapter.
+
+Source: radixark/miles ``miles/rollout/generate_hub/agentic_tool_call.py``, ``miles/rollout/generate_utils``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from ors_clients.conversation import ChatMessage, text_of
+from ors_clients.errors import ClientError, InfrastructureFailure, SamplerFailed
+from ors_clients.samples import RECORD_KEYS
+from ors_clients.tasks import TaskRow, read_metadata
+from ors_clients.tool_calls import FoundCall, MalformedCall, ToolCall, ToolCallFormat
+from ors_clients.tool_calls.calls import Unreadable, named_call
+from ors_clients.tool_schemas import openai_tools
+from ors_clients.trainer_arguments import max_total_tokens
+from ors_clients.trainer_process import episode_runner, http_client
+from ors_clients.turns import TurnEpisode
+from ors_server import ToolSpec
+
+__all__ = ["run"]
+
+
+async def run(
+    base_url: str,
+    prompt: Any,
+    request_kwargs: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> dict[str, Any]:
+    """Play one episode with the model at ``base_url``; what is returned goes into the metadata of Miles' samples.
+
+    ``prompt`` is the row's name of its task and not used. The training configuration is that of ``TRAIN_CONFIG``, the
+    model's name ``AGENT_MODEL_NAME`` (``model``). Raises ``ConfigurationError`` and ``RequestRefused``.
+    """
+    row = TaskRow.of_metadata(read_metadata(metadata))
+    options = SimpleNamespace(rollout_max_context_len=(metadata or {}).get("max_seq_len"))
+    runner = episode_runner(options)
+    configuration = runner.configuration
+    sampling = dict(request_kwargs or {})
+    limits = runner.limits(
+        row,
+        max_total_tokens=max_total_tokens(options, configuration),
+        max_response_tokens=int(sampling.get("max_tokens") or 4096),
+    )
+    form = _MessageFormat(configuration.format)
+    rule = configuration.environment(row.environment).reward_rule
+    episode = TurnEpisode(runner.session(row), form, limits, rule, configuration.system_prompt)
+    deadline = asyncio.timeout(limits.max_seconds)
+    try:
+        async with deadline:
+            await _play(episode, form, f"{base_url}/v1/chat/completions", configuration.thinking, sampling)
+    except InfrastructureFailure as failure:
+        episode.stop("infrastructure", failure)
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        episode.stop("max_time")
+    finally:
+        await episode.close()
+    runner.count_failure(row, episode.failure)
+    return _record(row, episode)
+
+
+async def _play(
+    episode: TurnEpisode, form: _MessageFormat, url: str, thinking: bool, sampling: Mapping[str, Any]
+) -> None:
+    """Take turns until the episode is over. Raises ``ClientError``."""
+    start = await episode.reset()
+    body = {
+        "model": os.environ.get("AGENT_MODEL_NAME", "model"),
+        "chat_template_kwargs": {"enable_thinking": thinking},
+        **sampling,
+        **({"tools": openai_tools(start.tools)} if start.tools else {}),
+    }
+    messages = [_wire(message) for message in start.messages]
+    while episode.stop_reason is None:
+        answer = await _complete(url, {**body, "messages": messages})
+        choice = answer["choices"][0]
+        message: dict[str, Any] = {key: value for key, value in choice["message"].items() if value is not None}
+        messages.append(message)
+        form.message = message
+        truncated = choice.get("finish_reason") == "length"
+        result = await episode.step(text_of(message.get("content")), truncated=truncated)
+        messages.extend(_replies(result.messages, message))
+        usage: dict[str, Any] = answer.get("usage") or {}
+        if (usage.get("total_tokens") or 0) >= episode.limits.max_total_tokens:
+            episode.stop("max_tokens")
+
+
+async def _complete(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """One chat completion. Raises ``SamplerFailed``; nothing is sent twice, for the server has recorded the first."""
+    import httpx
+
+    try:
+        response = await http_client().post(url, json=body)
+    except httpx.HTTPError as error:
+        raise SamplerFailed(f"The model's endpoint did not answer: {type(error).__name__}") from error
+    if response.status_code != 200:
+        raise SamplerFailed(f"The model's endpoint answered {response.status_code}: {response.text[:500]}")
+    try:
+        answer = response.json()
+        _ = answer["choices"][0]["message"].items()
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise SamplerFailed("The model's endpoint answered no chat completion") from error
+    return answer
+
+
+class _MessageFormat:
+    """Reads the calls that the endpoint has parsed into ``tool_calls``, else those in the message's text."""
+
+    def __init__(self, text_format: ToolCallFormat) -> None:
+        self.message: Mapping[str, Any] = {}
+        self._text_format = text_format
+        self.name = text_format.name
+        self.instructions = text_format.instructions
+        self.end_of_call = text_format.end_of_call
+
+    def parse(self, text: str, tools: Sequence[ToolSpec], *, turn: int = 0) -> list[FoundCall]:
+        calls = self.message.get("tool_calls")
+        if not calls:
+            return self._text_format.parse(text, tools, turn=turn)
+        return [_read_call(call) for call in cast("list[dict[str, Any]]", calls)]
+
+
+def _read_call(call: Mapping[str, Any]) -> FoundCall:
+    function: dict[str, Any] = call.get("function") or {}
+    raw = str(function.get("arguments", ""))
+    try:
+        name, arguments = named_call(function)
+    except Unreadable as problem:
+        return MalformedCall(raw, str(problem))
+    return ToolCall(name, arguments, raw, str(call.get("id")))
+
+
+def _replies(answers: Sequence[ChatMessage], message: Mapping[str, Any]) -> list[ChatMessage]:
+    """What answers a message of the model: tool messages for the calls it has in ``tool_calls``, each for its own.
+
+    A model that writes its calls as text gets their results as text: no tool message may stand without such a call.
+    """
+    calls = cast("list[dict[str, Any]]", message.get("tool_calls") or [])
+    unanswered = [str(call.get("id")) for call in calls]
+    replies: list[ChatMessage] = []
+    for answer in map(_wire, answers):
+        if not calls:
+            replies.append(_as_text(answer))
+            if len(replies) > 1 and all(isinstance(reply["content"], str) for reply in replies[-2:]):
+                last = replies.pop()
+                replies[-1]["content"] += f"\n{last['content']}"
+            continue
+        key = answer.get("tool_call_id")
+        if key not in unanswered and unanswered:
+            key = unanswered[0]
+        if key in unanswered:
+            unanswered.remove(key)
+            answer = {"role": "tool", "tool_call_id": key, "content": answer["content"]}
+        replies.append(answer)
+    return replies + [{"role": "tool", "tool_call_id": key, "content": "(not run)"} for key in unanswered]
+
+
+def _as_text(answer: ChatMessage) -> ChatMessage:
+    content = answer["content"]
+    if answer["role"] == "tool" and isinstance(content, str):
+        content = f"<tool_response>\n{content}\n</tool_response>"
+    return {"role": "user", "content": content}
+
+
+def _wire(message: ChatMessage) -> ChatMessage:
+    """A message as the OpenAI API has it. Its content is never empty: SGLang refuses that."""
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = cast("list[dict[str, Any]]", content)
+        content = [
+            {"type": "image_url", "image_url": {"url": part["image"]}} if part.get("type") == "image" else part
+            for part in parts
+        ]
+    return {**message, "content": content or "(no output)"}
+
+
+def _record(row: TaskRow, episode: TurnEpisode) -> dict[str, Any]:
+    calls = [step for step in episode.steps if isinstance(step.call, ToolCall)]
+    seconds = sum(step.seconds for step in episode.steps)
+    failure: ClientError | None = episode.failure
+    values = (
+        [step.reward for step in episode.steps if step.reward is not None],
+        episode.stop_reason,
+        len(calls),
+        sum(step.problem is not None for step in calls),
+        len(episode.steps) - len(calls),
+        episode.turns,
+        None,
+        None,
+        round(seconds, 6),
+        None if failure is None else str(failure),
+    )
+    # What Miles subtracts from a rollout's time is in `agent_metrics`.
+    return {
+        **row.metadata,
+        **dict(zip(RECORD_KEYS, values, strict=True)),
+        "agent_metrics": {"turns": episode.turns, "tool_calls": len(calls), "total_tool_time": seconds},
+    }

@@ -1,0 +1,105 @@
+"""From the rewards of an episode's steps to the one number a trainer wants: pure functions, no state.
+
+``RewardRule`` reduces step rewards as the configurations of the field say it (openreward-cookbook ``reward_reduction``,
+``nonterminal_reward``, ``min_reward``, ``max_reward``; TRL's last reward; ROLL's terminal one). The result is always
+clamped, also that of an episode without a single reward: two places that clamp differently disagree about it.
+``shape_reward`` is the Universal Reward Bridge of ROLL's Atropos integration (trainers.md, section 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ors_clients.errors import ConfigurationError
+
+__all__ = ["FormatMarker", "Reduction", "RewardBridge", "RewardRule", "shape_reward"]
+
+Reduction = Literal["sum", "mean", "max", "min", "last", "terminal"]
+
+
+@dataclass(frozen=True)
+class RewardRule:
+    """How an episode's step rewards become its reward. Raises ``ConfigurationError`` for a rule that means nothing.
+
+    ``last`` is the last reward that was given; ``terminal`` only the one of the step that ended the episode.
+    ``nonterminal_reward`` is one more reward at the end of an episode that did not reach its end by itself.
+    """
+
+    reduction: Reduction = "sum"
+    nonterminal_reward: float | None = None
+    min_reward: float | None = None
+    max_reward: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.reduction not in get_args(Reduction):
+            known = ", ".join(get_args(Reduction))
+            raise ConfigurationError(f"No reward reduction {self.reduction!r}", f"Use one of {known}")
+        for name in ("nonterminal_reward", "min_reward", "max_reward"):
+            value: float | None = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ConfigurationError(f"{name} is {value}", "Give a finite number")
+        if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
+            raise ConfigurationError(f"min_reward {self.min_reward} is over max_reward {self.max_reward}")
+
+    def total(self, step_rewards: Sequence[float | None], *, terminal: bool) -> float:
+        """The episode's reward. ``step_rewards``: one entry a tool call in order, None where none was given;
+        ``terminal``: whether the last of them ended the episode."""
+        rewards = [reward for reward in step_rewards if reward is not None]
+        if self.reduction == "terminal":
+            rewards = [reward for reward in step_rewards[-1:] if terminal and reward is not None]
+        if not terminal and self.nonterminal_reward is not None:
+            rewards.append(self.nonterminal_reward)
+        return self._clamp(self._reduce(rewards))
+
+    def _reduce(self, rewards: list[float]) -> float:
+        if not rewards:
+            return 0.0
+        match self.reduction:
+            case "sum":
+                return math.fsum(rewards)
+            case "mean":
+                return math.fsum(rewards) / len(rewards)
+            case "max":
+                return float(max(rewards))
+            case "min":
+                return float(min(rewards))
+            case "last" | "terminal":
+                return float(rewards[-1])
+
+    def _clamp(self, reward: float) -> float:
+        if self.min_reward is not None:
+            reward = max(reward, self.min_reward)
+        if self.max_reward is not None:
+            reward = min(reward, self.max_reward)
+        return reward
+
+
+@dataclass(frozen=True)
+class FormatMarker:
+    """A text that a failed answer still earns something for."""
+
+    marker: str
+    reward: float
+
+
+@dataclass(frozen=True)
+class RewardBridge:
+    """What a failed answer can still earn: for each marker in it, and, up to ``length_bounty_max``, for its length."""
+
+    format_markers: tuple[FormatMarker, ...] = (FormatMarker("<think>", 0.2), FormatMarker("\\boxed{", 0.3))
+    length_bounty_max: float = 0.2
+
+
+def shape_reward(base: float, text: str, bridge: RewardBridge) -> float:
+    """The Universal Reward Bridge: ``base`` where it is over 0; else -1, and what ``text`` earns by form and length.
+
+    The length counts a thousandth a character. A correct answer that is worth exactly 0 counts as failed, and writing
+    markers pays: it is a bridge over the first steps of a run, not a measure.
+    """
+    if base > 0:
+        return base
+    earned = math.fsum(marker.reward for marker in bridge.format_markers if marker.marker in text)
+    return -1.0 + earned + min(len(text) / 1000, bridge.length_bounty_max)

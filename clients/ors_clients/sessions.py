@@ -1,0 +1,371 @@
+"""A session: one episode, as the client of a server sees it.
+
+A call runs at most once, whatever happens to its connection. Our server honours an ``Idempotency-Key`` and says so when
+the session is created (``X-Idempotent-Calls``); then a lost call is sent again with the same key. Another server is
+asked again only by the ``task_id`` that it has named, which never starts anything; where it had not named one yet,
+nobody can know whether the tool ran, and that is what the caller is told (``CallOutcomeUnknown``).
+
+A session that was opened is ended: by ``close``, and where that is cancelled, or never called, by the thread that keeps
+sessions alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from ors_clients.answers import (
+    Block,
+    ToolListing,
+    ToolResult,
+    read_blocks,
+    read_messages,
+    read_result,
+    read_tools,
+    senseless,
+)
+from ors_clients.connection import Connection, Patience, dumps, strike_out
+from ors_clients.errors import (
+    CallOutcomeUnknown,
+    ClientError,
+    ConfigurationError,
+    DeadlineExceeded,
+    NotFound,
+    ServerUnavailable,
+    SessionLost,
+    ToolFailed,
+)
+from ors_clients.events import CallEvents
+from ors_clients.keepalive import KEEP_ALIVE, Heartbeat
+from ors_clients.transport import ConnectionLost, Headers, Response
+from ors_server.protocol import Message, TerminalToolSpec, ToolSpec
+
+__all__ = ["AsyncSession"]
+
+#: Texts of ``error`` events that are not the tool's own.
+_LOST = ("SessionGone:", "InfrastructureError:")
+_FORGOTTEN = ("unknown task_id", "ResultExpired:")
+#: What must not happen twice takes no connection that has been idle for longer, in seconds, unless the server keeps it
+#: from happening twice: it may have closed that connection, and nobody could tell whether the request had arrived.
+_FRESH_ENOUGH = 1.0
+#: Seconds that ending a session may take; servers give a teardown 30.
+_CLOSE_LIMIT = 90.0
+#: Seconds a stream must have lasted for its loss not to count as another failure.
+_PROGRESS = 10.0
+
+
+class AsyncSession:
+    """One episode. ``async with environment.session(…) as session``, or ``open`` and ``close``.
+
+    Nothing is sent before it is opened. Calls of one session may overlap. Not to be opened again once it is closed.
+    """
+
+    _beat: Heartbeat | None = None
+    _closed = False
+
+    def __init__(
+        self,
+        connection: Connection,
+        environment: str | None,
+        headers: Headers,
+        choice: Mapping[str, Any],
+        secrets: Mapping[str, str] | None = None,
+    ) -> None:
+        self._connection = connection
+        self._environment = environment
+        self._path = "" if environment is None else f"/{environment}"
+        self._environment_headers = headers
+        self._choice = dict(choice)
+        self._secrets = dict(secrets or {})
+        #: What errors never repeat.
+        self._hidden = tuple(self._secrets.values())
+        self._id: str | None = None
+        self._headers: tuple[Headers, ...] = ()
+        self._keyed = False
+        self._key = ""
+        self._calls = 0
+        self._finished = False
+        self._listing: ToolListing | None = None
+        self._prompt_only = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self._beat is not None else "new"
+        return f"<{type(self).__name__} {self._id or ''} of {self._environment or 'the default environment'}, {state}>"
+
+    @property
+    def id(self) -> str:
+        """The session's id. Raises ``ConfigurationError`` before it is opened."""
+        if self._id is None:
+            raise ConfigurationError("The session is not open", "Use `async with`, or await session.open().")
+        return self._id
+
+    @property
+    def finished(self) -> bool:
+        """Whether a tool has ended the episode."""
+        return self._finished
+
+    @property
+    def terminal_tool(self) -> TerminalToolSpec | None:
+        """The tool that the assistant's last message goes to; known once ``tools`` was asked for."""
+        return None if self._listing is None else self._listing.terminal_tool
+
+    # --- opening and closing -----------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Create the session. Its set-up may still be running then; prompt, tools and calls wait for it.
+
+        Raises ``RequestRefused`` for a task or environment the server does not have, and ``InfrastructureFailure``.
+        """
+        if self._id is not None or self._closed:
+            raise ConfigurationError("The session was opened before", "Make a new one.")
+        patience = self._connection.patience()
+        while True:
+            try:
+                await self._create(patience)
+                return self
+            except ConnectionLost as lost:
+                # Nobody can say whether it exists. Another is created, under another id, and this one is ended.
+                self._abandon()
+                await patience.after_loss(lost)
+            except BaseException:
+                self._abandon()
+                raise
+
+    async def _create(self, patience: Patience) -> None:
+        connection = self._connection
+        secrets = (self._secret_headers(),) if self._secrets else ()
+        allocated = CallEvents()
+        while True:
+            try:
+                response = await connection.once(
+                    "POST",
+                    "/create_session",
+                    headers=(self._environment_headers, *secrets),
+                    deadline=patience.deadline,
+                    on_data=allocated.feed,
+                )
+            except ConnectionLost as lost:
+                await patience.after_loss(lost)
+                allocated = CallEvents()
+                continue
+            if response.status == 200:
+                break
+            await patience.after_refusal(response, session=False, secrets=self._hidden)
+        sid = _session_id(allocated, response)
+        headers = Headers([("X-Session-ID", sid), *self._environment_headers.items])
+        self._id, self._headers = sid, (headers,)
+        self._beat = Heartbeat(connection, headers)
+        body = dict(self._choice)
+        if self._secrets:
+            body["secrets"] = self._secrets  # the specification's way, and the only one that ors-sdk's server reads
+        while True:
+            content = dumps(body)
+            response = await connection.once(
+                "POST",
+                "/create",
+                content,
+                (headers, *secrets),
+                deadline=patience.deadline,
+                longest_idle=_FRESH_ENOUGH,
+            )
+            if response.status == 200:
+                break
+            if response.status == 422 and "secrets" in body:
+                del body["secrets"]  # openreward's server reads the header, and refuses this
+                continue
+            await patience.after_refusal(response, session=True, secrets=self._hidden)
+        self._keyed = response.headers.get("x-idempotent-calls", "").lower() == "true"
+        self._key = uuid.uuid4().hex[:16]
+        KEEP_ALIVE.add(self._beat)
+
+    def _secret_headers(self) -> Headers:
+        values = {name: {"value": value} for name, value in self._secrets.items()}
+        return Headers([("X-Secrets", base64.b64encode(json.dumps(values).encode()).decode())])
+
+    def _abandon(self) -> None:
+        """The session was not opened, as far as anyone knows."""
+        if self._beat is not None:
+            KEEP_ALIVE.end(self._beat)
+        self._id, self._headers, self._beat = None, (), None
+
+    async def close(self) -> None:
+        """End the session on the server. Never raises but for a cancellation, and ends the session even then."""
+        if self._closed or self._beat is None:
+            self._closed = True
+            return
+        self._closed = True
+        beat = self._beat
+        KEEP_ALIVE.discard(beat)
+        if not beat.ours:
+            return  # a parent process opened it, and may still use it
+        try:
+            patience = Patience(self._connection, time.monotonic() + _CLOSE_LIMIT)
+            with contextlib.suppress(ClientError):  # it is gone, or the server ends it when it has been idle
+                for path in ("/delete", "/delete_session"):
+                    await self._connection.json("POST", path, headers=self._headers, session=True, patience=patience)
+        except BaseException:
+            KEEP_ALIVE.end(beat)
+            raise
+
+    def __del__(self) -> None:
+        if not self._closed and self._beat is not None:
+            KEEP_ALIVE.end(self._beat)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- reading -----------------------------------------------------------------------------
+
+    async def prompt(self) -> list[Block]:
+        """The task as the model reads it; waits for set-up. Raises ``InfrastructureFailure``."""
+        return read_blocks(await self._read("/prompt"))
+
+    async def messages(self) -> list[Message]:
+        """The same as a conversation: one user message where the server knows only prompts."""
+        if not self._prompt_only:
+            try:
+                return read_messages(await self._read("/messages"))
+            except NotFound as error:
+                if error.detail_text != "Not Found":
+                    raise
+                self._prompt_only = True  # ors-sdk's server
+        return [Message(role="user", blocks=await self.prompt())]
+
+    async def tools(self) -> list[ToolSpec]:
+        """The tools of this session, its task's own among them."""
+        if self._listing is None:
+            self._listing = read_tools(await self._read("/task_tools"))
+        return self._listing.tools
+
+    async def _read(self, path: str) -> Any:
+        beat = self._usable()
+        value = await self._connection.json(
+            "GET", self._path + path, headers=self._headers, session=True, secrets=self._hidden
+        )
+        beat.last_sent = time.monotonic()
+        return value
+
+    def _usable(self) -> Heartbeat:
+        if self._beat is None:
+            raise ConfigurationError("The session is not open", "Use `async with`, or await session.open().")
+        if self._closed:
+            raise SessionLost("The session was closed by this client")
+        self._beat.last_sent = time.monotonic()
+        return self._beat
+
+    # --- calls -------------------------------------------------------------------------------
+
+    async def call(
+        self, name: str, input: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> ToolResult:
+        """Call a tool and wait for its result, at most ``timeout`` seconds (None: as long as the server lets it run).
+
+        A call that ran no tool is a result too (``ToolResult.error``). Raises ``ToolFailed`` where the tool raised,
+        and ``InfrastructureFailure`` (``SessionLost``, ``CallOutcomeUnknown``, ``ServerUnavailable``,
+        ``DeadlineExceeded``).
+        """
+        if timeout is None:
+            return await self._call(name, {} if input is None else input)
+        late = asyncio.timeout(timeout)
+        try:
+            async with late:
+                return await self._call(name, {} if input is None else input)
+        except TimeoutError:
+            if not late.expired():
+                raise
+            raise DeadlineExceeded(
+                f"Tool {name!r} gave no result within {timeout:g} s", "It may still be running on the server."
+            ) from None
+
+    async def _call(self, name: str, input: Mapping[str, Any]) -> ToolResult:
+        beat = self._usable()
+        connection = self._connection
+        path = self._path + "/call"
+        call = {"name": name, "input": input}
+        body = dumps(call)
+        self._calls += 1
+        keyed = self._keyed
+        headers = (*self._headers, Headers([("Idempotency-Key", f"{self._key}-{self._calls}")]))
+        longest_idle = 60.0 if keyed else _FRESH_ENOUGH
+        patience: Patience | None = None
+        task_id: str | None = None
+        while True:
+            events = CallEvents()
+            started = time.monotonic()
+            lost: ConnectionLost | None = None
+            response: Response | None = None
+            try:
+                response = await connection.once(
+                    "POST", path, body, headers, longest_idle=longest_idle, on_data=events.feed
+                )
+            except ConnectionLost as error:
+                lost = error
+            if events.complete:
+                beat.last_sent = time.monotonic()
+                if events.error is None:
+                    result = read_result(events.json())
+                    if result.finished:
+                        self._finished = True
+                    return result
+                raise self._failure(name, events.error)
+            if patience is None:
+                patience = Patience(connection)
+            longest_idle = -1.0
+            if response is not None and response.status != 200:
+                await patience.after_refusal(
+                    response, session=True, secrets=self._hidden, repeatable=keyed or task_id is not None
+                )
+                continue
+            if response is not None and response.body:
+                raise senseless("a stream of events")
+            if lost is None:
+                lost = ConnectionLost("the event stream ended before its result", sent=True)
+            if events.task_id is not None and events.task_id != task_id:
+                task_id = events.task_id
+                body = dumps({**call, "task_id": task_id})
+            if lost.sent and task_id is None and not keyed:
+                raise CallOutcomeUnknown(
+                    f"The connection was lost while {name!r} was called ({lost})",
+                    "The server makes no promise about repeated calls, so it was not called again.",
+                )
+            if time.monotonic() - started > _PROGRESS:
+                patience.progressed()
+            await patience.after_loss(lost)
+
+    def _failure(self, name: str, text: str) -> ClientError:
+        """An ``error`` event as the error the caller gets."""
+        text = strike_out(text, (*self._connection.secrets, *self._hidden))
+        if text.startswith(_LOST):
+            return SessionLost(text)
+        if text.startswith(_FORGOTTEN):
+            return CallOutcomeUnknown(f"{name!r} was called, but its result is gone: {text}")
+        return ToolFailed(name, text)
+
+
+def _session_id(events: CallEvents, response: Response) -> str:
+    """The id in an answer to ``/create_session``: events as both SDKs have it, or JSON as the specification has it."""
+    sid: Any = events.task_id
+    if events.data or response.body:
+        try:
+            value: Any = json.loads(events.data or response.body)
+            sid = value.get("sid", sid)
+        except (ValueError, AttributeError):
+            pass  # the id stands in the first event
+    if not isinstance(sid, str) or not sid.strip():
+        raise ServerUnavailable(
+            "The server gave no id for a new session",
+            "Is this the address of an ORS server, and not of a page before it?",
+        )
+    return sid

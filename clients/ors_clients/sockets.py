@@ -1,0 +1,403 @@
+"""HTTP/1.1 on sockets: a small client for the one kind of request that trainers send by the million.
+
+Why not httpx, which the rest of this project uses: a request through httpx costs several times the processor time of
+one through the ``openreward`` client, and that time is taken from the trainer's own loop (figures in
+``docs/performance.md``; ``ors-server bench clients`` measures both). httpx builds a request, a response and a chain of
+streams for each call; here a request is one ``write`` of bytes that were mostly encoded before, and a response is
+parsed by httptools, which the server uses too.
+
+Invariants: a connection carries one request at a time; it is used again only after a complete response that the server
+did not say was its last; one whose request was cancelled or timed out is closed, because its response may still come.
+No request is ever sent twice here. Connections belong to the event loop they were made on: a pool for each loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import ssl
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import httptools
+
+from ors_clients.transport import ConnectionLost, OutOfTime, Request, Response
+
+__all__ = ["SocketTransport"]
+
+#: Seconds to connect in.
+_CONNECT_LIMIT = 15.0
+#: Seconds an open event stream may be silent; every server sends a comment each 10 to 15 s.
+_SILENCE = 60.0
+#: Seconds an idle connection is kept: less than the 60 s after which servers close theirs.
+_KEEP = 50.0
+#: Files left to the rest of the process when connections take all that it may open.
+_SPARE_FILES = 256
+#: Probes that find a dead peer, in seconds: while a request waits for hours, nothing else would.
+_PROBES = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+
+
+class SocketTransport:
+    """Requests to one server. ``tls`` replaces the default verification, for an authority of one's own."""
+
+    threads = True
+
+    def __init__(self, host: str, port: int, *, secure: bool = False, tls: ssl.SSLContext | None = None) -> None:
+        self._place = _Place(host, port, (tls or ssl.create_default_context()) if secure else None)
+        shown = f"[{host}]" if ":" in host else host
+        self._host_line = f"{shown}:{port}" if port != (443 if secure else 80) else shown
+        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = weakref.WeakKeyDictionary()
+
+    async def exchange(self, request: Request, on_data: Callable[[bytes], None] | None = None) -> Response:
+        """Send a request and wait for its response (``Transport``)."""
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop)
+        if pool is None:
+            pool = self._pools[loop] = _Pool(loop, self._place)
+        head = f"{request.method} {request.target} HTTP/1.1\r\nHost: {self._host_line}\r\n".encode()
+        parts = [head, *[headers.encoded for headers in request.headers]]
+        if request.method == "POST":
+            parts.append(b"Content-Length: %d\r\n" % len(request.body))
+        parts += (b"\r\n", request.body)
+        connection = pool.idle(request.longest_idle) or await pool.connect(request.deadline)
+        try:
+            response = await connection.exchange(b"".join(parts), request.deadline, on_data)
+        except BaseException:
+            connection.abort()
+            raise
+        pool.give_back(connection)
+        return response
+
+    async def close(self) -> None:
+        """Close this event loop's connections."""
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
+
+
+class _Place:
+    """Where a server is."""
+
+    __slots__ = ("host", "peer", "port", "tls")
+
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        self.host = host
+        self.port = port
+        self.tls = tls
+        #: The address that a connection was made to.
+        self.peer: str | None = None
+
+    async def connect(self, protocol: Callable[[], _Connection]) -> _Connection:
+        """Connect. Raises what the event loop raises."""
+        loop = asyncio.get_running_loop()
+        try:
+            transport, connection = await loop.create_connection(protocol, self.host, self.port, ssl=self.tls)
+        except RuntimeError:
+            # While the process exits, no thread can be started that looks a name up.
+            if self.peer is None:
+                raise OSError("the process is ending") from None
+            name = None if self.tls is None else self.host
+            transport, connection = await loop.create_connection(
+                protocol, self.peer, self.port, ssl=self.tls, server_hostname=name
+            )
+        peer: Any = transport.get_extra_info("peername")
+        if peer:
+            self.peer = peer[0]
+        return connection
+
+
+class _Pool:
+    """The connections of one event loop; the one that was used last is used first."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, place: _Place) -> None:
+        self._loop = weakref.ref(loop)
+        self._place = place
+        self._idle: deque[_Connection] = deque()
+        self._open: set[_Connection] = set()
+        self._connecting = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- taking and giving back --------------------------------------------------------------
+
+    def idle(self, longest: float) -> _Connection | None:
+        """A kept connection that was used within so many seconds."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.usable:
+                continue
+            if time.monotonic() - connection.last_byte > longest:
+                self._idle.append(connection)  # those below it are older still
+                return None
+            connection.kept = True
+            return connection
+        return None
+
+    def give_back(self, connection: _Connection) -> None:
+        """A response is complete."""
+        if connection.usable:
+            self._idle.append(connection)
+            self._let_one_in()
+        else:
+            connection.abort()
+
+    async def connect(self, deadline: float | None) -> _Connection:
+        """A new connection. Raises ``ConnectionLost`` and ``OutOfTime``."""
+        while len(self._open) + self._connecting >= _most_connections():
+            if _raise_file_limit():
+                continue
+            if self._idle:
+                self._idle.popleft().abort()
+                break
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            try:
+                await asyncio.wait_for(waiter, None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise OutOfTime from None
+            connection = self.idle(_KEEP)
+            if connection is not None:
+                return connection
+        limit = _CONNECT_LIMIT if deadline is None else min(_CONNECT_LIMIT, deadline - time.monotonic())
+        self._connecting += 1
+        try:
+            async with asyncio.timeout(limit):
+                connection = await self._place.connect(lambda: _Connection(self))
+        except TimeoutError:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise OutOfTime from None
+            raise ConnectionLost(f"no connection within {limit:.0f} s", sent=False) from None
+        except (OSError, ssl.SSLError, UnicodeError) as error:
+            raise ConnectionLost(f"no connection: {_reason(error)}", sent=False) from None
+        finally:
+            self._connecting -= 1
+        if self._timer is None:
+            self._watch()
+        return connection
+
+    def opened(self, connection: _Connection) -> None:
+        """A connection was made."""
+        self._open.add(connection)
+
+    def lost(self, connection: _Connection) -> None:
+        """A connection has ended."""
+        self._open.discard(connection)
+        self._let_one_in()
+
+    def _let_one_in(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in list(self._open):
+            connection.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)  # the event loop closes them in its next turn
+
+    # --- time --------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Look after deadlines, silent streams and old connections once a second: one timer for all requests."""
+        now = time.monotonic()
+        for connection in list(self._open):
+            connection.check(now)
+        while self._idle and now - self._idle[0].last_byte > _KEEP:
+            self._idle.popleft().abort()
+        loop = self._loop()
+        self._timer = loop.call_later(1.0, self._watch) if loop is not None and self._open else None
+
+
+class _Connection(asyncio.Protocol):
+    """One connection and the response that is being read from it."""
+
+    __slots__ = (
+        "_body",
+        "_complete",
+        "_deadline",
+        "_headers",
+        "_on_data",
+        "_parser",
+        "_pool",
+        "_started",
+        "_streams",
+        "_transport",
+        "_until_end",
+        "_waiting",
+        "kept",
+        "last_byte",
+        "usable",
+    )
+
+    def __init__(self, pool: _Pool) -> None:
+        self._pool = pool
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: asyncio.Future[Response] | None = None
+        self._on_data: Callable[[bytes], None] | None = None
+        self._deadline: float | None = None
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        #: Whether any byte of the response has come, and whether its body goes to ``on_data``.
+        self._started = self._streams = False
+        #: Whether the body ends with the connection.
+        self._until_end = False
+        self._complete: Response | None = None
+        #: Whether it has carried an earlier request, and can carry another.
+        self.kept = False
+        self.usable = False
+        #: When the last byte came, by ``time.monotonic``.
+        self.last_byte = time.monotonic()
+
+    async def exchange(
+        self, request: bytes, deadline: float | None, on_data: Callable[[bytes], None] | None
+    ) -> Response:
+        """Send a request and wait for its response. Raises ``ConnectionLost`` and ``OutOfTime``."""
+        if self._transport is None:
+            raise ConnectionLost("the server closed the connection", sent=False, stale=True)
+        self._waiting = asyncio.get_running_loop().create_future()
+        self._on_data, self._deadline = on_data, deadline
+        self._started = self._streams = self._until_end = False
+        self._headers, self._body = {}, []
+        self.usable = False
+        self._transport.write(request)
+        try:
+            return await self._waiting
+        finally:
+            self._waiting = self._on_data = None
+
+    def check(self, now: float) -> None:
+        """Give up a request whose time is over."""
+        if self._waiting is None:
+            return
+        if self._deadline is not None and now > self._deadline:
+            self._fail(OutOfTime())
+        elif self._streams and now - self.last_byte > _SILENCE:
+            self._fail(self._lost(f"the event stream was silent for {_SILENCE:.0f} s"))
+
+    def abort(self) -> None:
+        """Close it at once, whatever is on its way."""
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- asyncio.Protocol --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Part of ``asyncio.Protocol``."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._pool.opened(self)
+        sock: Any = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError, AttributeError):  # what the system does not have is done without
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, seconds in _PROBES:
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of ``asyncio.Protocol``."""
+        self.last_byte = time.monotonic()
+        if self._waiting is None or self._waiting.done():
+            self.abort()  # bytes that nobody asked for: what follows them could not be told apart
+            return
+        self._started = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(self._lost(f"what came is no HTTP response ({error})"))
+            return
+        if self._complete is not None:
+            response, self._complete = self._complete, None
+            self._waiting.set_result(response)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Part of ``asyncio.Protocol``."""
+        self.usable = False
+        self._transport = None
+        if self._until_end and exc is None and self._waiting is not None and not self._waiting.done():
+            self.on_message_complete()
+            assert self._complete is not None
+            self._waiting.set_result(self._complete)
+        else:
+            self._fail(self._lost("the connection was lost" + ("" if exc is None else f": {_reason(exc)}")))
+        self._parser = None  # it refers to this object
+        self._pool.lost(self)
+
+    def _lost(self, reason: str) -> ConnectionLost:
+        return ConnectionLost(reason, sent=True, stale=self.kept and not self._started)
+
+    def _fail(self, error: Exception) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+
+    # --- httptools ---------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        self._headers[name.lower().decode("latin-1")] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        status = self._parser.get_status_code()
+        headers = self._headers
+        self._streams = (
+            self._on_data is not None
+            and status == 200
+            and headers.get("content-type", "").lower().startswith("text/event-stream")
+        )
+        self._until_end = status >= 200 and "content-length" not in headers and "transfer-encoding" not in headers
+
+    def on_body(self, data: bytes) -> None:
+        """Called by the parser."""
+        if self._streams:
+            assert self._on_data is not None
+            self._on_data(data)
+        else:
+            self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        status = self._parser.get_status_code()
+        if status < 200:  # an interim response
+            self._headers = {}
+            return
+        body = self._body
+        self._complete = Response(status, self._headers, body[0] if len(body) == 1 else b"".join(body))
+        self.usable = self._transport is not None and self._parser.should_keep_alive() and not self._until_end
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def _most_connections() -> int:
+    """How many connections a pool may hold: nearly all files this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 if soft == resource.RLIM_INFINITY else max(16, soft - _SPARE_FILES)
+
+
+def _raise_file_limit() -> bool:
+    """Let this process open as many files as it may, as serving programs do at their start; whether that helped.
+
+    Most shells allow 1,024, which a thousand long tool calls at once use up.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,107 @@
+"""What a trainer's process keeps between the samples: connections, the renderer, the sinks; one set an event loop.
+
+slime and Miles call a function for each sample and give it nothing to keep things in. Here they are made at first use,
+for the event loop that asks, and found again by the arguments they were made from. What waits to be sent when the
+process ends is sent then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from ors_clients.client import AsyncClient
+from ors_clients.configuration import TrainingConfiguration
+from ors_clients.episodes import EpisodeRunner
+from ors_clients.errors import ConfigurationError
+from ors_clients.rendering import ChatRenderer
+from ors_clients.samplers import Sampler, SGLangSampler
+from ors_clients.sinks import JsonlSink, RolloutsSink, TrajectorySink
+from ors_clients.trainer_arguments import router_url, server_url, tokenizer_name, training_file
+from ors_clients.trainer_packages import import_trainer_module
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["chat_renderer", "close_all", "engine", "episode_runner", "http_client"]
+
+Kept = TypeVar("Kept")
+
+_kept: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Any]] = WeakKeyDictionary()
+
+
+def _keep(key: Hashable, make: Callable[[], Kept]) -> Kept:
+    """What was made for ``key`` on the running event loop."""
+    kept = _kept.setdefault(asyncio.get_running_loop(), {})
+    if key not in kept:
+        kept[key] = make()
+    return cast("Kept", kept[key])
+
+
+def episode_runner(args: Any) -> EpisodeRunner:
+    """The runner for the training file and server that ``args`` name. Raises ``ConfigurationError``."""
+    file, url = training_file(args), server_url(args)
+
+    def make() -> EpisodeRunner:
+        configuration = TrainingConfiguration.load(file)
+        return EpisodeRunner(configuration, base_url=url, sinks=_sinks(configuration, url))
+
+    return _keep(("runner", file, url), make)
+
+
+def chat_renderer(args: Any, tokenizer: Any = None) -> ChatRenderer:
+    """The renderer of the model's chat template: of the trainer's own tokenizer if it is given, else of a loaded one.
+
+    Raises ``ConfigurationError`` if there is none to load.
+    """
+    thinking = episode_runner(args).configuration.thinking
+    if tokenizer is None:
+        name = tokenizer_name(args)
+        tokenizer = _keep(("tokenizer", name), lambda: _load_tokenizer(name))
+    return _keep(("renderer", id(tokenizer), thinking), lambda: ChatRenderer(tokenizer, thinking=thinking))
+
+
+def engine(args: Any) -> Sampler:
+    """The SGLang router that ``args`` name."""
+    url = router_url(args)
+    return _keep(("engine", url), lambda: SGLangSampler(url))
+
+
+def http_client() -> httpx.AsyncClient:
+    """Connections to endpoints that are no environments; generations may take long, so only connecting has a limit."""
+    import httpx
+
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    return _keep("http", lambda: httpx.AsyncClient(timeout=httpx.Timeout(None, connect=30.0), limits=limits))
+
+
+async def close_all() -> None:
+    """Close what was made for the running event loop."""
+    for kept in _kept.pop(asyncio.get_running_loop(), {}).values():
+        close = getattr(kept, "close", None) or getattr(kept, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _load_tokenizer(name: str) -> Any:
+    transformers = import_trainer_module("transformers", "pip install 'ors-server[train]'")
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        remedy = "Name a checkpoint with --hf-checkpoint"
+        raise ConfigurationError(f"No tokenizer in {name}: {str(error).splitlines()[0]}", remedy) from error
+
+
+def _sinks(configuration: TrainingConfiguration, url: str | None) -> list[TrajectorySink]:
+    """A file, and the rollout API: that of ``OPENREWARD_API_URL`` if it is set, else the environments' own server's."""
+    sinks: list[TrajectorySink] = []
+    if configuration.rollouts_file is not None:
+        sinks.append(JsonlSink(configuration.rollouts_file))
+    if configuration.upload_rollouts:
+        own = AsyncClient(url or configuration.base_url).url
+        elsewhere = os.environ.get("OPENREWARD_API_URL")
+        sinks.append(RolloutsSink() if elsewhere else RolloutsSink(own, api_key=os.environ.get("ORS_API_KEY", "")))
+    return sinks

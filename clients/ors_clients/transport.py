@@ -1,0 +1,101 @@
+"""The seam between the client and what carries its requests.
+
+A ``Transport`` sends one request and gives back one response, or says how it failed. It retries nothing and knows
+nothing of sessions: whether a lost request may be sent again is for those to decide who know what it does
+(``connection``, ``sessions``). What they need for it is told exactly: whether any of the request can have reached the
+server (``ConnectionLost.sent``), and whether it was lost on a kept connection that the server had closed
+(``ConnectionLost.stale``), as idle ones are.
+
+``SocketTransport`` (``sockets``) is the one that is used. ``HttpxTransport`` (``httpx_transport``) is for what only
+httpx can: proxies, HTTP/2, other authentication. ``ApplicationTransport`` (``application``) calls an ASGI application
+in this process, which is the local mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ors_clients.errors import ConfigurationError, DeadlineExceeded
+
+__all__ = ["ConnectionLost", "Headers", "OutOfTime", "Request", "Response", "Transport"]
+
+
+class ConnectionLost(Exception):
+    """No complete response came. Internal: callers of the client see a ``ClientError``."""
+
+    def __init__(self, reason: str, *, sent: bool, stale: bool = False) -> None:
+        super().__init__(reason)
+        #: Whether any byte of the request can have reached the server.
+        self.sent = sent
+        #: Whether the connection had been kept from an earlier request and gave no byte for this one.
+        self.stale = stale
+
+
+class OutOfTime(DeadlineExceeded):
+    """The request's deadline came first."""
+
+    def __init__(self) -> None:
+        super().__init__("The server did not answer in time", "Raise the client's timeout, or look at the server.")
+
+
+class Headers:
+    """Some header lines, encoded once and used for many requests. Their ``repr`` shows no value."""
+
+    __slots__ = ("encoded", "items")
+
+    def __init__(self, items: Iterable[tuple[str, str]]) -> None:
+        self.items = tuple(items)
+        for name, value in self.items:
+            if not value.isprintable() and not value.replace("\t", "").isprintable():
+                raise ConfigurationError(f"The value for the header {name} holds control characters", "Remove them.")
+        self.encoded = "".join([f"{name}: {value}\r\n" for name, value in self.items]).encode()
+
+    def __repr__(self) -> str:
+        return f"<Headers {', '.join(name for name, _ in self.items)}>"
+
+
+@dataclass(slots=True)
+class Request:
+    """One request; ``target`` is the path as it goes on the wire."""
+
+    method: Literal["GET", "POST"]
+    target: str
+    headers: Sequence[Headers]
+    body: bytes = b""
+    #: When to give up, by ``time.monotonic``.
+    deadline: float | None = None
+    #: How long, in seconds, a kept connection may have been idle to be used for this.
+    longest_idle: float = 60.0
+
+    def __repr__(self) -> str:
+        return f"<{self.method} {self.target}>"
+
+
+@dataclass(slots=True)
+class Response:
+    """A whole response. Names of headers are in lower case. ``body`` is empty where it went to ``on_data``."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Transport(Protocol):
+    """Carries requests; used from any event loop, also from several."""
+
+    #: Whether other threads may use it: sessions are then kept alive from one of their own.
+    threads: bool
+
+    async def exchange(self, request: Request, on_data: Callable[[bytes], None] | None = None) -> Response:
+        """Send a request and wait for its response.
+
+        With ``on_data``, the body of a 200 that is an event stream goes there as it comes, and may pause for at most a
+        minute. Raises ``ConnectionLost`` and ``OutOfTime``.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        ...

@@ -1,0 +1,247 @@
+"""One rollout's environment, as TRL wants it: an object that is reset for every episode and has a method a tool.
+
+Invariant: every episode ends with a number or with nothing. One that never scored is worth 0, unless
+``EnvironmentSpec.reward`` says otherwise, so a model that stops calling tools is told so. One that the infrastructure
+failed has no reward: TRL leaves it out of its group's baseline and of the gradient. A slot holds at most one session,
+which ends when the reward is taken, at the next ``reset``, when the slot is garbage, or when the process ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib
+import io
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure, ToolFailed
+from ors_clients.rewards import RewardRule
+from ors_clients.synchronous import SyncEnvironment, SyncSession
+from ors_server.protocol import ImageBlock, TerminalToolSpec, TextBlock
+
+__all__ = ["EnvironmentSlot", "EnvironmentSpec", "end_sessions", "environment_reward", "unless_failed"]
+
+logger = logging.getLogger("ors_clients.trl")
+
+_AFTER_THE_END = "Error: The episode has finished; further calls have no effect."
+_AFTER_A_FAILURE = "Error: The environment has failed; this episode cannot go on."
+#: Sessions are ended this many at once.
+_ENDING_THREADS = 16
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """One environment of a run: where it is, which of its tasks, and what its episodes are worth."""
+
+    #: Its name on the server, or ``owner/Name``.
+    environment: str
+    #: Its name in the ``environment`` column; by default that on the server.
+    name: str = ""
+    split: str = "train"
+    #: The first tasks of the split; None for all. Or ``indices``, not both.
+    num_tasks: int | None = None
+    indices: Sequence[int] | None = None
+    #: The server; None for the mixture's.
+    url: str | None = None
+    secrets: Mapping[str, str] | None = field(default=None, repr=False)
+    #: From the rewards of an episode's calls to its own: by default the last one given, and 0 where none was.
+    reward: RewardRule = field(default_factory=lambda: RewardRule("last"))
+    #: Which fields of the tasks become columns; None for all that the server publishes. Names that begin with ``_``
+    #: are private, and become columns only where they are listed.
+    columns: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_tasks is not None and self.indices is not None:
+            raise ConfigurationError(f"{self.environment}: both num_tasks and indices", "Give one of them")
+        if not self.name:
+            object.__setattr__(self, "name", self.environment)
+
+
+class EnvironmentSlot:
+    """The state of a slot's episode, for reward functions. ``EnvironmentMixture`` makes a subclass an environment,
+    whose other public methods are the tools."""
+
+    _spec: ClassVar[EnvironmentSpec]
+    _remote: ClassVar[SyncEnvironment]
+    #: The tool that takes a rollout's last message, where the environment has one.
+    _terminal_tool: ClassVar[TerminalToolSpec | None]
+    #: Whether the model takes images.
+    _images: ClassVar[bool]
+    #: How many resets in a row may fail before one raises, and how many have.
+    _failed_resets: ClassVar[int]
+    _failed_in_a_row: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self._session: SyncSession | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._close()
+        #: The last reward that a call gave; None before the first.
+        self.reward: float | None = None
+        #: Of every call to a tool before the end its reward, None where it gave none.
+        self.rewards: list[float | None] = []
+        #: Of every such call its metadata.
+        self.metadata: list[dict[str, Any] | None] = []
+        self.finished = False
+        #: The text of the last answer.
+        self.last_output = ""
+        #: What went wrong that is not the model's fault; the episode is then not to be trained on.
+        self.failure: ClientError | None = None
+
+    def reset(self, *, task_index: int = 0, split: str | None = None, **_: Any) -> str | list[dict[str, Any]]:
+        """End the last episode and begin one of a row's task; its prompt.
+
+        Raises what is wrong with the run, such as an unknown split or a refused key; and, once too many resets in a
+        row have met one, an ``InfrastructureFailure``.
+        """
+        self._clear()
+        try:
+            session = self._remote.session(
+                split=split or self._spec.split, index=task_index, secrets=self._spec.secrets
+            )
+            self._session = session.open()
+            prompt = session.prompt()
+        except InfrastructureFailure as failure:
+            type(self)._failed_in_a_row += 1
+            if self._failed_in_a_row > self._failed_resets:
+                raise
+            self._fail(failure)
+            return ""
+        type(self)._failed_in_a_row = 0
+        return self._content(prompt)
+
+    @property
+    def episode_reward(self) -> float | None:
+        """What the episode is worth to the trainer; None if it is to be left out."""
+        return None if self.failure else self._spec.reward.total(self.rewards, terminal=self.finished)
+
+    def _end(self, answer: str | None = None) -> float | None:
+        """Submit the rollout's last message where the environment wants it, and end the session; the reward."""
+        terminal = self._terminal_tool
+        if terminal and answer is not None and self._session and not self.finished:
+            self._call(terminal.name, {terminal.arg: answer} if terminal.arg else {})
+        self._close()
+        return self.episode_reward
+
+    def _close(self) -> None:
+        """End the session. One that is dropped instead, as with the process, is ended by the client."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _call(self, tool: str, input: dict[str, Any]) -> str | list[dict[str, Any]]:
+        if self.failure:
+            return _AFTER_A_FAILURE
+        if self.finished:
+            return _AFTER_THE_END
+        if self._session is None:
+            raise RuntimeError("The episode has not begun, or its reward was taken: call reset() first")
+        try:
+            result = self._session.call(tool, input)
+        except ToolFailed as failed:
+            return self._answered(f"Error: {failed.message}")
+        except ClientError as failure:
+            self._fail(failure)
+            return _AFTER_A_FAILURE
+        if result.error is not None:
+            return self._answered(f"Error: {result.error}")
+        self.finished = result.finished
+        if result.reward is not None:
+            self.reward = result.reward
+        metadata = None if result.metadata is None else dict(result.metadata)
+        self._answered(result.text or "(no output)", result.reward, metadata)
+        return self._content(result.blocks) or self.last_output
+
+    def _answered(self, text: str, reward: float | None = None, metadata: dict[str, Any] | None = None) -> str:
+        self.rewards.append(reward)
+        self.metadata.append(metadata)
+        self.last_output = text
+        return text
+
+    def _fail(self, failure: ClientError) -> None:
+        logger.warning("%s: an episode is left out of training: %s", self._spec.name, failure)
+        self.failure = failure
+        self.last_output = _AFTER_A_FAILURE
+        self._close()
+
+    def _content(self, blocks: Sequence[TextBlock | ImageBlock]) -> str | list[dict[str, Any]]:
+        """Blocks as a message's content: a text, unless there are images and the model takes them."""
+        if self._images and any(isinstance(block, ImageBlock) for block in blocks):
+            return [_part(block) for block in blocks]
+        return "\n".join(block.text if isinstance(block, TextBlock) else "[image]" for block in blocks)
+
+
+def _part(block: TextBlock | ImageBlock) -> dict[str, Any]:
+    if isinstance(block, TextBlock):
+        return {"type": "text", "text": block.text}
+    pillow = importlib.import_module("PIL.Image")
+    return {"type": "image", "image": pillow.open(io.BytesIO(base64.b64decode(block.data)))}
+
+
+def end_sessions(slots: Iterable[EnvironmentSlot]) -> None:
+    """End the sessions of several slots at once. Their episodes' state stays readable."""
+    with ThreadPoolExecutor(_ENDING_THREADS) as pool:
+        list(pool.map(EnvironmentSlot._end, slots))  # pyright: ignore[reportPrivateUsage]
+
+
+# --- rewards -------------------------------------------------------------------------------------
+
+
+def environment_reward(
+    environments: Sequence[Any],
+    completions: Sequence[Any] = (),
+    log_metric: Callable[[str, float], None] | None = None,
+    **_: Any,
+) -> list[float | None]:
+    """A reward function of TRL: what each rollout's episode is worth, and None for one to be left out.
+
+    Where the environment has a terminal tool, a rollout that ended with a plain message submits that first. Then the
+    sessions are ended, so a reward function that still wants to use them goes before this one. It logs each
+    environment's mean reward, and the share of its rollouts that the infrastructure failed.
+    """
+    slots = [slot if isinstance(slot, EnvironmentSlot) else None for slot in environments]
+    answers = [_plain_answer(completion) for completion in completions] or [None] * len(slots)
+    with ThreadPoolExecutor(_ENDING_THREADS) as pool:
+        rewards = list(pool.map(_final_reward, slots, answers))
+    for slot, reward in zip(slots, rewards, strict=True):
+        if slot is not None and log_metric is not None:
+            name = f"environments/{slot._spec.name}"  # pyright: ignore[reportPrivateUsage]
+            log_metric(f"{name}/failed", float(reward is None))
+            if reward is not None:
+                log_metric(f"{name}/reward", reward)
+    return rewards
+
+
+def _final_reward(slot: EnvironmentSlot | None, answer: str | None) -> float | None:
+    return None if slot is None else slot._end(answer)  # pyright: ignore[reportPrivateUsage]
+
+
+def _plain_answer(completion: Any) -> str | None:
+    """The text a rollout ended with; None if it ended with a call, or is no conversation."""
+    messages = cast("list[Any]", completion) if isinstance(completion, list) else []
+    if not messages or not isinstance(messages[-1], dict):
+        return None
+    message = cast("dict[str, Any]", messages[-1])
+    content = message.get("content")
+    if message.get("role") != "assistant" or message.get("tool_calls") or not isinstance(content, str):
+        return None
+    return content
+
+
+def unless_failed(function: Callable[..., Sequence[float | None]]) -> Callable[..., list[float | None]]:
+    """Another reward function for the same run, with None for the rollouts that ``environment_reward`` leaves out.
+
+    TRL leaves a rollout out only where every reward function says None.
+    """
+
+    @functools.wraps(function)
+    def rewards(*arguments: Any, environments: Sequence[Any], **columns: Any) -> list[float | None]:
+        given = function(*arguments, environments=environments, **columns)
+        return [None if slot.failure else reward for slot, reward in zip(environments, given, strict=True)]
+
+    return rewards

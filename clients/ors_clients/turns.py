@@ -1,0 +1,292 @@
+"""An episode one model turn at a time: text in, the environment's answer out. Everything but tokens.
+
+``TurnEpisode`` is what the token-level rollout and the turn-level adapters (ROLL, SkyRL, …) share, so that the same
+text means the same calls, the same rewards and the same end in each of them. It opens its session, reads the calls of a
+turn, runs them in order until the environment ends the episode, and turns whatever goes wrong into what it is: a
+message to the model if the model can do better, a typed failure if it cannot. The model's text never makes it raise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ors_clients.conversation import ChatMessage, Content, chat_messages, content_of, text_of
+from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure, RequestRefused, ToolFailed
+from ors_clients.rewards import RewardRule
+from ors_clients.tool_calls import MalformedCall, ToolCall, ToolCallFormat, describe_tools
+from ors_clients.tool_calls.calls import call_id
+from ors_clients.tool_calls.thinking import split_thinking
+from ors_clients.trajectory import UNTRAINABLE, StopReason, ToolStep
+from ors_server import Message, TerminalToolSpec, ToolSpec
+
+if TYPE_CHECKING:
+    from ors_clients.answers import ToolResult
+
+__all__ = ["EpisodeSession", "EpisodeStart", "RolloutLimits", "TurnEpisode", "TurnResult"]
+
+_NO_CALL = "No tool call was found. Use one of the tools to go on."
+_CUT_OFF = "The turn was cut off at its token limit before it held a complete tool call. Write a shorter one."
+#: Marks of the end of a turn in the chat templates of the field, where a trainer hands over a text with them.
+_END_MARKS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>")
+#: Refusals that are about what the model wrote: 400, too large, invalid.
+_REFUSED_INPUTS = (400, 413, 422)
+
+
+class EpisodeSession(Protocol):
+    """The part of a session, remote or local, that an episode uses. Entering opens it."""
+
+    async def __aenter__(self) -> Any: ...
+
+    async def close(self) -> None:
+        """Close it, also when the caller is being cancelled; more than once is fine."""
+        ...
+
+    async def messages(self) -> list[Message]:
+        """The opening conversation."""
+        ...
+
+    async def tools(self) -> list[ToolSpec]:
+        """The tools of this task."""
+        ...
+
+    @property
+    def terminal_tool(self) -> TerminalToolSpec | None:
+        """The tool that takes a final message, once ``tools`` was asked."""
+        ...
+
+    async def call(self, name: str, input: Mapping[str, Any], /) -> ToolResult:
+        """Run a tool. Raises ``ClientError``."""
+        ...
+
+
+@dataclass(frozen=True)
+class RolloutLimits:
+    """Where a rollout ends if its environment does not end it. Raises ``ConfigurationError`` for a limit under 1."""
+
+    max_turns: int = 20
+    #: Prompt and response together, in tokens.
+    max_total_tokens: int = 8192
+    #: One generation, in tokens.
+    max_response_tokens_per_turn: int = 4096
+    #: Wall-clock time from the opening of the session.
+    max_seconds: float | None = None
+    #: A longer tool output loses its middle.
+    max_tool_output_characters: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value <= 0:
+                raise ConfigurationError(f"{name} is {value}", "Give a number over 0")
+
+
+@dataclass(frozen=True)
+class EpisodeStart:
+    """What the model gets to see first."""
+
+    messages: list[ChatMessage]
+    #: For the chat template; empty where the system prompt describes them.
+    tools: list[ToolSpec]
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """What one turn of the model brought about."""
+
+    #: The messages that answer the turn; empty where the episode is over for another reason than the environment's.
+    messages: list[ChatMessage]
+    #: The turn's steps.
+    steps: list[ToolStep]
+    #: Whether the episode is over, and why.
+    stop_reason: StopReason | None = None
+    #: The episode's reward under the rule, once it is over; None before, and where there is nothing to train on.
+    reward: float | None = None
+    failure: ClientError | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether this was the last turn."""
+        return self.stop_reason is not None
+
+    @property
+    def problems(self) -> list[str]:
+        """What was wrong with the turn's calls."""
+        return [step.problem for step in self.steps if step.problem is not None]
+
+
+@dataclass
+class TurnEpisode:
+    """One episode. ``reset`` once, ``step`` until ``over``, and ``close`` in any case."""
+
+    session: EpisodeSession
+    tool_format: ToolCallFormat
+    limits: RolloutLimits = field(default_factory=RolloutLimits)
+    reward_rule: RewardRule = field(default_factory=RewardRule)
+    #: Put before the environment's messages. ``{tools}`` in it stands for the tools, one JSON object a line.
+    system_prompt: str | None = None
+
+    #: Whether the system prompt has to say which tools there are and how to call them: nothing else does.
+    describe_tools: bool = False
+
+    def __post_init__(self) -> None:
+        self.messages: list[ChatMessage] = []
+        self.tools: list[ToolSpec] = []
+        self.steps: list[ToolStep] = []
+        #: Turns taken.
+        self.turns = 0
+        self.stop_reason: StopReason | None = None
+        self.failure: ClientError | None = None
+        self._entered = False
+
+    async def reset(self) -> EpisodeStart:
+        """Open the session and read the task. Raises ``ClientError``; ``close`` all the same."""
+        if self._entered:
+            raise ConfigurationError("The episode was begun before", "Make a TurnEpisode for each episode")
+        self._entered = True
+        await self.session.__aenter__()
+        self.tools = await self.session.tools()
+        self.messages = chat_messages(await self.session.messages())
+        prompt = self.system_prompt or ""
+        shown = self.tools
+        if "{tools}" in prompt:
+            prompt = prompt.replace("{tools}", describe_tools(self.tools))
+            shown = []
+        elif self.describe_tools and self.tools:
+            listing = f"# Tools\n\n<tools>\n{describe_tools(self.tools)}\n</tools>\n\n{self.tool_format.instructions}"
+            prompt = f"{prompt}\n\n{listing}" if prompt else listing
+            shown = []
+        if prompt:
+            self._put_first(prompt)
+        return EpisodeStart(list(self.messages), shown)
+
+    def _put_first(self, prompt: str) -> None:
+        """Add a system prompt. An environment's own one follows it in the same message: templates take one only."""
+        if self.messages and self.messages[0]["role"] == "system":
+            own = text_of(self.messages.pop(0)["content"])
+            prompt = f"{prompt}\n\n{own}"
+        self.messages.insert(0, {"role": "system", "content": prompt})
+
+    async def step(self, text: str, *, truncated: bool = False, thinking: bool = False) -> TurnResult:
+        """Take one turn of the model. ``truncated``: a token limit cut the text off. ``thinking``: the prompt had
+        begun the model's thinking, so that ``text`` begins inside of it. Once ``over``, nothing more happens."""
+        if self.stop_reason is not None:
+            return TurnResult([], [], self.stop_reason, self._reward(), self.failure)
+        turn = self.turns
+        self.turns += 1
+        first_step, first_answer = len(self.steps), len(self.messages) + 1
+        self.messages.append({"role": "assistant", "content": text})
+        try:
+            await self._answer(turn, _without_end(text), truncated=truncated, thinking=thinking)
+        except InfrastructureFailure as failure:
+            self.stop("infrastructure", failure)
+        except RequestRefused as failure:
+            # The session was opened with the same settings, so the run as a whole is not misconfigured.
+            self.stop("infrastructure", failure)
+        if self.stop_reason is None and self.turns >= self.limits.max_turns:
+            self.stop("max_turns")
+        return TurnResult(
+            self.messages[first_answer:], self.steps[first_step:], self.stop_reason, self._reward(), self.failure
+        )
+
+    async def _answer(self, turn: int, text: str, *, truncated: bool, thinking: bool) -> None:
+        searched = f"<think>{text}" if thinking else text
+        found = self.tool_format.parse(searched, self.tools, turn=turn)
+        calls = [call for call in found if isinstance(call, ToolCall)]
+        if not found:
+            terminal = self.session.terminal_tool
+            if terminal is None or truncated:
+                self._say(_CUT_OFF if truncated else _NO_CALL)
+                return
+            _, answer = split_thinking(searched)
+            input = {terminal.arg: answer} if terminal.arg else {}
+            found = [ToolCall(terminal.name, input, "", call_id(turn, 0))]
+            calls = found
+        problems: list[str] = []
+        for call in found:
+            if isinstance(call, MalformedCall):
+                self.steps.append(ToolStep(turn, call, problem=call.problem))
+                problems.append(f"A tool call could not be read: {call.problem}")
+                continue
+            await self._run(turn, call)
+            if self.stop_reason is not None:
+                return
+        if problems and calls:
+            # Behind results, as one more of them: some templates refuse a user message there.
+            self.messages += [{"role": "tool", "tool_call_id": "", "name": "", "content": text} for text in problems]
+        elif problems:
+            self._say("\n".join([*problems, self.tool_format.instructions]))
+
+    async def _run(self, turn: int, call: ToolCall) -> None:
+        begun = time.perf_counter()
+        result: ToolResult | None = None
+        try:
+            result = await self.session.call(call.name, call.input)
+            problem, content = result.error, content_of(result.blocks)
+        except ToolFailed as failure:
+            problem = content = failure.message
+        except RequestRefused as refusal:
+            if refusal.status_code not in _REFUSED_INPUTS:
+                raise
+            problem = content = refusal.text  # what the model wrote is no request, or too large
+        if problem is not None:
+            content = f"Error: {problem}"
+        self.steps.append(ToolStep(turn, call, result, problem, time.perf_counter() - begun))
+        self.messages.append(
+            {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": self._shortened(content)}
+        )
+        if result is not None and result.finished:
+            self.stop("finished")
+
+    def _shortened(self, content: Content) -> Content:
+        limit = self.limits.max_tool_output_characters
+        if limit is None:
+            return content
+        if isinstance(content, list):
+            return [
+                {**part, "text": shorten(part["text"], limit)} if part["type"] == "text" else part for part in content
+            ]
+        return shorten(content, limit)
+
+    def _say(self, text: str) -> None:
+        self.messages.append({"role": "user", "content": text})
+
+    def _reward(self) -> float | None:
+        if self.stop_reason is None or self.stop_reason in UNTRAINABLE:
+            return None
+        return self.reward_rule.total([step.reward for step in self.steps], terminal=self.stop_reason == "finished")
+
+    def stop(self, reason: StopReason = "stopped", failure: ClientError | None = None) -> TurnResult:
+        """End the episode from outside: by a limit or a failure of the trainer's. The first reason stands."""
+        if self.stop_reason is None:
+            self.stop_reason, self.failure = reason, failure
+        return TurnResult([], [], self.stop_reason, self._reward(), self.failure)
+
+    async def close(self) -> None:
+        """Close the session; more than once is fine. Raises nothing of the session's: the episode has happened."""
+        if self._entered:
+            self._entered = False
+            with contextlib.suppress(ClientError):
+                await self.session.close()
+
+
+def shorten(text: str, limit: int) -> str:
+    """``text`` with its middle left out if it is longer than ``limit`` characters, and with a word about it."""
+    left_out = len(text) - limit
+    if left_out <= 0:
+        return text
+    head = (limit + 1) // 2
+    return f"{text[:head]}\n[… {left_out} characters left out …]\n{text[head + left_out :]}"
+
+
+def _without_end(text: str) -> str:
+    """A turn's text without marks of its end."""
+    stripped = text.rstrip()
+    while stripped.endswith(_END_MARKS):
+        for mark in _END_MARKS:
+            stripped = stripped.removesuffix(mark)
+        text = stripped
+        stripped = stripped.rstrip()
+    return text

@@ -1,0 +1,256 @@
+#!/usr/bin/env bash
+# Trains a model with Miles on the environments of a training configuration. `bash run.sh --help` says how.
+set -euo pipefail
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+
+usage() {
+    cat <<EOF
+Usage, from the root of the Miles repository: bash $(basename "$0") [OPTIONS] [-- ARGUMENTS OF train_async.py]
+
+Model and checkpoints:
+  --model NAME               Hugging Face checkpoint (default: Qwen/Qwen3-30B-A3B)
+  --save DIR                 where checkpoints are written (default: checkpoints/ beside this script)
+  --load DIR                 checkpoints to go on from; the latest is taken if there is one (default: as --save)
+  --save-interval N          steps between checkpoints (default: 10)
+
+Optimizer:
+  --lr FLOAT                 learning rate (default: 1e-5)
+  --weight-decay FLOAT       weight decay (default: 0.0)
+  --adam-beta1 FLOAT         Adam's beta 1 (default: 0.9)
+  --adam-beta2 FLOAT         Adam's beta 2 (default: 0.999)
+  --adam-eps FLOAT           Adam's epsilon (default: 1e-8)
+  --lr-decay-style STYLE     constant, cosine or linear (default: constant)
+
+Cluster:
+  --actor-gpus N             GPUs that train, on each node (default: 4)
+  --rollout-gpus N           GPUs that generate (default: 4)
+  --tp N                     GPUs an inference engine; with megatron also tensor parallelism (default: 4)
+  --actor-nodes N            nodes that train (default: 1)
+  --train-backend NAME       fsdp or megatron (default: fsdp)
+  --model-args FILE          script that sets MODEL_ARGS, from Miles' scripts/models/; megatron needs it
+  --max-tokens-per-gpu N     most tokens a GPU trains on at once (default: 8192)
+  --no-dynamic-batch-size    do not pack samples up to --max-tokens-per-gpu
+  --no-gradient-checkpointing  keep activations: about 10 % faster, much more memory (default: computed again)
+
+Rollouts:
+  --rollout-batch-size N     prompts a batch (default: 32)
+  --n-samples N              rollouts a prompt (default: 16)
+  --max-response-len N       most tokens a generation (default: 4096)
+  --max-total-len N          most tokens a rollout, prompt and tool outputs included (default: 8192)
+  --temperature FLOAT        sampling temperature (default: 1.0)
+  --num-rollout N            batches in all (default: 3000)
+  --agent                    let Miles' session server keep the tokens, and only drive the conversation
+
+Data:
+  --config FILE              training configuration (default: train_config.yaml beside this script)
+  --task-data FILE           tasks that prepare_tasks.py wrote (default: tasks.jsonl beside this script)
+
+Tracking, if WANDB_API_KEY is set or WANDB_MODE is offline:
+  --wandb-project NAME       project (default: miles-openreward)
+  --wandb-run NAME           name of the run, there and for uploaded rollouts (default: miles-rl-openreward-DATE; uploads:
+                             openreward_run_name of the training configuration)
+
+  --dry-run                  print the command instead of running it
+  --help                     print this
+
+Environment variables: ORS_URL (the environments' server), ORS_API_KEY or OPENREWARD_API_KEY, WANDB_API_KEY, and those
+of the environments' secrets.
+EOF
+}
+
+model="Qwen/Qwen3-30B-A3B"
+save="${here}/checkpoints/"
+load=""
+save_interval=10
+
+lr=1e-5
+weight_decay=0.0
+adam_beta1=0.9
+adam_beta2=0.999
+adam_eps=1e-8
+lr_decay_style=constant
+
+actor_gpus=4
+rollout_gpus=4
+tp=4
+actor_nodes=1
+train_backend=fsdp
+model_args=""
+max_tokens_per_gpu=8192
+dynamic_batch_size=true
+gradient_checkpointing=true
+
+rollout_batch_size=32
+n_samples=16
+max_response_len=4096
+max_total_len=8192
+temperature=1.0
+num_rollout=3000
+agent=false
+
+config="${here}/train_config.yaml"
+task_data="${here}/tasks.jsonl"
+wandb_project="miles-openreward"
+wandb_run=""
+dry_run=false
+extra=()
+
+fail() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+while [[ $# -gt 0 ]]; do
+    case "$1" in
+        --help | -h) usage; exit 0 ;;
+        --dry-run) dry_run=true; shift; continue ;;
+        --no-dynamic-batch-size) dynamic_batch_size=false; shift; continue ;;
+        --gradient-checkpointing) gradient_checkpointing=true; shift; continue ;;
+        --no-gradient-checkpointing) gradient_checkpointing=false; shift; continue ;;
+        --agent) agent=true; shift; continue ;;
+        --) shift; extra=("$@"); break ;;
+        *) ;;
+    esac
+    [[ $# -ge 2 ]] || fail "$1 takes a value, or is no option; see --help"
+    case "$1" in
+        --model) model="$2" ;;
+        --save) save="$2" ;;
+        --load) load="$2" ;;
+        --save-interval) save_interval="$2" ;;
+        --lr) lr="$2" ;;
+        --weight-decay) weight_decay="$2" ;;
+        --adam-beta1) adam_beta1="$2" ;;
+        --adam-beta2) adam_beta2="$2" ;;
+        --adam-eps) adam_eps="$2" ;;
+        --lr-decay-style) lr_decay_style="$2" ;;
+        --actor-gpus) actor_gpus="$2" ;;
+        --rollout-gpus) rollout_gpus="$2" ;;
+        --tp) tp="$2" ;;
+        --actor-nodes) actor_nodes="$2" ;;
+        --train-backend) train_backend="$2" ;;
+        --model-args) model_args="$2" ;;
+        --max-tokens-per-gpu) max_tokens_per_gpu="$2" ;;
+        --rollout-batch-size) rollout_batch_size="$2" ;;
+        --n-samples) n_samples="$2" ;;
+        --max-response-len) max_response_len="$2" ;;
+        --max-total-len) max_total_len="$2" ;;
+        --temperature) temperature="$2" ;;
+        --num-rollout) num_rollout="$2" ;;
+        --config) config="$2" ;;
+        --task-data) task_data="$2" ;;
+        --wandb-project) wandb_project="$2" ;;
+        --wandb-run) wandb_run="$2" ;;
+        *) fail "no option $1; see --help" ;;
+    esac
+    shift 2
+done
+
+[[ "${train_backend}" == fsdp || "${train_backend}" == megatron ]] || fail "--train-backend is fsdp or megatron"
+[[ -f "${config}" ]] || fail "no training configuration at ${config}"
+# The rollouts run in other processes, in other folders.
+config="$(cd "$(dirname "${config}")" && pwd)/$(basename "${config}")"
+
+backend_arguments=()
+if [[ "${train_backend}" == megatron ]]; then
+    [[ -f "${model_args}" ]] || fail "megatron needs --model-args: a script of Miles' scripts/models/"
+    MODEL_ARGS=()
+    # shellcheck source=/dev/null
+    source "${model_args}"
+    backend_arguments+=("${MODEL_ARGS[@]}" --tensor-model-parallel-size "${tp}")
+    export CUDA_DEVICE_MAX_CONNECTIONS=1
+    if [[ "${gradient_checkpointing}" == true ]]; then
+        backend_arguments+=(--recompute-granularity full --recompute-method uniform --recompute-num-layers 1)
+    fi
+elif [[ "${gradient_checkpointing}" == true ]]; then
+    backend_arguments+=(--gradient-checkpointing)
+fi
+if [[ "${dynamic_batch_size}" == true ]]; then
+    backend_arguments+=(--use-dynamic-batch-size --max-tokens-per-gpu "${max_tokens_per_gpu}")
+fi
+
+tracking_arguments=()
+if [[ -n "${WANDB_API_KEY:-}" || "${WANDB_MODE:-}" == offline ]]; then
+    # The key itself stays in the environment: a command line can be read by everyone on the machine.
+    tracking_arguments+=(
+        --use-wandb
+        --wandb-project "${wandb_project}"
+        --wandb-group "${wandb_run:-miles-rl-openreward-$(date +%Y%m%d-%H%M%S)}"
+        --disable-wandb-random-suffix
+    )
+fi
+
+export TRAIN_CONFIG="${config}"
+export PYTHONPATH="${here}${PYTHONPATH:+:${PYTHONPATH}}"
+if [[ -n "${wandb_run}" ]]; then
+    export OPENREWARD_RUN_NAME="${wandb_run}"
+fi
+
+function_arguments=(
+    --custom-rm-path reward.reward_func
+    --dynamic-sampling-filter-path generate.keep_group
+    --custom-rollout-log-function-path generate.log_rollout_data
+)
+if [[ "${agent}" == true ]]; then
+    function_arguments+=(
+        --use-session-server
+        --custom-generate-function-path miles.rollout.generate_hub.agentic_tool_call.generate
+        --custom-agent-function-path generate.run
+        --max-seq-len "${max_total_len}"
+    )
+else
+    function_arguments+=(--custom-generate-function-path generate.generate)
+fi
+
+command=(
+    python train_async.py
+    --actor-num-nodes "${actor_nodes}"
+    --actor-num-gpus-per-node "${actor_gpus}"
+    --rollout-num-gpus "${rollout_gpus}"
+    --rollout-num-gpus-per-engine "${tp}"
+    --train-backend "${train_backend}"
+    "${backend_arguments[@]}"
+
+    --hf-checkpoint "${model}"
+    --save "${save}"
+    --load "${load:-${save}}"
+    --save-interval "${save_interval}"
+
+    --advantage-estimator grpo
+    --optimizer adam
+    --lr "${lr}"
+    --lr-decay-style "${lr_decay_style}"
+    --weight-decay "${weight_decay}"
+    --adam-beta1 "${adam_beta1}"
+    --adam-beta2 "${adam_beta2}"
+    --adam-eps "${adam_eps}"
+
+    --prompt-data "${task_data}"
+    --input-key prompt
+    --label-key label
+    --metadata-key metadata
+    --rollout-shuffle
+    "${function_arguments[@]}"
+    --n-samples-per-prompt "${n_samples}"
+    --rollout-batch-size "${rollout_batch_size}"
+    --num-steps-per-rollout 1
+    --global-batch-size "$((rollout_batch_size * n_samples))"
+    --rollout-max-response-len "${max_response_len}"
+    --rollout-max-context-len "${max_total_len}"
+    --rollout-temperature "${temperature}"
+    --num-rollout "${num_rollout}"
+    --sglang-mem-fraction-static 0.8
+
+    "${tracking_arguments[@]}"
+    "${extra[@]}"
+)
+
+if [[ "${dry_run}" == true ]]; then
+    printf '%q ' "${command[@]}"
+    echo
+    exit 0
+fi
+[[ -f "${task_data}" ]] ||
+    fail "no tasks at ${task_data}; write them with: python ${here}/prepare_tasks.py --config ${config} --output ${task_data}"
+[[ -f train_async.py ]] || fail "no train_async.py here; run this from the root of the Miles repository"
+exec "${command[@]}"

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Trains Qwen3.5-2B with ROLL on the terminal tasks of an ORS server: 8 GPUs, STEP_REINFORCE.
+#
+#   ROLL_DIR=/path/to/ROLL bash run_openreward_endless_terminals.sh [HYDRA OVERRIDES]
+#   … max_steps=100 rollout_batch_size=64
+#
+# ROLL_DIR        ROLL's checkout (default: the current folder)
+# CONFIG_NAME     another configuration of this folder, without .yaml
+# ORS_URL         the environments' server (default: http://127.0.0.1:8080)
+# ORS_API_KEY     its key, if it wants one; OPENREWARD_API_KEY is taken where this is not set
+# WANDB_API_KEY   Weights & Biases; without it: WANDB_MODE=offline
+set -euo pipefail
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+roll="$(cd "${ROLL_DIR:-$PWD}" && pwd)"
+if [[ ! -d "${roll}/roll/pipeline/agentic" ]]; then
+    echo "run_openreward_endless_terminals.sh: ${roll} is no checkout of ROLL. Set ROLL_DIR to one." >&2
+    exit 2
+fi
+
+export ORS_URL="${ORS_URL:-${OPENREWARD_SESSION_URL:-http://127.0.0.1:8080}}"
+export ORS_API_KEY="${ORS_API_KEY:-${OPENREWARD_API_KEY:-}}"
+[[ -n "${WANDB_API_KEY:-}" ]] || export WANDB_MODE="${WANDB_MODE:-offline}"
+
+# One machine: NCCL over sockets, without the plugins that some images bring along and that then find no network.
+# Set them before to keep what your cluster needs.
+export NCCL_NET="${NCCL_NET-Socket}"
+export NCCL_NET_PLUGIN="${NCCL_NET_PLUGIN-}"
+export NCCL_TUNER_PLUGIN="${NCCL_TUNER_PLUGIN-}"
+
+export PYTHONPATH="${roll}${PYTHONPATH:+:${PYTHONPATH}}"
+cd "${roll}"
+exec python -m ors_clients.roll_start \
+    --config_path "${here}" \
+    --config_name "${CONFIG_NAME:-openreward_endless_terminals_reinforce_qwen35_2b}" \
+    "$@"

@@ -1,0 +1,6 @@
+"""python prepare_tasks.py --config train_config.yaml --output tasks.jsonl [--max-tasks N] [--seed N]"""
+
+from ors_clients.prepare_tasks import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,226 @@
+"""Atropos environments for the tests: one for each way in which environments ask their model.
+
+Importable where atroposlib is, or its stand-in. Class variables record what happened, for tests in one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from importlib import import_module
+from typing import Any, ClassVar
+
+_base: Any = import_module("atroposlib.envs.base")
+
+
+class ItemEnv(_base.BaseEnv):
+    """Items are numbers, as ``{"number": n}``, in a stream that never ends."""
+
+    name = "items"
+    #: Written by episodes: what they did, in order.
+    journal: ClassVar[list[str]] = []
+
+    async def setup(self) -> None:
+        self.position = 0
+        self.journal.append("setup")
+
+    async def get_next_item(self) -> dict[str, Any]:
+        self.position += 1
+        return {"number": self.position - 1}
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing."""
+
+    def scored(self, text: str, score: float) -> dict[str, Any]:
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return {"tokens": ids, "masks": ids, "scores": score}
+
+
+class ArithmeticEnv(ItemEnv):
+    """One turn, as GSM8K has it: a group by ``n``, shuffled; short answers left out; equal scores send nothing."""
+
+    async def setup(self) -> None:
+        await super().setup()
+        self.train = [{"question": f"{number} + {number}", "answer": str(2 * number)} for number in range(7)]
+
+    async def get_next_item(self) -> dict[str, Any]:
+        item = self.train[self.position % len(self.train)]
+        self.position += 1
+        return item
+
+    async def collect_trajectories(self, item: Any) -> Any:
+        messages = [{"role": "system", "content": "Count."}, {"role": "user", "content": item["question"]}]
+        async with self.server.managed_server(tokenizer=self.tokenizer) as managed:
+            completions = await managed.chat_completion(messages=messages, n=self.config.group_size, max_tokens=100)
+            nodes = managed.get_state()["nodes"]
+        group: dict[str, Any] = {"tokens": [], "masks": [], "scores": []}
+        answered = list(zip(completions.choices, nodes, strict=True))
+        random.shuffle(answered)
+        for choice, node in answered:
+            if len([mask for mask in node.masked_tokens if mask != -100]) < 4:
+                continue
+            group["tokens"].append(node.tokens)
+            group["masks"].append(node.masked_tokens)
+            group["scores"].append(1.0 if f"boxed{{{item['answer']}}}" in choice.message.content else -1.0)
+        if len(set(group["scores"])) <= 1:
+            return None, []
+        return group, []
+
+
+class GuessingEnv(ItemEnv):
+    """Three guesses in one conversation, by plain chat completions; the score says how many were needed."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        secret = str(item["number"])
+        messages = [{"role": "user", "content": f"Guess a number. {'It is below 300.'}"}]
+        score, text = 0.0, ""
+        for guess in range(3):
+            self.journal.append(f"ask {guess} of {secret}")
+            completion = await self.server.chat_completion(messages=messages, max_tokens=10)
+            text = completion.choices[0].message.content
+            messages.append({"role": "assistant", "content": text})
+            if text.strip() == secret:
+                score = 1.0 - guess / 4
+                break
+            messages.append({"role": "user", "content": "No, guess again."})
+        item["number"] = "overwritten"
+        return self.scored(text, score), []
+
+
+class StoryEnv(ItemEnv):
+    """Two completions of one growing text."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        text = f"Story {item['number']}: Once"
+        for addition in (" Then", ""):
+            completion = await self.server.completion(prompt=text, max_tokens=10)
+            text += completion.choices[0].text + addition
+        return self.scored(text, float(len(text))), []
+
+
+class RewritingEnv(ItemEnv):
+    """Shows a new conversation for each turn."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        texts: list[str] = []
+        for turn in range(2):
+            completion = await self.server.chat_completion(messages=[{"role": "user", "content": f"Turn {turn}"}])
+            texts.append(completion.choices[0].message.content)
+        return self.scored(texts[-1], 0.5), []
+
+
+class RaisingEnv(ItemEnv):
+    """Raises after its first turn."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        await self.server.chat_completion(messages=[{"role": "user", "content": "Say something."}])
+        raise ValueError("the grader's password is hunter2")
+
+
+class RaisingSetupEnv(ItemEnv):
+    """Cannot be set up the first time."""
+
+    tries: ClassVar[int] = 0
+
+    async def setup(self) -> None:
+        RaisingSetupEnv.tries += 1
+        if RaisingSetupEnv.tries == 1:
+            raise OSError("the data set is not there yet")
+        await super().setup()
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        await self.server.chat_completion(messages=[{"role": "user", "content": "Say something."}])
+        return self.scored("x", 1.0), []
+
+
+class SteppingEnv(ItemEnv):
+    """Sends one group a step, as environments with rewards for each step do."""
+
+    async def collect_trajectories(self, item: Any) -> Any:
+        groups: list[Any] = []
+        for step in range(2):
+            completion = await self.server.chat_completion(messages=[{"role": "user", "content": f"Step {step}"}])
+            scored = self.scored(completion.choices[0].message.content, 0.25 + step)
+            groups.append({name: [value] for name, value in scored.items()})
+        return [*groups, None], []
+
+
+class CarefulEnv(ItemEnv):
+    """Cleans up when it is cancelled, and asks from tasks of its own."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        try:
+            ask = self.server.chat_completion(messages=[{"role": "user", "content": "From a task."}])
+            completion = await asyncio.create_task(ask)
+            answers = await asyncio.gather(
+                *(
+                    self.server.chat_completion(messages=[{"role": "user", "content": f"Side {side}"}])
+                    for side in ("a", "b")
+                )
+            )
+        finally:
+            await asyncio.sleep(0)
+            self.journal.append("cleaned up")
+        texts = [completion, *answers]
+        return self.scored(" ".join(text.choices[0].message.content for text in texts), 1.0), []
+
+
+class ImpatientEnv(ItemEnv):
+    """Does not wait long for its first answer."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        try:
+            ask = self.server.chat_completion(messages=[{"role": "user", "content": "Quick!"}])
+            await asyncio.wait_for(ask, 0.05)
+        except TimeoutError:
+            self.journal.append("gave up")
+        completion = await self.server.chat_completion(messages=[{"role": "user", "content": "Take your time."}])
+        return self.scored(completion.choices[0].message.content, 1.0), []
+
+
+class ToolEnv(ItemEnv):
+    """Offers a tool and scores whether it was called."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        schema = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+        offered = {"type": "function", "function": {"name": "double", "description": "Doubles.", "parameters": schema}}
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "Double 4."}]
+        completion = await self.server.chat_completion(messages=messages, tools=[offered])
+        message = completion.choices[0].message
+        called = message.tool_calls
+        if called:
+            self.journal.append(called[0].function.arguments)
+            messages += [{"role": "assistant", "content": message.content}, {"role": "tool", "content": "8"}]
+            completion = await self.server.chat_completion(messages=messages, tools=[offered])
+        return self.scored(completion.choices[0].message.content, 1.0 if called else 0.0), []
+
+
+class SilentEnv(ItemEnv):
+    """Scores without asking."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        return self.scored("x", 1.0), []
+
+
+class EmptyEnv(ItemEnv):
+    """Has no items."""
+
+    async def get_next_item(self) -> Any:
+        return None
+
+
+class StuckEnv(ItemEnv):
+    """Computes for ever between two requests."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        await self.server.chat_completion(messages=[{"role": "user", "content": "Say something."}])
+        await asyncio.sleep(3600)
+        return self.scored("x", 1.0), []
+
+
+class ProbingEnv(ItemEnv):
+    """Wants what a text policy does not have."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        await self.server.get_logprobs(prompt="x")
+        return self.scored("x", 1.0), []

@@ -1,0 +1,337 @@
+"""A stand-in for Miles, which is not on PyPI: what of it a custom generate or agent function meets.
+
+Written in our own words after radixark/miles: ``miles/utils/types.py`` (``Sample``, ``validate``),
+``miles/rollout/base_types.py`` and ``miles/rollout/inference_rollout`` (who calls ``generate``, and how the two forms
+are told apart), ``miles/rollout/filter_hub``, and of ``miles/rollout/generate_hub/agentic_tool_call.py`` with its
+session server what an agent function sees of them. ``install`` makes it importable under Miles' own names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import json
+import sys
+import types
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, HTTPException
+
+from tests.clients.scripted_engine import ScriptedEngine
+
+__all__ = [
+    "GenerateFnInput",
+    "GenerateState",
+    "Sample",
+    "SessionServer",
+    "agentic_generate",
+    "generate_and_rm",
+    "install",
+]
+
+
+@dataclass
+class Sample:
+    """``miles.utils.types.Sample``; it has no ``append_response_tokens``."""
+
+    group_index: int | None = None
+    index: int | None = None
+    prompt: str = ""
+    tokens: list[int] = field(default_factory=list[int])
+    response: str = ""
+    response_length: int = 0
+    label: str | None = None
+    reward: float | None = None
+    loss_mask: list[int] | None = None
+    weight_versions: list[str] = field(default_factory=list[str])
+    rollout_log_probs: list[float] | None = None
+    remove_sample: bool = False
+
+    class Status(Enum):
+        PENDING = "pending"
+        COMPLETED = "completed"
+        TRUNCATED = "truncated"
+        ABORTED = "aborted"
+        FAILED = "failed"
+
+    status: Status = Status.PENDING
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    generate_function_path: str | None = None
+    session_id: str | None = None
+    routing_key: str | None = None
+    non_generation_time: float = 0.0
+
+    def validate(self) -> None:
+        """The lengths of what belongs to the response."""
+        assert 0 <= self.response_length <= len(self.tokens)
+        assert self.loss_mask is None or len(self.loss_mask) == self.response_length
+        assert self.rollout_log_probs is None or len(self.rollout_log_probs) == self.response_length
+
+    @property
+    def oldest_weight_version(self) -> int | None:
+        """Of all turns."""
+        return min(map(int, self.weight_versions), default=None)
+
+    def update_from_meta_info(self, args: Any, meta_info: dict[str, Any]) -> None:
+        """What the engine says of a generation."""
+        assert args.sglang_speculative_algorithm is None
+        if "weight_version" in meta_info:
+            self.weight_versions.append(meta_info["weight_version"])
+        finished = {"length": "TRUNCATED", "abort": "ABORTED", "stop": "COMPLETED"}
+        self.status = self.Status[finished[meta_info["finish_reason"]["type"]]]
+
+
+@dataclass
+class GenerateState:
+    """What Miles hands to a generate function."""
+
+    args: Any
+    tokenizer: Any = None
+    aborted: bool = False
+
+
+@dataclass(frozen=True)
+class GenerateFnInput:
+    """``miles.rollout.base_types.GenerateFnInput``."""
+
+    state: GenerateState
+    sample: Sample
+    sampling_params: dict[str, Any]
+    evaluation: bool
+
+    @property
+    def args(self) -> Any:
+        """The arguments of the run."""
+        return self.state.args
+
+
+@dataclass(frozen=True)
+class GenerateFnOutput:
+    """``miles.rollout.base_types.GenerateFnOutput``."""
+
+    samples: Sample | list[Sample]
+
+
+@dataclass
+class DynamicFilterOutput:
+    """``miles.rollout.filter_hub.base_types.DynamicFilterOutput``."""
+
+    keep: bool
+    reason: str | None = None
+
+
+def install(monkeypatch: Any) -> None:
+    """Make this importable as Miles for the time of a test."""
+    names: dict[str, dict[str, Any]] = {
+        "miles": {},
+        "miles.utils": {},
+        "miles.utils.types": {"Sample": Sample},
+        "miles.rollout": {},
+        "miles.rollout.base_types": {"GenerateFnInput": GenerateFnInput, "GenerateFnOutput": GenerateFnOutput},
+        "miles.rollout.filter_hub": {},
+        "miles.rollout.filter_hub.base_types": {"DynamicFilterOutput": DynamicFilterOutput},
+    }
+    for name, contents in names.items():
+        module = types.ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+Generate = Callable[[GenerateFnInput], Awaitable[GenerateFnOutput]]
+
+
+def load_generate_function(path: str) -> Generate:
+    """A function by its path; one of the older form, by its parameters, is wrapped."""
+    module, _, name = path.rpartition(".")
+    function: Any = getattr(importlib.import_module(module), name)
+    parameters = list(inspect.signature(function).parameters)
+    return _wrapped(function) if len(parameters) >= 3 and parameters[0] != "input" else function
+
+
+def _wrapped(function: Any) -> Generate:
+    async def generate(input: GenerateFnInput) -> GenerateFnOutput:
+        more = {"evaluation": input.evaluation} if "evaluation" in inspect.signature(function).parameters else {}
+        output = await function(input.args, input.sample, input.sampling_params, **more)
+        return output if isinstance(output, GenerateFnOutput) else GenerateFnOutput(output)
+
+    return generate
+
+
+async def generate_and_rm(
+    state: GenerateState, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False
+) -> Sample | list[Sample]:
+    """One sample through the custom functions, as Miles calls them."""
+    if state.aborted:
+        sample.status = Sample.Status.ABORTED
+        return sample
+    generate = load_generate_function(state.args.custom_generate_function_path)
+    output = await generate(GenerateFnInput(state, sample, dict(sampling_params), evaluation))
+    assert isinstance(output, GenerateFnOutput)
+    samples = output.samples if isinstance(output.samples, list) else [output.samples]
+    if not any(sample.status == Sample.Status.ABORTED for sample in samples):
+        module, _, name = state.args.custom_rm_path.rpartition(".")
+        reward: Any = getattr(importlib.import_module(module), name)
+        for sample in samples:
+            if sample.reward is None:
+                sample.reward = await reward(state.args, sample)
+    return output.samples
+
+
+# --- the session server --------------------------------------------------------------------------
+
+
+@dataclass
+class _Session:
+    messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    tokens: list[int] = field(default_factory=list[int])
+    #: Where the model's tokens begin and end.
+    turns: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    logprobs: list[float] = field(default_factory=list[float])
+
+
+@dataclass
+class SessionServer:
+    """Chat completions over an engine's ids: each session's tokens are kept, and never made twice.
+
+    Strict where Miles' is: each request must repeat the stored conversation word for word, and its ids must continue
+    the stored ones.
+    """
+
+    engine: ScriptedEngine
+    #: Whether calls are read out of the text, as SGLang does with a tool-call parser.
+    reads_calls: bool = False
+    #: Whether the model is one that keeps no tokens, so that any conversation will do.
+    text_only: bool = False
+    #: Statuses to answer first.
+    failures: list[int] = field(default_factory=list[int])
+    sessions: dict[str, _Session] = field(default_factory=dict[str, _Session])
+    requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    url: str = ""
+
+    def application(self) -> FastAPI:
+        """The endpoints."""
+        app = FastAPI()
+
+        @app.post("/sessions/{name}/v1/chat/completions")
+        async def _complete(name: str, body: dict[str, Any]) -> dict[str, Any]:
+            if self.failures:
+                raise HTTPException(self.failures.pop(0), "not now")
+            self.requests.append(body)
+            return self._complete(self.sessions[name], body)
+
+        return app
+
+    def _complete(self, session: _Session, body: dict[str, Any]) -> dict[str, Any]:
+        messages: list[dict[str, Any]] = body["messages"]
+        if self.text_only:
+            turns = sum(message["role"] == "assistant" for message in messages) + 1
+            text = self.engine.policy("<|im_start|>assistant\n" * turns)
+            return {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
+        if messages[: len(session.messages)] != session.messages:
+            raise HTTPException(422, "no assistant message in matched prefix")
+        if any(not message.get("content") and not message.get("tool_calls") for message in messages):
+            raise HTTPException(400, "content cannot be empty")
+        prompt = self.engine.tokenizer.apply_chat_template(
+            [_flat(message) for message in messages],
+            tools=body.get("tools"),
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        ids: list[int] = self.engine.tokenizer.encode(prompt, add_special_tokens=False)
+        if ids[: len(session.tokens)] != session.tokens:
+            raise HTTPException(422, "the ids do not continue those of the session")
+        sampled, logprobs, text, finish = self.engine.generate(ids, body.get("max_tokens") or 4096)
+        session.turns.append((len(ids), len(ids) + len(sampled)))
+        session.tokens = ids + sampled
+        session.logprobs += logprobs
+        text = text.removesuffix(self.engine.end_of_turn)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "tool_calls": None}
+        if self.reads_calls and body.get("tools") and "<tool_call>" in text:
+            message |= {"content": None, "raw": text, "tool_calls": _read_calls(text, len(session.turns))}
+        session.messages = [*messages, {key: value for key, value in message.items() if value is not None}]
+        usage = {"prompt_tokens": len(ids), "completion_tokens": len(sampled), "total_tokens": len(session.tokens)}
+        return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
+
+    def samples(self, name: str, sample: Sample) -> list[Sample]:
+        """The session's training samples: one, or none if the model was never asked."""
+        session = self.sessions.pop(name)
+        if not session.turns:
+            return []
+        begin = session.turns[0][0]
+        sample.tokens = session.tokens
+        sample.response_length = len(session.tokens) - begin
+        sample.response = self.engine.tokenizer.decode(session.tokens[begin:], skip_special_tokens=False)
+        mask, probabilities, given = [0] * len(session.tokens), [0.0] * len(session.tokens), iter(session.logprobs)
+        for first, end in session.turns:
+            for place in range(first, end):
+                mask[place], probabilities[place] = 1, next(given)
+        sample.loss_mask, sample.rollout_log_probs = mask[begin:], probabilities[begin:]
+        sample.status = Sample.Status.COMPLETED
+        return [sample]
+
+    @contextlib.asynccontextmanager
+    async def serve(self) -> AsyncGenerator[SessionServer]:
+        """Serve on a free port of this event loop."""
+        server = uvicorn.Server(uvicorn.Config(self.application(), port=0, log_level="critical", lifespan="off"))
+        serving = asyncio.create_task(server.serve())
+        for _ in range(500):
+            if server.started:
+                break
+            await asyncio.sleep(0.01)
+        self.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def _flat(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as this server's chat template has it: the calls where the model wrote them."""
+    return {"role": message["role"], "content": message.get("raw") or message["content"]}
+
+
+def _read_calls(text: str, turn: int) -> list[dict[str, Any]]:
+    calls: list[dict[str, Any]] = []
+    for part in text.split("<tool_call>")[1:]:
+        call = json.loads(part.partition("</tool_call>")[0])
+        function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
+        calls.append({"id": f"call_{turn}_{len(calls)}", "type": "function", "function": function})
+    return calls
+
+
+async def agentic_generate(
+    agent: Callable[..., Awaitable[dict[str, Any] | None]],
+    server: SessionServer,
+    sample: Sample,
+    sampling_params: dict[str, Any],
+) -> Sequence[Sample]:
+    """``miles.rollout.generate_hub.agentic_tool_call.generate``: an agent over a session of its own."""
+    name = f"session-{sample.index}"
+    server.sessions[name] = _Session()
+    request = dict(sampling_params)
+    request["max_tokens"] = request.pop("max_new_tokens")
+    metadata: dict[str, Any] | None = None
+    with contextlib.suppress(Exception):  # Miles logs it and collects what there is
+        metadata = await agent(
+            base_url=f"{server.url}/sessions/{name}",
+            prompt=sample.prompt,
+            request_kwargs=request,
+            metadata={**sample.metadata, "session_server_id": server.url},
+        )
+    samples = server.samples(name, sample)
+    if not samples:
+        sample.status = Sample.Status.ABORTED
+        return [sample]
+    for one in samples:
+        one.metadata.update(metadata or {})
+        measured: dict[str, float] = (metadata or {}).get("agent_metrics") or {}
+        seconds = measured.get("total_tool_time")
+        one.non_generation_time = one.non_generation_time if seconds is None else seconds
+    return samples

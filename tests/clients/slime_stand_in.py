@@ -1,0 +1,285 @@
+"""A stand-in for slime, which is not on PyPI: what of it a custom generate function meets, and what reads its samples.
+
+Written in our own words after THUDM/slime: ``slime/utils/types.py`` (``Sample`` and its rules), ``slime/utils/data.py``
+(rows to samples), ``slime/rollout/sglang_rollout.py`` (who calls ``generate``, aborting, over-sampling),
+``slime/rollout/filter_hub/base_types.py`` and ``slime/ray/rollout.py`` (samples to a training batch). ``install`` makes
+it importable under slime's own names. Where slime would fail on a sample, this fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib
+import inspect
+import json
+import statistics
+import sys
+import types
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+__all__ = ["GenerateState", "Sample", "convert_samples", "generate_and_rm", "generate_rollout", "install", "read_rows"]
+
+
+@dataclass
+class Sample:
+    """``slime.utils.types.Sample``."""
+
+    group_index: int | None = None
+    index: int | None = None
+    prompt: str = ""
+    tokens: list[int] = field(default_factory=list[int])
+    multimodal_inputs: dict[str, Any] | None = None
+    multimodal_train_inputs: dict[str, Any] | None = None
+    response: str = ""
+    response_length: int = 0
+    label: str | None = None
+    reward: float | dict[str, Any] | None = None
+    loss_mask: list[int] | None = None
+    weight_versions: list[str] = field(default_factory=list[str])
+    rollout_log_probs: list[float] | None = None
+    rollout_top_p_token_ids: list[int] | None = None
+    rollout_top_p_token_offsets: list[int] | None = None
+    remove_sample: bool = False
+
+    class Status(Enum):
+        PENDING = "pending"
+        COMPLETED = "completed"
+        TRUNCATED = "truncated"
+        ABORTED = "aborted"
+        FAILED = "failed"
+
+    status: Status = Status.PENDING
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    generate_function_path: str | None = None
+    custom_rm_path: str | None = None
+    train_metadata: dict[str, Any] | None = None
+    session_id: str | None = None
+    non_generation_time: float = 0.0
+
+    @dataclass
+    class PrefixCacheInfo:
+        cached_tokens: int = 0
+        total_prompt_tokens: int = 0
+
+    prefix_cache_info: PrefixCacheInfo = field(default_factory=PrefixCacheInfo)
+
+    def append_response_tokens(
+        self,
+        args: Any = None,
+        *,
+        tokens: Sequence[int] | None = None,
+        log_probs: Sequence[float] | None = None,
+        trainable: bool = True,
+        meta_info: dict[str, Any] | None = None,
+        text: str | None = None,
+        update_terminal_info: bool = True,
+    ) -> None:
+        """Append to every list that has an entry a response token; refuses what would put them out of step."""
+        new = list(tokens or [])
+        if trainable and new and log_probs is None:
+            raise ValueError("tokens that are trained on need their log-probabilities")
+        if not trainable and log_probs is not None:
+            raise ValueError("tokens that are not trained on have no log-probabilities")
+        probabilities = [0.0] * len(new) if log_probs is None else list(log_probs)
+        if len(probabilities) != len(new):
+            raise ValueError("not one log-probability a token")
+        self.response += text or ""
+        before = self.response_length
+        self.tokens = [*self.tokens, *new]
+        self.response_length += len(new)
+        self.loss_mask = [*(self.loss_mask or [1] * before), *([int(trainable)] * len(new))]
+        self.rollout_log_probs = [*(self.rollout_log_probs or [0.0] * before), *probabilities]
+        self._replay(new, meta_info or {}, trainable)
+        if meta_info is not None and update_terminal_info and "finish_reason" in meta_info:
+            self.prefix_cache_info.cached_tokens += meta_info.get("cached_tokens", 0)
+            self.prefix_cache_info.total_prompt_tokens += meta_info.get("prompt_tokens", 0)
+            if "weight_version" in meta_info:
+                self.weight_versions.append(meta_info["weight_version"])
+            finished = {"length": "TRUNCATED", "abort": "ABORTED", "stop": "COMPLETED"}
+            self.status = self.Status[finished[meta_info["finish_reason"]["type"]]]
+        assert len(self.loss_mask) == len(self.rollout_log_probs) == self.response_length
+        if self.rollout_top_p_token_offsets is not None:
+            assert len(self.rollout_top_p_token_offsets) == self.response_length + 1
+
+    def _replay(self, new: list[int], meta_info: dict[str, Any], trainable: bool) -> None:
+        """The sets that top-p sampling kept: one span a token, empty for tokens the model was given."""
+        kept: list[list[int]] | None = meta_info.get("top_p_token_ids")
+        if kept is None and self.rollout_top_p_token_offsets is None:
+            return
+        empty: list[list[int]] = [[] for _ in new]
+        spans = kept if kept is not None and trainable else empty
+        assert len(spans) == len(new), "one span a token"
+        ids = self.rollout_top_p_token_ids or []
+        offsets = self.rollout_top_p_token_offsets or [0] * (self.response_length - len(new) + 1)
+        for span in spans:
+            ids = [*ids, *span]
+            offsets = [*offsets, len(ids)]
+        self.rollout_top_p_token_ids, self.rollout_top_p_token_offsets = ids, offsets
+
+
+class GenerateState:
+    """The process-wide state of ``sglang_rollout``: made once, whatever arguments come later."""
+
+    _made: GenerateState | None = None
+    tokenizer: Any
+    processor: Any
+    aborted: bool
+
+    def __new__(cls, args: Any) -> GenerateState:
+        if cls._made is None:
+            cls._made = state = super().__new__(cls)
+            # slime loads it from args.hf_checkpoint; its contract tests put a state without any in this place.
+            state.tokenizer = getattr(args, "tokenizer", None)
+            state.processor = getattr(args, "processor", None)
+            state.aborted = False
+        return cls._made
+
+
+@dataclass
+class DynamicFilterOutput:
+    """``slime.rollout.filter_hub.base_types.DynamicFilterOutput``."""
+
+    keep: bool
+    reason: str | None = None
+
+
+def install(monkeypatch: Any) -> None:
+    """Make this importable as slime for the time of a test."""
+    names = {
+        "slime": {},
+        "slime.utils": {},
+        "slime.utils.types": {"Sample": Sample},
+        "slime.rollout": {},
+        "slime.rollout.sglang_rollout": {"GenerateState": GenerateState},
+        "slime.rollout.filter_hub": {},
+        "slime.rollout.filter_hub.base_types": {"DynamicFilterOutput": DynamicFilterOutput},
+    }
+    for name, contents in names.items():
+        module = types.ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(GenerateState, "_made", None)
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """``slime.utils.misc.load_function``."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def read_rows(path: Path, *, input_key: str, label_key: str, metadata_key: str) -> list[Sample]:
+    """``slime.utils.data.Dataset`` on JSONL."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        Sample(prompt=row[input_key], label=row[label_key], metadata=row.get(metadata_key) or {}, index=index)
+        for index, row in enumerate(rows)
+    ]
+
+
+async def generate_and_rm(args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
+    """One sample through the custom functions, as slime calls them."""
+    if sample.status in (Sample.Status.COMPLETED, Sample.Status.TRUNCATED):
+        assert args.group_rm or sample.reward is not None
+        return sample
+    state = GenerateState(args)
+    if state.aborted:
+        sample.status = Sample.Status.ABORTED
+        return sample
+    generate = load_function(sample.generate_function_path or args.custom_generate_function_path)
+    if "evaluation" in inspect.signature(generate).parameters:
+        sample = await generate(args, sample, sampling_params, evaluation=evaluation)
+    else:
+        sample = await generate(args, sample, sampling_params)
+    if args.group_rm or sample.status == Sample.Status.ABORTED:
+        return sample
+    if sample.reward is None:
+        sample.reward = await load_function(sample.custom_rm_path or args.custom_rm_path)(args, sample)
+    return sample
+
+
+async def generate_and_rm_group(args: Any, group: list[Sample], sampling_params: dict[str, Any]) -> list[Sample]:
+    """The samples of one prompt at the same time."""
+    for sample in group:
+        sample.session_id = sample.session_id or str(uuid.uuid4())
+    tasks = [asyncio.create_task(generate_and_rm(args, sample, dict(sampling_params))) for sample in group]
+    try:
+        group = list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    if args.group_rm and not GenerateState(args).aborted:
+        rewards = await load_function(args.custom_rm_path)(args, group)
+        for sample, reward in zip(group, rewards, strict=True):
+            sample.reward = reward
+    return group
+
+
+async def generate_rollout(
+    args: Any, prompts: Sequence[Sample], sampling_params: dict[str, Any]
+) -> tuple[list[list[Sample]], list[list[Sample]], dict[str, int]]:
+    """A batch of ``rollout_batch_size`` groups: drawn in rounds, filtered, and the rest of the last round aborted.
+
+    The groups, those to go on with later (``partial_rollout``), and how many groups were dropped for which reason.
+    """
+    state = GenerateState(args)
+    keep_group = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
+    pending: set[asyncio.Task[list[Sample]]] = set()
+    data: list[list[Sample]] = []
+    dropped: Counter[str] = Counter()
+    drawn = 0
+    while len(data) < args.rollout_batch_size:
+        while len(pending) + len(data) < args.rollout_batch_size:
+            for _ in range(args.over_sampling_batch_size):
+                prompt = prompts[drawn % len(prompts)]
+                group = [copy.deepcopy(prompt) for _ in range(args.n_samples_per_prompt)]
+                drawn += 1
+                pending.add(asyncio.create_task(generate_and_rm_group(args, group, sampling_params)))
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            group = task.result()
+            if keep_group is not None and not (output := keep_group(args, group)).keep:
+                dropped[f"rollout/dynamic_filter/drop_{output.reason}"] += 1
+            elif len(data) < args.rollout_batch_size:
+                data.append(group)
+    state.aborted = True
+    aborted: list[list[Sample]] = []
+    if args.partial_rollout:
+        aborted = [await task for task in pending]
+        for sample in (sample for group in aborted for sample in group):
+            if sample.response:
+                sample.metadata.setdefault("start_rollout_id", 0)
+    else:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+    state.aborted = False
+    return data, aborted, dict(dropped)
+
+
+def convert_samples(args: Any, samples: Sequence[Sample]) -> dict[str, list[Any]]:
+    """A training batch, with rewards normalized in their groups (GRPO)."""
+    rewards: list[float] = []
+    for first in range(0, len(samples), args.n_samples_per_prompt):
+        raw = [float(sample.reward) for sample in samples[first : first + args.n_samples_per_prompt]]  # type: ignore[arg-type]
+        mean = statistics.fmean(raw)
+        rewards += [(reward - mean) / (statistics.pstdev(raw) + 1e-6) for reward in raw]
+    batch: dict[str, list[Any]] = {"rewards": rewards, "tokens": [], "loss_masks": [], "log_probs": [], "truncated": []}
+    for sample in samples:
+        assert isinstance(sample.tokens, list) and isinstance(sample.metadata, dict)
+        assert 0 < sample.response_length < len(sample.tokens)
+        mask = [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
+        assert len(mask) == sample.response_length
+        batch["tokens"].append(sample.tokens)
+        batch["loss_masks"].append([0] * sample.response_length if sample.remove_sample else mask)
+        batch["log_probs"].append(sample.rollout_log_probs)
+        batch["truncated"].append(int(sample.status == Sample.Status.TRUNCATED))
+    return batch

@@ -1,0 +1,240 @@
+"""``OrsAtroposEnv``: groups of an ORS environment's rollouts, as Atropos sends them to its trainers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import pytest_asyncio
+from ors_clients.errors import ConfigurationError, RequestRefused
+
+from tests.clients import atropos_stand_in
+from tests.clients.served import served
+
+atropos_stand_in.install()
+
+from ors_clients.atropos import OrsAtroposConfig, OrsAtroposEnv  # noqa: E402 - needs the stand-in
+
+ENVIRONMENTS = Path(__file__).with_name("roll_environments.py")
+
+
+Policy = Callable[[str, int], str]
+
+
+class ScriptedServer:
+    """What an environment has as ``self.server``: the policy's text, as Atropos's servers return it."""
+
+    def __init__(self, tokenizer: Any, policy: Policy) -> None:
+        self.tokenizer = tokenizer
+        self.policy = policy
+        self.requests: list[dict[str, Any]] = []
+        self.servers: list[Any] = []
+
+    async def tokens_and_logprobs_completion(self, **request: Any) -> Any:
+        await asyncio.sleep(0)
+        number = len(self.requests)
+        self.requests.append(request)
+        ids: list[int] = request["input_ids"]
+        text = self.policy(self.tokenizer.decode(ids), number)
+        output: list[int] = self.tokenizer.encode(f"{text}<|im_end|>", add_special_tokens=False)
+        output = output[: request["max_tokens"]]
+        return ids, [output], [[logprob_at(len(ids) + place) for place in range(len(output))]], [{"type": "stop"}]
+
+
+def logprob_at(position: int) -> float:
+    """A log-probability that belongs to one position only."""
+    return -(position + 1) / 1000
+
+
+def call(name: str, **arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    opened = tmp_path_factory.mktemp("open")
+    with served(tmp_path_factory.mktemp("server"), ENVIRONMENTS, OPEN_EPISODES=str(opened)) as address:
+        yield address
+    assert list(opened.iterdir()) == []  # every session was closed
+
+
+@pytest.fixture(scope="module")
+def tokenizer_name(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return atropos_stand_in.tokenizer_name(tmp_path_factory.mktemp("tokenizer"))
+
+
+class MakeEnv(Protocol):
+    """Makes an environment with a scripted model."""
+
+    def __call__(self, policy: Policy, **options: Any) -> Any: ...
+
+
+@pytest_asyncio.fixture
+async def make(url: str, tokenizer_name: str) -> AsyncGenerator[MakeEnv]:
+    made: list[OrsAtroposEnv] = []
+
+    def make_env(policy: Policy, **options: Any) -> Any:
+        defaults: dict[str, Any] = {
+            "ors_url": url,
+            "ors_environment": "rewardenvironment",
+            "tokenizer_name": tokenizer_name,
+            "group_size": 2,
+            "max_token_length": 20_000,
+            "use_wandb": False,
+            "include_messages": True,
+        }
+        _, servers = OrsAtroposEnv.config_init()
+        env = OrsAtroposEnv(OrsAtroposConfig(**{**defaults, **options}), servers, testing=True)
+        env.server = ScriptedServer(env.tokenizer, policy)
+        made.append(env)
+        return env
+
+    yield make_env
+    for env in made:
+        await env.client.close()
+
+
+async def test_a_group_is_token_exact(make: MakeEnv) -> None:
+    def policy(prompt: str, number: int) -> str:
+        if "No tool call" not in prompt:
+            return f"Thinking about it, {number}."
+        return call("earn", reward=0.25) if "earned" not in prompt else call("finish", reward=number % 2)
+
+    env = make(policy)
+    await env.setup()
+    group, backlog = await env.collect_trajectories(await env.get_next_item())
+    assert backlog == []
+    assert group is not None
+    assert sorted(group["scores"]) == [0.25, 1.25]
+
+    asked = [request["input_ids"] for request in env.server.requests]
+    for tokens, masks, logprobs, messages in zip(
+        group["tokens"], group["masks"], group["inference_logprobs"], group["messages"], strict=True
+    ):
+        assert len(tokens) == len(masks) == len(logprobs)
+        trained = [place for place, mask in enumerate(masks) if mask != -100]
+        assert all(masks[place] == tokens[place] for place in trained)
+        assert [logprobs[place] for place in trained] == [logprob_at(place) for place in trained]
+        assert all(logprob == 1.0 for place, logprob in enumerate(logprobs) if masks[place] == -100)
+        assert sum(tokens[: len(ids)] == ids for ids in asked) >= 3  # its three requests are prefixes of it
+        text = env.tokenizer.decode([tokens[place] for place in trained])
+        assert text.count("<|im_end|>") == 3
+        assert "earned" not in text  # what the tool said is not trained on
+        assert [message["role"] for message in messages][-2:] == ["assistant", "tool"]
+
+
+async def test_messages_are_sent_where_they_are_wanted(make: MakeEnv) -> None:
+    env = make(lambda prompt, number: call("finish", reward=number), include_messages=False)
+    await env.setup()
+    group, _ = await env.collect_trajectories(await env.get_next_item())
+    assert group is not None
+    assert "messages" not in group
+
+
+async def test_the_reward_rule_is_used(make: MakeEnv) -> None:
+    env = make(lambda prompt, number: call("earn", reward=1.0), max_turns=2, nonterminal_reward=-5.0, min_reward=-2.0)
+    await env.setup()
+    group, _ = await env.collect_trajectories(await env.get_next_item())
+    assert group is not None
+    assert group["scores"] == [-2.0, -2.0]
+
+
+async def test_a_lost_machine_drops_the_group_and_puts_its_task_back(make: MakeEnv) -> None:
+    env = make(lambda prompt, number: call("lose"), attempts=2)
+    await env.setup()
+    item = await env.get_next_item()
+    for returned in (1, 2, 3):
+        group, backlog = await env.collect_trajectories(item)
+        assert group is None
+        assert [again["returned"] for again in backlog] == [returned]
+        assert backlog[0]["index"] == item["index"]
+        item = backlog[0]
+    assert await env.collect_trajectories(item) == (None, [])
+    assert len(env.server.requests) == 4 * 2 * 2  # four times a group of two, each member twice
+
+
+async def test_a_failed_member_is_played_again(make: MakeEnv) -> None:
+    env = make(lambda prompt, number: call("lose") if number == 0 else call("finish", reward=1.0))
+    await env.setup()
+    group, backlog = await env.collect_trajectories(await env.get_next_item())
+    assert group is not None
+    assert group["scores"] == [1.0, 1.0]
+    assert backlog == []
+
+
+async def test_an_engine_that_fails_is_no_score(make: MakeEnv) -> None:
+    def policy(prompt: str, number: int) -> str:
+        raise OSError("the engine is gone")
+
+    env = make(policy, attempts=1)
+    await env.setup()
+    group, backlog = await env.collect_trajectories(await env.get_next_item())
+    assert group is None
+    assert len(backlog) == 1
+
+
+async def test_a_prompt_that_atropos_changes_is_no_sample(make: MakeEnv) -> None:
+    """Its servers drop a second beginning-of-text token, and every later position would be off by one."""
+    env = make(lambda prompt, number: call("finish", reward=1.0), attempts=1)
+    original = env.server.tokens_and_logprobs_completion
+
+    async def shortened(**request: Any) -> Any:
+        ids, *rest = await original(**request)
+        return [ids[1:], *rest]
+
+    env.server.tokens_and_logprobs_completion = shortened
+    await env.setup()
+    assert (await env.collect_trajectories(await env.get_next_item()))[0] is None
+
+
+async def test_rollouts_end_before_the_trainers_limit(make: MakeEnv) -> None:
+    env = make(lambda prompt, number: call("earn", reward=1.0, padding="x" * 300), max_token_length=10_000)
+    env.max_token_len = 3000
+    await env.setup()
+    group, _ = await env.collect_trajectories(await env.get_next_item())
+    assert group is not None
+    assert all(len(tokens) < 3000 for tokens in group["tokens"])
+
+
+async def test_tasks_come_in_rounds_and_go_on_after_a_checkpoint(make: MakeEnv) -> None:
+    env = make(lambda prompt, number: "")
+    await env.setup()
+    first = [(await env.get_next_item())["index"] for _ in range(5)]
+    second = [(await env.get_next_item())["index"] for _ in range(5)]
+    assert sorted(first) == sorted(second) == list(range(5))
+    assert first != second
+    resumed = make(lambda prompt, number: "")
+    await resumed.setup()
+    resumed.position = 5
+    assert [(await resumed.get_next_item())["index"] for _ in range(5)] == second
+    other = make(lambda prompt, number: "", seed=1)
+    await other.setup()
+    assert [(await other.get_next_item())["index"] for _ in range(5)] != first
+
+
+async def test_mistakes_of_configuration_are_raised(make: MakeEnv) -> None:
+    with pytest.raises(ConfigurationError, match="no tasks"):
+        await make(lambda prompt, number: "", split="empty").setup()
+    with pytest.raises(RequestRefused):
+        await make(lambda prompt, number: "", ors_environment="nowhere").setup()
+    with pytest.raises(ConfigurationError):
+        make(lambda prompt, number: "", tool_call_format="none")
+    with pytest.raises(ConfigurationError):
+        make(lambda prompt, number: "", min_reward=1.0, max_reward=0.0)
+
+
+async def test_cancelling_a_group_closes_its_sessions(make: MakeEnv) -> None:
+    """The server's environments leave a file for each open episode; the fixture looks when all is over."""
+    env = make(lambda prompt, number: call("wait", seconds=60))
+    await env.setup()
+    task = asyncio.create_task(env.collect_trajectories(await env.get_next_item()))
+    while len(env.server.requests) < 2:
+        assert not task.done(), task.result()
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,0 +1,345 @@
+"""Miles' functions, called as Miles calls them, against a real server and a scripted engine.
+
+What slime and Miles share is tested with slime; here are the forms in which Miles calls, its ``Sample``, and the agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ors_clients import miles
+from ors_clients.errors import ConfigurationError
+from ors_clients.samplers.scripted import scripted_logprob
+
+from tests.clients import miles_stand_in
+from tests.clients.miles_stand_in import GenerateState, Sample, SessionServer, agentic_generate, generate_and_rm
+from tests.clients.scripted_engine import ScriptedEngine
+from tests.clients.trainer_setup import (
+    call,
+    closed,
+    make_arguments,
+    row_of,
+    serving,
+    speaker,
+    until,
+    write_configuration,
+)
+
+HELLO = {"id": "echo-0", "target": "hello"}
+SAMPLING = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "max_new_tokens": 512, "stop": None, "no_stop_trim": True}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    with serving(tmp_path_factory.mktemp("server")) as address:
+        yield address
+
+
+@pytest.fixture(autouse=True)
+async def in_miles(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[None]:
+    miles_stand_in.install(monkeypatch)
+    for name in ("TRAIN_CONFIG", "ORS_URL", "HF_CHECKPOINT", "SGLANG_ROUTER_URL", "OPENREWARD_RUN_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    await miles.close()
+
+
+MakeState = Callable[..., GenerateState]
+
+
+@pytest.fixture
+def make_state(url: str, tmp_path: Path) -> MakeState:
+    def make(
+        engine: ScriptedEngine, environments: dict[str, Any] | None = None, *, function: str = "generate"
+    ) -> GenerateState:
+        file = write_configuration(tmp_path, url, environments or {"echoenvironment": {}})
+        engine.tokenizer.save_pretrained(tmp_path / "model")
+        args = make_arguments(
+            file,
+            engine,
+            tokenizer=None,
+            hf_checkpoint=str(tmp_path / "model"),
+            custom_generate_function_path=f"{__name__ if function == 'legacy' else 'ors_clients.miles'}.{function}",
+            custom_rm_path="ors_clients.miles.reward_func",
+            sglang_speculative_algorithm=None,
+        )
+        return GenerateState(args, engine.tokenizer)
+
+    return make
+
+
+async def legacy(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
+    """The older form, as a rollout of slime's calls it: by position."""
+    return await miles.generate(args, sample, sampling_params, evaluation=evaluation)
+
+
+def sample_of(environment: str = "echoenvironment", spec: dict[str, Any] | None = None, **more: Any) -> Sample:
+    spec = spec or (HELLO if environment == "echoenvironment" else {"number": 0})
+    return Sample(index=0, prompt="[row]", metadata=row_of(environment, spec), **more)
+
+
+# --- the generate function -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", ["generate", "legacy"])
+async def test_both_forms_fill_the_sample(make_state: MakeState, function: str) -> None:
+    with speaker(call("echo", text="no"), call("echo", text="hello")).serve() as engine:
+        state = make_state(engine, function=function)
+        sample = await generate_and_rm(state, sample_of(routing_key="r-1"), SAMPLING)
+    assert isinstance(sample, Sample)
+    sample.validate()
+    assert sample.status == Sample.Status.COMPLETED
+    assert sample.reward == 1.0
+    assert sample.weight_versions == ["7", "7"]
+    assert sample.oldest_weight_version == 7
+    assert {headers["x-smg-routing-key"] for headers in engine.headers} == {"r-1"}
+    assert sample.loss_mask is not None and sample.rollout_log_probs is not None
+    for ids in engine.prompts:
+        assert sample.tokens[: len(ids)] == ids
+    prompt = len(engine.prompts[0])
+    assert len(sample.tokens) == prompt + sample.response_length
+    for position, (mask, logprob) in enumerate(zip(sample.loss_mask, sample.rollout_log_probs, strict=True)):
+        assert logprob == (scripted_logprob(prompt + position) if mask else 0.0)
+    trained = [token for token, mask in zip(sample.tokens[prompt:], sample.loss_mask, strict=True) if mask]
+    assert engine.tokenizer.decode(trained) == "".join(
+        f"{call('echo', text=text)}<|im_end|>" for text in ("no", "hello")
+    )
+
+
+def test_miles_takes_generate_for_its_own_form_and_finds_its_arguments() -> None:
+    parser = argparse.ArgumentParser()
+    miles.generate.add_arguments(parser)  # type: ignore[attr-defined]
+    options = parser.parse_args(["--train-config", "c.yaml", "--ors-url", "http://host:1"])
+    assert (options.train_config, options.ors_url) == ("c.yaml", "http://host:1")
+    assert parser.parse_args([]).train_config is None
+    assert miles_stand_in.load_generate_function("ors_clients.miles.generate") is miles.generate
+
+
+async def test_a_lost_rollout_is_aborted_and_its_group_dropped(make_state: MakeState, url: str) -> None:
+    with speaker(call("earn", reward=3), call("lose")).serve() as engine:
+        state = make_state(engine, {"stepenvironment": {}, "brokenenvironment": {}})
+        lost = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
+        unopened = await generate_and_rm(state, sample_of("brokenenvironment"), SAMPLING)
+    for sample in (lost, unopened):
+        assert isinstance(sample, Sample)
+        sample.validate()
+        assert sample.status == Sample.Status.ABORTED
+        assert sample.remove_sample
+        assert sample.loss_mask == [0] * sample.response_length
+        assert sample.response_length > 0
+        output = miles.keep_group(state.args, [[sample], sample_of()])
+        assert (output.keep, output.reason) == (False, "infrastructure_failure")
+    assert miles.keep_group(state.args, [sample_of(), [sample_of()]]).keep
+    await closed(url)
+
+
+async def test_adapters_that_requests_would_have_to_name_are_refused(make_state: MakeState) -> None:
+    with speaker(call("echo", text="hello")).serve() as engine:
+        state = make_state(engine)
+        state.args.lora_rank = 16
+        with pytest.raises(ConfigurationError, match="lora-rank"):
+            await generate_and_rm(state, sample_of(), SAMPLING)
+    assert not engine.requests
+
+
+async def test_no_generation_is_begun_once_miles_is_stopping(make_state: MakeState) -> None:
+    with speaker(call("wait", seconds=0.5)).serve() as engine:
+        state = make_state(engine, {"stepenvironment": {}})
+        playing = asyncio.create_task(generate_and_rm(state, sample_of("stepenvironment"), SAMPLING))
+        await until(lambda: engine.requests)
+        state.aborted = True
+        sample = await playing
+    assert isinstance(sample, Sample)
+    assert sample.status == Sample.Status.ABORTED
+    assert (sample.tokens, sample.response_length, sample.reward) == ([], 0, None)
+    assert len(engine.requests) == 1
+
+
+async def test_the_metrics_are_added_to_miles(make_state: MakeState) -> None:
+    with speaker(call("echo", text="hello")).serve() as engine:
+        state = make_state(engine)
+        sample = await generate_and_rm(state, sample_of(), SAMPLING)
+    metrics: dict[str, Any] = {}
+    assert miles.log_rollout_data(0, state.args, [sample], metrics, 1.0) is False
+    assert metrics["rollout/episodes/echoenvironment/reward"] == 1.0
+
+
+# --- the agent function --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def train_config(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def write(environments: dict[str, Any] | None = None, **options: Any) -> None:
+        environments = environments or {"echoenvironment": {}}
+        monkeypatch.setenv("TRAIN_CONFIG", str(write_configuration(tmp_path, url, environments, **options)))
+
+    return write
+
+
+async def play_agent(server: SessionServer, sample: Sample, sampling: dict[str, Any] | None = None) -> Sample:
+    (played,) = await agentic_generate(miles.run, server, sample, sampling or SAMPLING)
+    return played
+
+
+@pytest.mark.parametrize("native", [False, True])
+async def test_the_agent_plays_through_the_session_server(train_config: Callable[..., None], native: bool) -> None:
+    """``native``: the chat template lists the tools, and the server reads the calls into ``tool_calls``."""
+    train_config(system_prompt_template=None) if native else train_config()
+    engine = speaker(call("echo", text="no") + call("hint"), call("echo", text="hello"), template="qwen2")
+    async with SessionServer(engine, reads_calls=native).serve() as server:
+        sample = await play_agent(server, sample_of())
+    assert sample.status == Sample.Status.COMPLETED
+    assert sample.metadata["rewards"] == [0.0, 1.0]
+    assert sample.metadata["stop_reason"] == "finished"
+    assert sample.metadata["num_tool_calls"] == 3
+    assert sample.metadata["task_spec"] == HELLO
+    assert 0 < sample.non_generation_time < 60
+    sample.validate()
+    assert await miles.reward_func(None, sample) == 1.0
+    json.dumps(sample.metadata)
+
+    first, second = server.requests
+    assert (first["temperature"], first["max_tokens"], first["model"]) == (0.7, 512, "model")
+    assert first["chat_template_kwargs"] == {"enable_thinking": False}
+    replies = second["messages"][len(first["messages"]) + 1 :]
+    if native:
+        assert {tool["function"]["name"] for tool in first["tools"]} == {"echo", "hint"}
+        assert [(reply["role"], reply["tool_call_id"]) for reply in replies] == [
+            ("tool", "call_1_0"),
+            ("tool", "call_1_1"),
+        ]
+        assert second["messages"][-3]["tool_calls"][0]["function"]["name"] == "echo"
+    else:
+        assert "tools" not in first
+        assert '"name": "echo"' in first["messages"][0]["content"]
+        assert [reply["role"] for reply in replies] == ["user"]
+        assert replies[0]["content"].startswith("<tool_response>\nno match\n</tool_response>\n<tool_response>\n")
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize(
+    ("turns", "rewards", "said"),
+    [
+        (("No call.", call("finish", reward=1)), [1.0], "No tool call was found"),
+        ((call("nothing"), call("finish", reward=1)), [1.0], "nothing"),
+        ((call("fail"), call("finish", reward=1)), [1.0], "it broke"),
+        ((call("write", count=0), call("finish", reward=1)), [1.0], "(no output)"),
+        ((call("earn", reward=0.5) + call("finish", reward=1),), [0.5, 1.0], ""),
+    ],
+)
+async def test_what_the_model_does_wrong_is_answered(
+    train_config: Callable[..., None], turns: tuple[str, ...], rewards: list[float], said: str, native: bool
+) -> None:
+    options: dict[str, Any] = {"system_prompt_template": None} if native else {}
+    train_config({"stepenvironment": {}}, **options)
+    async with SessionServer(speaker(*turns, template="qwen2"), reads_calls=native).serve() as server:
+        sample = await play_agent(server, sample_of("stepenvironment"))
+    assert sample.metadata["rewards"] == rewards
+    assert sample.metadata["failure"] is None
+    assert said in json.dumps(server.requests[-1]["messages"])
+
+
+async def test_calls_the_server_reads_and_that_are_none(
+    train_config: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call gets its answer, also one whose arguments are no JSON."""
+    train_config({"stepenvironment": {}}, system_prompt_template=None)
+
+    def read(text: str, turn: int) -> list[dict[str, Any]]:
+        function = {"name": "earn", "arguments": '{"reward": 1}'}
+        broken = {"name": "earn", "arguments": "{"}
+        if turn > 1:
+            function = broken = {"name": "finish", "arguments": '{"reward": 1}'}
+        return [
+            {"id": f"{turn}-{place}", "type": "function", "function": one}
+            for place, one in enumerate([broken, function] if turn < 3 else [function])
+        ]
+
+    monkeypatch.setattr(miles_stand_in, "_read_calls", read)
+    engine = speaker(call("earn", reward=1), template="qwen2")
+    async with SessionServer(engine, reads_calls=True).serve() as server:
+        sample = await play_agent(server, sample_of("stepenvironment"))
+    replies = server.requests[1]["messages"][-2:]
+    assert [reply["role"] for reply in replies] == ["tool", "tool"]
+    assert {reply["tool_call_id"] for reply in replies} == {"1-0", "1-1"}
+    assert sample.metadata["num_malformed_tool_calls"] == 1
+    assert sample.metadata["rewards"] == [1.0, 1.0]
+
+
+async def test_images_go_to_the_agents_model_as_urls(train_config: Callable[..., None]) -> None:
+    train_config({"stepenvironment": {}})
+    engine = speaker(call("picture"), call("finish", reward=1), template="qwen2")
+    async with SessionServer(engine, text_only=True).serve() as server:
+        sample = await play_agent(server, sample_of("stepenvironment"))
+    parts = server.requests[1]["messages"][-1]["content"]
+    assert parts[0] == {"type": "text", "text": "look"}
+    assert parts[1]["image_url"]["url"].startswith("data:image/png;base64,")
+    assert sample.status == Sample.Status.ABORTED  # this server kept no tokens
+
+
+@pytest.mark.parametrize("failure", ["endpoint", "environment", "session"])
+async def test_an_agents_rollout_that_is_lost_is_not_trained_on(
+    train_config: Callable[..., None], url: str, failure: str
+) -> None:
+    train_config({"stepenvironment": {}, "brokenenvironment": {}})
+    environment = "brokenenvironment" if failure == "session" else "stepenvironment"
+    engine = speaker(call("earn", reward=5), call("lose"), template="qwen2")
+    server = SessionServer(engine, failures=[500] if failure == "endpoint" else [])
+    async with server.serve():
+        sample = await play_agent(server, sample_of(environment))
+    assert not miles.keep_group(None, [sample]).keep
+    if failure != "environment":  # the model was never asked, and Miles keeps no metadata then
+        assert sample.status == Sample.Status.ABORTED
+    else:  # there are tokens, which Miles asks a reward for
+        assert sample.metadata["stop_reason"] == "infrastructure"
+        assert "the sandbox died" in sample.metadata["failure"]
+        assert await miles.reward_func(None, sample) == 0.0
+        assert sample.remove_sample
+        assert sample.loss_mask == [0] * sample.response_length
+    await closed(url)
+
+
+async def test_an_agents_rollout_ends_at_the_sessions_length(train_config: Callable[..., None]) -> None:
+    train_config({"stepenvironment": {"nonterminal_reward": -1.0}})
+    async with SessionServer(speaker(call("earn", reward=1), template="qwen2")).serve() as server:
+        sample = sample_of("stepenvironment")
+        sample.metadata["max_seq_len"] = 600
+        sample = await play_agent(server, sample)
+    assert sample.metadata["stop_reason"] == "max_tokens"
+    assert len(server.requests) < 20
+    turns = len(server.requests)
+    assert sample.metadata["rewards"] == [1.0] * turns
+    sample.reward = None
+    assert await miles.reward_func(None, sample) == turns - 1.0
+
+
+async def test_an_agents_rollout_has_a_time_limit(train_config: Callable[..., None], url: str) -> None:
+    train_config({"stepenvironment": {}}, max_seconds=0.5)
+    async with SessionServer(speaker(call("wait", seconds=30), template="qwen2")).serve() as server:
+        sample = await play_agent(server, sample_of("stepenvironment"))
+    assert sample.metadata["stop_reason"] == "max_time"
+    assert sample.metadata["failure"] is None
+    await closed(url)
+
+
+async def test_a_cancelled_agent_closes_its_session(train_config: Callable[..., None], url: str) -> None:
+    train_config({"stepenvironment": {}})
+    async with SessionServer(speaker(call("wait", seconds=30), template="qwen2")).serve() as server:
+        playing = asyncio.create_task(play_agent(server, sample_of("stepenvironment")))
+        await until(lambda: server.requests)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+    await closed(url)
+
+
+async def test_an_agent_without_a_task_says_how_to_prepare_one(train_config: Callable[..., None]) -> None:
+    train_config()
+    with pytest.raises(ConfigurationError, match="prepare_tasks"):
+        await miles.run("http://127.0.0.1:9", "[row]", {}, {})

@@ -1,0 +1,253 @@
+"""Rendering: the template's own text at the start, and afterwards only ids that are appended."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ors_clients.conversation import ChatMessage
+from ors_clients.errors import ConfigurationError
+from ors_clients.rendering import ChatRenderer
+
+from ors_server import ToolSpec
+from tests.clients.rollout_environments import PICTURE
+from tests.clients.tiny_tokenizer import TEMPLATES, tiny_tokenizer
+
+TOOLS = [ToolSpec(name="echo", description="Repeats.", input_schema={"type": "object", "properties": {}})]
+RESULT: ChatMessage = {"role": "tool", "tool_call_id": "call_0_0", "name": "echo", "content": "one"}
+IMAGE: ChatMessage = {
+    "role": "user",
+    "content": [{"type": "text", "text": "see"}, {"type": "image", "image": f"data:image/png;base64,{PICTURE}"}],
+}
+
+
+@cache
+def renderer(template: str = "qwen3", *, thinking: bool = False) -> ChatRenderer:
+    return ChatRenderer(tiny_tokenizer(template), thinking=thinking)
+
+
+def encode(template: str, text: str) -> list[int]:
+    return tiny_tokenizer(template).encode(text, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("template", ["qwen3", "qwen2", "trimming", "reasoning", "llama3", "vision"])
+@pytest.mark.parametrize("thinking", [False, True])
+def test_the_opening_is_the_template_s_own(template: str, thinking: bool) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": "echo", "description": "Repeats.", "parameters": TOOLS[0].input_schema},
+        }
+    ]
+    tokenizer = tiny_tokenizer(template)
+    expected = tokenizer.apply_chat_template(
+        messages, tools=tools, tokenize=True, add_generation_prompt=True, enable_thinking=thinking, return_dict=False
+    )
+    start = renderer(template, thinking=thinking).start(messages, TOOLS)
+    assert start.ids == list(expected)
+    assert tokenizer.decode(start.ids) == start.text
+
+
+@pytest.mark.parametrize("template", ["qwen3", "qwen2", "trimming", "llama3", "vision"])
+@pytest.mark.parametrize(
+    "new", [[RESULT], [RESULT, RESULT], [{"role": "user", "content": "go on"}]], ids=["one", "two", "user"]
+)
+def test_what_is_appended_is_what_the_template_would_have_written(template: str, new: list[ChatMessage]) -> None:
+    opening = [{"role": "user", "content": "Hello"}]
+    render = renderer(template, thinking=True)
+    turn = encode(template, "I will echo.") + list(render.stop_token_ids)
+    ids = render.start(opening).ids + turn + render.after_turn(turn, new).ids
+    tokenizer = tiny_tokenizer(template)
+    whole = tokenizer.apply_chat_template(
+        [*opening, {"role": "assistant", "content": "I will echo."}, *new],
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=True,
+    )
+    assert tokenizer.decode(ids) == whole
+
+
+def test_a_turn_s_thinking_stays_though_the_template_would_drop_it() -> None:
+    render = renderer("qwen3", thinking=True)
+    turn = encode("qwen3", "<think>\nsecret\n</think>\n\nfine<|im_end|>")
+    ids = render.start([{"role": "user", "content": "Hello"}]).ids + turn + render.after_turn(turn, [RESULT]).ids
+    text = render.decode(ids)
+    assert "<think>\nsecret\n</think>\n\nfine<|im_end|>\n<|im_start|>user\n<tool_response>\none" in text
+    assert text.count("<|im_end|>") == 3
+
+
+@pytest.mark.parametrize("template", sorted(TEMPLATES))
+def test_the_end_of_a_turn_is_written_once_whoever_writes_it(template: str) -> None:
+    render = renderer(template)
+    user: ChatMessage = {"role": "user", "content": "go on"}
+    turn = encode(template, "fine")
+    for end in render.stop_token_ids:
+        ended = [*turn, end]
+        assert ended + render.after_turn(ended, [user]).ids == turn + render.after_turn(turn, [user]).ids
+        assert render.text_of_turn(ended) == render.text_of_turn(turn) == "fine"
+    rendered = render.after_turn(turn, [user])
+    assert render.decode(rendered.ids) == rendered.text
+    assert render.after_turn([], [user]) == rendered
+
+
+def test_an_end_of_text_ends_a_turn_as_well() -> None:
+    render = ChatRenderer(tiny_tokenizer("llama3", eos="<|endoftext|>"))
+    (eot,) = render.stop_token_ids
+    (eos,) = encode("llama3", "<|endoftext|>")
+    turn = encode("llama3", "fine")
+    assert eot != eos
+    assert render.after_turn([*turn, eos], [RESULT]) == render.after_turn([*turn, eot], [RESULT])
+    assert render.text_of_turn([*turn, eos]) == "fine"
+
+
+@pytest.mark.parametrize(
+    ("template", "chatml", "images", "describes_tools", "opens_thinking"),
+    [
+        ("qwen3", False, False, True, False),
+        ("qwen2", False, False, True, False),
+        ("reasoning", False, False, True, True),
+        ("llama3", False, False, True, False),
+        ("mistral", False, False, False, False),
+        ("school", False, False, False, False),
+        ("vision", False, True, False, False),
+        ("lists", False, True, False, False),
+        ("trimming", False, False, True, False),
+        ("none", True, False, False, False),
+    ],
+)
+def test_what_a_template_can_do_is_found_out(
+    template: str, chatml: bool, images: bool, describes_tools: bool, opens_thinking: bool
+) -> None:
+    render = renderer(template)
+    assert (render.chatml, render.images) == (chatml, images)
+    assert render.describes_tools == describes_tools
+    assert render.start([{"role": "user", "content": "<think>"}]).opens_thinking == opens_thinking
+    assert render.after_turn([], [{"role": "user", "content": "<think>"}]).opens_thinking == opens_thinking
+
+
+def test_a_template_without_roles_for_it_gets_system_and_results_as_user_messages() -> None:
+    render = renderer("mistral")
+    start = render.start([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}])
+    assert start.text == "[INST] Be brief.\n\nHello [/INST]"
+    assert render.start([{"role": "system", "content": "Be brief."}]).text == "[INST] Be brief. [/INST]"
+    appended = render.after_turn([], [RESULT, RESULT]).text
+    result = "<tool_response>\none\n</tool_response>"
+    assert appended == f"<|endoftext|>[INST] {result}\n{result} [/INST]"
+
+
+def test_a_conversation_that_the_template_refuses_is_a_mistake_of_configuration() -> None:
+    with pytest.raises(ConfigurationError, match="roles must alternate"):
+        renderer("mistral").start([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_plain_chatml_is_that_of_the_cookbook(thinking: bool) -> None:
+    render = ChatRenderer(tiny_tokenizer("qwen2"), template="chatml", thinking=thinking)
+    beginning = "<|im_start|>assistant\n" + ("" if thinking else "<think>\n\n</think>\n\n")
+    start = render.start([{"role": "system", "content": "S"}, {"role": "user", "content": "U"}], TOOLS)
+    assert start.text == f"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n{beginning}"
+    assert render.after_turn([], [RESULT]).text == (
+        f"<|im_end|>\n<|im_start|>user\n<tool_response>\none\n</tool_response><|im_end|>\n{beginning}"
+    )
+
+
+def test_pictures_go_to_templates_that_take_them_and_are_named_to_others() -> None:
+    assert renderer("vision").start([IMAGE]).text.startswith("<|im_start|>user\nsee<|image|><|im_end|>")
+    for template in ("qwen3", "qwen2", "llama3", "mistral", "school", "none"):
+        assert "see\n[an image that this model cannot see]" in renderer(template).start([IMAGE]).text
+    assert (
+        "one<|image|>"
+        in renderer("vision")
+        .after_turn(
+            [],
+            [
+                {
+                    **RESULT,
+                    "content": [
+                        {"type": "text", "text": "one"},
+                        {"type": "image", "image": "data:"},
+                    ],
+                }
+            ],
+        )
+        .text
+    )
+
+
+@given(
+    template=st.sampled_from(sorted(TEMPLATES)),
+    turn=st.lists(st.integers(0, 400), max_size=12),
+    results=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=3),
+    thinking=st.booleans(),
+)
+@settings(max_examples=120, deadline=None)
+def test_whatever_was_sampled_is_kept_and_whatever_was_said_follows_it(
+    template: str, turn: list[int], results: list[str], thinking: bool
+) -> None:
+    render = renderer(template, thinking=thinking)
+    rendered = render.after_turn(turn, [{**RESULT, "content": text} for text in results])
+    assert rendered.ids
+    assert render.decode(rendered.ids) == rendered.text
+    position = 0
+    for text in results if template != "llama3" else ():  # which quotes them
+        position = rendered.text.index(text.strip(), position)
+
+
+@given(
+    template=st.sampled_from(sorted(TEMPLATES)),
+    contents=st.lists(
+        st.text(st.characters(codec="utf-8"), max_size=20)
+        | st.sampled_from(["", " ", "<think>", "</think>", "<tool_response>", "ProbeOfTheTemplate0", "\n\nx\n"]),
+        min_size=1,
+        max_size=3,
+    ),
+    role=st.sampled_from(["tool", "user"]),
+)
+@settings(max_examples=120, deadline=None)
+def test_what_is_written_around_a_message_is_the_template_s_own_each_time(
+    template: str, contents: list[str], role: str
+) -> None:
+    tokenizer = tiny_tokenizer(template)
+    if template in ("none", "mistral", "lists"):  # which are given something else than these messages
+        return
+    new = [{**RESULT, "role": role, "content": content} for content in contents]
+    whole = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "?"}, {"role": "assistant", "content": "A turn."}, *new],
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=False,
+    )
+    assert renderer(template).after_turn([], new).text == whole.partition("A turn.")[2]
+
+
+def test_a_frame_is_kept_where_the_template_leaves_contents_alone() -> None:
+    for template, framed in {"qwen3": True, "qwen2": True, "trimming": True, "none": True, "llama3": False}.items():
+        rendering = CountingTemplate(tiny_tokenizer(template))
+        render = ChatRenderer(rendering)
+        render.after_turn([], [RESULT])
+        before = rendering.rendered
+        render.after_turn([], [{**RESULT, "content": "another"}])
+        assert (rendering.rendered == before) == framed, template
+
+
+class CountingTemplate:
+    """A tokenizer that counts how often its template is rendered."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.rendered = 0
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        self.rendered += 1
+        return self._tokenizer.apply_chat_template(conversation, **options)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, token_ids: Any, **options: Any) -> str:
+        return self._tokenizer.decode(token_ids, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)

@@ -1,0 +1,493 @@
+"""``OpenRewardEnv`` in a manager shaped like ROLL's, against a real server on a socket."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from ors_clients.errors import ConfigurationError, NotFound, RequestRefused
+from ors_clients.rollout_events import RolloutLabels, rollout_events
+from ors_clients.trajectory import Trajectory
+
+from tests.clients import roll_stand_in
+from tests.clients.served import served
+
+roll_stand_in.install()
+
+from ors_clients.roll import OpenRewardEnv, register_environments  # noqa: E402 - needs the stand-in
+from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
+
+from tests.clients.roll_stand_in import AgentNativeStepEnvManager, EpisodeStopReason, Rollout  # noqa: E402
+
+ENVIRONMENTS = Path(__file__).with_name("roll_environments.py")
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server's environments leave a file for each open episode."""
+    return tmp_path_factory.mktemp("open")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, opened: Path) -> Generator[str]:
+    folder = tmp_path_factory.mktemp("server")
+    with served(folder, ENVIRONMENTS, OPEN_EPISODES=str(opened)) as address:
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def all_closed(opened: Path) -> Generator[None]:
+    """Every test leaves the server without an open episode."""
+    yield
+    wait_until_open(opened, 0)
+
+
+def wait_until_open(opened: Path, count: int) -> None:
+    """Wait until so many episodes are open: the server tears down after it has answered."""
+    deadline = time.monotonic() + 20
+    while len(list(opened.iterdir())) != count:
+        assert time.monotonic() < deadline, f"{len(list(opened.iterdir()))} episodes are open, not {count}"
+        time.sleep(0.02)
+
+
+MakeEnv = Callable[..., OpenRewardEnv]
+
+
+@pytest.fixture
+def make(url: str) -> Generator[MakeEnv]:
+    made: list[OpenRewardEnv] = []
+
+    def make_env(environment_name: str = "rewardenvironment", **options: Any) -> OpenRewardEnv:
+        defaults: dict[str, Any] = {"base_url": url, "retry_backoff_seconds": 0.01}
+        made.append(OpenRewardEnv(environment_name, **(defaults | options)))
+        return made[-1]
+
+    yield make_env
+    for env in made:
+        env.close()
+
+
+def call(name: str, **arguments: Any) -> str:
+    """A call as Qwen3.5's template has it."""
+    parameters = "".join(
+        f"<parameter={key}>\n{value if isinstance(value, str) else json.dumps(value)}\n</parameter>\n"
+        for key, value in arguments.items()
+    )
+    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
+
+
+def json_call(name: str, **arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def play(env: OpenRewardEnv, turns: Sequence[str], *, seed: int | None = 0, **options: Any) -> Rollout:
+    """An episode in ROLL's manager, ours on top of it, with these turns."""
+    remaining = iter(turns)
+
+    def policy(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
+        return next(remaining)
+
+    return cast(Any, OrsStepEnvManager)(env, policy, **options).play(seed)
+
+
+# --- an episode ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", [call, json_call])
+def test_an_episode_is_played_and_its_reward_given_at_the_end(make: MakeEnv, opened: Path, write: Any) -> None:
+    rollout = play(make(), [write("earn", reward=0.25), write("finish", reward=1.0)])
+
+    assert [sample["step_score"] for sample in rollout.samples] == [0.0, 1.25]
+    assert rollout.meta_info["episode_score"] == 1.25
+    assert rollout.meta_info["stop_reason"] == "finished"
+    assert rollout.meta_info["truncated"] is False
+    assert not rollout.dropped
+    metrics = rollout.meta_info["metrics"]
+    assert metrics["num_tool_calls"] == 2
+    assert metrics["success"] == 1
+    assert metrics["raw_reward"] == 1.25
+    assert metrics["current_step"] == 2
+    wait_until_open(opened, 0)
+
+
+def test_the_manager_sees_the_whole_conversation_and_openai_tools(make: MakeEnv) -> None:
+    env = make()
+    manager = AgentNativeStepEnvManager(
+        env, lambda messages, tools: call("finish" if len(messages) > 1 else "earn", reward=1)
+    )
+    manager.play(3)
+
+    assert [tool["type"] for tool in manager.tools] == ["function"] * len(manager.tools)
+    earn = next(tool["function"] for tool in manager.tools if tool["function"]["name"] == "earn")
+    assert earn["parameters"]["properties"]["reward"]
+    first, second = (json.loads(prompt)[0] for prompt in manager.prompts)
+    assert first == [{"role": "user", "content": "Task 3."}]
+    assert second[:1] == first
+    assert [message["role"] for message in second] == ["user", "assistant", "tool"]
+    assert second[1]["content"].rstrip().endswith("</tool_call>") or "<|im_end|>" not in second[1]["content"]
+    assert "earned 1" in second[2]["content"]
+
+
+def test_all_calls_of_a_turn_are_run_until_the_end(make: MakeEnv) -> None:
+    rollout = play(make(), [call("earn", reward=0.25) + call("finish", reward=0.5) + call("earn", reward=9)])
+    assert rollout.meta_info["episode_score"] == 0.75
+    assert rollout.meta_info["metrics"]["num_tool_calls"] == 2
+
+
+def test_values_of_xml_calls_get_the_types_of_the_schema(make: MakeEnv) -> None:
+    env = make()
+    env.reset(0)
+    arguments = {
+        "number": 7,
+        "ratio": 0.5,
+        "flag": True,
+        "names": ["a", "b"],
+        "options": {"deep": [1]},
+        "note": "12",
+        "limit": None,
+    }
+    observation, *_ = env.step(call("typed", **arguments))
+    assert json.loads(observation[-1]["content"]) == arguments
+
+
+def test_pictures_are_kept(make: MakeEnv) -> None:
+    env = make()
+    env.reset(0)
+    observation, *_ = env.step(call("picture"))
+    kinds = [part["type"] for part in observation[-1]["content"]]
+    assert kinds == ["text", "image"]
+
+
+def test_the_observation_is_the_callers_own(make: MakeEnv) -> None:
+    env = make()
+    observation, _ = env.reset(0)
+    observation.clear()
+    observation, *_ = env.step(call("earn", reward=1))
+    assert len(observation) == 3
+
+
+# --- rewards -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reduction", "total"), [("sum", 1.5), ("mean", 0.75), ("max", 1.0), ("min", 0.5), ("terminal", 0.5)]
+)
+def test_reductions(make: MakeEnv, reduction: str, total: float) -> None:
+    rollout = play(make(reward_reduction=reduction), [call("earn", reward=1.0), call("finish", reward=0.5)])
+    assert rollout.meta_info["episode_score"] == total
+
+
+def test_an_episode_that_never_earns_anything_is_worth_nothing(make: MakeEnv) -> None:
+    assert play(make(), [call("finish")]).meta_info["episode_score"] == 0.0
+
+
+def test_nonterminal_reward_and_bounds(make: MakeEnv) -> None:
+    cut_short = make(max_steps=1, nonterminal_reward=-0.5)
+    assert play(cut_short, [call("earn", reward=0.25)]).meta_info["episode_score"] == -0.25
+    bounded = make(max_steps=1, nonterminal_reward=-0.5, min_reward=0.1)
+    assert play(bounded, ["nothing"]).meta_info["episode_score"] == 0.1
+    finished = make(max_steps=1, nonterminal_reward=-0.5)
+    assert play(finished, [call("finish", reward=1)]).meta_info["episode_score"] == 1.0
+
+
+# --- turns without a call ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "turn",
+    ["I think so.", '<tool_call>\n{"name": "earn", "argum', "<tool_call>\nnothing\n</tool_call>", ""],
+    ids=["no call", "cut off", "not readable", "empty"],
+)
+def test_turns_without_a_call_are_nudged_and_count(make: MakeEnv, turn: str) -> None:
+    env = make(max_steps=3)
+    env.reset(0)
+    for step in range(1, 3):
+        observation, reward, terminated, truncated, info = env.step(turn)
+        assert observation[-1]["role"] == "user"
+        assert observation[-1]["content"]
+        assert (reward, terminated, truncated) == (0.0, False, False)
+        assert info["metrics"]["current_step"] == step
+    observation, reward, terminated, truncated, info = env.step(turn)
+    assert (terminated, truncated) == (True, True)
+    assert info["stop_reason"] == "max_steps"
+
+
+def test_unknown_tool_wrong_input_and_a_tool_that_raises_are_told_to_the_model(make: MakeEnv) -> None:
+    env = make()
+    env.reset(0)
+    for turn in (call("nonsense"), call("earn", reward="much"), call("fail")):
+        observation, reward, terminated, _, info = env.step(turn)
+        assert observation[-1]["content"].startswith("Error")
+        assert (reward, terminated) == (0.0, False)
+        assert info["error_messages"]
+    assert info["metrics"]["num_failed_tool_calls"] == 3
+    _, reward, terminated, _, _ = env.step(call("finish", reward=1))
+    assert (reward, terminated) == (1.0, True)
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+def test_the_step_that_reaches_max_steps_terminates(make: MakeEnv, opened: Path) -> None:
+    rollout = play(make(max_steps=2), [call("earn", reward=0.25), call("earn", reward=0.5), call("finish", reward=9)])
+    assert [sample["step_score"] for sample in rollout.samples] == [0.0, 0.75]
+    assert rollout.meta_info["stop_reason"] == "max_steps"
+    assert rollout.meta_info["truncated"] is True
+    wait_until_open(opened, 0)
+
+
+def test_roll_ends_an_episode_whose_prompt_grew_too_long(make: MakeEnv, opened: Path) -> None:
+    env = make(nonterminal_reward=-0.5)
+    rollout = play(env, [call("earn", reward=1.0, padding="x" * 20_000)] * 3, sequence_length=20_000)
+    assert rollout.meta_info["stop_reason"] == "max_length"
+    assert rollout.meta_info["truncated"] is True
+    assert rollout.meta_info["episode_score"] == pytest.approx(0.5)
+    wait_until_open(opened, 0)
+
+
+def test_a_first_prompt_that_is_too_long_is_dropped(make: MakeEnv) -> None:
+    """ROLL's own manager has nothing to concatenate there, and fails."""
+    assert play(make(), [], sequence_length=1).dropped
+
+
+class OtherStopReason(str, enum.Enum):  # noqa: UP042 - a member that is a text, too, as ROLL's could become
+    MAX_LENGTH = "max_length"
+
+
+@pytest.mark.parametrize("reason", [EpisodeStopReason.MAX_LENGTH, OtherStopReason.MAX_LENGTH, EpisodeStopReason.ABORT])
+def test_stop_reasons_are_known_by_what_they_are(make: MakeEnv, reason: enum.Enum) -> None:
+    env = make()
+    env.reset(0)
+    _, _, terminated, truncated, info = env.step(reason)
+    assert (terminated, truncated) == (True, True)
+    assert info["stop_reason"] == reason.value
+
+
+def test_steps_after_the_end_change_nothing(make: MakeEnv) -> None:
+    env = make()
+    env.reset(0)
+    env.step(call("finish", reward=1))
+    for action in (call("earn", reward=1), EpisodeStopReason.ABORT):
+        _, reward, terminated, truncated, info = env.step(action)
+        assert (reward, terminated, truncated) == (0.0, True, True)
+        assert info["stop_reason"] == "already_over"
+
+
+def test_close_ends_the_session_and_reset_opens_another(make: MakeEnv, opened: Path) -> None:
+    env = make()
+    env.reset(0)
+    wait_until_open(opened, 1)
+    env.reset(1)
+    wait_until_open(opened, 1)
+    env.close()
+    env.close()
+    wait_until_open(opened, 0)
+    assert env.reset(2)[0]
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+def test_the_seed_chooses_the_task(make: MakeEnv) -> None:
+    names = [make().reset(seed)[1]["task_name"] for seed in (2, 7, 2**31 + 4)]
+    assert names == [f"rewardenvironment:train:{number}" for number in (2, 2, (2**31 + 4) % 5)]
+
+
+def test_without_a_seed_the_task_is_drawn(make: MakeEnv) -> None:
+    env = make()
+    assert len({env.reset()[1]["task_name"] for _ in range(40)}) > 1
+
+
+def test_the_processs_random_state_is_left_alone(make: MakeEnv) -> None:
+    import random
+
+    random.seed(1)
+    expected = random.random()
+    random.seed(1)
+    make().reset(7)
+    assert random.random() == expected
+
+
+# --- failures of the infrastructure --------------------------------------------------------------
+
+
+def test_a_lost_machine_drops_the_sample(make: MakeEnv) -> None:
+    env = make()
+    rollout = play(env, [call("earn", reward=1.0), call("lose")])
+    assert rollout.dropped
+    assert rollout.samples == []
+    assert env.failure is not None
+
+
+def test_a_manager_that_cannot_drop_sees_no_reward_and_why(make: MakeEnv) -> None:
+    env = make()
+    env.reset(0)
+    env.step(call("earn", reward=1.0))
+    _, reward, terminated, truncated, info = env.step(call("lose"))
+    assert (reward, terminated, truncated) == (0.0, True, True)
+    assert info["failure_mode"] == "SessionLost"
+    assert info["stop_reason"] == "infrastructure"
+    assert "the sandbox died" in info["error_messages"][0]
+    assert info["metrics"]["infrastructure_failed"] == 1
+
+
+def test_a_step_that_takes_too_long_is_a_timeout(make: MakeEnv) -> None:
+    env = make(timeout_seconds=3.0)
+    rollout = play(env, [call("wait", seconds=60)])
+    assert rollout.dropped
+    assert env.env_timeout
+
+
+def test_an_environment_that_cannot_be_reset_is_tried_again_and_then_dropped(make: MakeEnv) -> None:
+    env = make("lostenvironment", retry_max_attempts=2)
+    begun = time.monotonic()
+    rollout = play(env, [])
+    assert time.monotonic() - begun >= 0.03  # 0.01 s, then 0.02 s
+    assert rollout.dropped
+    assert env.env_reset_failed
+    observation, info = env.reset(0)
+    assert observation == []
+    assert info["tools"] == []
+    assert info["failure_mode"]
+    assert "no machine" in info["error_msg"]
+
+
+def test_retries_back_off_exponentially(make: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("ors_clients.roll_environment.time.sleep", waits.append)
+    make("lostenvironment", retry_max_attempts=3, retry_backoff_seconds=5.0).reset(0)
+    assert waits == [5.0, 10.0, 20.0]
+
+
+def test_a_server_that_comes_back_is_found_again(make: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make("lostenvironment", retry_max_attempts=1)
+
+    def recover(wait: float) -> None:
+        env.environment_name = "rewardenvironment"
+
+    monkeypatch.setattr("ors_clients.roll_environment.time.sleep", recover)
+    env.reset(0)
+    assert not env.env_reset_failed
+    assert env.step(call("finish", reward=1))[1] == 1.0
+
+
+# --- configuration -------------------------------------------------------------------------------
+
+
+def test_mistakes_of_configuration_are_raised(make: MakeEnv) -> None:
+    with pytest.raises(NotFound):
+        make("nowhere").reset(0)
+    with pytest.raises(RequestRefused):
+        make(split="nosplit").reset(0)
+    with pytest.raises(ConfigurationError, match="no tasks"):
+        make(split="empty").reset(0)
+    for options in ({"reward_reduction": "most"}, {"max_steps": 0}, {"tool_call_format": "none"}):
+        with pytest.raises(ConfigurationError):
+            make(**options)
+    with pytest.raises(TypeError, match="rewrad_reduction"):
+        make(rewrad_reduction="sum")
+
+
+def test_a_system_prompt_can_hold_the_tools(make: MakeEnv) -> None:
+    env = make(system_prompt_template="Use these:\n{tools}")
+    observation, info = env.reset(0)
+    assert observation[0]["role"] == "system"
+    assert '"name": "earn"' in observation[0]["content"]
+    assert info["tools"] == []
+
+
+def test_it_is_made_by_gem_under_its_name(url: str) -> None:
+    register_environments()
+    register_environments()
+    env: Any = cast(Any, import_module("gem")).make(
+        "openreward_env",
+        environment_name="rewardenvironment",
+        split="train",
+        mode="train",
+        max_steps=16,
+        reward_reduction="sum",
+        nonterminal_reward=0.0,
+        retry_max_attempts=3,
+        retry_backoff_seconds=5.0,
+        base_url=url,
+    )
+    assert type(env) is OpenRewardEnv
+    assert env.reset(seed=1)[1]["task_name"] == "rewardenvironment:train:1"
+    env.close()
+
+
+# --- uploads -------------------------------------------------------------------------------------
+
+
+class Collector:
+    """A sink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Trajectory, RolloutLabels]] = []
+
+    def submit(self, trajectory: Trajectory, labels: RolloutLabels) -> None:
+        self.kept.append((trajectory, labels))
+
+
+def test_finished_episodes_are_uploaded(make: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = Collector()
+
+    def collect(base_url: str | None, api_key: str | None) -> Collector:
+        return sink
+
+    monkeypatch.setattr("ors_clients.roll._sink", collect)
+    play(make(upload_run_name="run"), [call("earn", reward=0.25), call("finish", reward=1.0)], seed=4)
+    play(make(), [call("finish", reward=1.0)])
+    ((trajectory, labels),) = sink.kept
+    assert (labels.run_name, labels.reward, labels.environment) == ("run", 1.25, "rewardenvironment")
+    assert trajectory.step_rewards == [0.25, 1.0]
+    assert trajectory.stop_reason == "finished"
+    events = rollout_events(trajectory, labels)
+    assert [event["eventType"] for event in events].count("rollout") == 1
+    assert any("Task 4." in str(event.get("content")) for event in events)
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+def test_threads_play_side_by_side(make: MakeEnv) -> None:
+    """ROLL makes its environments in one pool of threads and plays them in another."""
+    envs = [make() for _ in range(8)]
+    scores: dict[int, float] = {}
+
+    def play_one(place: int) -> None:
+        turns = [call("earn", reward=place), call("finish", reward=0.5)]
+        scores[place] = play(envs[place], turns, seed=place).meta_info["episode_score"]
+
+    threads = [threading.Thread(target=play_one, args=(place,)) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert scores == {place: place + 0.5 for place in range(8)}
+
+
+def test_a_forked_worker_plays_while_its_parent_does(make: MakeEnv) -> None:
+    env = make()
+    env.reset(0)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            own = make()
+            own.reset(1)
+            status = 0 if own.step(call("finish", reward=1))[1] == 1.0 else 2
+            own.close()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert env.step(call("finish", reward=1))[1] == 1.0

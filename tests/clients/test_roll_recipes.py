@@ -1,0 +1,259 @@
+"""The recipes for ROLL and Atropos: configurations that ROLL can read, and launch scripts that say what they should.
+
+What ROLL checks itself when it reads a configuration is checked here the same way (alibaba/ROLL,
+``roll/pipeline/agentic/agentic_config.py``); composing them with Hydra is part of ``tests/long``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from tests.clients import atropos_stand_in, roll_stand_in
+
+roll_stand_in.install()
+atropos_stand_in.install()
+
+from ors_clients.atropos import OrsAtroposConfig  # noqa: E402 - needs the stand-ins
+from ors_clients.roll import OpenRewardEnv  # noqa: E402
+from ors_clients.roll_atropos import AtroposEnv, reward_bridge  # noqa: E402
+from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
+
+RECIPES = Path(__file__).resolve().parents[2] / "clients" / "recipes"
+TERMINALS = RECIPES / "roll" / "openreward_endless_terminals_reinforce_qwen35_2b.yaml"
+GSM8K = RECIPES / "roll-atropos" / "atropos_gsm8k_grpo_qwen25_0.5b.yaml"
+CONFIGURATIONS = pytest.mark.parametrize("file", [TERMINALS, GSM8K], ids=["terminals", "gsm8k"])
+
+
+def load(file: Path) -> dict[str, Any]:
+    return yaml.safe_load(file.read_text())
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for item in cast("dict[str, Any]", value).values():
+            yield from strings(item)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from strings(item)
+    elif isinstance(value, str):
+        yield value
+
+
+# --- configurations ------------------------------------------------------------------------------
+
+
+@CONFIGURATIONS
+def test_every_reference_has_a_target(file: Path) -> None:
+    document = load(file)
+    references = [name for text in strings(document) for name in re.findall(r"\$\{([\w.]+)\}", text)]
+    assert references
+    for name in references:
+        found: Any = document
+        for part in name.split("."):
+            found = found[part]
+
+
+@CONFIGURATIONS
+def test_what_roll_asserts_of_groups_and_batches(file: Path) -> None:
+    document = load(file)
+    for name, batch in (("train", "rollout_batch_size"), ("val", "val_batch_size")):
+        manager = document[f"{name}_env_manager"]
+        assert sum(manager["num_groups_partition"]) == manager["num_env_groups"]
+        assert len(manager["tags"]) == len(manager["num_groups_partition"])
+        assert document[batch] % (manager["num_env_groups"] * manager["group_size"]) == 0
+        assert set(manager["tags"]) <= set(document["custom_envs"])
+
+
+@CONFIGURATIONS
+def test_environments_take_every_option(file: Path) -> None:
+    document = load(file)
+    classes: dict[str, Any] = {"openreward_env": OpenRewardEnv, "atropos_env": AtroposEnv}
+    module, _, name = document["env_manager_cls"].rpartition(".")
+    assert (module, name) == (OrsStepEnvManager.__module__, OrsStepEnvManager.__name__)
+    for environment in document["custom_envs"].values():
+        assert {"max_steps", "max_tokens_per_step", "agent_system_template", "agent_template"} <= set(environment)
+        inspect.signature(classes[environment["env_type"]]).bind(**environment["env_config"])
+
+
+def test_the_terminal_recipe_is_the_one_that_was_asked_for() -> None:
+    document = load(TERMINALS)
+    assert document["pretrain"] == "Qwen/Qwen3.5-2B"
+    assert document["adv_estimator"] == "step_reinforce"
+    assert document["num_gpus_per_node"] == 8
+    training = document["actor_train"]["strategy_args"]
+    assert training["strategy_name"] == "megatron_train"
+    assert training["strategy_config"]["tensor_model_parallel_size"] == 2
+    assert training["strategy_config"]["context_parallel_size"] == 2
+    assert document["actor_infer"]["strategy_args"]["strategy_name"] == "vllm"
+    assert document["actor_infer"]["device_mapping"] == "list(range(0,8))"
+
+
+def test_the_gsm8k_recipe_is_the_one_that_was_asked_for() -> None:
+    document = load(GSM8K)
+    assert document["pretrain"] == "Qwen/Qwen2.5-0.5B-Instruct"
+    assert document["adv_estimator"] == "grpo"
+    assert document["num_gpus_per_node"] == 2
+    zero = document["deepspeed_zero2_cpuoffload"]["zero_optimization"]
+    assert zero["stage"] == 2
+    assert zero["offload_optimizer"]["device"] == "cpu"
+    assert document["actor_infer"]["strategy_args"]["strategy_name"] == "vllm"
+    config = document["custom_envs"]["AtroposGSM8KTrain"]["env_config"]
+    assert reward_bridge(config["reward_config"]) == reward_bridge(None)
+    assert config["companions"]
+    assert config["unscored"] < 0
+
+
+def test_the_atropos_configuration_has_known_keys_only() -> None:
+    document = load(RECIPES / "atropos" / "ors_environment.yaml")
+    assert set(document) == {"env", "openai"}
+    own = set(vars(OrsAtroposConfig)["__annotations__"])
+    # Fields of atroposlib.envs.base.BaseEnvConfig.
+    theirs = {"tokenizer_name", "group_size", "max_token_length", "rollout_server_url", "wandb_name", "use_wandb"}
+    theirs |= {"include_messages", "steps_per_eval", "worker_timeout"}
+    assert set(document["env"]) <= own | theirs
+    assert document["env"]["wandb_name"]
+
+
+# --- launch scripts ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> dict[str, str]:
+    """Variables under which ``python`` writes down how it was called; and checkouts of ROLL and Atropos."""
+    (tmp_path / "ROLL/roll/pipeline/agentic").mkdir(parents=True)
+    (tmp_path / "atropos/environments").mkdir(parents=True)
+    (tmp_path / "atropos/environments/gsm8k_server.py").touch()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    recorder = programs / "python"
+    recorder.write_text(
+        f'#!/bin/bash\nprintf "%s\\n" "$PWD" "$@" > "{tmp_path}/call"\nenv -0 > "{tmp_path}/environment"\n'
+    )
+    recorder.chmod(0o755)
+    return {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path), "RECORDED": str(tmp_path)}
+
+
+def run(script: Path, surroundings: dict[str, str], *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """The call that the script made, its folder first, and the variables it made it with."""
+    finished = subprocess.run(
+        ["bash", str(script), *arguments], env=surroundings, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    recorded = Path(surroundings["RECORDED"])
+    variables = dict(
+        line.split("=", 1) for line in (recorded / "environment").read_bytes().decode().split("\0") if "=" in line
+    )
+    return (recorded / "call").read_text().splitlines(), variables
+
+
+SCRIPTS = pytest.mark.parametrize(
+    ("script", "configuration"),
+    [
+        (RECIPES / "roll/run_openreward_endless_terminals.sh", TERMINALS),
+        (RECIPES / "roll-atropos/run_atropos_gsm8k.sh", GSM8K),
+    ],
+    ids=["terminals", "gsm8k"],
+)
+
+
+@SCRIPTS
+def test_overrides_are_passed_on(script: Path, configuration: Path, surroundings: dict[str, str]) -> None:
+    folder = Path(surroundings["RECORDED"])
+    checkouts = {"ROLL_DIR": str(folder / "ROLL"), "ATROPOS_DIR": str(folder / "atropos")}
+    overrides = ["max_steps=100", "rollout_batch_size=64", "tracker_kwargs.name=a b"]
+    called, variables = run(script, surroundings | checkouts, *overrides)
+    assert called == [
+        str(folder / "ROLL"),
+        "-m",
+        "ors_clients.roll_start",
+        "--config_path",
+        str(configuration.parent),
+        "--config_name",
+        configuration.stem,
+        *overrides,
+    ]
+    assert variables["PYTHONPATH"].split(":")[0] == str(folder / "ROLL")
+    assert variables["WANDB_MODE"] == "offline"
+
+
+def test_nccl_and_the_server_are_set_and_may_be_set_otherwise(surroundings: dict[str, str]) -> None:
+    script = RECIPES / "roll/run_openreward_endless_terminals.sh"
+    checkout = {"ROLL_DIR": f"{surroundings['RECORDED']}/ROLL"}
+    _, variables = run(script, surroundings | checkout | {"OPENREWARD_API_KEY": "key", "WANDB_API_KEY": "w"})
+    assert variables["NCCL_NET"] == "Socket"
+    assert variables["NCCL_NET_PLUGIN"] == ""
+    assert variables["NCCL_TUNER_PLUGIN"] == ""
+    assert variables["ORS_URL"] == "http://127.0.0.1:8080"
+    assert variables["ORS_API_KEY"] == "key"
+    assert "WANDB_MODE" not in variables
+    own = {"NCCL_NET": "IB", "ORS_URL": "http://other:1", "CONFIG_NAME": "other"}
+    called, variables = run(script, surroundings | checkout | own)
+    assert (variables["NCCL_NET"], variables["ORS_URL"]) == ("IB", "http://other:1")
+    assert "other" in called
+
+
+@SCRIPTS
+def test_a_missing_checkout_is_said(script: Path, configuration: Path, surroundings: dict[str, str]) -> None:
+    missing = surroundings | {"ROLL_DIR": surroundings["RECORDED"]}
+    refused = subprocess.run(
+        ["bash", str(script)], env=missing, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert refused.returncode == 2
+    assert "ROLL_DIR" in refused.stderr
+
+
+def test_gsm8k_needs_atroposs_environments(surroundings: dict[str, str]) -> None:
+    variables = surroundings | {"ROLL_DIR": f"{surroundings['RECORDED']}/ROLL"}
+    script = RECIPES / "roll-atropos/run_atropos_gsm8k.sh"
+    refused = subprocess.run(
+        ["bash", str(script)], env=variables, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert refused.returncode == 2
+    assert "ATROPOS_DIR" in refused.stderr
+
+
+def test_the_atropos_script_uses_a_trajectory_api_that_runs(surroundings: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as api:
+        port = api.getsockname()[1]
+        variables = surroundings | {"API_PORT": str(port)}
+        called, _ = run(RECIPES / "atropos/run.sh", variables, "--env.group_size", "16")
+    assert called[1:] == [
+        "-m",
+        "ors_clients.atropos",
+        "serve",
+        "--config",
+        str(RECIPES / "atropos/ors_environment.yaml"),
+        "--env.rollout_server_url",
+        f"http://127.0.0.1:{port}",
+        "--env.group_size",
+        "16",
+    ]
+
+
+def test_the_atropos_script_starts_a_trajectory_api_where_none_runs(surroundings: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    folder = Path(surroundings["RECORDED"])
+    api = folder / "bin/run-api"
+    listen = "import socket, sys, time; kept = socket.create_server(('127.0.0.1', int(sys.argv[4]))); time.sleep(60)"
+    api.write_text(
+        f'#!/bin/bash\necho "$@" > "{folder}/api"\nexec {json.dumps(sys.executable)} -c {json.dumps(listen)} "$@"\n'
+    )
+    api.chmod(0o755)
+    called, _ = run(RECIPES / "atropos/run.sh", surroundings | {"API_PORT": str(port)})
+    assert (folder / "api").read_text().split() == ["--host", "127.0.0.1", "--port", str(port)]
+    assert f"http://127.0.0.1:{port}" in called
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)  # it ended with the script

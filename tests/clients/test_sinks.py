@@ -1,0 +1,297 @@
+"""Sinks: what they write, and that nothing which happens to them reaches a run."""
+
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, Request, Response
+from ors_clients.local import local
+from ors_clients.rendering import ChatRenderer
+from ors_clients.rollout import rollout
+from ors_clients.rollout_events import RolloutLabels, rollout_events
+from ors_clients.samplers import ScriptedSampler
+from ors_clients.sinks import JsonlSink, RolloutsSink
+from ors_clients.tool_calls import find_format
+from ors_clients.trajectory import Segment, Trajectory
+
+from tests.clients.rollout_environments import Bench, Desk
+from tests.clients.scripted_engine import serve_application
+from tests.clients.tiny_tokenizer import tiny_tokenizer
+
+LABELS = RolloutLabels(
+    run_name="run",
+    reward=1.5,
+    environment="owner/Bench",
+    split="train",
+    step=3,
+    task_spec={"goal": "work"},
+    metadata={"seed": 7},
+    run_info={"model_name": "tiny", "lr": None},
+    rollout_info={"task_index": 4},
+)
+TEXTS = [
+    '<think>\nhm\n</think>\n\nFirst.\n<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+    '<tool_call>{"name": "earn", "arguments": {}}</tool_call>',
+    "<tool_call>{bad</tool_call>",
+    '<tool_call>{"name": "finish", "arguments": {"reward": 1.0}}</tool_call>',
+]
+
+
+async def played(texts: list[str] = TEXTS, environment: Any = Bench, rollout_id: str = "r1") -> Trajectory:
+    tokenizer = tiny_tokenizer("qwen3")
+    return await rollout(
+        local(environment, {"goal": "work"}),
+        ScriptedSampler(texts, tokenizer),
+        ChatRenderer(tokenizer),
+        find_format("hermes"),
+        rollout_id=rollout_id,
+    )
+
+
+def small(number: int) -> Trajectory:
+    trajectory = Trajectory(f"r{number}", stop_reason="finished")
+    trajectory.segments.append(Segment("prompt", [1], [0.0], False, "p"))
+    trajectory.messages = [{"role": "user", "content": "x" * 100}]
+    return trajectory
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+async def test_a_trajectory_as_events() -> None:
+    trajectory = await played()
+    head, *messages = rollout_events(trajectory, LABELS)
+    assert (head["eventType"], head["runName"], head["environment"], head["split"]) == (
+        "rollout",
+        "run",
+        "owner/Bench",
+        "train",
+    )
+    assert head["run_info"] == {"model_name": "tiny"}
+    assert head["rollout_info"]["task_index"] == 4
+    assert head["metadata"]["reward"] == 1.5
+    assert (head["metadata"]["stop_reason"], head["metadata"]["malformed_tool_calls"]) == ("finished", 1)
+    assert [message["type"] for message in messages] == [
+        "user_message",
+        "reasoning",
+        "assistant_message",
+        "tool_call",
+        "tool_call",
+        "tool_result",
+        "tool_result",
+        "assistant_message",
+        "user_message",
+        "tool_call",
+        "tool_result",
+    ]
+    assert [message["index"] for message in messages] == list(range(11))
+    assert {message["rolloutEventId"] for message in messages} == {head["eventId"]}
+    assert (messages[1]["content"], messages[2]["content"]) == ("hm", "First.")
+    assert (messages[3]["name"], messages[3]["callId"], messages[3]["content"]) == ("look", "call_0_0", "{}")
+    assert messages[5]["content"] == "here:\n[image]"
+    assert messages[5]["metadata"] == {"pixels": 1}
+    assert [message.get("reward") for message in messages if message["type"] == "tool_result"] == [None, 0.5, 1.0]
+    assert [message["isFinished"] for message in messages] == [False] * 10 + [True]
+    assert messages[7]["content"] == "<tool_call>{bad</tool_call>"
+
+
+async def test_events_have_the_shape_of_the_api_s_own_client() -> None:
+    models = pytest.importorskip("openreward.models")
+    kinds = {"rollout": models.RolloutStartedEvent, "message": models.LogMessageEvent}
+    for event in rollout_events(await played(), LABELS):
+        built = kinds[event["eventType"]](**event)
+        assert {key: value for key, value in dataclasses.asdict(built).items() if value is not None} == event
+
+
+async def test_a_rollout_sent_twice_has_the_same_ids() -> None:
+    trajectory = await played()
+    first, second = (rollout_events(trajectory, LABELS) for _ in range(2))
+    assert [event["eventId"] for event in first] == [event["eventId"] for event in second]
+    assert len({event["eventId"] for event in first}) == len(first)
+    assert rollout_events(small(1), LABELS)[0]["eventId"] != rollout_events(small(2), LABELS)[0]["eventId"]
+
+
+async def test_a_final_message_is_a_message_and_a_call() -> None:
+    trajectory = await played(["five"], Desk)
+    kinds = [event.get("type") for event in rollout_events(trajectory, LABELS)]
+    assert kinds == [None, "system_message", "user_message", "assistant_message", "tool_call", "tool_result"]
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+async def test_a_file_gets_a_line_for_each_trajectory(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "rollouts.jsonl"
+    sink = JsonlSink(path)
+    trajectory = await played()
+    for _ in range(3):
+        sink.submit(trajectory, LABELS)
+    await sink.close()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == 3
+    row = rows[0]
+    assert (row["reward"], row["stop_reason"], row["turns"], row["metadata"]) == (1.5, "finished", 3, {"seed": 7})
+    assert row["prompt_ids"] + row["response_ids"] == trajectory.ids
+    assert (row["loss_mask"], row["logprobs"]) == (trajectory.loss_mask, trajectory.logprobs)
+    assert row["messages"] == trajectory.messages
+    assert [step.get("name") for step in row["steps"]] == ["look", "earn", None, "finish"]
+    assert row["steps"][2]["malformed"] == "<tool_call>{bad</tool_call>"
+    # A sink that was closed begins again.
+    sink.submit(trajectory, LABELS)
+    await sink.close()
+    assert len(path.read_text().splitlines()) == 4
+
+
+async def test_tokens_may_be_left_out(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "rollouts.jsonl", tokens=False)
+    sink.submit(await played(), LABELS)
+    await sink.close()
+    assert "prompt_ids" not in json.loads((tmp_path / "rollouts.jsonl").read_text())
+
+
+async def test_a_file_that_cannot_be_written_costs_the_trajectories_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = JsonlSink(tmp_path)
+    with caplog.at_level(logging.WARNING, "ors_clients.sinks"):
+        sink.submit(small(1), LABELS)
+        await sink.close()
+    assert sink.lost == 1
+    assert "IsADirectoryError" in caplog.text
+
+
+# --- uploads -------------------------------------------------------------------------------------
+
+
+class Store:
+    """A server that keeps the bodies it is sent."""
+
+    def __init__(self, statuses: list[int] | None = None) -> None:
+        self.statuses = statuses or []
+        self.batches: list[list[dict[str, Any]]] = []
+        self.keys: set[str] = set()
+        self.released = threading.Event()
+        self.released.set()
+        self.app = FastAPI()
+
+        @self.app.post("/v1/rollouts")
+        async def _rollouts(request: Request) -> Any:
+            await asyncio.to_thread(self.released.wait)
+            if self.statuses:
+                return Response("no", self.statuses.pop(0))
+            self.keys.add(request.headers["x-api-key"])
+            self.batches.append((await request.json())["events"])
+            return {"ok": True}
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [event for batch in self.batches for event in batch]
+
+
+async def test_uploads_arrive_in_batches_that_the_api_takes() -> None:
+    store = Store()
+    with serve_application(store.app) as url:
+        sink = RolloutsSink(url, api_key="key")
+        sent: list[dict[str, Any]] = []
+        for number in range(40):
+            trajectory = small(number)
+            trajectory.messages *= 9
+            sent += rollout_events(trajectory, LABELS)
+            sink.submit(trajectory, LABELS)
+        sink.submit(big := small(99), LABELS)
+        big.messages = [{"role": "user", "content": "y" * 400_000}] * 6
+        await sink.close()
+    assert [event["eventId"] for event in store.events][:400] == [event["eventId"] for event in sent]
+    assert all(len(batch) <= 128 for batch in store.batches)
+    assert all(len(json.dumps(batch)) < 1_100_000 for batch in store.batches)
+    assert sum(event["eventType"] == "rollout" for event in store.events) == 41
+    assert (store.keys, sink.lost) == ({"key"}, 0)
+
+
+async def test_what_a_server_cannot_take_now_is_sent_again() -> None:
+    store = Store([503, 429, 500])
+    with serve_application(store.app) as url:
+        sink = RolloutsSink(url, api_key="", first_pause=0.01)
+        sink.submit(small(1), LABELS)
+        await sink.close()
+    assert len(store.events) == 2
+    assert sink.lost == 0
+
+
+@pytest.mark.parametrize("status", [404, 422])
+async def test_a_refused_upload_is_dropped_and_the_next_goes_through(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store([status])
+    with serve_application(store.app) as url:
+        sink = RolloutsSink(url, api_key="secret-key", first_pause=0.01)
+        with caplog.at_level(logging.WARNING, "ors_clients.sinks"):
+            sink.submit(small(1), LABELS)
+            await asyncio.to_thread(_wait_until, lambda: sink.lost > 0)
+            sink.submit(small(2), LABELS)
+            await sink.close()
+    assert sink.lost == 1
+    assert len(store.events) == 2
+    assert str(status) in caplog.text
+    assert "secret-key" not in caplog.text
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+async def test_no_server_at_all_is_no_trouble() -> None:
+    sink = RolloutsSink("http://127.0.0.1:9", api_key="", attempts=2, first_pause=0.01)
+    sink.submit(small(1), LABELS)
+    await sink.close()
+    assert sink.lost == 1
+
+
+async def test_a_slow_server_neither_slows_nor_fills_the_run() -> None:
+    store = Store()
+    store.released.clear()
+    with serve_application(store.app) as url:
+        sink = RolloutsSink(url, api_key="", capacity=10)
+        begun = time.perf_counter()
+        for number in range(1000):
+            sink.submit(small(number), LABELS)
+        assert time.perf_counter() - begun < 2
+        assert sink.lost >= 900
+        await sink.close(0.1)
+        store.released.set()
+        await sink.close()
+    # The newest are kept.
+    assert any(event["eventId"] == rollout_events(small(999), LABELS)[0]["eventId"] for event in store.events)
+
+
+async def test_a_forked_process_has_a_sink_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    sink = JsonlSink(path)
+    sink.submit(small(1), LABELS)
+    await sink.close()
+    sink.submit(small(2), LABELS)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            sink.submit(small(3), LABELS)
+            sink.stop(5.0)
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    await sink.close()
+    kept = [json.loads(line)["rollout_id"] for line in path.read_text().splitlines()]
+    assert sorted(kept) == ["r1", "r2", "r3"]

@@ -1,0 +1,167 @@
+"""Environments for the tests of slime and Miles: a tool for each way a turn can go, and sessions that never open.
+
+Each open session has a file in the folder ``OPEN_SESSIONS``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from ors_server import Environment, ImageBlock, InfrastructureError, JSONObject, Split, TextBlock, ToolOutput, tool
+
+#: One white pixel.
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4////fwAJ+wP9CNHoHgAAAABJRU5ErkJggg=="
+
+
+class Reward(BaseModel):
+    reward: float | None = None
+
+
+class Seconds(BaseModel):
+    seconds: float
+
+
+class Text(BaseModel):
+    text: str
+
+
+class Letters(BaseModel):
+    count: int
+    letter: str | None = None
+
+
+class Guess(BaseModel):
+    name: str
+    value: str | None = None
+
+
+def said(text: str, **more: Any) -> ToolOutput:
+    return ToolOutput(blocks=[TextBlock(text=text)], **more)
+
+
+class CountedEnvironment(Environment):
+    """Leaves a file while its session is open."""
+
+    _mark: Path | None = None
+
+    def setup(self) -> None:
+        handle, name = tempfile.mkstemp(dir=os.environ["OPEN_SESSIONS"])
+        os.close(handle)
+        self._mark = Path(name)
+
+    def teardown(self) -> None:
+        if self._mark is not None:
+            self._mark.unlink()
+
+
+class EchoEnvironment(CountedEnvironment):
+    """The bundled echo environment's contract."""
+
+    @classmethod
+    def list_splits(cls) -> list[Split]:
+        return [Split(name="train", type="train"), Split(name="test", type="test")]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[JSONObject]:
+        words = ["hello", "world", "trl", "openreward"] if split == "train" else ["reward", "standard"]
+        return [{"id": f"echo-{index}", "target": word} for index, word in enumerate(words)]
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text=f"Call the `echo` tool with text='{self.task_spec['target']}' to finish the task.")]
+
+    @tool
+    def echo(self, params: Text) -> ToolOutput:
+        """Say the word."""
+        right = params.text == self.task_spec["target"]
+        return said("match" if right else "no match", reward=float(right), finished=right)
+
+    @tool
+    def hint(self) -> ToolOutput:
+        """Get a hint."""
+        return said("It is short.")
+
+
+class StepEnvironment(CountedEnvironment):
+    """Tasks by number. Every tool does to the episode what its name says."""
+
+    @classmethod
+    def list_splits(cls) -> list[Split]:
+        return [Split(name="train", type="train"), Split(name="long", type="test")]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[JSONObject]:
+        return [{"number": number} for number in range(5 if split == "train" else 300)]
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text=f"Task {self.task_spec['number']}.")]
+
+    @tool
+    def earn(self, params: Reward) -> ToolOutput:
+        """Earn a reward and go on."""
+        return said(f"earned {params.reward}", reward=params.reward)
+
+    @tool
+    def finish(self, params: Reward) -> ToolOutput:
+        """Earn a reward and end the episode."""
+        return said("done", reward=params.reward, finished=True)
+
+    @tool
+    def write(self, params: Letters) -> ToolOutput:
+        """Write a letter so many times."""
+        return said((params.letter or "-") * params.count)
+
+    @tool
+    def fail(self) -> ToolOutput:
+        """Raise."""
+        raise RuntimeError("it broke")
+
+    @tool
+    def lose(self) -> ToolOutput:
+        """Lose the machine."""
+        raise InfrastructureError("the sandbox died")
+
+    @tool
+    def picture(self) -> ToolOutput:
+        """Show a picture."""
+        return ToolOutput(blocks=[TextBlock(text="look"), ImageBlock(data=PIXEL, mimeType="image/png")])
+
+    @tool
+    async def wait(self, params: Seconds) -> ToolOutput:
+        """Take a while."""
+        await asyncio.sleep(params.seconds)
+        return said("waited")
+
+    @tool
+    def guess(self, params: Guess) -> ToolOutput:
+        """Guess the value of a secret; without a value: that there is none."""
+        right = self.secrets.get(params.name) == params.value
+        return said("guessed", reward=float(right), finished=True)
+
+
+class BrokenEnvironment(StepEnvironment):
+    """Its set-up always fails."""
+
+    def setup(self) -> None:
+        raise InfrastructureError("no machine")
+
+
+class IndexedEnvironment(StepEnvironment):
+    """More tasks than a list should hold: they are had by index only."""
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[JSONObject]:
+        raise NotImplementedError
+
+    @classmethod
+    def num_tasks(cls, split: str) -> int:
+        return 1000
+
+    @classmethod
+    def get_task(cls, split: str, index: int) -> JSONObject:
+        return {"number": index, "text": "ä “quoted”\n", "ratio": 0.1, "private": None}

@@ -1,0 +1,149 @@
+"""What the tests of slime and Miles share: a server, a training configuration, and a model that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+
+from tests.clients.scripted_engine import ScriptedEngine
+from tests.clients.served import served
+from tests.clients.tiny_tokenizer import tiny_tokenizer
+
+__all__ = [
+    "call",
+    "closed",
+    "make_arguments",
+    "row_of",
+    "script",
+    "serving",
+    "sessions_of",
+    "speaker",
+    "until",
+    "write_configuration",
+]
+
+HERE = Path(__file__).parent
+_opened: dict[str, Path] = {}
+SYSTEM_PROMPT = "Use the tools.\n<tools>\n{tools}\n</tools>"
+
+
+def call(name: str, /, **arguments: Any) -> str:
+    """A tool call as the model writes it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def script(*turns: str) -> Callable[[str], str]:
+    """A policy that says these turns one after another, and the last one for ever."""
+
+    def policy(prompt: str) -> str:
+        return turns[min(prompt.count("<|im_start|>assistant\n"), len(turns)) - 1]
+
+    return policy
+
+
+class Speaker(ScriptedEngine):
+    """An engine that is served already, and goes on being."""
+
+    @contextmanager
+    def serve(self) -> Generator[ScriptedEngine]:
+        """Nothing is left to be done."""
+        yield self
+
+
+@cache
+def _speaker() -> Speaker:
+    engine = Speaker(script(""), tiny_tokenizer())
+    serving = ScriptedEngine.serve(engine)
+    serving.__enter__()
+    atexit.register(serving.__exit__, None, None, None)
+    return engine
+
+
+def speaker(*turns: str, template: str = "qwen3", **options: Any) -> ScriptedEngine:
+    """An SGLang engine that says these turns; ``with engine.serve()``.
+
+    There is one at a time: starting a server takes longer than most tests, so each call changes what the same one says.
+    """
+    engine = _speaker()
+    fresh = ScriptedEngine(script(*turns), tiny_tokenizer(template), url=engine.url, **options)
+    vars(engine).update(vars(fresh))
+    return engine
+
+
+def write_configuration(folder: Path, url: str, environments: dict[str, Any], **options: Any) -> Path:
+    """A training configuration of these environments."""
+    file = folder / "train_config.yaml"
+    defaults = {"system_prompt_template": SYSTEM_PROMPT, "upload_rollouts": False, "base_url": url}
+    file.write_text(yaml.safe_dump({"environments": environments, **defaults, **options}))
+    return file
+
+
+def make_arguments(configuration: Path, engine: ScriptedEngine, **more: Any) -> SimpleNamespace:
+    """A trainer's arguments."""
+    host, _, port = engine.url.removeprefix("http://").partition(":")
+    defaults: dict[str, Any] = {
+        "train_config": str(configuration),
+        "sglang_router_ip": host,
+        "sglang_router_port": int(port),
+        "tokenizer": engine.tokenizer,
+        "hf_checkpoint": "not/loaded",
+        "rollout_max_context_len": None,
+        "group_rm": False,
+        "partial_rollout": False,
+        "n_samples_per_prompt": 1,
+    }
+    return SimpleNamespace(**{**defaults, **more})
+
+
+def row_of(environment: str, spec: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The metadata of a row of ``prepare_tasks``."""
+    return {
+        "env_name": environment,
+        "deployment_name": environment,
+        "server_name": environment,
+        "environment_name": environment,
+        "namespace": None,
+        "split": "train",
+        "index": 0,
+        "task_spec": spec,
+        "task_hash": "0123456789abcdef",
+        **more,
+    }
+
+
+@contextmanager
+def serving(folder: Path, **variables: str) -> Generator[str]:
+    """A server of ``trainer_environments`` in a process of its own."""
+    opened = folder / "open"
+    opened.mkdir()
+    with served(folder, HERE / "trainer_environments.py", OPEN_SESSIONS=str(opened), **variables) as url:
+        _opened[url] = opened
+        yield url
+
+
+def sessions_of(url: str) -> int:
+    """How many sessions the server of ``serving`` has open."""
+    return len(list(_opened[url].iterdir()))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what happens in another thread or process."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not happen within 10 seconds")
+
+
+async def closed(url: str) -> None:
+    """Wait until the server has no session open."""
+    await until(lambda: sessions_of(url) == 0)
