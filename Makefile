@@ -8,7 +8,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed-$(shell { cat pyproject.toml; pwd; $(PYTHON) --version; } | sha256sum | cut -c 1-16)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types format test apptainer test-all serve clean
+.PHONY: help venv lint types format test tests apptainer test-all serve bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,8 +32,12 @@ format: venv ## Repair style and formatting in place
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-test: lint types ## Lint, check types and run every test but the long ones
+test: lint ## Lint, check types and run every test but the long ones
 	@scripts/debian-packages bubblewrap uidmap || echo "Going on without: the tests of sandboxes that need them are skipped."
+	@# Beside each other: the type checker keeps one processor busy for minutes, and the tests wait for half of theirs.
+	$(MAKE) --no-print-directory --jobs=2 types tests
+
+tests: venv
 	$(BIN)/pytest
 
 apptainer: ## Install Apptainer for the tests that run it, where that can be done
@@ -45,6 +49,9 @@ test-all: apptainer test ## Also build and run the container images and train wi
 
 serve: venv ## Serve the bundled environments on http://127.0.0.1:8080
 	$(BIN)/ors-server serve echo terminal
+
+bench: venv ## The short forms of all benchmarks, with one summary page in build/bench
+	$(BIN)/python -m ors_benchmarks.summary build/bench
 
 clean: ## Remove what the other targets made
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist

@@ -34,9 +34,13 @@ from ors_server.protocol import (
     Split,
     ToolCall,
 )
+from ors_server.rollouts.events import Upload
+from ors_server.rollouts.file import data_directory
+from ors_server.rollouts.writer import RolloutWriter
 from ors_server.routes.discovery import DiscoveryRoutes
 from ors_server.routes.episodes import EpisodeRoutes
 from ors_server.routes.platform import platform_router
+from ors_server.routes.rollouts import RolloutRoutes, Stored, platform_error, runs_router
 from ors_server.routes.table import Route, answer
 from ors_server.sandboxes import hold_sandbox_service
 from ors_server.sessions import Sessions
@@ -76,6 +80,7 @@ class OrsApp(FastAPI):
             hold_sandbox_service(sessions, sessions.settings)
             yield
             await sessions.close()
+            await self.rollouts.close()
 
         super().__init__(
             title="ors-server", version=VERSION, description=_DESCRIPTION, lifespan=lifespan, redirect_slashes=False
@@ -83,16 +88,21 @@ class OrsApp(FastAPI):
         self.sessions = sessions
         catalogue = sessions.catalogue
         settings = sessions.settings
+        data_dir = data_directory(settings.data_dir)
+        #: Where uploaded rollouts go.
+        self.rollouts = RolloutWriter(data_dir)
         #: The hot path's routes by their path's last segment.
         self.routes_by_name: dict[str, Route] = {
             **EpisodeRoutes(sessions).table,
             **DiscoveryRoutes(catalogue, settings).table,
+            **RolloutRoutes(self.rollouts, settings.max_body).table,
         }
         self._max_body = settings.max_body
         self._return_errors: ReturnErrors = settings.return_errors
         self.add_exception_handler(OrsError, _on_error)
         self.add_exception_handler(RequestValidationError, _on_invalid)
         self.include_router(platform_router(catalogue))
+        self.include_router(runs_router(data_dir))
         self.include_router(_documented_router(self.routes_by_name))
 
     async def answer(self, route: Route, exchange: Exchange) -> None:
@@ -114,7 +124,7 @@ class OrsApp(FastAPI):
             last = path.rfind("/")
             route = self.routes_by_name.get(path[last + 1 :])
             if route is not None and route.method == scope["method"]:
-                if last == 0:
+                if path[:last] == route.prefix:
                     await self.answer(route, Exchange(scope, receive, send, None))
                     return
                 if route.per_environment and path.find("/", 1) == last:
@@ -127,7 +137,10 @@ class OrsApp(FastAPI):
             except ClientDisconnected:
                 return
             except BodyTooLarge as error:
-                await exchange.error(error)
+                if path.startswith("/v1/"):
+                    await exchange.json(platform_error(error), error.status)
+                else:
+                    await exchange.error(error)
                 return
             receive = _replay(body, receive)
         await super().__call__(scope, receive, send)
@@ -148,14 +161,15 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, OrsError)
-    return Response(encode({"detail": error.detail}), error.status, dict(error.headers), media_type="application/json")
+    return Response(platform_error(error), error.status, dict(error.headers), media_type="application/json")
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     # Without the input, as on the hot path: it may hold answers or secrets.
     problems = [{key: value for key, value in problem.items() if key != "input"} for problem in error.errors()]
-    return Response(encode({"detail": problems}), 422, media_type="application/json")
+    message = "; ".join(f"{problem['loc'][-1]}: {problem['msg']}" for problem in problems)
+    return Response(encode({"detail": problems, "message": message}), 422, media_type="application/json")
 
 
 # --- the hot path's routes, as FastAPI knows them ------------------------------------------------
@@ -220,7 +234,8 @@ def _documented_router(routes: Mapping[str, Route]) -> APIRouter:
     ) -> None:
         route = routes[name]
         success = _EVENTS if answer is None else {"model": answer}
-        for path in (f"/{name}", f"/{{env_name}}/{name}") if route.per_environment else (f"/{name}",):
+        bare = f"{route.prefix}/{name}"
+        for path in (bare, f"/{{env_name}}/{name}") if route.per_environment else (bare,):
             router.add_api_route(
                 path,
                 endpoint,
@@ -312,4 +327,14 @@ def _documented_router(routes: Mapping[str, Route]) -> APIRouter:
     add("task_tools", task_tools, ListToolsOutput, "episodes", _GONE)
     add("call", call, None, "episodes", _GONE)
     add("score_group", score_group, None, "episodes", _GONE)
+
+    async def rollouts(body: Upload) -> None:
+        """Store events of rollouts, in any order; those with ids that are known change nothing. Answered when they are
+        on the disk. Events that do not fit are named in a 422; the others of the upload are stored all the same."""
+
+    unstored: dict[int | str, dict[str, Any]] = {
+        413: {"description": "The upload is too large"},
+        503: {"description": "Cannot be stored now; send it again"},
+    }
+    add("rollouts", rollouts, Stored, "rollouts", unstored)
     return router

@@ -16,6 +16,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import uvicorn
@@ -77,8 +78,11 @@ class Server:
                 hosted.append(HostedEnvironment(cls, settings, tools_pool, lifecycle_pool))
         self.catalogue = Catalogue(hosted, aliases, reasons)
         self.sessions = Sessions(self.catalogue, settings, tools_pool, lifecycle_pool)
-        #: The ASGI application.
-        self.app = OrsApp(self.sessions)
+
+    @cached_property
+    def app(self) -> OrsApp:
+        """The ASGI application; made when it is first asked for, which the local mode of ors-clients never does."""
+        return OrsApp(self.sessions)
 
     @property
     def environments(self) -> list[HostedEnvironment]:

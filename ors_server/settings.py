@@ -6,6 +6,7 @@ A field is at once a keyword of ``Settings``, the environment variable ``ORS_<NA
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -135,6 +136,11 @@ class Settings(BaseSettings):
     sandbox_pressure: Annotated[float, Field(gt=0, le=100)] = Field(
         default=95.0,
         description="Percent of the time that work may wait for a processor (PSI) before sandboxes start in turns.",
+    )
+
+    data_dir: Path = Field(
+        default=Path("~/.local/share/ors-server"),
+        description="Directory for what is kept: uploaded rollouts. Made when there is something to keep.",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(

@@ -25,6 +25,7 @@ from typing import Any, cast
 from pydantic import Field
 
 from ors_clients.client import AsyncClient
+from ors_clients.configuration import EnvironmentConfiguration, resolve_secrets
 from ors_clients.errors import ConfigurationError, SamplerFailed
 from ors_clients.rendering import ChatRenderer
 from ors_clients.rewards import Reduction, RewardRule
@@ -55,6 +56,7 @@ class OrsAtroposConfig(_base.BaseEnvConfig):
     split: str = Field(default="train", description="Split to take tasks from.")
     eval_split: str | None = Field(default=None, description="Split to evaluate on; none: no evaluation.")
     eval_tasks: int = Field(default=64, description="Most tasks of an evaluation.")
+    secrets: str = Field(default="", description="Names of environment variables whose values sessions get as secrets.")
     seed: int = Field(default=0, description="Order of the tasks.")
     max_turns: int = Field(default=20, description="Turns of the model in an episode.")
     max_response_tokens_per_turn: int = Field(default=2048, description="Tokens of one generation.")
@@ -106,6 +108,7 @@ class OrsAtroposEnv(_base.BaseEnv):
         self.renderer = ChatRenderer(self.tokenizer, thinking=config.thinking)
         self.client = AsyncClient(config.ors_url)
         self.environment = self.client.environment(config.ors_environment)
+        self._secrets = _secrets(config.secrets)
         #: Tasks given out so far; Atropos's checkpoints keep it.
         self.position = 0
         self._count = 0
@@ -173,7 +176,7 @@ class OrsAtroposEnv(_base.BaseEnv):
         # The trainer drops every group with a sequence of its max_token_len or longer.
         longest = min(config.max_token_length, self.max_token_len - 1 if self.max_token_len > 0 else 2**31)
         return await rollout(
-            self.environment.session(split=item["split"], index=item["index"]),
+            self.environment.session(split=item["split"], index=item["index"], secrets=self._secrets),
             CallbackSampler(generate),
             self.renderer,
             self.tool_call_format,
@@ -247,6 +250,15 @@ class OrsAtroposEnv(_base.BaseEnv):
     def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
         """Keep the place in the order of the tasks."""
         _base.BaseEnv.save_checkpoint(self, step, {**(data or {}), "position": self.position})
+
+
+def _secrets(names: str) -> dict[str, str] | None:
+    """The secrets of these names, separated by commas. Raises ``ConfigurationError`` for one without a value."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    found = resolve_secrets(EnvironmentConfiguration(secrets={}), dict.fromkeys(wanted))
+    if missing := [name for name in wanted if name not in found]:
+        raise ConfigurationError(f"No value for the secret {missing[0]}", "Set the environment variable of its name")
+    return found or None
 
 
 def _finish(reason: Any) -> FinishReason:

@@ -30,6 +30,8 @@ from ors_clients.trainer_packages import import_trainer_module
 
 __all__ = ["AtroposHost", "AtroposSettings", "shared_host"]
 
+#: Atropos's mask of a token that is not trained on.
+_NOT_TRAINED = -100
 #: Items kept of an environment that does not say how many there are.
 _ITEMS = 256
 
@@ -116,15 +118,13 @@ class AtroposHost:
     def _score(self, groups: Any) -> float:
         episode = current_episode()
         assert episode is not None
-        reply = episode.replies[-1] if episode.replies else ""
         # Environments that train on each step send a list of groups; the last one scores the end of the episode.
         found: list[Any] = list(cast("list[Any]", groups)) if isinstance(groups, list) else [groups]
         for group in reversed(found):
-            if not isinstance(group, Mapping):
-                continue
-            score = self._score_of_policy(cast("Mapping[str, Any]", group), reply)
-            if score is not None:
-                return score
+            if isinstance(group, Mapping):
+                score = self._score_of_policy(cast("Mapping[str, Any]", group), episode.replies[-1:])
+                if score is not None:
+                    return score
         if self.settings.unscored is None:
             raise EpisodeFailed(
                 "The environment gave the episode no score",
@@ -132,17 +132,31 @@ class AtroposHost:
             )
         return self.settings.unscored
 
-    def _score_of_policy(self, group: Mapping[str, Any], reply: str) -> float | None:
+    def _score_of_policy(self, group: Mapping[str, Any], last_reply: Sequence[str]) -> float | None:
+        """The score of the member that holds the policy's answer: environments shuffle groups and leave members out."""
         scores = cast("list[Any]", group.get("scores") or [])
         if len(scores) == 1 and not self.settings.companions:
             return float(scores[0])
-        # Environments shuffle groups and leave members out; the policy's member is the one that holds its answer.
-        tokenizer = self._environment.tokenizer
-        spelled = tokenizer.decode(tokenizer.encode(reply, add_special_tokens=False)).strip()
-        for score, ids in zip(scores, cast("list[list[int]]", group.get("tokens") or []), strict=False):
-            if spelled and spelled in tokenizer.decode(ids):
+        ids = cast("list[list[int]]", group.get("tokens") or [])
+        masks = cast("list[list[int]]", group.get("masks") or ids)
+        spoken = [self._spoken(tokens, mask) for tokens, mask in zip(ids, masks, strict=False)]
+        wanted = [self._respelled(reply) for reply in last_reply]
+        others = [text for text in map(self._respelled, self.settings.companions) if text not in wanted]
+        for score, text in zip(scores, spoken, strict=False):
+            if all(reply in text for reply in wanted) and not any(other in text for other in others):
                 return float(score)
         return None
+
+    def _spoken(self, tokens: list[int], mask: list[int]) -> str:
+        """What the model wrote of a sequence: the prompt may hold the same words."""
+        return self._environment.tokenizer.decode(
+            [token for token, trained in zip(tokens, mask, strict=False) if trained != _NOT_TRAINED]
+        )
+
+    def _respelled(self, text: str) -> str:
+        """A text as it comes back from the tokenizer."""
+        tokenizer = self._environment.tokenizer
+        return str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False))).strip()
 
 
 def _make(settings: AtroposSettings) -> Any:
@@ -164,9 +178,12 @@ def _make(settings: AtroposSettings) -> Any:
             f"{settings.environment} has no configuration field {', '.join(sorted(unknown))}",
             f"It has {', '.join(sorted(known))}",
         )
-    config = type(base_config)(**{**base_config.model_dump(), **given})
-    # testing: no connection to an inference server is set up; what it puts in place of one is replaced here.
-    environment = environment_class(config=config, server_configs=servers, slurm=False, testing=True)
+    try:
+        config = type(base_config)(**{**base_config.model_dump(), **given})
+        # testing: no connection to an inference server is set up; what it puts in place of one is replaced below.
+        environment = environment_class(config=config, server_configs=servers, slurm=False, testing=True)
+    except Exception as error:  # the author's code, its configuration, and a tokenizer that is to be found
+        raise ConfigurationError(f"{settings.environment} cannot be made: {error}", "Correct env_config") from error
     environment.server = ParkedServerManager(environment.tokenizer, settings.companions)
 
     if settings.companions:

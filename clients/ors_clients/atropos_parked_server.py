@@ -129,12 +129,16 @@ class ParkedManagedServer(_managed.ManagedServer):
 
     async def chat_completion(self, **request: Any) -> Any:
         """Ask with the messages instead of their rendering."""
-        chat = ([dict(message) for message in request.get("messages", [])], list(request.get("tools") or []))
-        reset = _chat.set(chat)
+        tools: list[dict[str, Any]] = list(request.get("tools") or [])
+        reset = _chat.set(([dict(message) for message in request.get("messages", [])], tools))
         try:
-            return await _managed.ManagedServer.chat_completion(self, **request)
+            completion = await _managed.ManagedServer.chat_completion(self, **request)
         finally:
             _chat.reset(reset)
+        for choice in completion.choices:
+            if calls := _tool_calls(choice.message.content or "", tools):
+                choice.message.tool_calls = calls  # plain objects, as the managed server gives its own
+        return completion
 
 
 class ParkedServerManager(_manager.ServerManager):
@@ -169,20 +173,25 @@ def _answer(kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _assistant_message(text: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
-    """The policy's text as an OpenAI message, its tool calls taken out if tools were offered."""
+    """The policy's text as an OpenAI message, with the tool calls in it if tools were offered."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls := _tool_calls(text, tools):
+        message["tool_calls"] = calls
+    return message
+
+
+def _tool_calls(text: str, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls in a text, in the OpenAI form."""
     specs = [_tool_spec(tool["function"]) for tool in tools if "function" in tool]
     calls = [call for call in find_format("auto").parse(text, specs) if isinstance(call, ToolCall)] if specs else []
-    if calls:
-        message["tool_calls"] = [
-            {
-                "id": f"call_{uuid.uuid4().hex[:24]}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.input)},
-            }
-            for call in calls
-        ]
-    return message
+    return [
+        {
+            "id": f"call_{uuid.uuid4().hex[:24]}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.input)},
+        }
+        for call in calls
+    ]
 
 
 def _tool_spec(function: dict[str, Any]) -> ToolSpec:

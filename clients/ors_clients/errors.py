@@ -20,6 +20,8 @@ configuration and should end it. No text here ever holds a secret or an API key.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ors_server.errors import OrsError
 
 __all__ = [
@@ -40,6 +42,17 @@ __all__ = [
 
 class ClientError(OrsError):
     """The root: what went wrong (``cause``) and what to do about it (``remedy``, may be empty)."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Trainers hand errors between processes, and an exception is otherwise made anew from its text alone.
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[ClientError], arguments: tuple[Any, ...], state: dict[str, Any]) -> ClientError:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error
 
 
 class ConfigurationError(ClientError, ValueError):

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
-from ors_clients.conversation import ChatMessage, Content, text_of
+from ors_clients.chatml import chatml, merge_system, part_text, parts_of, without_images, wrapped
+from ors_clients.conversation import ChatMessage
 from ors_clients.errors import ConfigurationError
 from ors_clients.tool_schemas import openai_tools
 from ors_server import ToolSpec
@@ -24,6 +25,7 @@ __all__ = ["ChatRenderer", "Rendered", "Tokenizer"]
 #: Stands for a turn of the model; nothing a template does to text may change it.
 _PLACEHOLDER = "ModelTurnPlaceholder"
 _PROBE = "ProbeOfTheTemplate"
+_PROBE_RESULT: ChatMessage = {"role": "tool", "tool_call_id": "call00000", "name": "probe", "content": _PROBE}
 #: Contents that a template which does anything to contents changes.
 _DELICATE = (
     "",
@@ -37,6 +39,7 @@ _DELICATE = (
 _ROTATED = (_DELICATE, _DELICATE[::-1])
 #: Messages that a frame is kept for, at most.
 _LARGEST_FRAME = 8
+_REMEDY = 'Use ChatRenderer(…, template="chatml")'
 _NO_THINKING = "<think>\n\n</think>\n\n"
 
 
@@ -94,8 +97,8 @@ class ChatRenderer:
     def __init__(
         self, tokenizer: Tokenizer, *, thinking: bool = False, template: Literal["auto", "chatml"] = "auto"
     ) -> None:
-        self._template = tokenizer
-        self._tokenizer: Tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+        self._tokenizer: Tokenizer = tokenizer if hasattr(tokenizer, "encode") else cast("Any", tokenizer).tokenizer
+        self._template = self._tokenizer if getattr(tokenizer, "chat_template", None) is None else tokenizer
         self._thinking = thinking
         #: Whether plain ChatML is written instead of the tokenizer's own template.
         self.chatml = template == "chatml"
@@ -118,9 +121,9 @@ class ChatRenderer:
         """The opening messages, up to where the model begins to write. Raises ``ConfigurationError``."""
         prepared = self._prepared(messages)
         if not self._system_role:
-            prepared = _merge_system(prepared)
+            prepared = merge_system(prepared)
         if self.chatml:
-            text = "".join(_chatml(message) + "\n" for message in prepared) + self._chatml_turn()
+            text = "".join(chatml(message) + "\n" for message in prepared) + self._chatml_turn()
         else:
             text = self._render(prepared, openai_tools(tools) if tools else None)
         return Rendered(self._encode(text), text)
@@ -130,10 +133,15 @@ class ChatRenderer:
         it; and the beginning of its next turn."""
         text = self._answer(self._prepared(messages))
         ids = self._encode(text)
-        if generated and generated[-1] in self._end_ids and ids and ids[0] in self._end_ids:
+        if generated and ids and self._same_end(generated[-1], ids[0]):
             text = text.removeprefix(self.decode(ids[:1]))
             del ids[0]
         return Rendered(ids, text)
+
+    def _same_end(self, generated: int, written: int) -> bool:
+        """Whether the token that the model ended its turn with stands for the one that the template writes there."""
+        closes = len(self.stop_token_ids) == 1  # else it says who speaks next, too
+        return generated == written or (closes and generated in self._end_ids and written in self._end_ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""
@@ -150,24 +158,25 @@ class ChatRenderer:
 
     def _render(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] | None = None) -> str:
         if self._lists_only:
-            messages = [{**message, "content": _parts(message["content"])} for message in messages]
+            messages = [{**message, "content": parts_of(message["content"])} for message in messages]
         try:
             text = self._template.apply_chat_template(
                 messages, tools=tools, tokenize=False, add_generation_prompt=True, enable_thinking=self._thinking
             )
         except Exception as error:  # a template raises whatever it likes: jinja's own errors and its raise_exception
-            raise ConfigurationError(
-                f"The chat template refuses the conversation: {error}", 'Use ChatRenderer(…, template="chatml")'
-            ) from error
+            raise ConfigurationError(f"The chat template refuses the conversation: {error}", _REMEDY) from error
         return cast("str", text)
 
     def _suffix(self, messages: Sequence[ChatMessage]) -> str:
         if self.chatml:
-            return "<|im_end|>\n" + "".join(_chatml(message) + "\n" for message in messages) + self._chatml_turn()
+            return "<|im_end|>\n" + "".join(chatml(message) + "\n" for message in messages) + self._chatml_turn()
         text = self._render(
             [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PLACEHOLDER}, *messages]
         )
-        return text[text.index(_PLACEHOLDER) + len(_PLACEHOLDER) :]
+        _, found, suffix = text.partition(_PLACEHOLDER)
+        if not found:
+            raise ConfigurationError("The chat template leaves out the model's turn before these messages", _REMEDY)
+        return suffix
 
     def _answer(self, messages: list[ChatMessage]) -> str:
         """``_suffix``, from a frame where the template does no more than trim contents: in no time."""
@@ -182,12 +191,15 @@ class ChatRenderer:
     def _frame(self, shape: tuple[str, ...]) -> _Frame | None:
         """What the template writes around messages of these roles; None where that depends on what they say."""
         marks = [f"{_PROBE}{position}" for position in range(len(shape))]
-        around = re.split("|".join(marks), self._suffix(_messages(shape, marks)))
-        if len(around) != len(shape) + 1:
-            return None
         trials = [[content] * len(shape) for content in _DELICATE]
         trials += [[contents[position % len(contents)] for position in range(len(shape))] for contents in _ROTATED]
-        written = [self._suffix(_messages(shape, contents)) for contents in trials]
+        try:
+            around = re.split("|".join(marks), self._suffix(_messages(shape, marks)))
+            written = [self._suffix(_messages(shape, contents)) for contents in trials]
+        except ConfigurationError:
+            return None  # it refuses one of them
+        if len(around) != len(shape) + 1:
+            return None
         for frame in (_Frame(around, trimmed=False), _Frame(around, trimmed=True)):
             if written == [frame.filled(contents) for contents in trials]:
                 return frame
@@ -202,13 +214,16 @@ class ChatRenderer:
         results = False
         for message in messages:
             if isinstance(message.get("content"), list) and not self.images:
-                message = {**message, "content": _without_images(message["content"])}
+                message = {**message, "content": without_images(message["content"])}
             result = message["role"] == "tool" and not self._tool_role
             if result:
-                content = _wrapped(message["content"])
+                content = wrapped(message["content"])
                 if results:  # one after another, they are one message
-                    content = [*_parts(prepared.pop()["content"]), *_parts("\n"), *_parts(content)]
-                message = {"role": "user", "content": content if self.images else "".join(map(_text, _parts(content)))}
+                    content = [*parts_of(prepared.pop()["content"]), *parts_of("\n"), *parts_of(content)]
+                message = {
+                    "role": "user",
+                    "content": content if self.images else "".join(map(part_text, parts_of(content))),
+                }
             results = result
             prepared.append(message)
         return prepared
@@ -236,9 +251,8 @@ class ChatRenderer:
         return text.count(_PLACEHOLDER) == 1 and text.find(_PROBE) > text.find(_PLACEHOLDER)
 
     def _shows_tool_results(self) -> bool:
-        result = {"role": "tool", "tool_call_id": "call00000", "name": "probe", "content": _PROBE}
         try:
-            return _PROBE in self._suffix([result])
+            return _PROBE in self._suffix([_PROBE_RESULT])
         except ConfigurationError:
             return False
 
@@ -259,20 +273,17 @@ class ChatRenderer:
         suffix = self._suffix([{"role": "user", "content": _PROBE}])
         #: Whether the model begins to write inside of thinking, behind a user message.
         self.opens_thinking = Rendered([], suffix).opens_thinking
-        eos = getattr(self._tokenizer, "eos_token_id", None)
-        self._end_ids: set[int] = set() if eos is None else {eos}
         # A token of its own for the end, or text that any tokens may spell?
         added = {*getattr(self._tokenizer, "all_special_ids", ())}
         added.update(getattr(self._tokenizer, "added_tokens_decoder", ()))
-        first = self._encode(suffix)[0]
-        if first in added:
-            self._end_ids.add(first)
-            #: Tokens and texts an engine has to stop at: the template's end of a turn need not be the model's own.
-            self.stop_token_ids: tuple[int, ...] = (first,)
-            self.stop: tuple[str, ...] = ()
-        else:
-            self.stop_token_ids = ()
-            self.stop = ("<|im_end|>",) if self.chatml else ()
+        firsts = [self._encode(suffix)[0]]
+        if self._tool_role:  # some models end a turn with the mark of whoever speaks next (GLM)
+            firsts.append(self._encode(self._suffix([_PROBE_RESULT]))[0])
+        #: Tokens and texts an engine has to stop at: the template's end of a turn need not be the model's own.
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(token for token in firsts if token in added))
+        self.stop: tuple[str, ...] = ("<|im_end|>",) if self.chatml and not self.stop_token_ids else ()
+        eos = getattr(self._tokenizer, "eos_token_id", None)
+        self._end_ids = {*self.stop_token_ids} if eos is None else {*self.stop_token_ids, eos}
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)
@@ -284,40 +295,3 @@ def _messages(roles: Sequence[str], contents: Sequence[str]) -> list[ChatMessage
         {"role": role, "content": content, "tool_call_id": f"id{len(content)}{position}", "name": f"n{len(content)}"}
         for position, (role, content) in enumerate(zip(roles, contents, strict=True))
     ]
-
-
-def _chatml(message: ChatMessage) -> str:
-    return f"<|im_start|>{message['role']}\n{text_of(message['content'])}<|im_end|>"
-
-
-def _parts(content: Content) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-def _text(part: dict[str, Any]) -> str:
-    return part["text"] if part["type"] == "text" else "[an image that this model cannot see]"
-
-
-def _without_images(content: list[dict[str, Any]]) -> str:
-    return "\n".join(map(_text, content))
-
-
-def _wrapped(content: Content) -> Content:
-    """A tool's result as a part of a user message (Qwen's form)."""
-    if isinstance(content, str):
-        return f"<tool_response>\n{content}\n</tool_response>"
-    return [*_parts("<tool_response>\n"), *content, *_parts("\n</tool_response>")]
-
-
-def _merge_system(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """System messages at the head of the first user message, for templates that know none."""
-    system = [text_of(message["content"]) for message in messages if message["role"] == "system"]
-    rest = [message for message in messages if message["role"] != "system"]
-    if not system:
-        return rest
-    head = "\n\n".join(system)
-    if rest and rest[0]["role"] == "user":
-        content: Content = rest[0]["content"]
-        merged = f"{head}\n\n{content}" if isinstance(content, str) else [*_parts(f"{head}\n\n"), *content]
-        return [{**rest[0], "content": merged}, *rest[1:]]
-    return [{"role": "user", "content": head}, *rest]

@@ -18,6 +18,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from ors_clients.client import AsyncClient
+from ors_clients.configuration import EnvironmentConfiguration, resolve_secrets
 from ors_clients.conversation import ChatMessage
 from ors_clients.errors import ConfigurationError, DeadlineExceeded
 from ors_clients.rewards import Reduction, RewardRule
@@ -73,7 +74,7 @@ class OpenRewardEnv(RollEnvironment):
         retry_backoff_seconds: Wait before the first of them; doubled each time.
         base_url: The server. Default: ``ORS_URL``, else ``OPENREWARD_SESSION_URL``, else http://127.0.0.1:8080.
         api_key: Its API key, if it wants one. Default: ``OPENREWARD_API_KEY``.
-        secrets: Passed to each session.
+        secrets: Passed to each session; null takes the value of the environment variable of that name or its capitals.
         min_reward: Lower bound of the episode's reward.
         max_reward: Upper bound of the episode's reward.
         tool_call_format: ``auto``, ``qwen_xml``, ``hermes`` or ``json``.
@@ -98,7 +99,7 @@ class OpenRewardEnv(RollEnvironment):
         *,
         base_url: str | None = None,
         api_key: str | None = None,
-        secrets: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str | None] | None = None,
         min_reward: float | None = None,
         max_reward: float | None = None,
         tool_call_format: str = "auto",
@@ -121,7 +122,7 @@ class OpenRewardEnv(RollEnvironment):
         #: The episode being played, or the last one.
         self.episode: TurnEpisode | None = None
         self._server = (base_url, api_key)
-        self._secrets = dict(secrets or {})
+        self._secrets = resolve_secrets(EnvironmentConfiguration(secrets={}), secrets or {})
         self._count: int | None = None
         self._task = -1
         self._begun = 0.0

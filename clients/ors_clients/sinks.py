@@ -32,6 +32,8 @@ _Item = tuple[Trajectory, RolloutLabels]
 #: Limits of the API on one request: events, and bytes.
 _BATCH_EVENTS = 128
 _BATCH_BYTES = 1_000_000
+#: Losses that are logged each; after them, one in so many.
+_LOGGED_LOSSES = 20
 
 
 class TrajectorySink(Protocol):
@@ -54,8 +56,6 @@ class _ThreadSink(ABC):
         #: Trajectories that were lost: the queue was full, or they could not be written.
         self.lost = 0
         self._renew()
-        # An exit of the program without `close` still writes what is left; the thread itself does not hold it up.
-        atexit.register(self.stop, 10.0)
 
     def _renew(self) -> None:
         self._process = os.getpid()
@@ -63,7 +63,6 @@ class _ThreadSink(ABC):
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._busy = False
 
     def submit(self, trajectory: Trajectory, labels: RolloutLabels) -> None:
         """Hand over a finished trajectory."""
@@ -76,6 +75,9 @@ class _ThreadSink(ABC):
             self._queue.append((trajectory, labels))
             if self._thread is None:
                 self._stopping = False
+                # An exit of the program without `close` still writes what is left; the thread itself does not hold it
+                # up, for it may have a dead server to wait for.
+                atexit.register(self.stop, 10.0)
                 self._thread = threading.Thread(target=self._work, name=f"ors-{type(self).__name__}", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -114,7 +116,9 @@ class _ThreadSink(ABC):
                 self._lose(len(items), f"{type(error).__name__}: {error}")
 
     def _lose(self, count: int, reason: str) -> None:
-        self.lost += count
+        before, self.lost = self.lost, self.lost + count
+        if before >= _LOGGED_LOSSES and before // _LOGGED_LOSSES == self.lost // _LOGGED_LOSSES:
+            return  # a server that is away for hours is not worth a line a trajectory
         logger.warning("%d trajectories were not kept (%d in all): %s", count, self.lost, reason)
 
     @abstractmethod
@@ -125,7 +129,7 @@ class _ThreadSink(ABC):
 class JsonlSink(_ThreadSink):
     """Appends one JSON object a trajectory to a file. ``tokens=False`` leaves out ids, mask and log-probabilities."""
 
-    def __init__(self, path: str | Path, *, tokens: bool = True, capacity: int = 10_000) -> None:
+    def __init__(self, path: str | Path, *, tokens: bool = True, capacity: int = 1_000) -> None:
         super().__init__(capacity)
         self._path = Path(path)
         self._tokens = tokens
@@ -189,7 +193,7 @@ class RolloutsSink(_ThreadSink):
         url: str | None = None,
         *,
         api_key: str | None = None,
-        capacity: int = 10_000,
+        capacity: int = 1_000,
         attempts: int = 5,
         first_pause: float = 0.5,
     ) -> None:

@@ -30,6 +30,7 @@ __all__ = ["EpisodeSession", "EpisodeStart", "RolloutLimits", "TurnEpisode", "Tu
 
 _NO_CALL = "No tool call was found. Use one of the tools to go on."
 _CUT_OFF = "The turn was cut off at its token limit before it held a complete tool call. Write a shorter one."
+_AGAIN = "Write the call again in the form you were told."
 #: Marks of the end of a turn in the chat templates of the field, where a trainer hands over a text with them.
 _END_MARKS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>")
 #: Refusals that are about what the model wrote: 400, too large, invalid.
@@ -217,7 +218,7 @@ class TurnEpisode:
             # Behind results, as one more of them: some templates refuse a user message there.
             self.messages += [{"role": "tool", "tool_call_id": "", "name": "", "content": text} for text in problems]
         elif problems:
-            self._say("\n".join([*problems, self.tool_format.instructions]))
+            self._say("\n".join([*problems, _AGAIN]))
 
     async def _run(self, turn: int, call: ToolCall) -> None:
         begun = time.perf_counter()

@@ -18,6 +18,7 @@ from ors_server.cli.bench import bench
 from ors_server.cli.deploy import deploy
 from ors_server.cli.image import image
 from ors_server.cli.init import INIT_EXAMPLES, init
+from ors_server.cli.rollouts import rollouts
 from ors_server.cli.sandbox import sandbox
 from ors_server.cli.serve import SERVE_EXAMPLES, serve
 from ors_server.cli.settings import SETTINGS_EXAMPLES, settings
@@ -45,6 +46,7 @@ application.add_typer(deploy, name="deploy")
 application.add_typer(tasks, name="tasks")
 application.add_typer(image, name="image")
 application.add_typer(sandbox, name="sandbox")
+application.add_typer(rollouts, name="rollouts")
 application.add_typer(bench, name="bench")
 application.command("settings", epilog=SETTINGS_EXAMPLES)(settings)
 

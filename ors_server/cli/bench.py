@@ -11,7 +11,9 @@ bench = typer.Typer(
     help="Measure this server beside others.",
     epilog="[bold]Examples[/bold]\n"
     "  ors-server bench server --quick      a first impression, in a minute or so\n"
-    "  ors-server bench sandboxes --quick   the same of the sandboxes",
+    "  ors-server bench sandboxes --quick   the same of the sandboxes\n"
+    "  ors-server bench clients --quick     the same of the client\n"
+    "  ors-server bench rollout --quick     an engine with environments between its turns",
 )
 
 
@@ -43,3 +45,27 @@ def sandboxes(context: typer.Context) -> None:
     from ors_benchmarks.sandboxes import main
 
     main(context.args, program="ors-server bench sandboxes")
+
+
+@bench.command(
+    "rollout",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+)
+def rollout(context: typer.Context) -> None:
+    """Measure what environments cost an engine: real episodes, and the same generations without them."""
+    from ors_benchmarks.rollout import main
+
+    main(context.args, program="ors-server bench rollout")
+
+
+@bench.command(
+    "clients",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+)
+def clients(context: typer.Context) -> None:
+    """Measure our client beside openreward's: CPU, rate, memory and start, every answer verified."""
+    from ors_benchmarks.clients import main
+
+    main(context.args, program="ors-server bench clients")

@@ -72,6 +72,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "sandbox_reserve",
         "sandbox_pressure",
     ),
+    "What is kept": ("data_dir",),
     "Errors and logs": ("return_errors", "log_level", "log_format"),
 }
 _OTHERS = "Other settings"

@@ -21,6 +21,8 @@ __all__ = ["EpisodeRoutes"]
 _OK = b'{"status":"ok"}'
 #: Keys are kept as long as their session.
 _LONGEST_KEY = 255
+#: Tells a client that a call it repeats with the same ``Idempotency-Key`` never runs twice.
+_PROMISE = (("X-Idempotent-Calls", "true"),)
 _NO_MORE = b"event: end\r\ndata: \r\n\r\n"
 
 
@@ -60,7 +62,7 @@ class EpisodeRoutes:
         request = await exchange.model(CreateSession, self._settings.max_body)
         secrets = read_secrets(exchange.header(b"x-secrets"), request.secrets)
         await self._sessions.create(sid, request, secrets, exchange.header(b"x-deployment"))
-        await exchange.json(encode({"sid": sid}))
+        await exchange.json(encode({"sid": sid}), headers=_PROMISE)
 
     async def delete(self, exchange: Exchange) -> None:
         """End a session."""

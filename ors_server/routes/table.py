@@ -29,6 +29,8 @@ class Route:
     #: Whether an environment's name may stand before it.
     per_environment: bool
     handler: Callable[[Exchange], Awaitable[None]]
+    #: What stands before it where no environment's name does.
+    prefix: str = ""
 
 
 async def answer(route: Route, exchange: Exchange, return_errors: ReturnErrors) -> None:

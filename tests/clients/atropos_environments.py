@@ -195,6 +195,21 @@ class ToolEnv(ItemEnv):
         return self.scored(completion.choices[0].message.content, 1.0 if called else 0.0), []
 
 
+class ManagedToolEnv(ItemEnv):
+    """Offers a tool through the managed server, whose calls are plain objects."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        offered = {"type": "function", "function": {"name": "double", "description": "Doubles.", "parameters": None}}
+        async with self.server.managed_server(tokenizer=self.tokenizer) as managed:
+            completion = await managed.chat_completion(
+                messages=[{"role": "user", "content": "Double 4."}], tools=[offered]
+            )
+        message = completion.choices[0].message
+        calls: list[dict[str, Any]] = message.tool_calls or []
+        called = [call["function"]["name"] for call in calls]
+        return self.scored(message.content, float(called == ["double"])), []
+
+
 class SilentEnv(ItemEnv):
     """Scores without asking."""
 

@@ -216,6 +216,17 @@ async def test_tasks_come_in_rounds_and_go_on_after_a_checkpoint(make: MakeEnv) 
     assert [(await other.get_next_item())["index"] for _ in range(5)] != first
 
 
+async def test_secrets_reach_the_session(make: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADER_KEY", "value")
+    env = make(lambda prompt, number: call("secret"), secrets="grader_key")
+    await env.setup()
+    group, _ = await env.collect_trajectories(await env.get_next_item())
+    assert group is not None
+    assert group["scores"] == [1.0, 1.0]
+    with pytest.raises(ConfigurationError, match="other_key"):
+        make(lambda prompt, number: "", secrets="grader_key, other_key")
+
+
 async def test_mistakes_of_configuration_are_raised(make: MakeEnv) -> None:
     with pytest.raises(ConfigurationError, match="no tasks"):
         await make(lambda prompt, number: "", split="empty").setup()

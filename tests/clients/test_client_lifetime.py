@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
@@ -23,15 +24,27 @@ from tests.robustness.processes import launched
 TTL = 1.5
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
-    """Our server, whose sessions live for a moment only."""
-    folder = tmp_path_factory.mktemp("workshop")
+@contextlib.contextmanager
+def serving(folder: Path, **settings: str) -> Generator[Site]:
     journal = folder / "journal"
     journal.touch()
-    variables = {JOURNAL: str(journal), "ORS_SESSION_TTL": str(TTL)}
+    variables = {JOURNAL: str(journal), **settings}
     with launched("clients.workshop", folder / "own", "own", variables=variables) as running:
         yield Site("own", running, journal)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
+    """Our server."""
+    with serving(tmp_path_factory.mktemp("workshop")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
+    """Our server, whose sessions live for a moment only."""
+    with serving(tmp_path_factory.mktemp("brief"), ORS_SESSION_TTL=str(TTL)) as running:
+        yield running
 
 
 @pytest.fixture
@@ -53,22 +66,22 @@ def session(client: AsyncClient, subject: str) -> AsyncSession:
 
 
 @pytest.mark.usefixtures("frequent_pings")
-async def test_a_busy_event_loop_loses_no_session(site: Site) -> None:
+async def test_a_busy_event_loop_loses_no_session(brief: Site) -> None:
     await asyncio.sleep(1.1)  # the thread's last pause may have been the usual one
     async with (
-        AsyncClient(site.url) as client,
+        AsyncClient(brief.url) as client,
         session(client, "busy") as kept,
         session(client, "busy too") as another,
     ):
         time.sleep(3 * TTL)  # noqa: ASYNC251 - a batch is trained
         assert (await kept.call("work", {"text": "x"})).metadata == {"run": 1}
         assert (await another.call("work", {"text": "x"})).metadata == {"run": 1}
-    assert site.noted("torn-down")["busy"] == 1
+    assert brief.noted("torn-down")["busy"] == 1
 
 
 @pytest.mark.usefixtures("no_pings")
-async def test_without_pings_it_would_have_been_lost(site: Site) -> None:
-    async with AsyncClient(site.url) as client, session(client, "unpinged") as lost:
+async def test_without_pings_it_would_have_been_lost(brief: Site) -> None:
+    async with AsyncClient(brief.url) as client, session(client, "unpinged") as lost:
         time.sleep(3 * TTL)  # noqa: ASYNC251
         with pytest.raises(SessionLost, match="no request or ping"):
             await lost.call("work")
@@ -77,8 +90,8 @@ async def test_without_pings_it_would_have_been_lost(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("frequent_pings")
-async def test_a_closed_session_is_pinged_no_more(site: Site) -> None:
-    async with AsyncClient(site.url) as client:
+async def test_a_closed_session_is_pinged_no_more(brief: Site) -> None:
+    async with AsyncClient(brief.url) as client:
         async with session(client, "closed") as closed:
             pass
         with pytest.raises(SessionLost, match="closed"):
@@ -86,7 +99,7 @@ async def test_a_closed_session_is_pinged_no_more(site: Site) -> None:
         with pytest.raises(ConfigurationError):
             await closed.open()
         await closed.close()
-    assert site.noted("torn-down")["closed"] == 1
+    assert brief.noted("torn-down")["closed"] == 1
 
 
 # --- ending --------------------------------------------------------------------------------------
@@ -187,8 +200,7 @@ def run(tmp_path: Path, program: str) -> str:
     path = tmp_path / "program.py"
     path.write_text(program)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 

@@ -8,12 +8,22 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import ContextVar
 
+import httpx
 import pytest
 import pytest_asyncio
 from ors_clients.answers import ToolResult
 from ors_clients.client import AsyncClient
 from ors_clients.environments import AsyncEnvironment
-from ors_clients.errors import CallOutcomeUnknown, NotFound, RequestRefused, SessionLost, ToolFailed
+from ors_clients.errors import (
+    CallOutcomeUnknown,
+    DeadlineExceeded,
+    NotFound,
+    RequestRefused,
+    ServerUnavailable,
+    SessionLost,
+    ToolFailed,
+)
+from ors_clients.httpx_transport import HttpxTransport
 from ors_clients.sockets import SocketTransport
 from ors_clients.synchronous import Client
 from ors_clients.transport import Headers, Request, Response
@@ -187,6 +197,27 @@ async def test_a_session_that_was_deleted(site: Site, environment: AsyncEnvironm
 async def test_the_promise_is_ours_alone(site: Site, environment: AsyncEnvironment) -> None:
     async with environment.session(split="train", index=0) as session:
         assert session._keyed is (site.kind == "own")  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_over_httpx(site: Site, subject: str) -> None:
+    """With httpx in the place of our own sockets, for its proxies and what else it has."""
+    transport = HttpxTransport(site.url, lambda: httpx.AsyncClient(trust_env=False))
+    async with AsyncClient(site.url, transport=transport, retries=0) as client:
+        environment = client.environment("workshop")
+        assert await client.environments() == ["workshop"]
+        async with environment.session(task={"subject": subject}, secrets={"é": SECRET}) as session:
+            assert len(await session.prompt()) == 2
+            slow = await session.call("work", {"text": "x", "milliseconds": 100})
+            assert (slow.text, slow.reward) == (" x\n", 0.5)
+            assert (await session.call("lines")).text == LINES
+            with pytest.raises(DeadlineExceeded):
+                await session.call("work", {"milliseconds": 60_000}, timeout=0.1)
+        with pytest.raises(NotFound):
+            await client.environment("elsewhere").num_tasks("train")
+    await site.until("torn-down", subject)
+    async with AsyncClient(transport=HttpxTransport("http://127.0.0.1:1", httpx.AsyncClient), retries=0) as nowhere:
+        with pytest.raises(ServerUnavailable, match="no connection"):
+            await nowhere.environments()
 
 
 async def test_the_synchronous_client(site: Site, subject: str) -> None:

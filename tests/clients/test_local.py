@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 from ors_clients.answers import ToolResult
+from ors_clients.application import ApplicationTransport
 from ors_clients.client import AsyncClient
-from ors_clients.errors import ClientError, ConfigurationError, RequestRefused, SessionLost, ToolFailed
+from ors_clients.errors import (
+    ClientError,
+    ConfigurationError,
+    RequestRefused,
+    ServerUnavailable,
+    SessionLost,
+    ToolFailed,
+)
 from ors_clients.local import local, local_sync
 from ors_clients.sessions import AsyncSession
 from pydantic import BaseModel
@@ -121,6 +129,11 @@ async def test_the_same_as_served(steps: list[Step]) -> None:
         served = await play(client.environment("guess").session(**choice), steps)
     await server.sessions.close()
     assert await play(local(Guess, **choice), steps) == served
+    # The same over nothing but ASGI, streams and all.
+    server = Server([Guess])
+    async with AsyncClient(transport=ApplicationTransport(server.app)) as client:
+        assert await play(client.environment("guess").session(**choice), steps) == served
+    await server.sessions.close()
     assert await play(local(Guess, {"target": 7}, secrets={"name": "Ann"}), steps) == served
 
 
@@ -200,6 +213,17 @@ async def test_what_cannot_be_opened() -> None:
         local(Nothing, {})
     with pytest.raises(TypeError):
         local(dict, {})
+
+
+@pytest.mark.parametrize("raises", [True, False])
+async def test_an_application_that_gives_no_answer(raises: bool) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if raises:
+            raise ValueError("broken")
+
+    async with AsyncClient(transport=ApplicationTransport(application), retries=0) as client:
+        with pytest.raises(ServerUnavailable):
+            await client.environments()
 
 
 def test_results_can_be_compared() -> None:

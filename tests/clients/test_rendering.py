@@ -83,13 +83,23 @@ def test_the_end_of_a_turn_is_written_once_whoever_writes_it(template: str) -> N
     render = renderer(template)
     user: ChatMessage = {"role": "user", "content": "go on"}
     turn = encode(template, "fine")
-    for end in render.stop_token_ids:
+    for end in render.stop_token_ids[:1]:
         ended = [*turn, end]
         assert ended + render.after_turn(ended, [user]).ids == turn + render.after_turn(turn, [user]).ids
         assert render.text_of_turn(ended) == render.text_of_turn(turn) == "fine"
     rendered = render.after_turn(turn, [user])
     assert render.decode(rendered.ids) == rendered.text
     assert render.after_turn([], [user]) == rendered
+
+
+def test_a_turn_may_end_with_the_mark_of_whoever_speaks_next() -> None:
+    render = renderer("next speaker")
+    user, tool = render.stop_token_ids
+    turn = encode("next speaker", "fine")
+    assert render.after_turn([*turn, tool], [RESULT]).text == "one<|eot|>"
+    assert render.after_turn([*turn, user], [{"role": "user", "content": "go on"}]).text == "go on<|eot|>"
+    assert render.after_turn(turn, [RESULT]).text == "<|/header|>one<|eot|>"
+    assert render.after_turn([*turn, user], [RESULT]).text == "<|/header|>one<|eot|>"
 
 
 def test_an_end_of_text_ends_a_turn_as_well() -> None:
@@ -114,6 +124,7 @@ def test_an_end_of_text_ends_a_turn_as_well() -> None:
         ("vision", False, True, False, False),
         ("lists", False, True, False, False),
         ("trimming", False, False, True, False),
+        ("next speaker", False, False, False, False),
         ("none", True, False, False, False),
     ],
 )
@@ -251,3 +262,28 @@ class CountingTemplate:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
+
+
+class Processor:
+    """Like the processor of a vision model: a chat template, and a tokenizer inside."""
+
+    def __init__(self, template: Any, tokenizer: Any) -> None:
+        self.chat_template = template
+        self.tokenizer = tokenizer
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        return self.tokenizer.apply_chat_template(conversation, chat_template=self.chat_template, **options)
+
+
+@pytest.mark.parametrize(("template", "images"), [(TEMPLATES["vision"], True), (None, False)])
+def test_a_processor_renders_by_its_template_or_by_its_tokenizer_s(template: str | None, images: bool) -> None:
+    processor: Any = Processor(template, tiny_tokenizer("qwen2"))
+    render = ChatRenderer(processor)
+    assert render.images == images
+    assert render.decode(render.start([IMAGE]).ids).count("<|image|>") == int(images)
+
+
+def test_a_template_that_hides_the_model_s_turn_gives_way_to_chatml() -> None:
+    hiding = "{%- for m in messages if m.role != 'assistant' %}{{- m.role + ': ' + m.content + '\n' }}{%- endfor %}"
+    processor: Any = Processor(hiding, tiny_tokenizer("qwen2"))
+    assert ChatRenderer(processor).chatml

@@ -404,6 +404,12 @@ def test_a_system_prompt_can_hold_the_tools(make: MakeEnv) -> None:
     assert info["tools"] == []
 
 
+def test_secrets_reach_the_session(make: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADER_KEY", "value")
+    for secrets, known in (({"grader_key": None}, 1.0), ({"grader_key": "value"}, 1.0), ({"grader_key": "x"}, 0.0)):
+        assert play(make(secrets=secrets), [call("secret")]).meta_info["episode_score"] == known
+
+
 def test_it_is_made_by_gem_under_its_name(url: str) -> None:
     register_environments()
     register_environments()

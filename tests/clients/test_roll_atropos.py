@@ -120,6 +120,14 @@ def test_tools_that_are_offered_and_called(make: MakeEnv, journal: list[str]) ->
     assert env.step("It is 8.")[1] == 1.0
 
 
+def test_tools_that_are_offered_through_the_managed_server(make: MakeEnv) -> None:
+    env = make("ManagedToolEnv")
+    assert env.reset(0)[1]["tools"][0]["function"]["name"] == "double"
+    assert env.step('<tool_call>\n{"name": "double", "arguments": {"number": 4}}\n</tool_call>')[1] == 1.0
+    env.reset(0)
+    assert env.step("It is 8.")[1] == 0.0
+
+
 def test_an_environment_that_gives_up_waiting_goes_on(make: MakeEnv, journal: list[str]) -> None:
     env = make("ImpatientEnv")
     env.reset(0)
@@ -143,6 +151,16 @@ def arithmetic(make: MakeEnv, **options: Any) -> AtroposEnv:
 def test_the_score_is_the_policys_whatever_the_order_of_the_group(make: MakeEnv, attempt: int) -> None:
     assert play(arithmetic(make), ["It is \\boxed{4}."], seed=2).meta_info["episode_score"] == 1.0
     assert play(arithmetic(make), ["It is \\boxed{5}."], seed=2).meta_info["episode_score"] == -1.0
+
+
+@pytest.mark.parametrize("attempt", range(6))
+def test_words_of_the_question_or_of_a_companion_are_not_taken_for_the_answer(make: MakeEnv, attempt: int) -> None:
+    """Both members' sequences hold these words; only the policy's counts."""
+    env = arithmetic(make)
+    assert play(env, ["2 + 2 = \\boxed{4}"], seed=2).meta_info["episode_score"] == 1.0
+    assert play(env, ["question"], seed=2).meta_info["episode_score"] == -1.0
+    right = make("ArithmeticEnv", companions=["\\boxed{4} or not, I do not know the answer to this."], unscored=0.0)
+    assert play(right, ["not the answer"], seed=2).meta_info["episode_score"] == -1.0
 
 
 def test_a_group_of_one_has_no_score_and_is_dropped(make: MakeEnv) -> None:

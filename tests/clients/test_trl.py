@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -104,6 +105,7 @@ def test_a_row_shows_the_public_fields_and_opens_its_task(mixture: EnvironmentMi
         "task_index": 3,
         "number": 3,
         "task_prompt": "a field with a trainer's name",
+        "task_environment": "another",
         "task_spec": {"number": -1},
         "nested": {"key 3": 3},
         "mixed": 3,
@@ -376,6 +378,20 @@ def test_an_episode_that_cannot_begin_is_left_out_until_too_many_cannot(url: str
         whole.reset(task_index=0)
         with pytest.raises(SessionLost, match="sandbox did not start"):
             broken.reset(task_index=0)
+
+
+def test_a_server_that_is_full_is_waited_for(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "log", "echo", ORS_MAX_SESSIONS="1") as url,
+        EnvironmentMixture(["echoenvironment"], url=url) as mixture,
+    ):
+        first, second = (slot_of(mixture, "echoenvironment") for _ in range(2))
+        first.reset(task_index=0)
+        timer = threading.Timer(0.3, first._close)
+        timer.start()
+        assert "world" in second.reset(task_index=1)
+        timer.join()
+        assert second.failure is None
 
 
 def test_mistakes_of_the_run_end_it(url: str) -> None:

@@ -130,11 +130,19 @@ LISTS = VISION.replace("{%- if message.content is string %}{{- message.content }
     "{%- endfor %}{%- endif %}\n", "{%- endfor %}\n"
 )
 
+#: Nothing ends a turn but the mark of whoever speaks next (GLM).
+NEXT_SPEAKER = """{%- for message in messages %}
+{{- {'user': '<|header|>', 'tool': '<|/header|>', 'assistant': '<|eot|>', 'system': '<|image|>'}[message.role] }}
+{{- message.content }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|eot|>' }}{%- endif %}"""
+
 #: Contents are trimmed (Qwen3.5).
 TRIMMING = QWEN2.replace("set content = message.content %}", "set content = message.content | trim %}")
 
 TEMPLATES = {
     "lists": LISTS,
+    "next speaker": NEXT_SPEAKER,
     "trimming": TRIMMING,
     "qwen3": QWEN3,
     "qwen2": QWEN2,

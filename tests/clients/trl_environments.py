@@ -64,6 +64,7 @@ class AwkwardEnvironment(Environment):
                 "solution": "secret",
                 "_hidden": "private by its name",
                 "prompt": "a field with a trainer's name",
+                "environment": "another",
                 "task_spec": {"number": -1},
                 "nested": {f"key {index}": index},
                 "mixed": index if index else "zero",

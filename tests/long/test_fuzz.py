@@ -33,6 +33,8 @@ FAULTS = re.compile(r".*(?:request failed|housekeeping failed|Exception in|never
 OPERATIONS = [
     "GET /v1/environments/{owner}/{name}",
     "GET /v1/environments/{owner}/{name}/variants",
+    "POST /v1/rollouts",
+    *(f"GET /v1/runs{rest}" for rest in ("", "/{run}", "/{run}/rollouts")),
     *(f"GET /{name}" for name in ("health", "version", "list_environments")),
     *(f"POST /{name}" for name in ("create_session", "create", "delete", "delete_session", "ping")),
     *(
@@ -51,7 +53,7 @@ OPERATIONS = [
 ALWAYS_RIGHT = [
     *(f"GET /{name}" for name in ("health", "version", "list_environments", "tools", "splits")),
     *("GET /v1/environments/{owner}/{name}", "GET /v1/environments/{owner}/{name}/variants"),
-    *("GET /{env_name}/tools", "GET /{env_name}/splits", "POST /create_session"),
+    *("GET /{env_name}/tools", "GET /{env_name}/splits", "POST /create_session", "GET /v1/runs/{run}"),
 ]
 PLAYS = [
     (operation, mode)
@@ -63,7 +65,9 @@ PLAYS = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
-    with launched("robustness.counting_server", tmp_path_factory.mktemp("fuzz")) as running:
+    folder = tmp_path_factory.mktemp("fuzz")
+    variables = {"ORS_DATA_DIR": str(folder / "data")}
+    with launched("robustness.counting_server", folder, variables=variables) as running:
         yield running
         assert not FAULTS.findall(running.log.read_text())
 

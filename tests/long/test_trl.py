@@ -29,6 +29,8 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "trl"
+#: Where the scripts find the tiny model, and the packages of this checkout.
+PYTHONPATH = os.pathsep.join(map(str, [ROOT / "clients" / "recipes" / "trl", ROOT / "clients", ROOT]))
 PROBE = f"{Path(__file__).resolve().parent / 'probe_environment.py'}:ProbeEnvironment"
 TARGETS = ["hello", "world", "trl", "openreward"]
 
@@ -56,6 +58,7 @@ def run_script(trl_python: Path, report: Path, script: str, *urls: str) -> dict[
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
         "TRL_EXPERIMENTAL_SILENCE": "1",
         "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": PYTHONPATH,
     }
     finished = subprocess.run(
         [trl_python, SCRIPTS / script, *urls, report],

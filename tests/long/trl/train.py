@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from make_tiny_model import Message, make_tiny_model
-from tool_schemas import tool_schemas
+from tiny_model import Transcript, make_tiny_model, play, tool_schemas
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.openreward import OpenRewardSpec
@@ -26,21 +25,10 @@ from trl.experimental.openreward import OpenRewardSpec
 GENERATIONS = 16
 
 
-def record_transcripts(environment: Any, rows: list[dict[str, Any]]) -> list[list[Message]]:
-    """Play every task once with every task's target: one right answer and the wrong ones, in the server's own words."""
-    transcripts: list[list[Message]] = []
-    for row in rows:
-        for word in [other["target"] for other in rows]:
-            prompt = environment.reset(**row)
-            call = {"type": "function", "function": {"name": "echo", "arguments": {"text": word}}}
-            transcripts.append(
-                [
-                    {"role": "user", "content": prompt},
-                    {"role": "assistant", "content": "", "tool_calls": [call]},
-                    {"role": "tool", "name": "echo", "content": environment.echo(text=word)},
-                    {"role": "assistant", "content": "done"},
-                ]
-            )
+def record_transcripts(environment: Any, rows: list[dict[str, Any]]) -> list[Transcript]:
+    """Play every task once with every task's target: one right answer and the wrong ones."""
+    words = [row["target"] for row in rows]
+    transcripts = [play(environment, row, "echo", {"text": word}) for row in rows for word in words]
     environment._close()
     return transcripts
 
@@ -65,9 +53,8 @@ def main() -> None:
     spec = OpenRewardSpec(url, env_name="echoenvironment")
     rows = spec.train_dataset.to_list()
     environment = spec.environment_factory()
-    schemas = tool_schemas(environment)
     transcripts = record_transcripts(environment, rows)
-    tiny = make_tiny_model(transcripts, schemas)
+    tiny = make_tiny_model(transcripts)
     before = {name: value.detach().clone() for name, value in tiny.model.named_parameters()}
 
     recorder = StepRecorder()
@@ -104,7 +91,7 @@ def main() -> None:
     report = {
         "columns": spec.train_dataset.column_names,
         "rows": [{key: row[key] for key in ("task_index", "id", "target")} for row in rows],
-        "tools": [schema["function"]["name"] for schema in schemas],
+        "tools": [schema["function"]["name"] for schema in tool_schemas(environment)],
         "recorded_calls": len(transcripts),
         "tiny_model": {
             "parameters": sum(value.numel() for value in before.values()),

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tool_schemas import tool_schemas
+from tiny_model import tool_schemas
 from trl.experimental.openreward import OpenRewardSpec
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tool_schemas import tool_schemas
+from tiny_model import tool_schemas
 from trl.experimental.openreward import OpenRewardSpec
 
 

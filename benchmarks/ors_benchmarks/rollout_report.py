@@ -1,0 +1,193 @@
+"""The report of a rollout benchmark: its JSON, with the headline ``ratio`` at the top, and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ors_benchmarks.machine import Machine
+from ors_benchmarks.results import Summary
+from ors_benchmarks.rollout_figures import PARTS, Cell
+from ors_benchmarks.table import CALM, shown
+
+__all__ = ["BUDGET", "RolloutReport", "print_report"]
+
+#: The ratio that is to be reached: where the engine has a core of two, and where it has a GPU.
+BUDGET = {"cpu": 0.90, "cuda": 0.95}
+
+
+class RolloutReport(BaseModel):
+    """A whole run."""
+
+    #: Throughput with environments ÷ throughput of the same generations without, of the first cell: its median over the
+    #: rounds. None where it could not be measured.
+    ratio: float | None
+    #: Why the run ended early, with the remedy; None for one that came to its end.
+    ended_early: str | None
+    started: datetime
+    seconds: float
+    machine: Machine
+    #: Model, engine and its versions.
+    model: str
+    engine: str
+    engine_description: dict[str, str]
+    #: Of this process, and of each server that was started.
+    packages: dict[str, dict[str, str]]
+    #: What was asked for on the command line.
+    options: dict[str, Any]
+    rounds: int
+    cells: list[Cell]
+    #: Some episodes of the first cell's last round: where each was when (``rollout_figures.timeline_of``).
+    timeline: list[dict[str, Any]]
+
+    def write(self, path: Path) -> None:
+        """Write the report as JSON."""
+        path.write_text(self.model_dump_json(indent=1) + "\n")
+
+    @property
+    def budget(self) -> float:
+        """The ratio that is to be reached on this engine's device."""
+        return BUDGET["cuda" if self.engine_description.get("device") == "cuda" else "cpu"]
+
+
+#: Rows of the table: a title, a figure's key, a factor and a unit.
+_FIGURES: Sequence[tuple[str, str, float, str]] = (
+    ("episodes", "episodes_per_second", 1, "/s"),
+    ("turns", "turns_per_second", 1, "/s"),
+    ("generated tokens", "generated_per_second", 1, "/s"),
+    ("… of the replay, no environment", "replayed_per_second", 1, "/s"),
+    ("prompt tokens", "prompt_per_second", 1, "/s"),
+    ("an episode's time at its environment", "environment_share", 100, "%"),
+    ("engine has work", "engine_busy", 100, "%"),
+    ("engine's CPU", "engine_cpu", 100, "%"),
+    ("server's CPU", "server_cpu", 100, "%"),
+    ("client's CPU", "client_cpu", 100, "%"),
+    ("GPU utilisation", "gpu_utilisation", 100, "%"),
+    ("GPU memory", "gpu_memory_mib", 1, "MiB"),
+    ("prompt tokens from the prefix cache", "prefix_hits", 100, "%"),
+)
+
+
+def print_report(report: RolloutReport, console: Console) -> None:
+    """Print the tables and what has to be said with them."""
+    peers = {(cell.server, cell.client) for cell in report.cells}
+    ladder = {(cell.concurrency, cell.think_time) for cell in report.cells}
+    if report.cells:
+        console.print(_details(report, report.cells if len(ladder) == 1 else report.cells[: max(1, len(peers))]))
+        if len(ladder) > 1:
+            console.print(_ladder(report.cells))
+        many = "Medians of the rounds (lowest–highest); latencies are of all rounds together."
+        console.print(Text(many, style="dim"))
+    machine = report.machine
+    console.print(
+        Text(
+            f"{report.engine} with {report.model}; {machine.cpu}, {machine.cores} cores, {machine.memory_gib:g} GiB, "
+            f"{machine.kernel}, Python {machine.python}; others used {machine.others or 0:.0%} of the machine, "
+            f"{machine.stolen or 0:.0%} was stolen by its host.",
+            style="dim",
+        )
+    )
+    if (machine.others or 0) + (machine.stolen or 0) > CALM:
+        console.print(Text("The machine was busy: measure again when it is calm.", style="yellow"))
+    for cell in report.cells:
+        where = f"{cell.client} → {cell.server}, {cell.concurrency} at once"
+        for note in cell.notes:
+            console.print(Text(f"{where}: {note}", style="yellow"), soft_wrap=True)
+        for text, count in cell.failures.items():
+            console.print(Text(f"{where}: {count} failed, {text}", style="bold red"), soft_wrap=True)
+        for text, count in list(cell.problems.items())[:3]:
+            console.print(Text(f"{where}: {count} calls were wrong: {text}", style="yellow"), soft_wrap=True)
+    if report.ended_early:
+        console.print(Text(f"Ended early: {report.ended_early}", style="bold red"), soft_wrap=True)
+    first = report.cells[0] if report.cells else None
+    if report.ratio is not None and first is not None and first.ratio is not None:
+        verdict = "✓" if report.ratio >= report.budget else "✗"
+        console.print(
+            Text(
+                f"ratio {report.ratio:.3f} ({first.ratio.low:.3f}–{first.ratio.high:.3f}), budget ≥ "
+                f"{report.budget:.2f} {verdict}: throughput with environments ÷ the same generations without",
+                style="bold",
+            ),
+            soft_wrap=True,
+        )
+
+
+def _details(report: RolloutReport, cells: Sequence[Cell]) -> Table:
+    table = Table(pad_edge=False, header_style="bold")
+    table.add_column("", min_width=22)
+    for cell in cells:
+        think = f", think {cell.think_time:g} s" if cell.think_time else ""
+        table.add_column(f"{cell.client} →\n{cell.server}\n{cell.concurrency} at once{think}", justify="right")
+    table.add_row("ratio", *(_spread(cell.ratio, 1, "", 3) for cell in cells), style="bold")
+    for title, key, factor, unit in _FIGURES:
+        if any(key in cell.figures for cell in cells):
+            table.add_row(f"{title}, {unit}", *(_spread(cell.figures.get(key), factor, unit) for cell in cells))
+    table.add_section()
+    for name in dict.fromkeys(name for cell in cells for name in cell.latencies):
+        table.add_row(f"{name} p50 / p95 / p99, ms", *(_quantiles(cell, name) for cell in cells))
+    table.add_section()
+    for part, title in PARTS.items():
+        if any(part in cell.breakdown for cell in cells):
+            table.add_row(f"{title}, ms an episode", *(_part(cell, part) for cell in cells))
+    table.add_section()
+    for process in dict.fromkeys(process for cell in cells for process in cell.memory_mib):
+        row = [shown(cell.memory_mib[process]) if process in cell.memory_mib else "–" for cell in cells]
+        table.add_row(f"peak memory: {process}, MiB", *row)
+    table.add_row(
+        "outcomes", *("\n".join(f"{count} {name}" for name, count in cell.outcomes.items()) for cell in cells)
+    )
+    table.add_row("infrastructure failures", *(str(cell.infrastructure_failures) for cell in cells))
+    return table
+
+
+def _ladder(cells: Sequence[Cell]) -> Table:
+    table = Table(pad_edge=False, header_style="bold")
+    for title in ("server", "client", "at once", "think, s", "ratio", "tokens/s", "without", "episodes/s", "at env."):
+        table.add_column(title, justify="left" if title in ("server", "client") else "right")
+    table.add_column("call p50 / p99, ms", justify="right")
+    table.add_column("failed", justify="right")
+    for cell in cells:
+        calls = cell.latencies.get("tool call")
+        table.add_row(
+            cell.server,
+            cell.client,
+            f"{cell.concurrency:,}",
+            f"{cell.think_time:g}",
+            "–" if cell.ratio is None else f"{cell.ratio.median:.3f}",
+            *(_median(cell, key) for key in ("generated_per_second", "replayed_per_second", "episodes_per_second")),
+            f"{cell.figures['environment_share'].median:.0%}" if "environment_share" in cell.figures else "–",
+            "–" if calls is None else f"{shown(calls.p50)} / {shown(calls.p99)}",
+            str(cell.infrastructure_failures),
+        )
+    return table
+
+
+def _median(cell: Cell, key: str) -> str:
+    summary = cell.figures.get(key)
+    return "–" if summary is None else shown(summary.median)
+
+
+def _spread(summary: Summary | None, factor: float, unit: str, digits: int | None = None) -> str:
+    if summary is None:
+        return "–"
+    median, low, high = (
+        shown(value * factor) if digits is None else f"{value * factor:.{digits}f}"
+        for value in (summary.median, summary.low, summary.high)
+    )
+    return median if len(summary.values) < 2 else f"{median}\n({low}–{high})"
+
+
+def _quantiles(cell: Cell, name: str) -> str:
+    found = cell.latencies.get(name)
+    return "–" if found is None else f"{shown(found.p50)} / {shown(found.p95)} / {shown(found.p99)}"
+
+
+def _part(cell: Cell, part: str) -> str:
+    return "–" if part not in cell.breakdown else shown(cell.breakdown[part] * 1e3)

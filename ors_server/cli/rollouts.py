@@ -1,0 +1,258 @@
+"""``ors-server rollouts``: what clients have uploaded, listed, read and written out for training.
+
+It reads the file in the data directory itself, so it works whether or not a server runs. Invariant: it never writes to
+that file, and what a model or a tool wrote reaches the terminal as text, never as control characters.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from ors_server.cli.flags import read_settings
+from ors_server.encoding import encode
+from ors_server.rollouts.errors import RolloutError
+from ors_server.rollouts.export import WRITERS, Format, written_whole
+from ors_server.rollouts.file import data_directory, explained, open_to_read
+from ors_server.rollouts.queries import count_rollouts, every_rollout, find_rollout, list_rollouts
+
+__all__ = ["rollouts"]
+
+rollouts = typer.Typer(
+    no_args_is_help=True,
+    help="List, show and export the rollouts that clients uploaded.",
+    epilog="[bold]Examples[/bold]\n"
+    "  ors-server rollouts list --run my-run                   the newest rollouts of a run\n"
+    "  ors-server rollouts show 3f2a91c4                       one as a conversation\n"
+    "  ors-server rollouts export --run my-run -o rollouts.parquet\n"
+    "  ors-server rollouts export | jq .total_reward           all of them, as JSON Lines",
+)
+
+_DataDir = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The server's data directory. [dim]ORS_DATA_DIR[/dim]")
+]
+_Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+
+#: Characters that would steer a terminal, as pictures of them.
+_PICTURES = {
+    **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+}
+_TITLES = {
+    "system_message": ("System", "magenta"),
+    "user_message": ("User", "green"),
+    "assistant_message": ("Assistant", "bold blue"),
+    "reasoning": ("Reasoning", "dim"),
+    "tool_call": ("Tool call", "yellow"),
+    "tool_result": ("Tool result", "cyan"),
+}
+
+
+@rollouts.callback()
+def _group() -> None:
+    """List, show and export the rollouts that clients uploaded.
+
+    A server keeps what is sent to its POST /v1/rollouts, as openreward clients and the trainers that use them do. It
+    lies in rollouts.sqlite3 in the data directory; these commands read it also while a server runs.
+    """
+
+
+@rollouts.command("list")
+def list_(
+    run: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of a run, by its name or id.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many, at most.")] = 20,
+    offset: Annotated[int, typer.Option(min=0, help="How many of the newest to leave out.")] = 0,
+    data_dir: _DataDir = None,
+    as_json: _Json = False,
+) -> None:
+    """List rollouts, the newest first; the reward is the highest of a rollout."""
+    with _reading(data_dir) as connection:
+        if connection is None:
+            rows, total = list[dict[str, Any]](), 0
+        else:
+            page = list_rollouts(connection, run=run, limit=limit, offset=offset)
+            rows, total = page.rows, page.total
+    if as_json:
+        typer.echo(json.dumps({"rollouts": rows, "total": total}, indent=2))
+        return
+    console = Console(highlight=False)
+    if rows:
+        console.print(_table(rows))
+        console.print()
+    shown = f"{offset + 1:,}–{offset + len(rows):,}" if rows else "None"
+    console.print(f"{shown} of {total:,} rollouts in {_folder(data_dir)}.", soft_wrap=True)
+
+
+@rollouts.command("show", no_args_is_help=True)
+def show(
+    rollout: Annotated[str, typer.Argument(metavar="ID", help="The rollout's id, or the beginning of it.")],
+    data_dir: _DataDir = None,
+    as_json: _Json = False,
+) -> None:
+    """Show a rollout: what it was, and its conversation."""
+    with _reading(data_dir) as connection:
+        if connection is None:
+            raise _nothing(data_dir)
+        found = find_rollout(connection, rollout)
+    if as_json:
+        typer.echo(encode(found).decode())
+    else:
+        _print_rollout(Console(highlight=False), found)
+
+
+@rollouts.command("export")
+def export(
+    run: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only those of a run, by its name or id; else all.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write; else standard output.")
+    ] = None,
+    form: Annotated[
+        Format | None, typer.Option("--format", help="By default what FILE ends in, else jsonl.", show_default=False)
+    ] = None,
+    data_dir: _DataDir = None,
+) -> None:
+    """Write rollouts as JSON Lines or Parquet, one row a rollout with its messages, the oldest first.
+
+    FILE appears when it is complete. What clients put in freely, such as task_spec and metadata, is JSON text in both.
+    """
+    chosen: Format = form or ("parquet" if output is not None and output.suffix == ".parquet" else "jsonl")
+    if output is None and chosen == "parquet":
+        raise RolloutError("Parquet cannot go to standard output", "Name a file, for example -o rollouts.parquet.")
+    with _reading(data_dir) as connection:
+        if connection is None:
+            raise _nothing(data_dir)
+        total = count_rollouts(connection, run)
+        found = _with_progress(every_rollout(connection, run), total, shown=output is not None)
+        if output is None:
+            WRITERS[chosen](found, sys.stdout.buffer)
+            return
+        with written_whole(output) as file:
+            WRITERS[chosen](found, file)
+    Console(stderr=True, highlight=False).print(Text(f"Wrote {total:,} rollouts to {output}."), soft_wrap=True)
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+def _folder(data_dir: Path | None) -> Path:
+    return data_directory(data_dir or read_settings().data_dir)
+
+
+@contextmanager
+def _reading(data_dir: Path | None) -> Generator[sqlite3.Connection | None]:
+    folder = _folder(data_dir)
+    try:
+        connection = open_to_read(folder)
+        if connection is None:
+            yield None
+            return
+        with closing(connection):
+            yield connection
+    except sqlite3.Error as error:
+        raise explained(error, str(folder)) from error
+
+
+def _nothing(data_dir: Path | None) -> RolloutError:
+    return RolloutError(
+        f"There are no rollouts in {_folder(data_dir)}",
+        "Name the data directory of the server that got them: --data-dir, or the variable ORS_DATA_DIR.",
+    )
+
+
+def _with_progress(found: Iterable[dict[str, Any]], total: int, *, shown: bool) -> Iterator[dict[str, Any]]:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:
+        yield from progress.track(found, total=total, description="Rollouts")
+
+
+# --- what is printed -----------------------------------------------------------------------------
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("Id", no_wrap=True)
+    for heading in ("Run", "Name", "Environment"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("Reward", justify="right")
+    table.add_column("Messages", justify="right")
+    table.add_column("Created (UTC)", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            Text(_plain(row["id"][:8])),
+            *(Text(_plain(row[name] or "-")) for name in ("run_name", "rollout_name", "environment")),
+            _number(row["max_reward"]) + ("" if row["finished"] else " …"),
+            f"{row['num_messages']:,}",
+            (row["created_at"] or "-")[:19].replace("T", " "),
+        )
+    return table
+
+
+def _print_rollout(console: Console, rollout: dict[str, Any]) -> None:
+    facts = Table.grid(padding=(0, 3, 0, 0))
+    for name in ("id", "run_name", "rollout_name", "environment", "variant", "split", "step", "created_at"):
+        if rollout[name] is not None:
+            facts.add_row(Text(name.replace("_", " ").capitalize(), style="dim"), Text(_plain(str(rollout[name]))))
+    ending = "finished" if rollout["finished"] else "not finished"
+    rewards = f"highest {_number(rollout['max_reward'])}, total {_number(rollout['total_reward'])}; {ending}"
+    facts.add_row(Text("Reward", style="dim"), rewards)
+    for name in ("task_spec", "metadata", "run_info", "rollout_info"):
+        if rollout[name]:
+            facts.add_row(Text(name.replace("_", " ").capitalize(), style="dim"), Text(_plain(_json(rollout[name]))))
+    console.print(facts)
+    for message in rollout["messages"]:
+        _print_message(console, message)
+
+
+def _print_message(console: Console, message: dict[str, Any]) -> None:
+    title, style = _TITLES[message["type"]]
+    words = [title, *(_plain(message[name]) for name in ("name", "call_id") if message[name])]
+    if message["reward"] is not None:
+        words.append(f"reward {_number(message['reward'])}")
+    if message["is_finished"]:
+        words.append("finished")
+    console.print()
+    console.print(Rule(Text("  ".join(words), style=style), align="left", style="dim"))
+    content = message["content"] or ""
+    if message["type"] in ("tool_call", "tool_result"):
+        content = _indented(content)
+    for text in (message["summary"], content):
+        if text:
+            console.print(Text(_plain(text)), soft_wrap=True)
+    if message["metadata"]:
+        console.print(Text(_plain(_json(message["metadata"])), style="dim"), soft_wrap=True)
+
+
+def _indented(content: str) -> str:
+    """JSON spread over lines, as arguments and results are to be read; any other text as it is."""
+    try:
+        value: object = json.loads(content)
+    except (ValueError, RecursionError):
+        return content
+    return json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, (dict, list)) else content
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n").translate(_PICTURES)

@@ -1,0 +1,79 @@
+"""The benchmark of the clients as a command: a small run of ours, and what makes it fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from ors_benchmarks import clients
+from ors_benchmarks.results import Report
+
+from ors_server import cli
+
+
+def bench(*arguments: str | Path) -> int:
+    """The exit code of ``ors-server bench clients``, run here."""
+    with pytest.raises(SystemExit) as end:
+        clients.main([str(argument) for argument in arguments])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def only_report(folder: Path) -> Report:
+    [path] = folder.glob("*.json")
+    return Report.model_validate_json(path.read_text())
+
+
+OURS = ("--candidates", "ours,ours-httpx,ours-sync", "--rounds", "1", "--seconds", "0.2")
+
+
+def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    allowed = os.sched_getaffinity(0)
+    code = bench(*OURS, "--rows", "start,one,some", "--output", tmp_path)
+    shown = capsys.readouterr().out
+    assert code == 0, shown
+    assert os.sched_getaffinity(0) == allowed
+    for part in ("CPU per call, 64 sessions", "ors-clients, sync", "written: "):
+        assert part in shown
+    text = next(tmp_path.glob("*.json")).read_text()
+    assert os.uname().nodename not in text
+    assert str(Path.home()) not in text
+    report = only_report(tmp_path)
+    assert report.failures == {}
+    measured = {key for key, _, _ in clients.FIGURES if "4096" not in key}
+    assert measured <= set(report.figures)
+    for key in measured:
+        assert set(report.figures[key]) == {"ours", "ours-httpx", "ours-sync"}
+    assert all(summary.median > 0 for name in measured - {"memory_1"} for summary in report.figures[name].values())
+
+
+def test_a_wrong_answer_fails_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text('print(\'{"figures": {"cpu_1": 1.0}, "failures": {"a wrong answer": 3}}\')')
+    monkeypatch.setattr(clients, "_DRIVER", driver)
+    assert bench(*OURS, "--rows", "one", "--output", tmp_path / "wrong") == 1
+    assert "failed 3 times: one: a wrong answer" in capsys.readouterr().out
+    assert only_report(tmp_path / "wrong").figures == {}
+    driver.write_text("raise SystemExit('no such package')")
+    assert bench(*OURS, "--rows", "one", "--output", tmp_path / "none") == 1
+    assert "no such package" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--candidates", "theirs"], ["--rows", "all"], ["--rounds", "0"]])
+def test_options_that_are_none(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(*option) == 2
+    assert option[0] in capsys.readouterr().err
+
+
+def test_it_is_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["ors-server", "bench", "clients", "--help"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert "Usage: ors-server bench clients" in shown
+    assert "openreward-sync" in shown

@@ -1,0 +1,110 @@
+"""The server that the rollout benchmark starts: of each SDK, delayed and timed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ors_benchmarks.candidates import CANDIDATES, Candidate
+from ors_benchmarks.rollout_places import NoEnvironment, ServedElsewhere, StartedServer, place_at
+
+SERVERS = [replace(candidate, requirements=()) for candidate in CANDIDATES if candidate.module]
+
+#: Synchronous, with a set-up, a toolset and an inherited tool.
+SLOW = '''
+import time
+from ors_server import Environment, TextBlock, ToolOutput, Toolset, tool
+
+def output(text): return ToolOutput(blocks=[TextBlock(text=text)], reward=None, finished=False)
+
+class More(Toolset):
+    @tool
+    def far(self) -> ToolOutput:
+        """Of a toolset."""
+        return output("far")
+
+class _Base(Environment):
+    @tool
+    def near(self) -> ToolOutput:
+        """Inherited."""
+        return output("near")
+
+class Slow(_Base):
+    toolsets = (More,)
+    @classmethod
+    def list_splits(cls): return ["train"]
+    @classmethod
+    def list_tasks(cls, split): return [{}]
+    def setup(self): time.sleep(0.1)
+    def get_prompt(self): return [TextBlock(text="go")]
+'''
+
+
+@pytest.mark.parametrize("candidate", SERVERS, ids=lambda candidate: candidate.name)
+async def test_every_sdk_hosts_the_same_echo(candidate: Candidate, tmp_path: Path) -> None:
+    server = StartedServer(candidate, "echo", 0.05, tmp_path, None)
+    async with (
+        server.running() as served,
+        place_at(served.url, "ours", environment=None, split=None, count=100) as (place, tasks),
+    ):
+        assert len(tasks) == 8
+        assert place.task(1)["target"] == "world"
+        session = place.session(1)
+        await session.__aenter__()
+        try:
+            [tool] = await session.tools()
+            assert tool.name == "echo"
+            [message] = await session.messages()
+            assert "with the text world to finish" in str(message.blocks)
+            began = time.monotonic()
+            wrong = await session.call("echo", {"text": "hello"})
+            assert time.monotonic() - began >= 0.05
+            right = await session.call("echo", {"text": "world"})
+        finally:
+            await session.close()
+        assert (wrong.text, wrong.reward, wrong.finished) == ("hello is not the word.", 0.0, False)
+        assert (right.text, right.reward, right.finished) == ("That is the word.", 1.0, True)
+    facts = served.facts
+    assert not served.died
+    assert facts.environment_seconds is not None
+    assert 0.1 <= facts.environment_seconds < 5
+    assert facts.cpu_seconds is not None
+    assert facts.cpu_seconds > 0
+    assert facts.peak_mib is not None
+    assert facts.peak_mib > 10
+
+
+async def test_synchronous_tools_toolsets_and_set_ups_are_timed(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    server = StartedServer(SERVERS[0], str(tmp_path / "slow.py"), 0.05, tmp_path, None)
+    async with (
+        server.running() as served,
+        place_at(served.url, "ours", environment="slow", split="train", count=1) as (place, _),
+    ):
+        session = place.session(0)
+        await session.__aenter__()
+        try:
+            assert sorted(tool.name for tool in await session.tools()) == ["far", "near"]
+            assert (await session.call("near", {})).text == "near"
+            assert (await session.call("far", {})).text == "far"
+        finally:
+            await session.close()
+    assert served.facts.environment_seconds is not None
+    assert served.facts.environment_seconds >= 0.2
+
+
+@pytest.mark.parametrize(("environment", "split"), [("nothing", None), (None, "nothing")])
+async def test_what_the_server_does_not_have(environment: str | None, split: str | None, tmp_path: Path) -> None:
+    async with StartedServer(SERVERS[0], "echo", 0.0, tmp_path, None).running() as served:
+        with pytest.raises(NoEnvironment, match="'nothing'"):
+            async with place_at(served.url, "ours", environment=environment, split=split, count=1):
+                pass
+
+
+async def test_nothing_is_known_of_a_server_elsewhere() -> None:
+    async with ServedElsewhere("http://127.0.0.1:9").running() as served:
+        pass
+    assert served.facts.environment_seconds is None
+    assert served.facts.cpu_seconds is None

@@ -1,0 +1,107 @@
+"""The one page of all benchmarks: what is on it, and that one that fails does not keep the others off it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from ors_benchmarks import summary
+from ors_benchmarks.machine import describe
+from ors_benchmarks.results import Summary
+from ors_benchmarks.rollout_figures import Cell
+from ors_benchmarks.rollout_report import RolloutReport
+from ors_benchmarks.summary import PARTS_OF_IT, Part, page, run, vllm_python
+from rich.console import Console
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+
+
+def rollout_report(path: Path) -> None:
+    cell = Cell(
+        server="ors-server",
+        client="ors_clients",
+        concurrency=16,
+        think_time=0.0,
+        ratio=Summary.of([0.91, 0.93, 0.95]),
+        figures={"generated_per_second": Summary.of([900.0]), "environment_share": Summary.of([0.031])},
+        breakdown={"engine": 0.9, "http": 0.1},
+        outcomes={"finished": 16},
+    )
+    RolloutReport(
+        ratio=0.93,
+        ended_early=None,
+        started=datetime.now(UTC),
+        seconds=1.0,
+        machine=describe(),
+        model="tiny",
+        engine="vllm",
+        engine_description={"device": "cpu"},
+        packages={},
+        options={"env": "echo"},
+        rounds=3,
+        cells=[cell],
+        timeline=[],
+    ).write(path)
+
+
+def test_every_part_is_shown(tmp_path: Path) -> None:
+    server, sandboxes, rollout = PARTS_OF_IT
+    existing = RESULTS / "server-2026-11-21.json"
+    prepared = tmp_path / "prepared.json"
+    rollout_report(prepared)
+
+    def copying(source: Path, name: str) -> list[str]:
+        return [
+            sys.executable,
+            "-c",
+            f"import shutil, sys; shutil.copy({str(source)!r}, sys.argv[2] + '/{name}.json')",
+        ]
+
+    parts = [
+        Part("server", server.title, lambda: copying(existing, "server-1"), server.show),
+        Part("sandboxes", sandboxes.title, lambda: [sys.executable, "-c", "import sys; sys.exit(3)"], sandboxes.show),
+        Part("rollout", rollout.title, lambda: copying(prepared, "rollout-echo-1"), rollout.show),
+        Part("other", "Other", lambda: "there is no such program here", rollout.show),
+    ]
+    folder = tmp_path / "bench"
+    folder.mkdir()
+    (folder / "rollout-echo-1-breakdown.png").write_bytes(b"")
+    written = page(run(parts, folder, Console(quiet=True)))
+    assert "| CPU per /call, 32 sessions, µs | ≤ 80.0" in written
+    assert "| ors-server | ors-sdk |" in written
+    assert "**Ratio 0.930** (budget ≥ 0.90)" in written
+    assert "| ors-server | ors_clients | 16 | 900 |  | 0.930 | 3.1% | engine 90%, HTTP 10% |" in written
+    assert "![rollout-echo-1-breakdown](rollout-echo-1-breakdown.png)" in written
+    assert "[server-1.json](server-1.json)" in written
+    assert "it ended with 3" in written
+    assert "**Failed or not run:** there is no such program here" in written
+
+
+def test_a_part_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "LIMIT", 0.2)
+    part = Part("server", "Server", lambda: [sys.executable, "-c", "import time; time.sleep(60)"], PARTS_OF_IT[0].show)
+    [outcome] = run([part], tmp_path, Console(quiet=True))
+    assert outcome.results is None
+    assert outcome.problem is not None
+    assert "not done after" in outcome.problem
+
+
+def test_without_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "_ROOT", tmp_path)
+    assert "a checkout has" in str(vllm_python())
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "vllm-venv").write_text("import sys; sys.exit(1)")
+    assert "cannot be made" in str(vllm_python())
+    (tmp_path / "scripts" / "vllm-venv").write_text("print('/python')")
+    assert list(vllm_python())[:3] == ["/python", "-m", "ors_benchmarks.rollout"]
+
+
+def test_make_knows_it() -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    told = subprocess.run(["make", "--dry-run", "bench"], cwd=RESULTS.parents[1], capture_output=True, text=True)
+    assert "-m ors_benchmarks.summary" in told.stdout

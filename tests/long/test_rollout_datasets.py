@@ -1,0 +1,69 @@
+"""Exports loaded by Hugging Face's ``datasets``, which lives in the environment that scripts/trl-venv makes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ors_server.rollouts.export import row_of
+from ors_server.rollouts.writer import RolloutWriter
+from tests.cli.conftest import executable
+from tests.rollouts.support import NOON, body, message, rollout, stored
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import json, sys
+from datasets import load_dataset
+for kind, path in (("parquet", sys.argv[1]), ("json", sys.argv[2])):
+    print(json.dumps(load_dataset(kind, data_files=path, split="train", cache_dir=sys.argv[3]).to_list(), default=str))
+"""
+
+
+def test_datasets_loads_both_formats(tmp_path: Path) -> None:
+    """Rollouts of environments whose tasks have nothing in common."""
+    made = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "trl-venv"], capture_output=True, text=True, timeout=3600, check=False
+    )
+    if made.returncode != 0:
+        pytest.fail(made.stderr)
+    data_dir = tmp_path / "data"
+
+    async def fill() -> None:
+        writer = RolloutWriter(data_dir)
+        for number in range(40):
+            name = f"r{number}"
+            spec: dict[str, Any] = {"id": number} if number % 2 else {"id": "text", "more": [1, None]}
+            call = message(name, 0, "{}", type="tool_call", name="bash", callId="c", metadata={name: 1})
+            said = message(name, 1, "x" * 2000, reward=number / 3, isFinished=True)
+            await writer.store(body(rollout(name, at=NOON + number, task_spec=spec), call, said))
+        await writer.close()
+
+    asyncio.run(fill())
+    outputs = [tmp_path / "rollouts.parquet", tmp_path / "rollouts.jsonl"]
+    for output in outputs:
+        subprocess.run([executable(), "rollouts", "export", "--data-dir", data_dir, "-o", output], check=True)
+    loaded = subprocess.run(
+        [made.stdout.strip(), "-c", SCRIPT, *map(str, outputs), str(tmp_path / "cache")],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    expected = [row_of(each) for each in stored(data_dir)]
+    parquet, lines = map(json.loads, loaded.stdout.splitlines()[-2:])
+    assert parquet == expected
+    # datasets reads times that stand in JSON as times.
+    for rows in (lines, expected):
+        for row in rows:
+            for timed, key in ((row, "created_at"), *((said, "sent_at") for said in row["messages"])):
+                timed[key] = str(timed[key])[:10]
+    assert lines == expected

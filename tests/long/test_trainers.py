@@ -1,0 +1,87 @@
+"""The adapters of ROLL and Atropos with the real packages: atroposlib with its ``run-api``, gem, Hydra.
+
+They live in the virtual environment that scripts/trainers-venv makes. The tests of ``tests/clients`` run there once
+more without their stand-ins, then what only works with the real packages (``tests/long/trainers``), then the scripts
+that users verify their own machine with.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENTS = ROOT / "tests" / "clients"
+ADAPTERS = (
+    "test_roll.py",
+    "test_roll_atropos.py",
+    "test_parked_requests.py",
+    "test_worker_safety.py",
+    "test_atropos.py",
+    "test_atropos_served.py",
+)
+CHECKS = ("check_run_api.py", "check_roll_start.py")
+
+
+@pytest.fixture(scope="module")
+def trainers_python() -> Path:
+    """The Python that has the packages. The first run of a machine downloads them."""
+    command = [sys.executable, ROOT / "scripts" / "trainers-venv"]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
+    if made.returncode != 0:
+        pytest.fail(made.stderr)
+    return Path(made.stdout.strip())
+
+
+def run(python: Path, *arguments: str | Path) -> str:
+    """Run something there; what it printed."""
+    variables = {
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}",
+        "HF_HUB_OFFLINE": "1",
+        "WANDB_MODE": "disabled",
+        "TOKENIZERS_PARALLELISM": "false",  # some tests fork
+    }
+    command = [str(python), *map(str, arguments)]
+    finished = subprocess.run(
+        command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=900, check=False
+    )
+    print(finished.stdout[-20_000:])
+    assert finished.returncode == 0, finished.stdout[-20_000:] + finished.stderr[-10_000:]
+    return finished.stdout
+
+
+FILES = [CLIENTS / name for name in ADAPTERS] + [ROOT / "tests" / "long" / "trainers" / name for name in CHECKS]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_with_the_real_packages(trainers_python: Path, file: Path) -> None:
+    # Warnings are errors in the project's own environment; here they are those of other people's packages.
+    report = run(trainers_python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", file)
+    passed = re.search(r"(\d+) passed", report)
+    assert passed is not None
+    assert int(passed[1]) >= 3
+    assert "skipped" not in report.splitlines()[-1]
+
+
+@pytest.mark.parametrize("script", ["roll-atropos/verify_atropos.py", "atropos/verify.py"])
+def test_verification_scripts(trainers_python: Path, script: str) -> None:
+    report = run(trainers_python, ROOT / "clients" / "recipes" / script)
+    assert "All checks hold." in report
+    assert "FAILED" not in report
+    assert report.count("ok ") >= 7
+
+
+def test_there_is_no_stand_in_where_the_packages_are(trainers_python: Path) -> None:
+    program = (
+        "from tests.clients import atropos_stand_in, roll_stand_in;"
+        "roll_stand_in.install(); atropos_stand_in.install();"
+        "import atroposlib.envs.base, gem; print(atroposlib.__file__, gem.__file__)"
+    )
+    assert run(trainers_python, "-c", program).count("site-packages") == 2

