@@ -8,7 +8,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed-$(shell { cat pyproject.toml; pwd; $(PYTHON) --version; } | sha256sum | cut -c 1-16)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types format test tests apptainer test-all serve bench clean
+.PHONY: help venv lint types format test tests-sandboxes tests-others apptainer test-all serve bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,11 +34,17 @@ format: venv ## Repair style and formatting in place
 
 test: lint ## Lint, check types and run every test but the long ones
 	@scripts/debian-packages bubblewrap uidmap || echo "Going on without: the tests of sandboxes that need them are skipped."
-	@# Beside each other: the type checker keeps one processor busy for minutes, and the tests wait for half of theirs.
-	$(MAKE) --no-print-directory --jobs=2 types tests
+	@# Beside each other: the type checker keeps one processor busy for minutes, and tests wait for half of theirs.
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=target types tests-sandboxes tests-others
 
-tests: venv
-	$(BIN)/pytest
+# One process for everything that starts sandboxes: some of its tests look at the whole machine for what is left behind.
+SANDBOXES := $(addprefix tests/,benchmarks cli containers images sandbox_service terminal terminal_families)
+
+tests-sandboxes: venv
+	$(BIN)/pytest $(SANDBOXES)
+
+tests-others: venv
+	$(BIN)/pytest $(addprefix --ignore=,$(SANDBOXES))
 
 apptainer: ## Install Apptainer for the tests that run it, where that can be done
 	-scripts/install-apptainer

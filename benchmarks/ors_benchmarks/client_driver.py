@@ -26,8 +26,10 @@ from typing import Any
 os.environ["OPENREWARD_DISABLE_UPDATE_CHECK"] = "1"
 
 ENVIRONMENT = "echoenvironment"
-#: Seconds of calls before the measurement.
+#: Seconds of calls before the measurement, at least: it begins when every session has had an answer.
 WARM_UP = 0.5
+#: Seconds between two looks at the calls.
+TICK = 0.05
 #: Sessions opened at a time.
 AT_ONCE = 64
 
@@ -39,6 +41,8 @@ class Tally:
         self.counting = False
         self.stopped = False
         self.calls = 0
+        #: Sessions that have had their first answer.
+        self.warm = 0
         self.failures: Counter[str] = Counter()
 
     def answered(self, sent: str, got: str) -> None:
@@ -121,11 +125,16 @@ async def run(make: Callable[[str, AsyncExitStack], tuple[Any, Any]], url: str, 
                     tally.answered(text, await call(session, text))
                 except Exception as error:  # noqa: BLE001 - whatever a client raises is a failure to report
                     tally.failures[type(error).__name__] += 1
+                tally.warm += number == 1
 
         workers = [asyncio.create_task(worker(session, name)) for name, session in enumerate(sessions)]
         await asyncio.sleep(WARM_UP)
+        while tally.warm < count:  # noqa: ASYNC110 - an event for each answer would be measured too
+            await asyncio.sleep(TICK)
         window = Window(tally)
         await asyncio.sleep(seconds)
+        while tally.calls < count and not tally.failures:  # noqa: ASYNC110 - a call of each, on average
+            await asyncio.sleep(TICK)
         figures = window.close(count, before)
         await asyncio.gather(*workers)
         return figures
@@ -169,13 +178,18 @@ def run_sync(candidate: str, url: str, count: int, seconds: float) -> Any:
                     tally.answered(text, call(session, text))
                 except Exception as error:  # noqa: BLE001 - as above
                     tally.failures[type(error).__name__] += 1
+                tally.warm += number == 1
 
         threads = [threading.Thread(target=worker, args=pair) for pair in zip(sessions, range(count), strict=True)]
         for thread in threads:
             thread.start()
         time.sleep(WARM_UP)
+        while tally.warm < count:
+            time.sleep(TICK)
         window = Window(tally)
         time.sleep(seconds)
+        while tally.calls < count and not tally.failures:
+            time.sleep(TICK)
         figures = window.close(count, before)
         for thread in threads:
             thread.join()

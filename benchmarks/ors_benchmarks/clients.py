@@ -51,7 +51,7 @@ class Client:
     name: str
     title: str
     ours: bool
-    #: The most sessions that are tried: a synchronous one needs a thread for each.
+    #: The most sessions that are tried: a synchronous one needs a thread for each, and httpx takes minutes for more.
     most: int = 4096
 
     def python(self) -> str:
@@ -64,7 +64,7 @@ class Client:
 CLIENTS: Sequence[Client] = (
     Client("ours", "ors-clients", ours=True),
     Client("openreward", "openreward", ours=False),
-    Client("ours-httpx", "ors-clients over httpx", ours=True),
+    Client("ours-httpx", "ors-clients over httpx", ours=True, most=64),
     Client("ours-sync", "ors-clients, sync", ours=True, most=64),
     Client("openreward-sync", "openreward, sync", ours=False, most=64),
 )

@@ -109,8 +109,6 @@ async def measure(engine: Engine, renderer: ChatRenderer, plan: Plan, watcher: W
                 recorded[place] = run
                 if place == 0:
                     found.timeline = timeline_of(run, TIMELINE)
-                elif not recorded.get(0):
-                    found.timeline = []
     finally:
         gpu.close()
         found.cells = [gatherer.finish() for gatherer in gatherers]

@@ -73,7 +73,8 @@ class VLLMEngine:
                 from vllm import AsyncEngineArgs
                 from vllm.v1.engine.async_llm import AsyncLLM
 
-                engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+                # No variable of its own: a failed import in some library keeps this frame alive, and it the engine.
+                telling = _Telling(AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
             except Exception as error:  # whatever vLLM, torch or the driver raise: none of it is ours
                 raise EngineFailed(
                     f"vLLM does not start with {model.name}: {_reason(error, errors.read_text(errors='replace'))}",
@@ -83,7 +84,7 @@ class VLLMEngine:
         # vLLM's own: the core, which schedules, and the worker, which computes.
         names = ["engine core", *(f"engine worker {number}" for number in range(1, len(started)))]
         children = dict(zip(names, started, strict=True))
-        return cls(VLLMSampler(telling := _Telling(engine)), telling, device, arguments, children)
+        return cls(VLLMSampler(telling), telling, device, arguments, children)
 
     def steered(self, parameters: SamplingParameters, turn: Turn) -> SamplingParameters:
         """By structured output."""

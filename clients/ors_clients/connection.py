@@ -3,9 +3,7 @@
 Every request goes through here. Three kinds of trouble are told apart. A server that says "not yet" (429, or 503 with
 ``X-Backend-State``) has done nothing: it is waited for, as long as the request's time lasts, and counts as no failure.
 A lost connection or a gateway's 502 to 504 is tried again a few times, with growing pauses, where that cannot do
-anything twice. Everything else is an answer, and becomes an error of ``errors``.
-
-No error repeats a secret: the API key and the session's secrets are struck out of what the server said.
+anything twice. Everything else is an answer, and becomes an error (``refusals``).
 """
 
 from __future__ import annotations
@@ -16,27 +14,17 @@ import os
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ors_clients.answers import senseless
-from ors_clients.errors import (
-    ClientError,
-    ConfigurationError,
-    DeadlineExceeded,
-    NotAuthorized,
-    NotFound,
-    RequestRefused,
-    ServerUnavailable,
-    SessionLost,
-)
+from ors_clients.errors import ClientError, ConfigurationError, DeadlineExceeded, ServerUnavailable
+from ors_clients.refusals import FINAL, detail_of, refusal, retry_after
 from ors_clients.transport import ConnectionLost, Headers, Request, Response, Transport
 from ors_server._version import VERSION
 
-__all__ = ["Connection", "Patience", "detail_of", "dumps", "strike_out"]
+__all__ = ["Connection", "Patience", "dumps"]
 
-#: Seconds a server may ask to be left alone for, at most.
-_LONGEST_PAUSE = 60.0
 #: Seconds to leave a busy server alone for that does not say how long.
 _PAUSE = 2.0
 #: Seconds before the first and before the later tries after a failure.
@@ -45,10 +33,6 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.5, 10.0
 _FRESH = -1.0
 #: Redirects followed for one request; reference servers send bare paths to their first environment.
 _REDIRECTS = 4
-#: What stands in the place of a secret, and how long a secret must be to be looked for.
-_STRUCK_OUT, _SHORTEST_SECRET = "[secret]", 4
-#: Characters of a server's text that an error repeats.
-_LONGEST_DETAIL = 2000
 
 
 class Connection:
@@ -182,31 +166,7 @@ class Connection:
 
     def error(self, response: Response, *, session: bool, secrets: Collection[str] = ()) -> ClientError:
         """A response that is no success, as the error the caller gets."""
-        status = response.status
-        detail = detail_of(response, (*self.secrets, *secrets))
-        if status in (401, 403):
-            return NotAuthorized(
-                f"The server refuses this client ({status}): {detail}",
-                "Give the server's key as api_key, or set ORS_API_KEY.",
-                status_code=status,
-                detail=detail,
-            )
-        if detail.startswith("InfrastructureError"):
-            return SessionLost(detail) if session else ServerUnavailable(detail)
-        if session and (status == 410 or (status == 404 and not _names_a_path(detail))):
-            return SessionLost(
-                f"The session is gone ({status}): {detail}",
-                "It was deleted, or idle for longer than the server allows.",
-            )
-        if status == 404:
-            return NotFound(detail, f"The server is {self.url}.", status_code=status, detail=detail)
-        if 400 <= status < 500 and status != 429:
-            return RequestRefused(
-                f"The server refuses the request ({status}): {detail}", status_code=status, detail=detail
-            )
-        if status == 500 and session:
-            return SessionLost(f"The environment failed: {detail}", "The server's log says more.")
-        return ServerUnavailable(f"The server answers {status}: {detail}", "The server's log says more.")
+        return refusal(response, self.url, session=session, secrets=(*self.secrets, *secrets))
 
     def unreachable(self, lost: ConnectionLost, tries: int) -> ServerUnavailable:
         """The error after the last try."""
@@ -250,13 +210,13 @@ class Patience:
         """
         error = self._connection.error(response, session=session, secrets=secrets)
         if response.status == 429 or response.headers.get("x-backend-state", "").lower() == "starting":
-            pause = _retry_after(response)
+            pause = retry_after(response)
             await self._pause(_PAUSE if pause is None else pause, error)
             return
-        final = detail_of(response).startswith("InfrastructureError")
+        final = detail_of(response).startswith(FINAL)
         if final or response.status not in (502, 503, 504) or (response.status != 503 and not repeatable):
             raise error
-        await self._failed(error, _retry_after(response))
+        await self._failed(error, retry_after(response))
 
     async def _failed(self, error: ClientError, pause: float | None = None) -> None:
         self._failures += 1
@@ -278,57 +238,9 @@ class Patience:
         await asyncio.sleep(seconds)
 
 
-# --- reading responses ---------------------------------------------------------------------------
-
-
 def dumps(value: Any) -> bytes:
     """JSON for a request. Raises ``ConfigurationError`` for what is none."""
     try:
         return json.dumps(value, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"This cannot be sent as JSON: {error}") from None
-
-
-def detail_of(response: Response, secrets: Collection[str] = ()) -> str:
-    """What an error response says, as one line of text without these secrets."""
-    text = response.body.decode("utf-8", "replace")
-    try:
-        value: Any = json.loads(text)
-    except ValueError:
-        value = text
-    if isinstance(value, dict):
-        body = cast("dict[str, Any]", value)
-        value = body.get("detail", body.get("message", text))
-    if isinstance(value, list):  # FastAPI's; what each problem repeats of the input is left out
-        value = "; ".join(_problem(entry) for entry in cast("list[Any]", value))
-    detail = " ".join(strike_out(str(value), secrets).split())
-    return detail if len(detail) <= _LONGEST_DETAIL else detail[:_LONGEST_DETAIL] + " …"
-
-
-def _problem(entry: Any) -> str:
-    if not isinstance(entry, dict):
-        return str(entry)
-    problem = cast("dict[str, Any]", entry)
-    return f"{'.'.join(str(part) for part in problem.get('loc', ()))}: {problem.get('msg', 'invalid')}"
-
-
-def strike_out(text: str, secrets: Collection[str]) -> str:
-    """A text without these secrets."""
-    for secret in secrets:
-        if len(secret) >= _SHORTEST_SECRET and secret in text:
-            text = text.replace(secret, _STRUCK_OUT)
-    return text
-
-
-def _names_a_path(detail: str) -> bool:
-    """Whether a 404 is about a route or an environment, and not about the session."""
-    return detail == "Not Found" or detail.lower().startswith("unknown environment")
-
-
-def _retry_after(response: Response) -> float | None:
-    """Seconds the server asks for; None where it does not, or names a date."""
-    value = response.headers.get("retry-after", "")
-    try:
-        return min(_LONGEST_PAUSE, max(0.0, float(value)))
-    except ValueError:
-        return None

@@ -31,7 +31,7 @@ from ors_clients.answers import (
     read_tools,
     senseless,
 )
-from ors_clients.connection import Connection, Patience, dumps, strike_out
+from ors_clients.connection import Connection, Patience, dumps
 from ors_clients.errors import (
     CallOutcomeUnknown,
     ClientError,
@@ -44,6 +44,7 @@ from ors_clients.errors import (
 )
 from ors_clients.events import CallEvents
 from ors_clients.keepalive import KEEP_ALIVE, Heartbeat
+from ors_clients.refusals import strike_out
 from ors_clients.transport import ConnectionLost, Headers, Response
 from ors_server.protocol import Message, TerminalToolSpec, ToolSpec
 

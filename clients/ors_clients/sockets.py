@@ -14,32 +14,25 @@ No request is ever sent twice here. Connections belong to the event loop they we
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import resource
-import socket
 import ssl
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import httptools
-
+from ors_clients.http_connection import HttpConnection, reason_of
 from ors_clients.transport import ConnectionLost, OutOfTime, Request, Response
 
 __all__ = ["SocketTransport"]
 
 #: Seconds to connect in.
 _CONNECT_LIMIT = 15.0
-#: Seconds an open event stream may be silent; every server sends a comment each 10 to 15 s.
-_SILENCE = 60.0
 #: Seconds an idle connection is kept: less than the 60 s after which servers close theirs.
 _KEEP = 50.0
 #: Files left to the rest of the process when connections take all that it may open.
 _SPARE_FILES = 256
-#: Probes that find a dead peer, in seconds: while a request waits for hours, nothing else would.
-_PROBES = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class SocketTransport:
@@ -92,7 +85,7 @@ class _Place:
         #: The address that a connection was made to.
         self.peer: str | None = None
 
-    async def connect(self, protocol: Callable[[], _Connection]) -> _Connection:
+    async def connect(self, protocol: Callable[[], HttpConnection]) -> HttpConnection:
         """Connect. Raises what the event loop raises."""
         loop = asyncio.get_running_loop()
         try:
@@ -117,15 +110,15 @@ class _Pool:
     def __init__(self, loop: asyncio.AbstractEventLoop, place: _Place) -> None:
         self._loop = weakref.ref(loop)
         self._place = place
-        self._idle: deque[_Connection] = deque()
-        self._open: set[_Connection] = set()
+        self._idle: deque[HttpConnection] = deque()
+        self._open: set[HttpConnection] = set()
         self._connecting = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     # --- taking and giving back --------------------------------------------------------------
 
-    def idle(self, longest: float) -> _Connection | None:
+    def idle(self, longest: float) -> HttpConnection | None:
         """A kept connection that was used within so many seconds."""
         while self._idle:
             connection = self._idle.pop()
@@ -138,7 +131,7 @@ class _Pool:
             return connection
         return None
 
-    def give_back(self, connection: _Connection) -> None:
+    def give_back(self, connection: HttpConnection) -> None:
         """A response is complete."""
         if connection.usable:
             self._idle.append(connection)
@@ -146,7 +139,7 @@ class _Pool:
         else:
             connection.abort()
 
-    async def connect(self, deadline: float | None) -> _Connection:
+    async def connect(self, deadline: float | None) -> HttpConnection:
         """A new connection. Raises ``ConnectionLost`` and ``OutOfTime``."""
         while len(self._open) + self._connecting >= _most_connections():
             if _raise_file_limit():
@@ -167,24 +160,24 @@ class _Pool:
         self._connecting += 1
         try:
             async with asyncio.timeout(limit):
-                connection = await self._place.connect(lambda: _Connection(self))
+                connection = await self._place.connect(lambda: HttpConnection(self))
         except TimeoutError:
             if deadline is not None and time.monotonic() >= deadline:
                 raise OutOfTime from None
             raise ConnectionLost(f"no connection within {limit:.0f} s", sent=False) from None
         except (OSError, ssl.SSLError, UnicodeError) as error:
-            raise ConnectionLost(f"no connection: {_reason(error)}", sent=False) from None
+            raise ConnectionLost(f"no connection: {reason_of(error)}", sent=False) from None
         finally:
             self._connecting -= 1
         if self._timer is None:
             self._watch()
         return connection
 
-    def opened(self, connection: _Connection) -> None:
+    def opened(self, connection: HttpConnection) -> None:
         """A connection was made."""
         self._open.add(connection)
 
-    def lost(self, connection: _Connection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         """A connection has ended."""
         self._open.discard(connection)
         self._let_one_in()
@@ -217,169 +210,6 @@ class _Pool:
             self._idle.popleft().abort()
         loop = self._loop()
         self._timer = loop.call_later(1.0, self._watch) if loop is not None and self._open else None
-
-
-class _Connection(asyncio.Protocol):
-    """One connection and the response that is being read from it."""
-
-    __slots__ = (
-        "_body",
-        "_complete",
-        "_deadline",
-        "_headers",
-        "_on_data",
-        "_parser",
-        "_pool",
-        "_started",
-        "_streams",
-        "_transport",
-        "_until_end",
-        "_waiting",
-        "kept",
-        "last_byte",
-        "usable",
-    )
-
-    def __init__(self, pool: _Pool) -> None:
-        self._pool = pool
-        self._parser: Any = httptools.HttpResponseParser(self)
-        self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.Future[Response] | None = None
-        self._on_data: Callable[[bytes], None] | None = None
-        self._deadline: float | None = None
-        self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
-        #: Whether any byte of the response has come, and whether its body goes to ``on_data``.
-        self._started = self._streams = False
-        #: Whether the body ends with the connection.
-        self._until_end = False
-        self._complete: Response | None = None
-        #: Whether it has carried an earlier request, and can carry another.
-        self.kept = False
-        self.usable = False
-        #: When the last byte came, by ``time.monotonic``.
-        self.last_byte = time.monotonic()
-
-    async def exchange(
-        self, request: bytes, deadline: float | None, on_data: Callable[[bytes], None] | None
-    ) -> Response:
-        """Send a request and wait for its response. Raises ``ConnectionLost`` and ``OutOfTime``."""
-        if self._transport is None:
-            raise ConnectionLost("the server closed the connection", sent=False, stale=True)
-        self._waiting = asyncio.get_running_loop().create_future()
-        self._on_data, self._deadline = on_data, deadline
-        self._started = self._streams = self._until_end = False
-        self._headers, self._body = {}, []
-        self.usable = False
-        self._transport.write(request)
-        try:
-            return await self._waiting
-        finally:
-            self._waiting = self._on_data = None
-
-    def check(self, now: float) -> None:
-        """Give up a request whose time is over."""
-        if self._waiting is None:
-            return
-        if self._deadline is not None and now > self._deadline:
-            self._fail(OutOfTime())
-        elif self._streams and now - self.last_byte > _SILENCE:
-            self._fail(self._lost(f"the event stream was silent for {_SILENCE:.0f} s"))
-
-    def abort(self) -> None:
-        """Close it at once, whatever is on its way."""
-        self.usable = False
-        if self._transport is not None:
-            self._transport.abort()
-
-    # --- asyncio.Protocol --------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of ``asyncio.Protocol``."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._pool.opened(self)
-        sock: Any = transport.get_extra_info("socket")
-        with contextlib.suppress(OSError, AttributeError):  # what the system does not have is done without
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, seconds in _PROBES:
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
-
-    def data_received(self, data: bytes) -> None:
-        """Part of ``asyncio.Protocol``."""
-        self.last_byte = time.monotonic()
-        if self._waiting is None or self._waiting.done():
-            self.abort()  # bytes that nobody asked for: what follows them could not be told apart
-            return
-        self._started = True
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(self._lost(f"what came is no HTTP response ({error})"))
-            return
-        if self._complete is not None:
-            response, self._complete = self._complete, None
-            self._waiting.set_result(response)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Part of ``asyncio.Protocol``."""
-        self.usable = False
-        self._transport = None
-        if self._until_end and exc is None and self._waiting is not None and not self._waiting.done():
-            self.on_message_complete()
-            assert self._complete is not None
-            self._waiting.set_result(self._complete)
-        else:
-            self._fail(self._lost("the connection was lost" + ("" if exc is None else f": {_reason(exc)}")))
-        self._parser = None  # it refers to this object
-        self._pool.lost(self)
-
-    def _lost(self, reason: str) -> ConnectionLost:
-        return ConnectionLost(reason, sent=True, stale=self.kept and not self._started)
-
-    def _fail(self, error: Exception) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(error)
-
-    # --- httptools ---------------------------------------------------------------------------
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
-        self._headers[name.lower().decode("latin-1")] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        """Called by the parser."""
-        status = self._parser.get_status_code()
-        headers = self._headers
-        self._streams = (
-            self._on_data is not None
-            and status == 200
-            and headers.get("content-type", "").lower().startswith("text/event-stream")
-        )
-        self._until_end = status >= 200 and "content-length" not in headers and "transfer-encoding" not in headers
-
-    def on_body(self, data: bytes) -> None:
-        """Called by the parser."""
-        if self._streams:
-            assert self._on_data is not None
-            self._on_data(data)
-        else:
-            self._body.append(data)
-
-    def on_message_complete(self) -> None:
-        """Called by the parser."""
-        status = self._parser.get_status_code()
-        if status < 200:  # an interim response
-            self._headers = {}
-            return
-        body = self._body
-        self._complete = Response(status, self._headers, body[0] if len(body) == 1 else b"".join(body))
-        self.usable = self._transport is not None and self._parser.should_keep_alive() and not self._until_end
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
 
 
 def _most_connections() -> int:

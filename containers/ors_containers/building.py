@@ -35,7 +35,10 @@ from ors_containers.leases import Owner, make_state, state_directory
 from ors_containers.limits import Limits
 from ors_containers.prerequisites import IDS, likely_remedy
 
-__all__ = ["BuildLimits", "Built", "Script", "run_scripts"]
+__all__ = ["NEEDS_NETWORK", "BuildLimits", "Built", "Script", "run_scripts"]
+
+#: The remedy of a ``BuildFailed`` whose last words are those of a program without a network.
+NEEDS_NETWORK = "It seems to need a network, which a build has only when it is given one (--network)"
 
 #: Host ids of build sandboxes as root: one range of those sandboxes are given, whichever.
 _BASES = range(0x8000_0000, 0xFFFE_0000, IDS)
@@ -209,7 +212,7 @@ def _remedy(said: str, network: bool, owners: LayerOwners) -> str:
     if _NO_SPACE.search(said):
         return "The disk is full, or the limit of the image is reached (--max-size)"
     if not network and _NO_NETWORK.search(said):
-        return "It seems to need a network, which a build has only when it is given one (--network)"
+        return NEEDS_NETWORK
     if owners.one_id and _NO_OWNERS.search(said):
         return (
             "This user has one id only, so files can have no other owner: install uidmap and give it a range of 65536 "

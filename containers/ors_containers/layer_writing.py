@@ -6,6 +6,7 @@ links are followed as they would be inside.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ class Readable(Protocol):
 
 # Tuples, no dataclasses: importing those takes as long as all the rest of a build's process.
 class Entry(NamedTuple):
-    """One thing to put into a layer. ``copy`` copies a file or tree of the host, links followed."""
+    """One thing to put into a layer. ``copy`` copies a regular file of the host."""
 
     path: str
     kind: Literal["file", "directory", "link", "copy"]
@@ -176,17 +177,15 @@ class LayerWriter:
         os.setxattr(place, OPAQUE, b"y")
 
     def copy(self, path: str, source: Path, mode: int | None, user: int, group: int) -> None:
-        """A file or tree of the host, links followed."""
-        status = source.stat()
-        permissions = stat.S_IMODE(status.st_mode) if mode is None else mode
-        if stat.S_ISDIR(status.st_mode):
-            self.directory(path, permissions, user, group)
-            for inner in sorted(source.iterdir()):
-                if inner.exists():
-                    self.copy(f"{path}/{inner.name}", inner, None, user, group)
-        elif stat.S_ISREG(status.st_mode):
-            with source.open("rb") as content:
-                self.file(path, content, permissions, user, group, status.st_mtime)
+        """A regular file of the host. Raises ``OSError`` for a link, and for anything else but a file."""
+        # Not waiting: a pipe in its place would never be opened.
+        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as content:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file", str(source))
+            permissions = stat.S_IMODE(status.st_mode) if mode is None else mode
+            self.file(path, content, permissions, user, group, status.st_mtime)
 
     def finish(self) -> None:
         """Set the modes and times of the directories; nothing may be added afterwards."""

@@ -1,11 +1,12 @@
 r"""A bash that stays, and how a command's end is known.
 
-Bash reads from a socket two lines for each command. The first evaluates the command's text with its input, output and
-errors redirected to where they belong; the second writes a frame to the same socket: a random token, the exit status,
-the directory and the exported environment. So the end of a command is told on another channel than its output, by a
-line that bash reads only when the command is over, with a token that did not exist in the shell before. While the
-command runs, the socket is at a close-on-exec descriptor: the programs it starts do not have it, and a socket cannot be
-opened through ``/proc``. Bash's own output goes to /dev/null, so prompts and traces of these two lines are not seen.
+Bash reads from a socket three lines for each command. The first evaluates the command's text with its input, output
+and errors redirected to where they belong; the second is empty, because a bash that was given half a command (an open
+quote) drops the line after it; the third writes a frame to the same socket: a random token, the exit status, the
+directory and the exported environment. So the end of a command is told on another channel than its output, by a line
+that bash reads only when the command is over, with a token that did not exist in the shell before. While the command
+runs, the socket is at a close-on-exec descriptor: the programs it starts do not have it, and a socket cannot be opened
+through ``/proc``. Bash's own output goes to /dev/null, so prompts and traces of these lines are not seen.
 
 The shell is interactive (without a terminal), because only an interactive bash survives SIGINT, ``set -e`` aside: it
 drops the command and reads on.
@@ -48,8 +49,10 @@ SHELL_ARGUMENTS = ("--norc", "--noprofile", "--noediting", "-i", "+H", "-s")
 TIMED_OUT_STATUS = 124
 #: What background processes may write between two commands before they wait, in bytes.
 _STRAY_LIMIT = 64 * 1024
-#: Largest frame, in bytes; an environment that does not fit is not carried over to a new shell.
-_FRAME_LIMIT = 4 * 2**20
+#: Largest environment that is carried over to a new shell, in bytes; of a larger one nothing is kept.
+_ENVIRONMENT_LIMIT = 4 * 2**20
+#: Most bytes that are looked through for the beginning of a frame: the longest path and much that is not ours.
+_HEAD_LIMIT = 64 * 1024
 #: Pauses after each attempt to end a command, in seconds; then the shell is ended with it.
 _PATIENCE = (0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
 _EXIT_PATIENCE = 10.0
@@ -107,6 +110,7 @@ class Shell:
         #: The directory and the exported variables (as bash writes them) after the last command that ended.
         self._directory = directory
         self._exported = b""
+        self._too_large = False  # what it exported last, so that ``_exported`` is older
         self._process: ShellProcess | None = None
         self._socket: socket.socket | None = None
         self._output = -1
@@ -218,7 +222,7 @@ class Shell:
         token = secrets.token_hex(16).encode()
         telling = _telling(token)
         self._resume()
-        sending = asyncio.create_task(self._send(_evaluation(text) + telling))
+        sending = asyncio.create_task(self._send(_evaluation(text) + b"\n" + telling))
         timed_out = False
         try:
             status = await self._finish(process, token, started + timeout)
@@ -280,21 +284,31 @@ class Shell:
         return process.exited.result()
 
     def _told(self, token: bytes) -> int | None:
-        """The status in the frame with this token, once it is complete; keeps directory and environment."""
+        """The status in the frame with this token, once it is known; keeps directory and environment.
+
+        An environment beyond the limit is not waited for: the status came before it.
+        """
         head, end = b"\x1e%b " % token, b"\x1eend %b\x1e" % token
-        start = self._frames.find(head)
-        stop = self._frames.find(end, start)
-        if start == -1 or stop == -1:
-            if len(self._frames) > _FRAME_LIMIT:
-                del self._frames[: len(self._frames) - _FRAME_LIMIT]
+        found = self._frames.find(head)
+        if found == -1:
+            if len(self._frames) > _HEAD_LIMIT:
+                del self._frames[: len(self._frames) - _HEAD_LIMIT]
             return None
-        first, _, exported = bytes(self._frames[start + len(head) : stop]).partition(b"\x1e")
-        status, _, directory = first.partition(b" ")
+        start = found + len(head)
+        middle = self._frames.find(b"\x1e", start)
+        stop = -1 if middle == -1 else self._frames.find(end, middle)
+        too_large = (len(self._frames) if stop == -1 else stop) - middle > _ENVIRONMENT_LIMIT
+        if middle == -1 or (stop == -1 and not too_large):
+            return None
+        status, _, directory = bytes(self._frames[start:middle]).partition(b" ")
+        exported = b"" if too_large else bytes(self._frames[middle + 1 : stop])
         self._frames.clear()
         if not status.isdigit():
             return None
         self._directory = directory.decode(errors="surrogateescape") or self._directory
-        self._exported = exported
+        self._too_large = too_large
+        if not too_large:
+            self._exported = exported
         return int(status)
 
     async def _respawn(self) -> None:
@@ -304,12 +318,14 @@ class Shell:
             self._pause()
             self._drains.append(_Drain(self._output))
             self._output = -1
+        too_large = self._too_large
         try:
             await self._spawn(_RESTART_PATIENCE)
         except ShellFailed:
             # Something that goes on in the sandbox may not let it: what stops and kills whatever it finds, for one.
             await self._host.end_command(0, {}, "everything")
             await self._spawn()
+        self._too_large = too_large  # for the notice; the new bash's first frame says nothing of the last one's
 
     async def _spawn(self, patience: float = _START_PATIENCE) -> None:
         deadline = time.monotonic() + patience
@@ -351,9 +367,11 @@ class Shell:
 
     def _notice(self) -> bytes:
         where = self._directory.encode(errors="surrogateescape")
+        variables = b"those of the exported variables that were there before they grew too large"
         return (
-            b"\n[The shell ended. A new one was started in %b with the same exported variables; "
-            b"functions, aliases and other variables are lost.]\n" % where
+            b"\n[The shell ended. A new one was started in %b with %b; "
+            b"functions, aliases and other variables are lost.]\n"
+            % (where, variables if self._too_large else b"the same exported variables")
         )
 
     async def _send(self, data: bytes, *, wait: bool = True) -> None:
@@ -377,6 +395,8 @@ class Shell:
             asyncio.get_running_loop().remove_reader(self._socket)
             return
         self._frames += data
+        if len(self._frames) > 2 * _ENVIRONMENT_LIMIT:
+            self._frames.clear()  # nobody looks: the rest of a large environment, or what no command wrote
         self._news.set()
 
     def _on_output(self) -> None:
@@ -474,10 +494,13 @@ def _evaluation(text: bytes) -> bytes:
 
 
 def _telling(token: bytes) -> bytes:
-    # `\036` is the record separator \x1e; the backslashes before the names keep aliases away.
+    # `\036` is the record separator \x1e. The backslashes before the names keep aliases away; braces in place of `eval`
+    # would be words that an alias can replace.
     return (
-        b' { \\builtin printf "\\036%%s %%d %%s\\036" %b "$?" "$PWD"; \\builtin export -p; '
-        b'\\builtin printf "\\036end %%s\\036" %b; } >&0\n' % (token, token)
+        b" \\builtin eval '"
+        b'\\builtin printf "\\036%%s %%d %%s\\036" %b "$?" "$PWD"; \\builtin export -p; '
+        b'\\builtin printf "\\036end %%s\\036" %b'
+        b"' >&0\n" % (token, token)
     )
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import hashlib
 import importlib.metadata
@@ -39,7 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ors_containers import elf
-from ors_containers.errors import RuntimeUnavailable
+from ors_containers.errors import RuntimeUnavailable, StoreFailed
 
 __all__ = ["AT", "Toolset", "python_toolset"]
 
@@ -70,6 +71,8 @@ _PACKAGE = "pytest"
 _ALSO_NEEDED = "libgcc_s.so.1"
 _ALSO_WELCOME = "libnss_files.so.2"  # part of the C library from glibc 2.34 on
 _COMPILE_PATIENCE = 600.0
+#: Roughly, for people.
+_SIZE = "about 80 MB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +106,37 @@ async def python_toolset(folder: Path, on_make: Callable[[], None] | None = None
     """The toolset of this interpreter below ``folder``, made when it is not there yet (about ten seconds).
 
     ``on_make`` is called, in a thread, before it is made. Raises ``RuntimeUnavailable`` where this interpreter cannot
-    be copied: a C library other than glibc, no ``ldd``.
+    be copied: a C library other than glibc, no ``ldd``; and ``StoreFailed`` where ``folder`` cannot be written.
     """
     return await asyncio.to_thread(_toolset, folder, on_make)
 
 
 def _toolset(folder: Path, on_make: Callable[[], None] | None) -> Toolset:
+    with _store_errors(folder):
+        return _found_or_made(folder, on_make)
+
+
+@contextlib.contextmanager
+def _store_errors(folder: Path) -> Generator[None]:
+    """The disk's own troubles in one sentence, also those that ``copytree`` and programs tell in many."""
+    try:
+        yield
+    except (OSError, RuntimeUnavailable) as error:
+        if any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT)):
+            raise StoreFailed(
+                f"There is no space left in {folder} for the grader's Python, which takes {_SIZE}",
+                "Free some space (`ors-server image prune`), or set ORS_IMAGES to a folder on another disk",
+            ) from error
+        if isinstance(error, RuntimeUnavailable):
+            raise
+        # `copytree` collects tuples of source, target and text.
+        said = error.args[0][0][2] if isinstance(error, shutil.Error) else str(error)
+        raise StoreFailed(
+            f"The grader's Python cannot be written to {folder}: {said}", "Set ORS_IMAGES to a folder that can be written"
+        ) from error
+
+
+def _found_or_made(folder: Path, on_make: Callable[[], None] | None) -> Toolset:
     folder.mkdir(parents=True, exist_ok=True)
     packages = [importlib.metadata.distribution(name) for name in sorted(_needed(_PACKAGE))]
     root = folder / f"python-{_key(packages)}"

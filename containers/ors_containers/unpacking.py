@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import errno
 import gzip
 import hashlib
 import importlib
@@ -83,7 +84,14 @@ def unpack_layer(
         # Names are bytes: those that are no UTF-8 come back as they went in.
         with tarfile.open(fileobj=cast(BinaryIO, source), mode="r|", errors="surrogateescape") as archive:
             for member in archive:
-                skipped += _unpack(archive, member, writer)
+                try:
+                    skipped += _unpack(archive, member, writer)
+                except OSError as error:
+                    if error.errno != errno.ENAMETOOLONG:
+                        raise
+                    raise InvalidArchive(
+                        f"A name in the archive is longer than a file's can be: {member.name[:80]!r}…"
+                    ) from error
         while source.read(_PIECE):
             pass  # padding, which is part of the digest
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:

@@ -12,19 +12,26 @@ Two optional keys of ``task.json`` and two optional files are ours: ``grading`` 
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import logging
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from ors_containers import SandboxError
+from ors_containers.errors import StoreFailed
 
 from ors_server import DefinitionError, InfrastructureError, Split
 from ors_server.errors import InvalidTask
 
 from .task import BuiltImage, Grading, TerminalTask
+
+if TYPE_CHECKING:
+    from ors_containers.images import ImageStore
 
 __all__ = ["EndlessSource", "FolderProblem", "is_task_folder", "read_task"]
 
@@ -70,11 +77,12 @@ class EndlessSource:
         evaluation = _EVALUATION if len(names) >= 2 * _EVALUATION else len(names) // 10
         training = names[: len(names) - evaluation]
         self._entries: dict[str, _Entry] = {}
-        for name in names:
-            try:
-                self._entries[name] = _check(found[name])
-            except FolderProblem as problem:
-                self.problems.append(str(problem))
+        with _image_store() as store:
+            for name in names:
+                try:
+                    self._entries[name] = _check(found[name], store)
+                except (FolderProblem, SandboxError) as problem:
+                    self.problems.append(str(problem))
         kept = [name for name in training if name in self._entries]
         if solvable_only:
             kept = [name for name in kept if self._entries[name].solvable]
@@ -149,16 +157,14 @@ def is_task_folder(folder: Path) -> bool:
 def read_task(folder: Path) -> TerminalTask:
     """The task of a folder. Raises ``FolderProblem``."""
     words = _json(folder / "task.json")
-    definition, archive = folder / "container.def", folder / "container.sif"
-    if not (definition.is_file() or archive.is_file()):
-        raise FolderProblem(definition, "the folder has neither this file nor container.sif")
+    definition, archive = (_found(folder / name) for name in ("container.def", "container.sif"))
+    if definition is None and archive is None:
+        raise FolderProblem(folder / "container.def", "the folder has neither this file nor container.sif")
     return TerminalTask(
         name=folder.name,
         prompt=_text(words, "description", folder),
         truth=_text(words, "truth", folder, needed=False),
-        image=BuiltImage(
-            definition=definition if definition.is_file() else None, archive=archive if archive.is_file() else None
-        ),
+        image=BuiltImage(definition=definition, archive=archive),
         initial_tests=_tests(folder / "test_initial_state.py"),
         final_tests=_tests(folder / "test_final_state.py"),
         grading=_grading(words, folder),
@@ -169,8 +175,31 @@ def read_task(folder: Path) -> TerminalTask:
     )
 
 
-def _check(folder: Path) -> _Entry:
-    read_task(folder)
+@contextlib.contextmanager
+def _image_store() -> Generator[ImageStore]:
+    from ors_containers.images import ImageStore
+
+    try:
+        store = ImageStore()
+    except StoreFailed as error:
+        raise DefinitionError(error.cause, error.remedy) from error
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _check(folder: Path, store: ImageStore) -> _Entry:
+    """What is known of a folder that can be used. Raises ``FolderProblem``, and ``SandboxError`` for its image."""
+    from ors_containers.images.importing import check_image
+
+    image = read_task(folder).image
+    assert isinstance(image, BuiltImage)
+    if image.archive is not None:
+        if check_image(image.archive) != "sif":
+            raise FolderProblem(image.archive, "it is no SIF, Apptainer's image file")
+    elif image.definition is not None:
+        store.check_definition(image.definition)
     return _Entry(folder, _is_solvable(folder / "solutions"))
 
 
@@ -227,11 +256,19 @@ def _tests(file: Path) -> str:
     return text
 
 
+def _found(file: Path) -> Path | None:
+    """A file that may be missing. Raises ``FolderProblem`` where something else has its name."""
+    if file.exists() and not file.is_file():  # to open a pipe would be to wait for somebody who writes
+        raise FolderProblem(file, "it is no regular file")
+    return file if file.exists() else None
+
+
 def _optional(file: Path) -> str | None:
-    return _read(file) if file.is_file() else None
+    return _read(file) if _found(file) is not None else None
 
 
 def _read(file: Path) -> str:
+    _found(file)
     try:
         return file.read_text("utf-8")
     except FileNotFoundError as error:

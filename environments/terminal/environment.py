@@ -90,7 +90,11 @@ class TerminalEnvironment(Environment):
 
     @classmethod
     async def unavailable(cls) -> str:
-        """Why there can be no sandboxes here, or no grader for them, and what to do about it."""
+        """Why there can be no sandboxes here, or no grader for them, and what to do about it.
+
+        Raises ``DefinitionError`` for settings and tasks that are wrong, before anything that takes long.
+        """
+        await asyncio.to_thread(task_source, cls.current_settings())
         return await sandboxes_unavailable() or await grading_unavailable()
 
     # ── tasks ──

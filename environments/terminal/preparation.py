@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ors_containers import CallerError, Image, Limits, Runtime, Sandbox, SandboxError
+from ors_containers.building import NEEDS_NETWORK
 from ors_containers.errors import BuildFailed, UnknownImage
 
 from ors_server import InfrastructureError
@@ -103,8 +104,9 @@ async def _built_image(service: Service, made: BuiltImage, *, network: bool) -> 
     source = made.archive or made.definition
     assert source is not None
     status = await asyncio.to_thread(source.stat)
-    seen = hashlib.sha256(f"{source} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:12]
-    name = f"{source.parent.name}-{seen}"
+    # Of a digest alone: a folder's name may be longer than an image's, or have what that cannot.
+    seen = hashlib.sha256(f"{source} {status.st_size} {status.st_mtime_ns}".encode(errors="surrogateescape"))
+    name = f"task-{seen.hexdigest()[:24]}"
     known = name in _built or made.archive is not None
     if known and (image := _find(store, name)) is not None:
         return image
@@ -114,9 +116,9 @@ async def _built_image(service: Service, made: BuiltImage, *, network: bool) -> 
         try:
             image = await store.build(source, service.runtime, name=name, network=network)
         except BuildFailed as error:
-            remedy = error.remedy
-            if not network:
-                remedy = f"{remedy} If it needs the network, allow it: ORS_TERMINAL_BUILD_NETWORK=true.".strip()
+            if error.remedy != NEEDS_NETWORK:
+                raise
+            remedy = "It seems to need the network, which ORS_TERMINAL_BUILD_NETWORK=true allows."
             raise BuildFailed(error.cause, remedy, output=error.output) from error
     _built.add(name)
     return image
@@ -136,14 +138,14 @@ async def grading_unavailable() -> str:
 
     try:
         await python_toolset(ImageStore().root / "toolsets", _announce)
-    except (SandboxError, OSError) as error:
+    except SandboxError as error:
         return str(error)
     return ""
 
 
 def _announce() -> None:
     # A warning, for this is asked before the server's logs are set up, and silence would look like a hang.
-    logger.warning("preparing the grader's Python, once for this version of Python: about ten seconds")
+    logger.warning("preparing the grader's Python, once for this version of Python: it may take a minute")
 
 
 def plain_image(service: Service, name: str) -> Image:

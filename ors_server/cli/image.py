@@ -96,6 +96,13 @@ def build(
     network: Annotated[
         bool, typer.Option("--network", help="Let its %post use this machine's network (apt, pip).")
     ] = False,
+    host_files: Annotated[
+        bool,
+        typer.Option(
+            "--host-files",
+            help="Trust it as your own: %files and From may name any file of this machine, debootstrap may run.",
+        ),
+    ] = False,
     max_size: _MaxSize = "16G",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what its scripts say.")] = False,
 ) -> None:
@@ -104,9 +111,15 @@ def build(
     Kept: %post, %files, %environment, %labels, %test. Bootstraps: localimage (a file beside the definition, or an image
     of the store by name, so that `From: ./ubuntu_22.04.sif` finds `ubuntu_22.04`), docker (fetched through skopeo,
     podman or apptainer), debootstrap, oci-archive, docker-archive. Built before and not changed, it is there at once.
+
+    What it copies and starts from must lie in its own folder: a definition may be a stranger's, and an agent can read
+    what is in an image. For one of your own there is --host-files.
     """
     with _store(max_size) as store, _Display(quiet=quiet) as display:
-        made = _run(store.build(definition, name=name, network=network, progress=display.show), quiet=quiet)
+        made = _run(
+            store.build(definition, name=name, network=network, host_files=host_files, progress=display.show),
+            quiet=quiet,
+        )
         record = store.record(made.name)
     _tell(record, "Built")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
@@ -99,10 +100,12 @@ async def make(url: str, tokenizer_name: str) -> AsyncGenerator[MakeEnv]:
 
 
 async def test_a_group_is_token_exact(make: MakeEnv) -> None:
+    finishes = itertools.count()
+
     def policy(prompt: str, number: int) -> str:
         if "No tool call" not in prompt:
             return f"Thinking about it, {number}."
-        return call("earn", reward=0.25) if "earned" not in prompt else call("finish", reward=number % 2)
+        return call("earn", reward=0.25) if "earned" not in prompt else call("finish", reward=next(finishes))
 
     env = make(policy)
     await env.setup()

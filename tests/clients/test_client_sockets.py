@@ -204,7 +204,7 @@ async def test_a_deadline() -> None:
 
 async def test_a_stream_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection counts as lost, before the head that may take as long as it likes."""
-    monkeypatch.setattr("ors_clients.sockets._SILENCE", 0.5)
+    monkeypatch.setattr("ors_clients.http_connection._SILENCE", 0.5)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     wire = Wire(b"<pause>" * 120 + head + b"3\r\n:x\n\r\n" + b"<pause>" * 500)
     seen: list[bytes] = []

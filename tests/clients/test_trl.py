@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
 import gc
 import io
 import json
@@ -28,7 +27,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ors_clients import connection, keepalive
+from ors_clients import connection
 from ors_clients.configuration import TrainingConfiguration
 from ors_clients.errors import ConfigurationError, RequestRefused, ServerUnavailable, SessionLost
 from ors_clients.rewards import RewardRule
@@ -437,6 +436,13 @@ def test_a_configuration_of_the_cookbook_is_a_mixture(url: str, monkeypatch: pyt
         EnvironmentMixture.from_configuration(configuration.model_copy(update={"system_prompt_template": "{tools}"}))
 
 
+def test_the_recipes_environments_are_a_mixture() -> None:
+    recipe = Path(__file__).resolve().parents[2] / "clients" / "recipes" / "trl" / "environments.yaml"
+    mixture = EnvironmentMixture.from_configuration(TrainingConfiguration.load(recipe))
+    assert list(mixture.environments) == ["kanishk/EndlessTerminals", "echoenvironment"]
+    assert mixture.environments["kanishk/EndlessTerminals"].reward.reduction == "last"
+
+
 # --- the end of sessions -------------------------------------------------------------------------
 
 
@@ -480,31 +486,6 @@ print(slot._session.id)
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert not alive(url, finished.stdout.strip())
     assert finished.stderr == ""
-
-
-# --- long episodes -------------------------------------------------------------------------------
-
-
-def test_an_episode_outlives_the_servers_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer computes for longer than the server keeps silent sessions, with the interpreter lock held for long
-    stretches, as PyTorch holds it. In the field: 15 minutes, and a ping every ten seconds."""
-    monkeypatch.setattr(keepalive, "_EVERY", 0.5)
-    hold_the_lock = ctypes.PyDLL(None).usleep  # a call through PyDLL keeps the interpreter lock
-    with (
-        serving(tmp_path / "log", "echo", ORS_SESSION_TTL="2") as url,
-        EnvironmentMixture(["echoenvironment"], url=url) as mixture,
-    ):
-        kept, silent = (slot_of(mixture, "echoenvironment") for _ in range(2))
-        for slot in (kept, silent):
-            slot.reset(task_index=0)
-        keepalive.KEEP_ALIVE.discard(silent._session._session._beat)  # what happens without pings
-        deadline = time.monotonic() + 4
-        while time.monotonic() < deadline:
-            hold_the_lock(900_000)
-            sum(range(200_000))
-        assert kept.echo(text="hello") == "match"
-        assert silent.echo(text="hello").startswith("Error: ")
-        assert environment_reward([kept, silent]) == [1.0, None]
 
 
 def test_a_server_that_goes_away_leaves_its_episodes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ors_containers import BubblewrapRuntime, Image
-from ors_containers.errors import BuildFailed, ImageTooLarge, InvalidDefinition, ProgramMissing
+from ors_containers.errors import BuildFailed, ImageTooLarge, InvalidDefinition, InvalidImage, ProgramMissing
 from ors_containers.images import ImageStore, Step
 from ors_containers.images.definition import read_definition
 
@@ -156,7 +156,7 @@ async def test_nothing_is_run_twice(store: ImageStore, runtime: BubblewrapRuntim
 
 async def test_bases(store: ImageStore, runtime: BubblewrapRuntime, base: Path, rootfs: Path, make: Make) -> None:
     shutil.copy(base / "archives/tiny.tar", base / "beside.tar")
-    (base / "folder").symlink_to(rootfs)
+    shutil.copytree(rootfs, base / "folder", symlinks=True)
     for text in (
         "Bootstrap: localimage\nFrom: beside.tar",
         "Bootstrap: localimage\nFrom: ./folder",
@@ -225,6 +225,7 @@ async def test_files_that_are_no_definitions(tmp_path: Path) -> None:
     [
         ("nothing-there /x", 4, "names nothing-there, which is not there"),
         ("\n  x.def relative", 5, "no absolute path"),
+        ("-x /x", 4, "which is not there"),
         ("x.def /a b", 4, "has 3 words"),
         ("x.def '/a", 4, "No closing quotation"),
         ("*.nothing /x", 4, "which is not there"),
@@ -235,6 +236,139 @@ async def test_files_that_are_missing(store: ImageStore, base: Path, files: str,
     with pytest.raises(InvalidDefinition, match=problem) as failed:
         await store.build(path)
     assert failed.value.line == line
+
+
+#: Lines of %files that name something of this machine, by what the folder `base` has.
+_OUTSIDE = {
+    "absolute": ("/etc/hostname /x", "outside of the definition's folder"),
+    "environment": ("/proc/self/environ /x", "outside of the definition's folder"),
+    "own folder by its whole name": ("BASE/x.def /x", "outside of the definition's folder"),
+    "upwards": ("../secret /x", "outside of the definition's folder"),
+    "upwards by a pattern": ("*/../../secret /x", "outside of the definition's folder"),
+    "link": ("link /x", "leads out of the definition's folder"),
+    "link among others": ("*link* /x", "leads out of the definition's folder"),
+    "through a link to a directory": ("up/secret /x", "leads out of the definition's folder"),
+    "pattern through a link": ("up/secre? /x", "leads out of the definition's folder"),
+    "link to a link": ("second /x", "leads out of the definition's folder"),
+    "link in a directory": ("tree /x", "leads out of the definition's folder"),
+    "link to a directory in a directory": ("deep /x", "leads out of the definition's folder"),
+}
+
+
+@pytest.fixture
+def strange(base: Path) -> Path:
+    """A folder for definitions beside a file that is none of its business, with every kind of way there."""
+    folder = base / "definitions"
+    (base / "secret").write_text("SECRET")
+    (folder / "tree/inner").mkdir(parents=True)
+    (folder / "deep/inner").mkdir(parents=True)
+    (folder / "link").symlink_to("/etc/hostname")
+    (folder / "second").symlink_to("third")
+    (folder / "third").symlink_to("../secret")
+    (folder / "up").symlink_to("..")
+    (folder / "tree/inner/link").symlink_to(base / "secret")
+    (folder / "deep/inner/up").symlink_to("../../..")
+    (folder / "mine").write_text("mine")
+    return folder
+
+
+@pytest.mark.parametrize("how", _OUTSIDE)
+async def test_files_stay_in_the_definitions_folder(store: ImageStore, strange: Path, how: str) -> None:
+    line, problem = _OUTSIDE[how]
+    path = _write(
+        strange, f"Bootstrap: localimage\nFrom: tiny\n%files\n  mine /y\n  {line.replace('BASE', str(strange))}\n"
+    )
+    with pytest.raises(InvalidDefinition, match=problem) as failed:
+        await store.build(path)
+    assert failed.value.line == 5
+    assert [record.name for record in store.images()] == ["tiny"]
+    assert not [file for file in store.root.rglob("*") if file.is_file() and b"SECRET" in file.read_bytes()]
+    with pytest.raises(InvalidDefinition, match=problem):
+        store.check_definition(path)
+
+
+async def test_links_inside_of_the_folder_are_followed(
+    store: ImageStore, runtime: BubblewrapRuntime, strange: Path
+) -> None:
+    (strange / "kept").mkdir()
+    (strange / "kept/alias").symlink_to("../mine")
+    (strange / "again").symlink_to("kept")
+    path = _write(strange, "Bootstrap: localimage\nFrom: tiny\n%files\n  again /opt/\n  kept/alias /opt/alias\n")
+    store.check_definition(path)
+    image = await store.build(path, runtime)
+    assert await _say(runtime, image, "cat /opt/again/alias /opt/alias; find /opt -type l") == "minemine"
+
+
+async def test_files_of_this_machine_when_the_builder_says_so(
+    store: ImageStore, runtime: BubblewrapRuntime, strange: Path, base: Path
+) -> None:
+    lines = f"  {base}/secret\n  ../secret /opt/up\n  tree /opt/tree\n"
+    path = _write(strange, f"Bootstrap: localimage\nFrom: {base}/archives/tiny.tar\n%files\n{lines}")
+    with pytest.raises(InvalidDefinition, match="%files names .*/secret, which is outside"):
+        await store.build(path, runtime)
+    image = await store.build(path, runtime, host_files=True)
+    assert await _say(runtime, image, f"cat {base}/secret /opt/up /opt/tree/inner/link") == "SECRETSECRETSECRET"
+    # What was built so is not there for those who may not.
+    with pytest.raises(InvalidDefinition, match="outside of the definition's folder"):
+        await store.build(path, runtime)
+
+
+@pytest.mark.parametrize("source", ["/", "..", "../archives/beside.tar", "root", "archive"])
+async def test_a_base_lies_in_the_definitions_folder(store: ImageStore, base: Path, source: str) -> None:
+    folder = base / "definitions"
+    folder.mkdir()
+    (folder / "root").symlink_to("/")
+    shutil.copy(base / "archives/tiny.tar", base / "archives/beside.tar")
+    (folder / "archive").symlink_to("../archives/beside.tar")
+    path = _write(folder, f"Bootstrap: localimage\nFrom: {source}\n")
+    for build in (store.check_definition, lambda path: asyncio.run(store.build(path))):
+        with pytest.raises(InvalidDefinition, match="outside of the definition's folder, and no image of the store"):
+            await asyncio.to_thread(build, path)
+
+
+async def test_files_that_are_no_files(store: ImageStore, base: Path) -> None:
+    os.mkfifo(base / "pipe")
+    (base / "tree").mkdir()
+    os.mkfifo(base / "tree/pipe")
+    (base / "dangling").mkdir()
+    (base / "dangling/link").symlink_to("nowhere")
+    (base / "loop").mkdir()
+    (base / "loop/back").symlink_to("..")
+    (base / "itself").symlink_to("itself")
+    for source, problem in {
+        "pipe": "neither a regular file nor a directory",
+        "tree": "tree/pipe, which is neither a regular file nor a directory",
+        "dangling": "dangling/link, which cannot be read: No such file",
+        "loop": "leads back to a directory that it lies in",
+        "itself": "which is not there",
+        "/dev/zero": "neither a regular file nor a directory",
+    }.items():
+        path = _write(base, f"Bootstrap: localimage\nFrom: tiny\n%files\n  {source} /x\n")
+        async with asyncio.timeout(20):
+            with pytest.raises(InvalidDefinition, match=problem) as failed:
+                await store.build(path, host_files=source.startswith("/"))
+        assert failed.value.line == 4
+        assert len(str(failed.value)) < 500
+    (base / "big").touch()
+    os.truncate(base / "big", store.max_size + 1)  # takes no disk, and would take minutes to read
+    path = _write(base, "Bootstrap: localimage\nFrom: tiny\n%files\n  big /x\n")
+    with pytest.raises(ImageTooLarge):
+        await store.build(path)
+
+
+async def test_a_pipe_is_not_waited_for(store: ImageStore, base: Path) -> None:
+    os.mkfifo(base / "x.sif")
+    os.mkfifo(base / "pipe.def")
+    path = _write(base, "Bootstrap: localimage\nFrom: ./x.sif\n")
+    async with asyncio.timeout(20):
+        with pytest.raises(InvalidImage, match="neither a regular file nor a directory"):
+            await store.build(path)
+        with pytest.raises(InvalidDefinition, match="line 2: .*neither a regular file nor a directory"):
+            store.check_definition(path)
+        with pytest.raises(InvalidImage, match="neither a regular file nor a directory"):
+            await store.import_image(base / "x.sif")
+        with pytest.raises(InvalidDefinition, match="no regular file"):
+            await store.build(base / "pipe.def")
 
 
 async def test_a_missing_base_says_how_to_get_it(store: ImageStore, base: Path) -> None:
@@ -272,9 +406,30 @@ async def test_programs_that_fetch_a_base(
     assert image.layers
     skopeo.unlink()
     assert (await store.build(docker, name="again")).layers == image.layers, "it was fetched again"
+    # It works as root of this machine, by scripts and packages that the definition names.
+    with pytest.raises(InvalidDefinition, match=r"y\.def, line 2: debootstrap works as root of this machine"):
+        await store.build(debootstrap)
     if shutil.which("debootstrap", path="/usr/sbin:/sbin") is None or os.geteuid() != 0:
         with pytest.raises(ProgramMissing, match="debootstrap"):
-            await store.build(debootstrap)
+            await store.build(debootstrap, host_files=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("Bootstrap: docker\nFrom: --authfile=/etc/shadow\n", 2, "no name of a registry's image"),
+        ("Bootstrap: docker\nFrom: dir:/srv/images\n", 2, "no name of a registry's image"),
+        ("Bootstrap: debootstrap\nOSVersion: ../../../tmp/mine\n", 2, "no name of a release"),
+        ("Bootstrap: debootstrap\nOSVersion: --foreign\n", 2, "no name of a release"),
+        ("Bootstrap: debootstrap\nOSVersion: sid\nMirrorURL: file:///srv\n", 3, "no http:// or https:// address"),
+    ],
+)
+async def test_what_would_mislead_a_program_that_fetches(
+    store: ImageStore, tmp_path: Path, text: str, line: int, problem: str
+) -> None:
+    with pytest.raises(InvalidDefinition, match=problem) as failed:
+        await store.build(_write(tmp_path, text), host_files=True)
+    assert failed.value.line == line
 
 
 async def test_what_post_says_when_it_fails(store: ImageStore, runtime: BubblewrapRuntime, base: Path) -> None:

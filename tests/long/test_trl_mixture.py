@@ -1,17 +1,24 @@
-"""TRL trains on several environments at once, and learns echo, through the recipe's own scripts."""
+"""TRL trains on several environments at once, and learns echo, through the recipe's own scripts; episodes last."""
+
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ors_clients import keepalive
+from ors_clients.trl import EnvironmentMixture, environment_reward
 
-from tests.clients.test_trl import ANSWERING, AWKWARD
+from tests.clients.test_trl import ANSWERING, AWKWARD, slot_of
+from tests.clients.test_trl import serving as serving_with_settings
 from tests.long.test_trl import PYTHONPATH, ROOT, relayed, run_script, serving, trl_python
 
 __all__ = ["trl_python"]
@@ -75,3 +82,25 @@ def test_the_echo_recipe_learns(trl_python: Path, tmp_path: Path) -> None:
     assert last > first + 0.05, finished.stdout
     assert sum(report["failed"]) == 0
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_episode_outlives_the_servers_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer computes for longer than the server keeps silent sessions, with the interpreter lock held for long
+    stretches, as PyTorch may hold it. In the field: 15 minutes, and a ping every ten seconds."""
+    monkeypatch.setattr(keepalive, "_EVERY", 1.0)
+    hold_the_lock = ctypes.PyDLL(None).usleep  # a call through PyDLL keeps the interpreter lock
+    with (
+        serving_with_settings(tmp_path / "log", "echo", ORS_SESSION_TTL="10") as url,
+        EnvironmentMixture(["echoenvironment"], url=url) as mixture,
+    ):
+        kept, silent = (slot_of(mixture, "echoenvironment") for _ in range(2))
+        for slot in (kept, silent):
+            slot.reset(task_index=0)
+        keepalive.KEEP_ALIVE.discard(silent._session._session._beat)  # what happens without pings
+        deadline = time.monotonic() + 25
+        while time.monotonic() < deadline:
+            hold_the_lock(900_000)
+            sum(range(2_000_000))
+        assert kept.echo(text="hello") == "match"
+        assert silent.echo(text="hello").startswith("Error: ")
+        assert environment_reward([kept, silent]) == [1.0, None]

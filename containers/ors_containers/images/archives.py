@@ -129,11 +129,10 @@ class _FolderParts:
         return (self.path / name).is_file()
 
     def read(self, name: str) -> bytes:
-        try:
-            with (self.path / name).open("rb") as stream:
-                return stream.read(_MOST_JSON)
-        except FileNotFoundError as error:
-            raise InvalidArchive(f"{self.path} lacks {name}, which its manifest names") from error
+        if not self.has(name):  # to open a pipe would be to wait for somebody who writes
+            raise InvalidArchive(f"{self.path} lacks {name}, which its manifest names")
+        with (self.path / name).open("rb") as stream:
+            return stream.read(_MOST_JSON)
 
     def layer(self, name: str, digest: str) -> ArchivedLayer:
         if not self.has(name):

@@ -121,7 +121,10 @@ class Definition:
 def read_definition(path: Path) -> Definition:
     """Read a definition file. Raises ``InvalidDefinition``."""
     try:
-        content = path.read_bytes()
+        if path.exists() and not path.is_file():  # to open a pipe would be to wait for somebody who writes
+            raise InvalidDefinition(str(path), 0, "it is no regular file")
+        with path.open("rb") as stream:
+            content = stream.read(_MOST_BYTES + 1)
     except OSError as error:
         raise InvalidDefinition(str(path), 0, f"it cannot be read: {error.strerror}") from error
     if len(content) > _MOST_BYTES or b"\0" in content:

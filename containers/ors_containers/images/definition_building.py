@@ -7,7 +7,6 @@ run again.
 from __future__ import annotations
 
 import asyncio
-import glob
 import hashlib
 import stat
 from dataclasses import replace
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING
 from ors_containers.building import BuildLimits, Script, run_scripts
 from ors_containers.errors import InvalidImage, UnknownImage
 from ors_containers.image import Image
-from ors_containers.images.bootstraps import Base, find_base
+from ors_containers.images.bootstraps import Base, check_base, find_base
 from ors_containers.images.definition import Definition, Section, read_definition
+from ors_containers.images.definition_files import SourceFinder
 from ors_containers.images.derivation import key_of
 from ors_containers.images.importing import changed_variables
 from ors_containers.images.progress import Progress, Step, line_progress
@@ -29,7 +29,7 @@ from ors_containers.layers import LayeredTree
 if TYPE_CHECKING:
     from ors_containers.images.store import ImageStore
 
-__all__ = ["build_definition"]
+__all__ = ["build_definition", "check_definition"]
 
 #: Whose home it is that %post fills as root: of the account `user`, else this one.
 _OWN = ("user", 1000, "/home/user")
@@ -40,12 +40,19 @@ _SECONDS = 3600.0
 
 
 async def build_definition(
-    store: ImageStore, path: Path, name: str, host: Image, network: bool, progress: Progress | None
+    store: ImageStore,
+    path: Path,
+    name: str,
+    host: Image,
+    *,
+    network: bool,
+    host_files: bool,
+    progress: Progress | None,
 ) -> ImageRecord:
     """See ``ImageStore.build``."""
     definition = await asyncio.to_thread(read_definition, path)
-    base = await find_base(store, definition, host, progress)
-    entries, described = await asyncio.to_thread(_entries, store, definition, base)
+    base = await find_base(store, definition, host, progress, host_files=host_files)
+    entries, described = await asyncio.to_thread(_entries, store, definition, base, host_files)
     scripts = _scripts(definition, base)
     variables = definition.section("environment")
     origin = key_of(
@@ -114,6 +121,17 @@ async def build_definition(
     return store.save(await store.provide_account(record, ""))
 
 
+def check_definition(store: ImageStore, path: Path) -> None:
+    """See ``ImageStore.check_definition``."""
+    definition = read_definition(path)
+    check_base(store, definition)
+    finder = SourceFinder(definition, limit=store.max_size)
+    for source in finder.sources():
+        for found in source.found:
+            for _ in finder.tree(source.line, found):
+                pass
+
+
 def _known(store: ImageStore, name: str, origin: str) -> ImageRecord | None:
     """The image of that name, if this very definition made it."""
     try:
@@ -126,47 +144,49 @@ def _known(store: ImageStore, name: str, origin: str) -> ImageRecord | None:
     return None
 
 
-def _entries(store: ImageStore, definition: Definition, base: Base) -> tuple[list[Entry], list[object]]:
+def _entries(
+    store: ImageStore, definition: Definition, base: Base, host_files: bool
+) -> tuple[list[Entry], list[object]]:
     """What ``%files`` copies, and a description of it that changes when the files do."""
     tree = LayeredTree(store.layers.path(key) for key in base.layers)
+    finder = SourceFinder(definition, host_files=host_files, limit=store.max_size)
     entries: list[Entry] = []
     described: list[object] = []
-    for line, source, target in definition.files():
-        pattern = source if source.startswith("/") else f"{glob.escape(str(definition.path.parent))}/{source}"
-        found = sorted(Path(name) for name in glob.glob(pattern))  # noqa: PTH207 - patterns may be absolute
-        if not found:
-            raise definition.error(line, f"%files names {source}, which is not there")
+    for source in finder.sources():
+        target = source.target
         below = tree.find(tree.resolve(target, last=True))
-        into = target.endswith("/") or len(found) > 1 or (below is not None and stat.S_ISDIR(below.status.st_mode))
-        for path in found:
-            if target == source and source.startswith("/"):
+        into = (
+            target.endswith("/")
+            or len(source.found) > 1
+            or (below is not None and stat.S_ISDIR(below.status.st_mode))
+        )
+        for path in source.found:
+            if target == source.pattern and target.startswith("/"):
                 place = str(path)
             else:
                 place = f"{target.rstrip('/')}/{path.name}" if into else target
             for _, bound in base.binds:
                 if f"/{tree.resolve(place)}/".startswith(f"{bound}/"):
-                    raise definition.error(line, f"{place} would be hidden: {bound} is this machine's own there")
-            try:
-                described.append([place, _digest_of(path)])
-            except OSError as error:
-                raise definition.error(line, f"{error.filename} cannot be read: {error.strerror}") from error
-            entries.append(Entry(place, "copy", source=str(path.absolute())))
+                    raise definition.error(
+                        source.line, f"{place} would be hidden: {bound} is this machine's own there"
+                    )
+            said = hashlib.sha256()
+            for file in finder.tree(source.line, path):
+                mode = stat.S_IMODE(file.status.st_mode)
+                said.update(f"{file.relative} {file.status.st_mode:o} ".encode(errors="surrogateescape"))
+                if file.is_directory:
+                    entries.append(Entry(place + file.relative, "directory", mode=mode))
+                    continue
+                try:
+                    with file.real.open("rb") as stream:
+                        said.update(hashlib.file_digest(stream, "sha256").digest())
+                except OSError as error:
+                    raise definition.error(
+                        source.line, f"{error.filename} cannot be read: {error.strerror}"
+                    ) from error
+                entries.append(Entry(place + file.relative, "copy", source=str(file.real)))
+            described.append([place, said.hexdigest()])
     return entries, described
-
-
-def _digest_of(path: Path) -> str:
-    said = hashlib.sha256()
-    waiting = [path]
-    while waiting:
-        place = waiting.pop()
-        status = place.stat()
-        said.update(f"{place.relative_to(path)} {status.st_mode:o}".encode(errors="surrogateescape"))
-        if stat.S_ISDIR(status.st_mode):
-            waiting += sorted(inner for inner in place.iterdir() if inner.exists())
-        elif stat.S_ISREG(status.st_mode):
-            with place.open("rb") as stream:
-                said.update(hashlib.file_digest(stream, "sha256").digest())
-    return said.hexdigest()
 
 
 def _scripts(definition: Definition, base: Base) -> list[Script]:

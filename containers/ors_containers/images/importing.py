@@ -29,7 +29,7 @@ from ors_containers.unpacking import decompressed
 if TYPE_CHECKING:
     from ors_containers.images.store import ImageStore
 
-__all__ = ["Imported", "apptainer_environment", "changed_variables", "import_image", "import_layers"]
+__all__ = ["Imported", "apptainer_environment", "changed_variables", "check_image", "import_image", "import_layers"]
 
 _PIECE = 1 << 20
 #: Variables that are the shell's own affair.
@@ -88,11 +88,45 @@ async def import_layers(store: ImageStore, path: Path, progress: Progress | None
     return await importing.tar(path)
 
 
+def check_image(path: Path) -> str:
+    """What would be imported: ``folder``, or a kind of ``archives.kind_of``. Reads little of it.
+
+    Raises ``InvalidImage`` for what is none, as far as that shows, and ``ProgramMissing``.
+    """
+    try:
+        path, kind = _look_at(path)
+        if kind == "folder":
+            _check_folder(path)
+        elif kind == "sif":
+            find_squashfs(path)
+            _unsquashfs(path)
+    except OSError as error:
+        raise InvalidImage(f"{path} cannot be read: {error.strerror}") from error
+    return kind
+
+
 def _look_at(path: Path) -> tuple[Path, str]:
     path = path.absolute()
-    if path.is_dir():
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
         return path, "layered" if (path / "oci-layout").is_file() else "folder"
+    if not stat.S_ISREG(mode):  # to open a pipe would be to wait for somebody who writes
+        raise InvalidImage(f"{path} is neither a regular file nor a directory")
     return path, kind_of(path)
+
+
+def _check_folder(path: Path) -> None:
+    if not any((path / name).exists() for name in ("bin", "usr")):
+        raise InvalidImage(f"{path} is no root file system: it has neither bin nor usr")
+
+
+def _unsquashfs(path: Path) -> str:
+    program = shutil.which("unsquashfs")
+    if program is None:
+        raise ProgramMissing(
+            f"{path.name} is a SIF, which takes unsquashfs to read", "Debian, Ubuntu: apt install squashfs-tools"
+        )
+    return program
 
 
 class _Importing:
@@ -166,8 +200,7 @@ class _Importing:
 
     async def folder(self, path: Path) -> Imported:
         """An unpacked root file system."""
-        if not any((path / name).exists() for name in ("bin", "usr")):
-            raise InvalidImage(f"{path} is no root file system: it has neither bin nor usr")
+        _check_folder(path)
         described = await asyncio.to_thread(_describe, path)
         key = key_of("folder", self._layers.owners.tag, described)
         account = find_account(LayeredTree([path]))
@@ -193,11 +226,7 @@ class _Importing:
     async def sif(self, path: Path) -> Imported:
         """Apptainer's image file: a squashfs with a header, unpacked by unsquashfs."""
         begin = find_squashfs(path)
-        program = shutil.which("unsquashfs")
-        if program is None:
-            raise ProgramMissing(
-                f"{path.name} is a SIF, which takes unsquashfs to read", "Debian, Ubuntu: apt install squashfs-tools"
-            )
+        program = _unsquashfs(path)
         self.say(f"Reading {path.name}")
         digest = await asyncio.to_thread(_digest, path)
         key = key_of("sif", self._layers.owners.tag, digest)

@@ -87,6 +87,14 @@ class ImageRecord:
         return ImageRecord(**content, used=used)
 
     @staticmethod
+    def exists(folder: Path, name: str) -> bool:
+        """Whether there is an image of that name."""
+        try:
+            return (folder / _file_name(name)).is_file()
+        except OSError:  # longer than a file's name may be
+            return False
+
+    @staticmethod
     def names(folder: Path) -> list[str]:
         """The names of all images."""
         try:

@@ -108,9 +108,8 @@ class ImageStore:
         A file name serves as the image it would be imported as, and an underscore for a colon, as files are called
         after tags: ``./ubuntu_22.04.sif`` finds ``ubuntu_22.04`` or ``ubuntu:22.04``.
         """
-        known = set(ImageRecord.names(self._records)) | {"host"}
         for candidate in self.names_for(name):
-            if candidate in known:
+            if candidate == "host" or ImageRecord.exists(self._records, candidate):
                 return candidate
         return None
 
@@ -198,12 +197,15 @@ class ImageStore:
         *,
         name: str | None = None,
         network: bool = False,
+        host_files: bool = False,
         progress: Progress | None = None,
     ) -> Image:
         """Build an Apptainer definition file. What was built before and has not changed is there at once.
 
         ``runtime`` gives the image of a definition ``From: host``. With ``network`` its ``%post`` has this machine's.
-        Raises ``InvalidDefinition`` with file and line, ``BuildFailed``, and what ``import_image`` raises.
+        ``host_files`` is for definitions of one's own: ``%files`` and ``From`` then may name any file of this machine,
+        which whoever is in a sandbox of the image can read, and debootstrap may run, as root and in no sandbox.
+        Otherwise everything they name lies in the definition's folder. Raises ``InvalidDefinition`` with file and line, ``BuildFailed``, and what ``import_image`` raises.
         """
         from ors_containers.images.definition_building import build_definition
 
@@ -211,10 +213,22 @@ class ImageStore:
         host = runtime.host_image() if runtime is not None else host_image(self.state)
         chosen = checked_name(name or _definition_name(definition))
         record = await self._flights.join(
-            (chosen, str(definition), network),
-            lambda: build_definition(self, definition, chosen, host, network, progress),
+            (chosen, str(definition), network, host_files),
+            lambda: build_definition(
+                self, definition, chosen, host, network=network, host_files=host_files, progress=progress
+            ),
         )
         return self.image_of(record)
+
+    def check_definition(self, definition: Path) -> None:
+        """What can be said of a definition before anything is built, fetched or written: its text, base and files.
+
+        Raises what ``build`` would raise: ``InvalidDefinition`` with file and line, ``InvalidImage``,
+        ``ProgramMissing``. What ``build`` may still find is what its scripts do.
+        """
+        from ors_containers.images.definition_building import check_definition
+
+        check_definition(self, definition)
 
     async def derive(
         self, base: Image, recipe: Recipe, runtime: Runtime | None = None, *, progress: Progress | None = None

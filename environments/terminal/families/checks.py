@@ -53,7 +53,11 @@ _HELPERS = {
             """Every file and link below a directory, by its path relative to it."""
             assert stat.S_ISDIR(os.lstat(folder).st_mode), f"{folder} is not a directory"
             found = []
-            for place, directories, names in os.walk(folder):
+
+            def unreadable(error):
+                raise error
+
+            for place, directories, names in os.walk(folder, onerror=unreadable):
                 links = [name for name in directories if os.path.islink(os.path.join(place, name))]
                 found += [os.path.relpath(os.path.join(place, name), folder) for name in names + links]
             return sorted(found)
@@ -85,12 +89,44 @@ _HELPERS = {
             )
             return finished.returncode, finished.stdout
         ''',
+    "missing": '''
+        def missing(path):
+            """Whether nothing is there. A directory that cannot be looked into is no such answer: it fails the test."""
+            try:
+                os.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return True
+            return False
+        ''',
     "git": '''
         def git(*arguments, folder):
-            """What git prints, whatever the configuration of the user; refused commands print nothing."""
+            """What git prints, whatever the configuration of the user. It has to succeed: nothing is an answer too."""
             safe = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "safe.directory=*")
             status, printed = run("git", *safe, *arguments, folder=folder)
-            return printed.decode("utf-8", "replace") if status == 0 else ""
+            assert status == 0, f"git {arguments[0]} ended with {status}"
+            return printed.decode("utf-8", "replace")
+        ''',
+    "commit": '''
+        def commit(name, folder):
+            """What a commit says: its headers, each with all its values, and its message."""
+            head, _, message = git("cat-file", "commit", name, folder=folder).partition("\\n\\n")
+            headers = {}
+            for line in head.splitlines():
+                key, _, value = line.partition(" ")
+                headers.setdefault(key, []).append(value)
+            return headers, message.rstrip("\\n")
+        ''',
+    "blobs": '''
+        def blobs(folder):
+            """The files of a working tree as git would record them, read without it: its settings hide nothing."""
+            found = {}
+            for path in below(folder):
+                if not path.startswith(".git/"):
+                    data = content(os.path.join(folder, path))
+                    mode = 0o755 if os.lstat(os.path.join(folder, path)).st_mode & 0o100 else 0o644
+                    name = hashlib.sha1(b"blob %d\\0" % len(data) + data).hexdigest()
+                    found[path] = f"100{mode:o} {name}"
+            return found
         ''',
     "processes": '''
         def processes():
@@ -101,14 +137,59 @@ _HELPERS = {
                     try:
                         with open(f"/proc/{name}/cmdline", "rb") as file:
                             line = file.read().rstrip(b"\\0").split(b"\\0")
-                    except OSError:
-                        continue
+                    except (FileNotFoundError, ProcessLookupError):
+                        continue  # it has ended
                     if line != [b""]:
                         found[int(name)] = [part.decode("utf-8", "replace") for part in line]
             return found
         ''',
+    "undisturbed": '''
+        def undisturbed():
+            """Command lines of the processes that the task began with and that go on, neither stopped nor ended.
+
+            They have the first ids. Linux gives ids below 300 once: when all are used up it begins again at 300.
+            """
+            found = []
+            for number, line in processes().items():
+                try:
+                    with open(f"/proc/{number}/stat") as file:
+                        state = file.read().rpartition(")")[2].split()[0]
+                except (FileNotFoundError, ProcessLookupError):
+                    continue  # it has ended
+                if number < 300 and state not in "TtXxZ":
+                    found.append(line)
+            return found
+        ''',
+    "listening": '''
+        def listening(port):
+            """The TCP sockets that listen on a port: inodes, and addresses as /proc has them."""
+            found = {}
+            for name in ("tcp", "tcp6"):
+                if missing(f"/proc/self/net/{name}") and name == "tcp6":
+                    continue  # without IPv6
+                with open(f"/proc/self/net/{name}") as file:
+                    for fields in map(str.split, file.readlines()[1:]):
+                        address, _, number = fields[1].partition(":")
+                        if fields[3] == "0A" and int(number, 16) == port:
+                            found[fields[9]] = address
+            return found
+        ''',
+    "local_only": '''
+        def local_only(port):
+            """Whether something listens on a port at 127.0.0.1, and nothing does at another address."""
+            local = {"0100007F", "0000000000000000FFFF00000100007F"}
+            return set() < set(listening(port).values()) <= local
+        ''',
 }
-_NEEDS = {"rows": ("content",), "git": ("run",)}
+_NEEDS = {
+    "rows": ("content",),
+    "git": ("run",),
+    "commit": ("git", "run"),
+    "blobs": ("below", "content"),
+    "undisturbed": ("processes",),
+    "listening": ("missing",),
+    "local_only": ("listening", "missing"),
+}
 _MODULES = (
     "csv",
     "gzip",
@@ -153,7 +234,7 @@ class Checks:
 
     def absent(self, path: str) -> None:
         """There is nothing at ``path``."""
-        self.test(f"{_base(path)} is not there", f"assert not os.path.lexists({path!r})")
+        self.test(f"{_base(path)} is not there", f"assert missing({path!r})")
 
     def directory(self, path: str) -> None:
         """``path`` is a directory."""

@@ -76,7 +76,7 @@ def _write(draft: Draft) -> None:
         draft,
         "make clean removes the output",
         root,
-        f"make()\nmake('clean')\nassert not os.path.lexists(at({output!r}))",
+        f"make()\nmake('clean')\nassert missing(at({output!r}))",
     )
     oracle = (
         f"cat > {root}/Makefile <<'END'\nexport LC_ALL = C\nTARGETS := $(patsubst "

@@ -1,7 +1,14 @@
-"""Running processes: found and stopped. Graded while they run."""
+"""Running processes: found and stopped. Graded while they run.
+
+Those that must go on have to be the ones that the task began with: a process that the agent starts in the place of one
+has a higher id, which nobody without privileges can choose.
+"""
 
 from __future__ import annotations
 
+import shlex
+
+from .checks import Checks
 from .draft import Draft, swap
 from .family import Family
 from .vocabulary import PRODUCTS, SERVICES, WORDS
@@ -11,16 +18,41 @@ __all__ = ["FAMILY"]
 _LOOP = "while :; do sleep 5; done\n"
 
 
-def _started(draft: Draft, commands: list[str]) -> None:
-    """Each runs on its own, whatever becomes of the shell that started it."""
-    draft.start = "".join(f"setsid -f {command} < /dev/null > /dev/null 2>&1\n" for command in commands) + "sleep 0.2\n"
+#: Returns when a process of this command line is there, which must have one of the first ids: ``undisturbed`` says why.
+_WAIT = r"""
+wait_for() {
+  local file words
+  until
+    for file in /proc/[0-9]*/cmdline; do
+      { mapfile -d '' -t words < "$file"; } 2> /dev/null && [ "${words[*]}" = "$1" ] && break
+    done
+  do
+    sleep 0.1
+  done
+  file=${file%/cmdline}
+  [ "${file#/proc/}" -lt 300 ] || { echo "'$1' has too high an id: ${file#/proc/}"; exit 1; }
+}
+"""
 
 
-def _running(draft: Draft, lines: list[list[str]]) -> None:
-    draft.final.test(
+def _started(draft: Draft, commands: list[str], running: list[list[str]]) -> None:
+    """Each command runs on its own, whatever becomes of the shell that started it; ``running`` runs then.
+
+    All ids below 300 have been given when the agent comes: what it starts has a higher one.
+    """
+    draft.start = (
+        "".join(f"setsid -f {command} < /dev/null > /dev/null 2>&1\n" for command in commands)
+        + _WAIT.lstrip()
+        + "".join(f"wait_for {shlex.quote(' '.join(line))}\n" for line in running)
+        + 'until [ "$(echo $BASHPID)" -gt 300 ]; do :; done\n'
+    )
+    _running(draft.initial, running)
+
+
+def _running(checks: Checks, lines: list[list[str]]) -> None:
+    checks.test(
         "the others are still running",
-        f"lines = list(processes().values())\nfor expected in {lines!r}:\n    assert lines.count(expected) == 1, "
-        f"expected",
+        f"lines = undisturbed()\nfor expected in {lines!r}:\n    assert lines.count(expected) == 1, expected",
     )
 
 
@@ -37,7 +69,7 @@ def _by_argument(draft: Draft) -> None:
     weights = "".join(f"{queue} {draft.number(1, 99)}\n" for queue in sorted(queues))
     draft.file(f"{root}/queues.txt", f"# Name and weight of each queue\n{weights}", keep=True)
     lines = [["bash", script, "--queue", queue] for queue in queues]
-    _started(draft, [" ".join(line) for line in draft.shuffled(lines)])
+    _started(draft, [" ".join(line) for line in draft.shuffled(lines)], lines)
     draft.say(
         draft.pick("Several workers are running on this machine.", f"Some processes of {script} are running."),
         f"Each was started as 'bash {script} --queue NAME'. Stop the one whose queue is exactly {queues[0]}, for "
@@ -45,7 +77,7 @@ def _by_argument(draft: Draft) -> None:
         f"Do not change or delete any file in {root}.",
     )
     _stopped(draft, lines[0])
-    _running(draft, lines[1:])
+    _running(draft.final, lines[1:])
     oracle = (
         "for folder in /proc/[0-9]*; do\n"
         '  line=$(tr "\\0" " " 2> /dev/null < "$folder/cmdline")\n'
@@ -70,6 +102,7 @@ def _by_environment(draft: Draft) -> None:
     _started(
         draft,
         draft.shuffled([f"env {variable}={n} {' '.join(line)}" for n, line in zip(names, lines, strict=True)]),
+        lines,
     )
     target = f"{root}/{draft.pick('stopped', 'result', 'answer')}.txt"
     draft.say(
@@ -85,7 +118,7 @@ def _by_environment(draft: Draft) -> None:
     draft.initial.absent(target)
     draft.final.text(target, f"{numbers[0]}\n")
     _stopped(draft, lines[0])
-    _running(draft, lines[1:])
+    _running(draft.final, lines[1:])
     oracle = (
         "for folder in /proc/[0-9]*; do\n"
         f'  if tr "\\0" "\\n" 2> /dev/null < "$folder/environ" | grep -qx {variable}={names[0]} &&\n'
@@ -109,7 +142,7 @@ def _by_open_file(draft: Draft) -> None:
             f"{root}/bin/{name}.sh", f"#!/bin/bash\n{writes if number == 0 else _LOOP}", 0o755, keep=True
         )
         lines.append(["bash", script])
-    _started(draft, [" ".join(line) for line in draft.shuffled(lines)])
+    _started(draft, [" ".join(line) for line in draft.shuffled(lines)], lines)
     target = f"{root}/{draft.pick('culprit', 'answer', 'writer')}.txt"
     draft.say(
         draft.pick(f"The file {log} keeps growing.", f"Something writes to {log} all the time."),
@@ -123,7 +156,7 @@ def _by_open_file(draft: Draft) -> None:
     draft.final.test("the log is empty", f"assert content({log!r}) == b''")
     draft.final.test("the log stays empty", f"time.sleep(1)\nassert content({log!r}) == b''")
     _stopped(draft, lines[0])
-    _running(draft, lines[1:])
+    _running(draft.final, lines[1:])
     oracle = (
         "for folder in /proc/[0-9]*; do\n"
         f'  if ls -l "$folder/fd" 2> /dev/null | grep -q " {log}$"; then\n'
@@ -149,21 +182,22 @@ def _supervised(draft: Draft) -> None:
     quiet = draft.file(f"{root}/{other}.sh", f"#!/bin/bash\n{_LOOP}", 0o755, keep=True)
     draft.file(f"{root}/README", f"{draft.prose(5)}\n{draft.prose(6)}\n", keep=True)
     lines = [["bash", keeper, child], ["bash", child], ["bash", keeper, quiet], ["bash", quiet]]
-    _started(draft, [" ".join(lines[0]), " ".join(lines[2])])
+    _started(draft, [" ".join(lines[0]), " ".join(lines[2])], lines)
     draft.say(
         draft.pick(
             f"The program {child} has to go, but it keeps coming back.", f"Whenever I kill {child}, it is there again."
         ),
         "It runs in the background, and something starts it again whenever it ends. Stop it for good, without "
         f"changing or deleting any file in {root}.",
-        f"The program {quiet} is kept alive in the same way; it, and what watches over it, must keep running.",
+        f"The program {quiet} is kept alive in the same way; it, and what watches over it, must keep running without "
+        "interruption.",
     )
     draft.final.test(
         "the program stays away",
         f"time.sleep(1.5)\nassert {lines[1]!r} not in processes().values()\nassert {lines[0]!r} not in "
         f"processes().values()",
     )
-    _running(draft, lines[2:])
+    _running(draft.final, lines[2:])
     stop = (
         "stop() {\n  for folder in /proc/[0-9]*; do\n"
         '    [ "$(tr "\\0" " " 2> /dev/null < "$folder/cmdline")" = "$1 " ] && kill "${folder#/proc/}"\n  done\n}\n'

@@ -19,6 +19,10 @@ def _get(port: int, path: str, rest: str) -> str:
     return _GET.replace("@port@", str(port)).replace("@path@", repr(path)) + rest
 
 
+def _local_only(draft: Draft, port: int) -> None:
+    draft.final.test("it listens on no other address", f"assert local_only({port}), listening({port})")
+
+
 def _wait(port: int) -> str:
     """Bash that returns when something listens there."""
     return f"for attempt in $(seq 100); do (: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null && break; sleep 0.1; done\n"
@@ -33,12 +37,13 @@ def _files(draft: Draft) -> None:
         path = f"{draft.pick('', 'docs/', 'img/')}{name}.txt"
         pages[path] = draft.text(draft.number(40, 200))
         draft.file(f"{folder}/{path}", pages[path], keep=True)
-    draft.file(f"{root}/private.txt", draft.prose(6) + "\n", keep=True)
+    private = draft.prose(6)
+    draft.file(f"{root}/private.txt", f"{private}\n", keep=True)
     draft.say(
         draft.pick(f"Please serve the files of {folder} over HTTP.", f"I want to see {folder} in my browser."),
-        f"Start a web server on 127.0.0.1, port {port}, that answers GET requests for /PATH with the content of the "
-        f"file PATH in {folder} (status 200), and with status 404 if there is no such file. Files outside of {folder} "
-        "must not be served.",
+        f"Start a web server on port {port} of 127.0.0.1, and of no other address, that answers GET requests for "
+        f"/PATH with the content of the file PATH in {folder} (status 200), and with status 404 if there is no such file. Files outside of {folder} "
+        "must not be served, whatever way a path is written.",
         "The server must keep running in the background after you are done and your shell has ended.",
         draft.leave(),
     )
@@ -49,6 +54,19 @@ def _files(draft: Draft) -> None:
         "missing files are missing", _get(port, f"/none-{draft.number(1, 999)}.txt", "assert answer.status == 404")
     )
     draft.final.test("other files are not served", _get(port, "/private.txt", "assert answer.status == 404"))
+    refused = f"assert answer.status != 200\nassert {private.encode()!r} not in answer.read(10_000_000)"
+    inside = next(iter(pages)).rpartition("/")[0]
+    ways = {
+        "with dots": "/../private.txt",
+        "with dots below": f"/{inside}/../../private.txt" if inside else "/./../private.txt",
+        "with encoded dots": "/%2e%2e/private.txt",
+        "with an encoded slash": "/..%2fprivate.txt",
+        "by an absolute path": f"/{root}/private.txt",
+        "by an encoded path": f"/{root.replace('/', '%2f')}%2fprivate.txt",
+    }
+    for way, path in ways.items():
+        draft.final.test(f"other files are not served {way}", _get(port, path, refused))
+    _local_only(draft, port)
     oracle = (
         f"setsid -f python3 -m http.server {port} --bind 127.0.0.1 --directory {folder} < /dev/null > /dev/null 2>&1\n"
         + _wait(port)
@@ -121,6 +139,7 @@ def _lines(draft: Draft) -> None:
             f"Write and start a small TCP service on 127.0.0.1, port {port}.",
             f"I need a line service that listens on 127.0.0.1, TCP port {port}.",
         ),
+        "It must listen on no other address.",
         "A client connects and sends lines that end with a newline. The service answers each line at once, on the "
         f"same connection, with one line that also ends with a newline: {rule}.",
         f"\nFor the line\n\n    {example}\n\nthe answer is\n\n    {_answer(kind, word, example)}",
@@ -151,6 +170,8 @@ def _lines(draft: Draft) -> None:
                     assert stream.readline() == answer + "\\n"
         """,
     )
+    _local_only(draft, port)
+    draft.final.test("the program is there", f"assert below({root!r}) != ['README']")
     server = _SERVER.replace("@answer@", code).replace("@port@", str(port))
     oracle = (
         f"cat > {root}/service.py <<'END'{server}END\n"
@@ -202,15 +223,25 @@ def _restart(draft: Draft) -> None:
     draft.final.test(
         "the new port greets", _get(new, "/", f"assert answer.read(1000).decode('utf-8') == {changed + chr(10)!r}")
     )
-    draft.final.test(
-        "the old port is free",
-        f"probe = socket.socket()\nprobe.settimeout(5)\nassert probe.connect_ex(('127.0.0.1', {old})) != "
-        f"0\nprobe.close()",
-    )
+    draft.final.test("the old port is free", f"assert not listening({old})")
+    _local_only(draft, new)
     draft.final.test(
         "the service runs once",
-        f"lines = [line for line in processes().values() if line[1:] == {[program, config]!r}]\nassert len(lines) == "
-        f"1, lines",
+        f"""
+        found = [number for number, line in processes().items() if line[1:] == {[program, config]!r}]
+        assert len(found) == 1, found
+        line = processes()[found[0]]
+        assert os.path.basename(line[0]).startswith("python3"), line
+        """,
+    )
+    draft.final.test(
+        "nothing else answers",
+        f"""
+        found = [number for number, line in processes().items() if line[1:] == {[program, config]!r}]
+        folder = f"/proc/{{found[0]}}/fd"
+        held = {{os.readlink(f"{{folder}}/{{name}}") for name in os.listdir(folder)}}
+        assert {{f"socket:[{{inode}}]" for inode in listening({new})}} <= held
+        """,
     )
     stop = python(
         """

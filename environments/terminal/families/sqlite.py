@@ -55,6 +55,19 @@ def _table(path: str, name: str, rows: list[_Row]) -> str:
     )
 
 
+def _tables(path: str, names: list[str]) -> str:
+    """Code of a test: these are all tables, views and triggers; SQLite's own do not count."""
+    return fill(
+        """
+        database = sqlite3.connect("file:" + @path@ + "?mode=ro", uri=True)
+        found = database.execute("SELECT name FROM sqlite_master WHERE type != 'index' AND name NOT LIKE 'sqlite%'")
+        assert sorted(name for name, in found) == @names@
+        database.close()
+        """,
+        {"path": repr(path), "names": repr(sorted(names))},
+    )
+
+
 def _shop(draft: Draft) -> tuple[list[_Row], list[_Row]]:
     people: list[_Row] = [
         (number, f"{first} {last}", draft.pick(*CITIES[:6]))
@@ -107,6 +120,7 @@ def _query(draft: Draft) -> None:
     draft.final.rows(target, expected)
     draft.final.test("customers are unchanged", _table(path, "customers", people))
     draft.final.test("orders are unchanged", _table(path, "orders", orders))
+    draft.final.test("there is nothing else", _tables(path, ["customers", "orders"]))
     oracle = python(
         """
         import csv, sqlite3
@@ -159,6 +173,7 @@ def _build(draft: Draft) -> None:
         "assert [(name, kind.upper(), key) for name, kind, key in found] == expected",
     )
     draft.final.test("rows are right", _table(path, table, rows))
+    draft.final.test("there is one table", _tables(path, [table]))
     draft.final.test(
         "index is right",
         opened + f"assert [row[2] for row in database.execute('PRAGMA index_info({index})')] == [{column!r}]\n"
@@ -218,6 +233,7 @@ def _change(draft: Draft) -> None:
     stay = [(p[0], p[1], new if p[2] == old else p[2]) for p in people if p[0] in buyers]
     draft.final.test("orders are right", _table(path, "orders", left))
     draft.final.test("customers are right", _table(path, "customers", stay))
+    draft.final.test("there is nothing else", _tables(path, ["customers", "orders"]))
     oracle = python(
         """
         import sqlite3

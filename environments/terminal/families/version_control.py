@@ -1,6 +1,14 @@
-"""git repositories, whose history is made when the image is prepared."""
+"""git repositories, whose history is made when the image is prepared.
+
+Names of objects follow from what is in them, so the tests know those of every commit and file, and compare them with
+what git records and with the files themselves. Nothing that a repository's settings can change is asked for: not
+``git status``, not ``git diff``, and no name that a tag could take from a branch.
+"""
 
 from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
 
 from .draft import Draft, swap
 from .family import Family
@@ -10,18 +18,24 @@ __all__ = ["FAMILY"]
 
 
 class _History:
-    """Writes the script that makes a repository."""
+    """Writes the script that makes a repository, and knows what git will call everything in it."""
 
     def __init__(self, draft: Draft, root: str) -> None:
         self.draft = draft
         self.root = root
+        self._main: tuple[dict[str, str], list[str], list[str]] = {}, [], []
         self._time = 1_600_000_000 + draft.number(0, 100_000_000)
         self.names = [f"{a} {b}" for a, b in zip(draft.some(FIRST_NAMES, 3), draft.some(LAST_NAMES, 3), strict=True)]
-        self.subjects: list[str] = []
-        draft.file(f"{root}/README.md", f"# {draft.prose(3)}\n\n{draft.prose(8)}\n")
+        readme = f"# {draft.prose(3)}\n\n{draft.prose(8)}\n"
+        draft.file(f"{root}/README.md", readme)
+        #: What is in the working tree.
+        self.files = {"README.md": readme}
+        #: The commits that lead to the branch in work, the newest last: their ids and their authors.
+        self.commits: list[str] = []
+        self.authors: list[str] = []
         self.lines = [
             f"cd {root} || exit 1",
-            "git init -q -b main .",
+            "git init -q -b main --object-format=sha1 .",
             "git config user.name User && git config user.email user@example.com && git config commit.gpgsign false",
         ]
         self.commit("Start")
@@ -31,9 +45,23 @@ class _History:
         if folder:
             self.lines.append(f"mkdir -p {folder}")
         self.lines.append(f"cat > {path} <<'TEXT'\n{text}TEXT")
+        self.files[path] = text
+
+    def remove(self, path: str) -> None:
+        self.lines.append(f"git rm -q {path}")
+        del self.files[path]
 
     def command(self, line: str) -> None:
         self.lines.append(line)
+
+    def branch(self, name: str) -> None:
+        """Begin a branch here; ``main`` goes back to what was there before the branch."""
+        self._main = dict(self.files), list(self.commits), list(self.authors)
+        self.lines.append(f"git checkout -q -b {name}")
+
+    def main(self) -> None:
+        self.files, self.commits, self.authors = self._main
+        self.lines.append("git checkout -q main")
 
     def commit(self, subject: str) -> None:
         self._time += self.draft.number(1000, 100_000)
@@ -44,18 +72,64 @@ class _History:
             f"export GIT_COMMITTER_NAME='{name}' GIT_COMMITTER_EMAIL={mail} GIT_COMMITTER_DATE='{self._time} +0000'",
             f"git add -A && git commit -q -m '{subject}'",
         ]
-        self.subjects.append(subject)
+        person = f"{name} <{mail}> {self._time} +0000"
+        parents = "".join(f"parent {commit}\n" for commit in self.commits[-1:])
+        text = f"tree {_tree(self.files)}\n{parents}author {person}\ncommitter {person}\n\n{subject}\n"
+        self.commits.append(_object("commit", text.encode()))
+        self.authors.append(person)
 
     def finish(self) -> None:
         self.draft.setup = "set -e\n" + "\n".join(self.lines) + "\n"
-        self.draft.initial.test("history is there", self.log("HEAD", self.subjects))
+        self.draft.initial.test("history is there", self.points("HEAD", self.commits[-1]))
 
-    def log(self, reference: str, subjects: list[str]) -> str:
-        """Code of a test: these commits lead to ``reference``, the newest last."""
-        return (
-            f"found = git('log', '--format=%s', '--reverse', '--first-parent', {reference!r}, folder={self.root!r})\n"
-            f"assert found.splitlines() == {subjects!r}"
+    # --- what is right -------------------------------------------------------------------------
+
+    def points(self, reference: str, commit: str) -> str:
+        """Code of a test: a reference, by its full name, leads to this commit and so to everything before it."""
+        return f"assert git('rev-parse', '--verify', {reference!r}, folder={self.root!r}) == {commit + chr(10)!r}"
+
+    def new_commit(self, branch: str, parents: list[str], message: str, files: Mapping[str, str]) -> None:
+        """The newest commit of a branch follows these, says this and has these files."""
+        reads = f"headers, message = commit('refs/heads/{branch}', folder={self.root!r})\n"
+        what = f"{branch} has one new commit"
+        self.draft.final.test(what, f"{reads}assert headers['parent'] == {parents!r}")
+        self.draft.final.test("its message is right", f"{reads}assert message == {message!r}")
+        self.draft.final.test("its files are right", f"{reads}assert headers['tree'] == [{_tree(files)!r}]")
+
+    def clean(self, branch: str, files: Mapping[str, str]) -> None:
+        """A branch is checked out, and neither the index nor the working tree has anything but its files."""
+        recorded = {path: f"100644 {_object('blob', text.encode())}" for path, text in sorted(files.items())}
+        staged = [f"{record} 0\t{path}" for path, record in recorded.items()]
+        self.draft.final.test(
+            f"{branch} is checked out",
+            f"assert git('symbolic-ref', 'HEAD', folder={self.root!r}) == {f'refs/heads/{branch}{chr(10)}'!r}",
         )
+        self.draft.final.test(
+            "nothing is staged",
+            f"found = git('ls-files', '--stage', '-z', folder={self.root!r}).split('\\0')[:-1]\n"
+            f"assert sorted(found) == {sorted(staged)!r}",
+        )
+        self.draft.final.test("the working tree is clean", f"assert blobs({self.root!r}) == {recorded!r}")
+
+
+def _object(kind: str, data: bytes) -> str:
+    """What git calls an object."""
+    return hashlib.sha1(f"{kind} {len(data)}\0".encode() + data, usedforsecurity=False).hexdigest()
+
+
+def _tree(files: Mapping[str, str]) -> str:
+    """What git calls a tree of these files."""
+    folders: dict[str, dict[str, str]] = {}
+    entries: list[tuple[str, str, str]] = []
+    for path, text in files.items():
+        first, slash, rest = path.partition("/")
+        if slash:
+            folders.setdefault(first, {})[rest] = text
+        else:
+            entries.append((first, f"100644 {first}", _object("blob", text.encode())))
+    # A directory is sorted as if its name ended with a slash.
+    entries += [(f"{name}/", f"40000 {name}", _tree(below)) for name, below in folders.items()]
+    return _object("tree", b"".join(f"{name}\0".encode() + bytes.fromhex(ident) for _, name, ident in sorted(entries)))
 
 
 def _settings(draft: Draft, count: int) -> list[str]:
@@ -77,7 +151,7 @@ def _find(draft: Draft) -> None:
     total = draft.number(8, 14)
     first = draft.number(1, 3)
     last = draft.number(first + 2, total - 2)
-    wanted = ""
+    wanted, wanted_id = "", ""
     for number in range(total):
         place = draft.number(0, len(lines) - 1)
         if number == first:
@@ -95,7 +169,7 @@ def _find(draft: Draft) -> None:
         history.write(path, "".join(lines))
         history.commit(subject)
         if action == ("removed" if removed else "introduced"):
-            wanted = subject
+            wanted, wanted_id = subject, history.commits[-1]
     history.finish()
     target = f"/home/user/{draft.pick('answer', 'commit', 'culprit')}.txt"
     draft.say(
@@ -104,16 +178,16 @@ def _find(draft: Draft) -> None:
         f"removed in a later one. Find the commit that {'removed' if removed else 'added'} it.",
         f"Write its full hash (40 hexadecimal digits) and its subject line to {target}, as one line with one space in "
         "between, ending with a newline.",
-        "Leave the repository as it is.",
+        "Leave the repository as it is: no other commits, branches or tags, main checked out, nothing changed.",
     )
     draft.initial.absent(target)
-    draft.final.test("history is unchanged", history.log("main", history.subjects))
     draft.final.test(
-        "the right commit is named",
-        f"log = git('log', '--format=%H %s', 'main', folder={root!r}).splitlines(keepends=True)\n"
-        f"right = [line for line in log if line[41:-1] == {wanted!r}]\n"
-        f"assert len(right) == 1\nassert content({target!r}).decode('utf-8') == right[0]",
+        "history is unchanged",
+        f"found = git('for-each-ref', '--format=%(objectname) %(refname)', folder={root!r})\n"
+        f"assert found == {f'{history.commits[-1]} refs/heads/main{chr(10)}'!r}",
     )
+    history.clean("main", history.files)
+    draft.final.text(target, f"{wanted_id} {wanted}\n")
     end = "head -n 1" if removed else "tail -n 1"
     oracle = f"cd {root} && git log --format='%H %s' -S '{key} =' -- {path} | {end} > {target}\n"
     near = swap(oracle, end, "tail -n 1" if removed else "head -n 1")
@@ -131,7 +205,7 @@ def _restore(draft: Draft) -> None:
         history.commit(_subject(draft))
         history.write("notes.txt", draft.prose(6) + "\n")
         history.commit(_subject(draft))
-    history.command(f"git rm -q {path}")
+    history.remove(path)
     history.commit("Clean up")
     for _ in range(draft.number(1, 4)):
         history.write("notes.txt", draft.prose(6) + "\n")
@@ -148,21 +222,9 @@ def _restore(draft: Draft) -> None:
         "\nThe commit must be the only new one and change nothing else, and the working tree must be clean "
         "afterwards (nothing uncommitted, no untracked files).",
     )
-    draft.final.test("there is one new commit", history.log("main", [*history.subjects, message]))
-    draft.final.test(
-        "the commit has the right content",
-        f"assert git('show', {f'main:{path}'!r}, folder={root!r}) == {versions[-1]!r}",
-    )
-    draft.final.test(
-        "the commit changes nothing else",
-        f"assert git('diff', '--name-status', 'main~1', 'main', folder={root!r}) == {f'A{chr(9)}{path}{chr(10)}'!r}",
-    )
-    draft.final.test(
-        "the working tree is clean",
-        f"assert content({f'{root}/{path}'!r}).decode('utf-8') == {versions[-1]!r}\n"
-        f"assert git('rev-parse', '--abbrev-ref', 'HEAD', folder={root!r}) == 'main\\n'\n"
-        f"assert git('status', '--porcelain', folder={root!r}) == ''",
-    )
+    files = {**history.files, path: versions[-1]}
+    history.new_commit("main", history.commits[-1:], message, files)
+    history.clean("main", files)
     oracle = (
         f"cd {root} || exit 1\nlast=$(git rev-list -n 1 HEAD -- {path})\n"
         f"git checkout -q \"$last^\" -- {path}\ngit commit -q -m '{message}'\n"
@@ -185,13 +247,13 @@ def _merge(draft: Draft) -> None:
     ours, theirs = f"{draft.pick(*SERVICES)}-{draft.number(1, 9)}", f"{draft.pick(*SERVICES)}-{draft.number(10, 99)}"
     history.write(path, "".join(f"{line}\n" for line in lines))
     history.commit(_subject(draft))
-    history.command(f"git checkout -q -b {branch}")
+    history.branch(branch)
     history.write(path, "".join(f"{line}\n" for line in [*lines[:place], theirs, *lines[place:]]))
     extra = f"{draft.prose(6)}\n"
     history.write("extra.txt", extra)
     history.commit(_subject(draft))
-    history.subjects.pop()
-    history.command("git checkout -q main")
+    there = history.commits[-1]
+    history.main()
     history.write(path, "".join(f"{line}\n" for line in [*lines[:place], ours, *lines[place:]]))
     history.commit(_subject(draft))
     history.finish()
@@ -207,22 +269,13 @@ def _merge(draft: Draft) -> None:
         f"before {second}, and no conflict markers.",
         f"The result must be a merge commit on main (first parent: the present main, second parent: {branch}) with "
         f"exactly the message: {message}",
-        f"\nLeave the branch {branch} where it is and the working tree clean, on main.",
+        f"\nChange nothing else. Leave the branch {branch} where it is and the working tree clean (nothing uncommitted, "
+        "no untracked files), on main.",
     )
-    draft.final.test("main has one new commit", history.log("main", [*history.subjects, message]))
-    draft.final.test(
-        "it is a merge of the branch",
-        f"assert git('rev-parse', 'main^2', folder={root!r}) == git('rev-parse', {branch!r}, folder={root!r}) != ''\n"
-        f"assert len(git('rev-list', 'main~1..' + {branch!r}, folder={root!r}).split()) == 1",
-    )
-    draft.final.test("both lines are kept", f"assert git('show', {f'main:{path}'!r}, folder={root!r}) == {expected!r}")
-    draft.final.test("the rest is merged", f"assert git('show', 'main:extra.txt', folder={root!r}) == {extra!r}")
-    draft.final.test(
-        "the working tree is clean",
-        f"assert git('rev-parse', '--abbrev-ref', 'HEAD', folder={root!r}) == 'main\\n'\n"
-        f"assert git('status', '--porcelain', folder={root!r}) == ''\n"
-        f"assert content({f'{root}/{path}'!r}).decode('utf-8') == {expected!r}",
-    )
+    files = {**history.files, path: expected, "extra.txt": extra}
+    history.new_commit("main", [history.commits[-1], there], message, files)
+    history.clean("main", files)
+    draft.final.test("the branch is unchanged", history.points(f"refs/heads/{branch}", there))
     written = expected.replace("\n", "\\n")
     oracle = (
         f"cd {root} || exit 1\ngit merge -q {branch} > /dev/null 2>&1\nprintf '{written}' > {path}\n"
@@ -238,21 +291,21 @@ def _pick_commit(draft: Draft) -> None:
     tag = f"v{draft.number(1, 9)}.{draft.number(0, 9)}"
     branch = f"hotfix-{draft.pick(*SERVICES)}"
     names = [f"{word}.txt" for word in draft.some(WORDS, 6)]
-    contents: dict[str, str] = {}
-    at_tag: list[str] = []
+    at_tag: dict[str, str] = {}
+    tagged_commit = ""
     tagged = draft.number(2, 4)
     for number, name in enumerate(names):
         text = "".join(_settings(draft, 4))
         history.write(name, text)
         history.commit(_subject(draft))
-        contents[name] = text
         if number == tagged - 1:
             history.command(f"git tag {tag}")
-            at_tag = list(history.subjects)
-    fixed = contents[names[0]] + f"fixed = {draft.number(1000, 9999)}\n"
+            at_tag, tagged_commit = dict(history.files), history.commits[-1]
+    fixed = history.files[names[0]] + f"fixed = {draft.number(1000, 9999)}\n"
     history.write(names[0], fixed)
     fix = f"Fix {draft.pick(*SERVICES)} {draft.pick('crash', 'leak', 'overflow', 'deadlock')}"
     history.commit(fix)
+    author = history.authors[-1]
     history.write(names[-1], draft.prose(5) + "\n")
     history.commit(_subject(draft))
     history.finish()
@@ -261,26 +314,20 @@ def _pick_commit(draft: Draft) -> None:
             f"We need a hotfix branch in the git repository {root}.", f"Prepare a hotfix in the git repository {root}."
         ),
         f"Create the branch {branch} starting at the tag {tag}. On top of it, apply the one commit of main whose "
-        f"subject is {fix!r} (as git cherry-pick does), keeping its message. The branch must have just this one "
-        "commit more than the tag.",
-        f"Leave main and the tag where they are. At the end {branch} must be checked out and the working tree clean.",
+        f"subject is {fix!r} (as git cherry-pick does), keeping its message and its author. The branch must have "
+        "just this one commit more than the tag.",
+        f"Leave main and the tag where they are. At the end {branch} must be checked out and the working tree clean "
+        "(nothing uncommitted, no untracked files).",
     )
-    draft.final.test("the branch has the right history", history.log(branch, [*at_tag, fix]))
-    draft.final.test("main is unchanged", history.log("main", history.subjects))
-    draft.final.test("the tag is unchanged", history.log(tag, at_tag))
+    files = {**at_tag, names[0]: fixed}
+    history.new_commit(branch, [tagged_commit], fix, files)
     draft.final.test(
-        "the fix is there", f"assert git('show', {f'{branch}:{names[0]}'!r}, folder={root!r}) == {fixed!r}"
+        "its author is right",
+        f"headers, message = commit('refs/heads/{branch}', folder={root!r})\nassert headers['author'] == [{author!r}]",
     )
-    files = sorted(["README.md", *names[:tagged]])
-    draft.final.test(
-        "nothing else is there",
-        f"assert sorted(git('ls-tree', '--name-only', {branch!r}, folder={root!r}).splitlines()) == {files!r}",
-    )
-    draft.final.test(
-        "the branch is checked out",
-        f"assert git('rev-parse', '--abbrev-ref', 'HEAD', folder={root!r}) == {branch + chr(10)!r}\n"
-        f"assert git('status', '--porcelain', folder={root!r}) == ''",
-    )
+    draft.final.test("main is unchanged", history.points("refs/heads/main", history.commits[-1]))
+    draft.final.test("the tag is unchanged", history.points(f"refs/tags/{tag}", tagged_commit))
+    history.clean(branch, files)
     oracle = (
         f"cd {root} || exit 1\ngit checkout -q -b {branch} {tag}\n"
         f"git cherry-pick $(git log --format=%H --grep='^{fix}$' main) > /dev/null\n"
