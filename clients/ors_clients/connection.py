@@ -8,11 +8,11 @@ anything twice. Everything else is an answer, and becomes an error (``refusals``
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
 import time
+from asyncio import sleep
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -235,7 +235,7 @@ class Patience:
             raise DeadlineExceeded(
                 f"No success in time; last: {error.cause}", "Raise the client's timeout, or look at the server."
             ) from error
-        await asyncio.sleep(seconds)
+        await sleep(seconds)
 
 
 def dumps(value: Any) -> bytes:

@@ -18,6 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Coroutine
+from concurrent.futures import Future, wait
 from typing import Any
 
 from ors_clients.connection import Connection
@@ -70,7 +71,9 @@ class KeepAlive:
         self._thread = LoopThread("ors-keepalive", self._forked)
         self._beats: dict[Heartbeat, None] = {}
         self._keeping = False
+        self._exiting = False
         self._under_way: set[asyncio.Task[None]] = set()
+        self._ending: dict[Future[None], None] = {}
         self._admission: asyncio.Semaphore | None = None
         atexit.register(self._exit)
 
@@ -78,6 +81,7 @@ class KeepAlive:
         self._beats = {}
         self._keeping = False
         self._under_way = set()
+        self._ending = {}
         self._admission = None
 
     def add(self, beat: Heartbeat) -> None:
@@ -95,13 +99,18 @@ class KeepAlive:
     def end(self, beat: Heartbeat) -> None:
         """End the session in the background, if it is this process's own."""
         self.discard(beat)
-        if not beat.ours:
+        if not beat.ours or self._exiting:
             return
         if beat.connection.transport.threads:
-            self._thread.start(self._admitted(_delete(beat)))
+            ending = self._thread.start(self._admitted(_delete(beat)))
+            self._ending[ending] = None
+            ending.add_done_callback(self._ended)
         else:
             with contextlib.suppress(RuntimeError):  # without its event loop there is no application to end it in
                 self._remember(asyncio.get_running_loop().create_task(_delete(beat)))
+
+    def _ended(self, ending: Future[None]) -> None:
+        self._ending.pop(ending, None)
 
     # --- on the thread -----------------------------------------------------------------------
 
@@ -127,17 +136,10 @@ class KeepAlive:
     # --- the end of the process --------------------------------------------------------------
 
     def _exit(self) -> None:
-        left = [beat for beat in self._beats if beat.ours]
-        if not left:
-            return
-        for beat in left:
-            self.discard(beat)
-
-        async def end() -> None:
-            await asyncio.gather(*(self._admitted(_delete(beat)) for beat in left))
-
-        with contextlib.suppress(Exception):  # a process that ends has nobody to tell
-            self._thread.run(end(), _EXIT_LIMIT)
+        for beat in list(self._beats):
+            self.end(beat)
+        self._exiting = True
+        wait(list(self._ending), _EXIT_LIMIT)
 
 
 async def _ping(beat: Heartbeat) -> None:

@@ -1,10 +1,12 @@
 """HTTP/1.1 on sockets: a small client for the one kind of request that trainers send by the million.
 
-Why not httpx, which the rest of this project uses: a request through httpx costs several times the processor time of
-one through the ``openreward`` client, and that time is taken from the trainer's own loop (figures in
-``docs/performance.md``; ``ors-server bench clients`` measures both). httpx builds a request, a response and a chain of
-streams for each call; here a request is one ``write`` of bytes that were mostly encoded before, and a response is
-parsed by httptools, which the server uses too.
+Why not httpx, which the rest of this project uses: the processor time of a call is taken from the trainer's own loop.
+With 64 sessions that call at once on a busy machine of two cores, a call took 0.18 ms here, 0.76 ms through the
+``openreward`` client, and 4.8 ms through this client with httpx beneath (one session: 0.37, 1.6 and 2.7 ms; 4,096
+sessions: 0.22 and 6.7 ms, and minutes with httpx). ``ors-server bench clients`` measures them again. httpx builds a
+request, a response and a chain of streams for each call, and looks through all its connections for a free one; here a
+request is one ``write`` of bytes that were mostly encoded before, the connection used last is the next one used, and
+httptools, which the server uses too, parses the response.
 
 Invariants: a connection carries one request at a time; it is used again only after a complete response that the server
 did not say was its last; one whose request was cancelled or timed out is closed, because its response may still come.

@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 __all__ = ["LoopThread"]
@@ -40,11 +41,6 @@ class LoopThread:
             self._after_fork()
 
     @property
-    def running(self) -> bool:
-        """Whether it has been started in this process."""
-        return self._loop is not None
-
-    @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop; the thread is started if need be."""
         loop = self._loop
@@ -64,22 +60,22 @@ class LoopThread:
         asyncio.set_event_loop(loop)
         loop.run_forever()
 
-    def run(self, work: Coroutine[Any, Any, Result], timeout: float | None = None) -> Result:
-        """Run a coroutine there and wait for it; Ctrl-C cancels it. Raises ``TimeoutError`` after ``timeout`` s."""
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine there and wait for it; Ctrl-C cancels it."""
         loop = self.loop
         if _current_loop() is loop:
             work.close()
             raise RuntimeError("a synchronous client is used on its own background thread")
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
-            return future.result(timeout)
+            return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+    def start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         """Run a coroutine there and do not wait for it."""
-        asyncio.run_coroutine_threadsafe(work, self.loop)
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
 
 def _current_loop() -> asyncio.AbstractEventLoop | None:

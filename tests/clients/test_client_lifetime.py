@@ -214,6 +214,7 @@ client = Client("http://{host}:{site.running.port}")
 environment = client.environment("workshop")
 sessions = [environment.session(task={{"subject": "{subject}"}}).open() for _ in range(3)]
 print(sessions[0].call("work", {{"text": "x"}}).text)
+sessions.pop()  # dropped at the last moment
 sys.exit()
 """
     assert await asyncio.to_thread(run, tmp_path, program) == " x\n\n"

@@ -90,13 +90,11 @@ class Script:
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Pauses are noted and not made."""
     pauses: list[float] = []
-    sleep = asyncio.sleep
 
     async def note(seconds: float) -> None:
         pauses.append(seconds)
-        await sleep(0)
 
-    monkeypatch.setattr("ors_clients.connection.asyncio.sleep", note)
+    monkeypatch.setattr("ors_clients.connection.sleep", note)
     return pauses
 
 
