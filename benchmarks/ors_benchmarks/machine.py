@@ -51,12 +51,14 @@ class Observer:
         self._started = time.monotonic()
         self._busy, self._stolen = _machine_seconds()
         self._own = _own_seconds()
+        #: CPU time of processes of ours whose end nobody here waits for.
+        self.unaccounted = 0.0
 
     def finish(self, machine: Machine) -> Machine:
         """The machine with both shares. The servers must have ended: a process's time is known when it has."""
         busy, stolen = _machine_seconds()
         whole = (time.monotonic() - self._started) * (os.cpu_count() or 1)
-        others = busy - self._busy - (_own_seconds() - self._own)
+        others = busy - self._busy - (_own_seconds() - self._own) - self.unaccounted
         return machine.model_copy(
             update={
                 "others": round(min(1.0, max(0.0, others / whole)), 3),

@@ -8,6 +8,7 @@ says whether every episode came to its end, never how fast.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import os
@@ -30,7 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ors_benchmarks import charts, rollout_charts, tiny_model
 from ors_benchmarks.candidates import packages
 from ors_benchmarks.machine import Observer, describe
-from ors_benchmarks.processes import raise_file_limit
+from ors_benchmarks.processes import cpu_seconds, raise_file_limit
 from ors_benchmarks.results import free_path
 from ors_benchmarks.rollout_benchmark import CellPlan, Findings, Plan, Watcher, measure, on_cores
 from ors_benchmarks.rollout_engines import Engine, EngineFailed, ModelFiles, UrlEngine
@@ -113,7 +114,7 @@ def benchmark(
         int | None,
         typer.Option(
             min=1,
-            help="Episodes a run. Default: four for each played at once, at least 16, at most 512 more than at once.",
+            help="Episodes a run. Default: four for each played at once, at least 16, at most 64 more than at once.",
         ),
     ] = None,
     concurrency: Annotated[str | None, typer.Option(metavar="N,...", help="Episodes at once. Default 64.")] = None,
@@ -198,7 +199,7 @@ def benchmark(
             )
             workload = Workload(
                 tasks=(),
-                episodes=episodes or max(16, min(4 * count, count + 512)),
+                episodes=episodes or max(16, min(4 * count, count + 64)),
                 concurrency=count,
                 turns=turns,
                 sampling=sampling,
@@ -235,7 +236,7 @@ def benchmark(
                 opened = await _engine(
                     engine, files, tokenizer, sampling, engine_url, arguments, prefix_caching, pinned
                 )
-                async with aclosing(_Closing(opened)):
+                async with aclosing(_Closing(opened, observer)):
                     description.update(opened.description())
                     if pinned is not None:
                         move([core for core in allowed if core not in pinned])
@@ -266,7 +267,7 @@ def benchmark(
             "concurrency": counts,
             "turns": turns,
         },
-        rounds=plan.rounds,
+        rounds=_rounds(found),
         cells=found.cells,
         timeline=found.timeline,
     )
@@ -284,11 +285,21 @@ def benchmark(
 class _Closing:
     """The engine as something ``aclosing`` closes."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, observer: Observer) -> None:
         self._engine = engine
+        self._observer = observer
 
     async def aclose(self) -> None:
+        """End it, and keep its processor time from being taken for others': its workers are not our children."""
+        used = 0.0
+        for process in self._engine.processes().values():
+            with contextlib.suppress(OSError):  # it has died
+                used += cpu_seconds(process)
+        before = os.times()
         await self._engine.close()
+        after = os.times()
+        known = after.children_user + after.children_system - before.children_user - before.children_system
+        self._observer.unaccounted = max(0.0, used - known)
 
 
 async def _engine(
@@ -313,6 +324,12 @@ async def _engine(
     return await TransformersEngine.open(
         files, tokenizer, sampling, options=options, prefix_caching=prefix_caching, cores=cores
     )
+
+
+def _rounds(found: Findings) -> int:
+    """How many rounds the first cell has, fewer than were asked for if the run ended early."""
+    seconds = found.cells[0].figures.get("seconds") if found.cells else None
+    return len(seconds.values) if seconds is not None else 0
 
 
 def _check_installed(engine: str) -> None:

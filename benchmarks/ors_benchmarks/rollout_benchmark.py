@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ors_clients.rendering import ChatRenderer
@@ -21,7 +20,7 @@ from ors_benchmarks.processes import cpu_seconds
 from ors_benchmarks.rollout_engines import Engine, EngineTotals, difference
 from ors_benchmarks.rollout_figures import Cell, Figures, Gatherer, ServerFacts, timeline_of
 from ors_benchmarks.rollout_gpu import GpuMeter
-from ors_benchmarks.rollout_places import CLIENTS, ServedElsewhere, StartedServer, peak_mib, place_at
+from ors_benchmarks.rollout_places import CLIENTS, ServedElsewhere, StartedServer, bind, peak_mib, place_at
 from ors_benchmarks.rollout_recording import EpisodeRecord
 from ors_benchmarks.rollout_runs import Run, Workload, play, replay
 from ors_server.errors import OrsError
@@ -234,11 +233,7 @@ def on_cores(wanted: Sequence[int] | None) -> Generator[Callable[[Sequence[int]]
     allowed = os.sched_getaffinity(0)
 
     def move(cores: Sequence[int]) -> None:
-        for thread in Path("/proc/self/task").iterdir():
-            try:
-                os.sched_setaffinity(int(thread.name), set(cores))
-            except ProcessLookupError:  # it has ended since
-                continue
+        bind(os.getpid(), cores)
 
     if wanted is None:
         yield lambda _: None

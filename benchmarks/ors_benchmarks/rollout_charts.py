@@ -185,4 +185,6 @@ def _duration(seconds: float) -> str:
 
 def _source(report: RolloutReport) -> str:
     parts = [f"{report.started:%Y-%m-%d}", report.engine, report.model, str(report.options.get("env"))]
-    return ", ".join([*parts, report.machine.cpu, f"{report.rounds} round{'s' if report.rounds > 1 else ''}"])
+    seconds = report.cells[0].figures.get("seconds") if report.cells else None
+    rounds = len(seconds.values) if seconds is not None else 0
+    return ", ".join([*parts, report.machine.cpu, f"{rounds} round{'' if rounds == 1 else 's'}"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,17 @@ from ors_benchmarks.rollout_peer import peer_sessions
 from ors_benchmarks.rollout_runs import Place
 from ors_server.errors import OrsError
 
-__all__ = ["CLIENTS", "SERVERS", "NoEnvironment", "Served", "ServedElsewhere", "StartedServer", "peak_mib", "place_at"]
+__all__ = [
+    "CLIENTS",
+    "SERVERS",
+    "NoEnvironment",
+    "Served",
+    "ServedElsewhere",
+    "StartedServer",
+    "bind",
+    "peak_mib",
+    "place_at",
+]
 
 #: What a training run would do about a server that does not answer, in less time.
 RETRIES = 2
@@ -152,6 +163,13 @@ async def place_at(
         else:
             async with peer_sessions(url, name, part) as theirs:
                 yield Place(theirs, specs.__getitem__), tasks
+
+
+def bind(process: int, cores: Sequence[int]) -> None:
+    """Keep all threads of a process, and what it starts from now on, on some cores."""
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            os.sched_setaffinity(int(thread.name), set(cores))
 
 
 def peak_mib(process: int) -> float | None:

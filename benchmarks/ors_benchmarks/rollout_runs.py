@@ -19,7 +19,7 @@ from typing import Any
 
 from ors_clients.errors import ClientError
 from ors_clients.rendering import ChatRenderer
-from ors_clients.rollout import rollout
+from ors_clients.rollout_loop import rollout
 from ors_clients.samplers.generations import SamplingParameters
 from ors_clients.tool_calls import find_format
 from ors_clients.trajectory import Trajectory

@@ -28,6 +28,7 @@ from ors_clients.samplers import VLLMSampler
 from ors_clients.samplers.generations import Sampler, SamplingParameters
 
 from ors_benchmarks.rollout_engines import EngineFailed, EngineTotals, ModelFiles
+from ors_benchmarks.rollout_places import bind
 from ors_benchmarks.rollout_recording import times
 from ors_benchmarks.rollout_steering import REPLAYED, Turn
 
@@ -84,6 +85,10 @@ class VLLMEngine:
         # vLLM's own: the core, which schedules, and the worker, which computes.
         names = ["engine core", *(f"engine worker {number}" for number in range(1, len(started)))]
         children = dict(zip(names, started, strict=True))
+        if cores is not None:
+            # vLLM binds the threads that compute, and lets the others go where they like.
+            for process in started:
+                bind(process, cores)
         return cls(VLLMSampler(telling), telling, device, arguments, children)
 
     def steered(self, parameters: SamplingParameters, turn: Turn) -> SamplingParameters:

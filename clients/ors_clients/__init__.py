@@ -25,10 +25,10 @@ if TYPE_CHECKING:
         SessionLost,
         ToolFailed,
     )
-    from ors_clients.local import local, local_sync
+    from ors_clients.local_sessions import local, local_sync
     from ors_clients.rendering import ChatRenderer
     from ors_clients.rewards import RewardBridge, RewardRule, shape_reward
-    from ors_clients.rollout import rollout
+    from ors_clients.rollout_loop import rollout
     from ors_clients.synchronous import Client
     from ors_clients.tool_schemas import anthropic_tools, google_tools, openai_tools
     from ors_clients.trajectory import Trajectory
@@ -67,10 +67,10 @@ __all__ = [
 _MODULES = {
     "answers": ("Task", "ToolResult"),
     "client": ("AsyncClient",),
-    "local": ("local", "local_sync"),
+    "local_sessions": ("local", "local_sync"),
     "rendering": ("ChatRenderer",),
     "rewards": ("RewardBridge", "RewardRule", "shape_reward"),
-    "rollout": ("rollout",),
+    "rollout_loop": ("rollout",),
     "synchronous": ("Client",),
     "tool_schemas": ("anthropic_tools", "google_tools", "openai_tools"),
     "trajectory": ("Trajectory",),

@@ -4,7 +4,7 @@
     python -m ors_clients.atropos serve --env.ors_url http://127.0.0.1:8080 --env.ors_environment echoenvironment …
 
 Each item is a task, played ``group_size`` times by the rollout that all our token-level adapters share
-(``ors_clients.rollout``). It samples through Atropos's own server handling, so that its inference servers, weights and
+(``ors_clients.rollout_loop``). It samples through Atropos's own server handling, so that its inference servers, weights and
 limits apply, and passes ids in and takes ids and log-probabilities out. What goes to the trainer are the very ids that
 were sampled: ``masks`` has -100 and ``inference_logprobs`` 1.0, Atropos's conventions, wherever no model wrote.
 
@@ -29,7 +29,7 @@ from ors_clients.configuration import EnvironmentConfiguration, resolve_secrets
 from ors_clients.errors import ConfigurationError, SamplerFailed
 from ors_clients.rendering import ChatRenderer
 from ors_clients.rewards import Reduction, RewardRule
-from ors_clients.rollout import RolloutLimits, rollout
+from ors_clients.rollout_loop import RolloutLimits, rollout
 from ors_clients.samplers import CallbackSampler, FinishReason, Generation, SamplingParameters
 from ors_clients.tool_calls import find_format
 from ors_clients.trainer_packages import INSTALL_ATROPOS, import_trainer_module

@@ -17,8 +17,8 @@ from ors_clients.client import AsyncClient
 from ors_clients.configuration import TrainingConfiguration, resolve_secrets
 from ors_clients.errors import ClientError, InfrastructureFailure
 from ors_clients.rendering import ChatRenderer
-from ors_clients.rollout import RolloutLimits, rollout
 from ors_clients.rollout_events import RolloutLabels
+from ors_clients.rollout_loop import RolloutLimits, rollout
 from ors_clients.samplers import Generation, Sampler, SamplingParameters
 from ors_clients.sessions import AsyncSession
 from ors_clients.sinks import TrajectorySink

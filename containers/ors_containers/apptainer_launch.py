@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 from ors_containers import system_calls as system
 from ors_containers.entering import default_signals, place
+from ors_containers.kernel_objects import TERMINAL_OPTIONS, replacements
 from ors_containers.preparation import prepare_root
 from ors_containers.supervision import EXAMINATION
 from ors_containers.user_namespaces import map_one_id
@@ -209,14 +210,19 @@ def settle_container(message: Message, descriptors: list[int]) -> Message:
     if mqueue.is_dir():
         mqueue.rmdir()
     system.mount("", "/dev", "", guarded | system.MS_RDONLY)
+    system.mount("", "/dev/pts", "", system.MS_REMOUNT | system.MS_NOSUID | system.MS_NOEXEC, TERMINAL_OPTIONS)
     for name in _READ_ONLY:
         path = f"/proc/{name}"
         if Path(path).exists():
             system.mount(path, path, "", system.MS_BIND)
             system.mount("", path, "", guarded | system.MS_RDONLY | system.MS_NODEV | system.MS_NOEXEC)
-    for name in ("holder", "full"):
-        Path("/", _HANDOVER, name).unlink()
-    Path("/", _HANDOVER).rmdir()
+    handover = Path("/", _HANDOVER)
+    for source, target in replacements(EXAMINATION, handover):
+        system.mount(source, target, "", system.MS_BIND)
+        system.mount("", target, "", guarded | system.MS_RDONLY | system.MS_NODEV | system.MS_NOEXEC)
+    for path in list(handover.iterdir()):
+        path.unlink()
+    handover.rmdir()
     return {}
 
 

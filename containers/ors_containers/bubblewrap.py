@@ -37,6 +37,7 @@ from ors_containers.runtime import Description, Runtime
 __all__ = ["BubblewrapRuntime"]
 
 _SWEEP_EVERY = 60.0
+_ACCOUNT_REMEDY = "For accounts of their own, start the server as root with CAP_SYS_PTRACE."
 _GROUP_REMEDY = "Start the server as root, or under `systemd-run --user --scope -p Delegate=yes`"
 
 
@@ -122,6 +123,16 @@ class BubblewrapRuntime(Runtime):
                     "A sandbox has one user only, this one: files of others in an image seem to be nobody's. For more, "
                     "install uidmap and add a range of 65536 for this user to /etc/subuid and /etc/subgid."
                 )
+        if not self._require().mapping.own_account:
+            yield (
+                "Inotify instances, queued signals and message queues are bounded in each sandbox but counted as this "
+                f"user's, too: many sandboxes can leave none. {_ACCOUNT_REMEDY}"
+            )
+        if not self._require().ipc_bounded:
+            yield (
+                "System V shared memory and messages are not bounded: they outlive what made them and use "
+                "up the sandbox's memory. Linux 6.9 can bound them, where /proc/sys can be written."
+            )
         if linux_version() < (6, 6):
             yield "Linux before 6.6: a directory of the image cannot be removed and made again."
 

@@ -37,6 +37,7 @@ from ors_containers.errors import (
 )
 from ors_containers.examination import check_examination, run_examination
 from ors_containers.image import Image
+from ors_containers.kernel_objects import RESOURCES
 from ors_containers.launching import Answer, LauncherClient, LauncherGone, OperationFailed
 from ors_containers.leases import Owner
 from ors_containers.limits import Limits
@@ -79,6 +80,8 @@ class Shared:
     #: Bounds how many are being started at a time.
     starting: asyncio.Semaphore
     sandboxes: dict[str, BubblewrapSandbox] = field(default_factory=dict[str, "BubblewrapSandbox"])
+    #: Whether the kernel let what System V IPC holds be bounded, as far as was tried.
+    ipc_bounded: bool = True
     #: The ends of launchers that ended by themselves.
     retired: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _slot: int = field(default_factory=_any_slot)
@@ -459,7 +462,7 @@ class BubblewrapSandbox(Sandbox):
     def _resources(self, *, for_examination: bool = False) -> dict[str, int]:
         """Limits of each process; of memory and processes where no control group holds them."""
         enforced = self._shared.groups.enforced
-        resources = {"CORE": 0, "NOFILE": _OPEN_FILES, "FSIZE": self.limits.disk}
+        resources = {"CORE": 0, "NOFILE": _OPEN_FILES, "FSIZE": self.limits.disk, **RESOURCES}
         if "memory" not in enforced:
             resources["DATA"] = self.limits.memory
         if "pids" not in enforced:
@@ -492,6 +495,7 @@ class BubblewrapSandbox(Sandbox):
         except OperationFailed as error:
             await self._settle(_END_PATIENCE)
             raise ShellFailed(f"No shell can be started in sandbox {self.id}: {error}") from error
+        self._shared.ipc_bounded &= answer.message["ipc_bounded"]
         process = answer.message["process"]
         exited = self._client.exit_of(process)
         exited.add_done_callback(lambda _: self._client.forget(process))

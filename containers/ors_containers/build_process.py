@@ -88,7 +88,7 @@ def _prepare(request: Message) -> None:
     if mapping["by"] == "root":
         system.unshare(system.CLONE_NEWNS)
         _make_stage(stage, sources, request["disk"])
-        namespace = mapped_namespace(mapping["base"], mapping["count"])
+        namespace = mapped_namespace(mapping)
         for name, source in sources.items():
             try:
                 system.attach(source, f"{stage}/{name}", namespace)

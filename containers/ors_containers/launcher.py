@@ -34,6 +34,7 @@ from ors_containers import system_calls as system
 from ors_containers.apptainer_launch import settle_container, start_apptainer
 from ors_containers.entering import default_signals, give_pipe, is_open, lower, place
 from ors_containers.holder import holder_program
+from ors_containers.kernel_objects import limit_ipc
 from ors_containers.passing import receive
 from ors_containers.preparation import FILTER_AT, HOLDER_AT, NEWS_AT, Message, prepare
 from ors_containers.seccomp import seccomp_filter
@@ -160,10 +161,12 @@ class Launcher:
         """Start a program in a sandbox; the answer is its process id here and there."""
         holder, *passed = descriptors
         groups: list[int] = []
+        kernel = -1
         if message["gate"]:
             # The sandbox is coming up meanwhile, and this child's own child will be in the groups it is in.
             _join_groups(message["groups"])
             holder = _let_in(holder)
+            kernel = os.open("/proc/sys/kernel", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         else:
             groups = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in message["groups"]]
         news, report = os.pipe()
@@ -173,6 +176,12 @@ class Launcher:
             give_pipe(pipe, message["user"], message["group"], holder)
         system.refuse_inspection()
         system.setns(holder, system.ALL_NAMESPACES)
+        bounded = True
+        if kernel != -1:
+            if not message["one_id"]:
+                system.become(0, 0)
+            bounded = limit_ipc(kernel)
+            os.close(kernel)
         process = os.fork()
         if process == 0:
             self._control.close()
@@ -205,7 +214,7 @@ class Launcher:
             os.waitpid(process, 0)
             number, _, text = problem.partition(" ")
             return {"errno": int(number or errno.EIO), "error": f"{message['arguments'][0]}: {text}"}
-        return {"process": process, "inner": int(inner)}
+        return {"process": process, "inner": int(inner), "ipc_bounded": bounded}
 
     def _examine(self, message: Message, descriptors: list[int]) -> Message:
         return start_examination(message, descriptors, self._filter, self._control)

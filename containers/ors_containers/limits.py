@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from ors_containers.errors import InvalidLimits
+from ors_containers.kernel_objects import LASTING_MEMORY
 
 __all__ = ["LIMIT_NAMES", "Enforcement", "LimitName", "Limits"]
 
@@ -60,8 +61,8 @@ class Limits:
 
     @property
     def charged_memory(self) -> int:
-        """Bytes for the memory controller: files in memory are charged as well, and a full disk must not kill."""
-        return self.memory + self.disk + self.inodes * _INODE_BYTES
+        """Bytes for the memory controller: what outlives processes is charged too, and a full disk must not kill."""
+        return self.memory + self.disk + self.inodes * _INODE_BYTES + LASTING_MEMORY
 
 
 @dataclass(frozen=True, slots=True)

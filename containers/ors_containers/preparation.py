@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ors_containers import system_calls as system
+from ors_containers.kernel_objects import TERMINAL_OPTIONS, limit_watches, replacements
 from ors_containers.layers import LayeredTree
 from ors_containers.supervision import EXAMINATION
 from ors_containers.user_namespaces import join_mapped_namespace, mapped_namespace
@@ -43,12 +44,17 @@ def prepare(message: Message) -> list[str]:
     # A mount point directly below / is what nobody in the sandbox can rename, remove or put something in place of, its
     # root neither; an examination mounts its files over this.
     system.attach("disk/nothing", f"root{EXAMINATION}")
-    os.chdir("/")
+    # Not bubblewrap's own, which has no bound; it is mounted over that one.
+    system.mount("devpts", "terminals", "devpts", system.MS_NOSUID | system.MS_NOEXEC, TERMINAL_OPTIONS)
     stage: str = message["stage"]
+    hidden = list(replacements(f"{stage}/disk/nothing", Path(stage, "disk")))
+    os.chdir("/")
     return [
         *(message["program"], *message["arguments"]),
         *("--bind", f"{stage}/root", "/"),
-        *("--proc", "/proc", "--dev", "/dev", "--bind", f"{stage}/disk/shm", _SHARED_MEMORY, "--remount-ro", "/dev"),
+        *("--proc", "/proc", "--dev", "/dev", "--dev-bind", f"{stage}/terminals", "/dev/pts"),
+        *("--bind", f"{stage}/disk/shm", _SHARED_MEMORY, "--remount-ro", "/dev"),
+        *(word for source, target in hidden for word in ("--ro-bind", source, target)),
         *("--seccomp", str(FILTER_AT), "--info-fd", str(NEWS_AT), "--", f"/proc/self/fd/{HOLDER_AT}"),
     ]
 
@@ -70,7 +76,7 @@ def prepare_root(message: Message) -> None:
         system.unshare(system.CLONE_NEWNS)
         system.mount("", "/", "", system.MS_REC | system.MS_SLAVE)
         _make_stage(stage, sources)
-        namespace = mapped_namespace(mapping["base"], mapping["count"])
+        namespace = mapped_namespace(mapping)
         for name, source in sources.items():
             # A file system that cannot: its files will seem to be nobody's, and are as readable.
             with contextlib.suppress(OSError):
@@ -86,6 +92,7 @@ def prepare_root(message: Message) -> None:
     if mapping["by"] != "user":
         # In the nested namespace of the other case bubblewrap does this (--disable-userns).
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
+    limit_watches()
 
     os.chdir(stage)  # relative names: the overlay's options are shown in the sandbox's /proc/mounts
     for name, source in sources.items():
@@ -114,7 +121,7 @@ def _make_stage(stage: str, sources: Mapping[str, str]) -> None:
             Path(f"{stage}/{name}").mkdir()
         else:
             Path(f"{stage}/{name}").touch()
-    for name in ("disk", "root", "apptainer"):
+    for name in ("disk", "root", "apptainer", "terminals"):
         Path(f"{stage}/{name}").mkdir()
 
 

@@ -34,6 +34,7 @@ __all__ = [
 IDS = 65536
 _LEAST_VERSION = (0, 8)
 _LEAST_LINUX = (5, 12)  # mount_setattr
+_CAP_SYS_PTRACE = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,12 @@ class IdMapping:
     by: Literal["root", "helper", "user"]
     users: int = 0
     groups: int = 0
+    #: As root: whether each sandbox's use of what the kernel counts by user is its own, and not root's.
+    own_account: bool = False
 
     def message(self, slot: int) -> dict[str, Any]:
         if self.by == "root":
-            return {"by": "root", "base": slot, "count": IDS}
+            return {"by": "root", "base": slot, "count": IDS, "own_account": self.own_account}
         if self.by == "helper":
             return {
                 "by": "helper",
@@ -102,11 +105,18 @@ def bubblewrap_version(program: str) -> str:
 def find_mapping() -> IdMapping:
     if os.geteuid() == 0:
         whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
-        return IdMapping("root") if whole else IdMapping("user")
+        return IdMapping("root", own_account=_may_enter_others()) if whole else IdMapping("user")
     users, groups = _subordinate("/etc/subuid"), _subordinate("/etc/subgid")
     if users and groups and shutil.which("newuidmap") and shutil.which("newgidmap"):
         return IdMapping("helper", users, groups)
     return IdMapping("user")
+
+
+def _may_enter_others() -> bool:
+    """Whether this root has CAP_SYS_PTRACE, without which it enters only namespaces that are its own."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    effective = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> _CAP_SYS_PTRACE & 1)
 
 
 def _subordinate(file: str) -> int:

@@ -4,7 +4,8 @@ Everything is allowed but what reaches beyond the sandbox or has no business in 
 namespaces, kernel modules, keys, io_uring, clocks. What the kernel does not confine by namespaces is refused as well: a
 socket of a family other than unix, inet, inet6 and netlink (``AF_VSOCK`` would reach a hypervisor). ``clone3`` is
 answered ENOSYS, because its flags lie where no filter can read them; every C library then uses ``clone``, whose flags
-are checked. Calls of a foreign architecture, 32-bit ones and x32 among them, are answered ENOSYS.
+are checked. ``io_setup`` is answered ENOSYS, because the whole machine shares a few AIO contexts; programs do without.
+Calls of a foreign architecture, 32-bit ones and x32 among them, are answered ENOSYS.
 
 Invariant: the filter only ever takes away; with no_new_privs it cannot be removed.
 """
@@ -78,6 +79,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 }
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
+_IO_SETUP = (206, 0)
 _IOCTL = (16, 29)
 _SOCKET = (41, 198)
 
@@ -126,6 +128,7 @@ def seccomp_filter(machine: str) -> bytes:
         program += _instruction(_AT_LEAST, _X32_BIT, 0, 1) + _answer(errno.ENOSYS)
 
     program += _unless(_CLONE3[column], _answer(errno.ENOSYS))
+    program += _unless(_IO_SETUP[column], _answer(errno.ENOSYS))
     program += _unless(
         _CLONE[column], _argument(0) + _instruction(_ANY_BIT, _NAMESPACE_FLAGS, 0, 1) + _answer(errno.EPERM) + _allowed
     )

@@ -110,7 +110,8 @@ class Shell:
         #: The directory and the exported variables (as bash writes them) after the last command that ended.
         self._directory = directory
         self._exported = b""
-        self._too_large = False  # what it exported last, so that ``_exported`` is older
+        #: Whether the shell that runs was given the variables of the one before.
+        self._carried = True
         self._process: ShellProcess | None = None
         self._socket: socket.socket | None = None
         self._output = -1
@@ -306,9 +307,7 @@ class Shell:
         if not status.isdigit():
             return None
         self._directory = directory.decode(errors="surrogateescape") or self._directory
-        self._too_large = too_large
-        if not too_large:
-            self._exported = exported
+        self._exported = exported
         return int(status)
 
     async def _respawn(self) -> None:
@@ -318,14 +317,13 @@ class Shell:
             self._pause()
             self._drains.append(_Drain(self._output))
             self._output = -1
-        too_large = self._too_large
+        self._carried = bool(self._exported)
         try:
             await self._spawn(_RESTART_PATIENCE)
         except ShellFailed:
             # Something that goes on in the sandbox may not let it: what stops and kills whatever it finds, for one.
             await self._host.end_command(0, {}, "everything")
             await self._spawn()
-        self._too_large = too_large  # for the notice; the new bash's first frame says nothing of the last one's
 
     async def _spawn(self, patience: float = _START_PATIENCE) -> None:
         deadline = time.monotonic() + patience
@@ -367,11 +365,14 @@ class Shell:
 
     def _notice(self) -> bytes:
         where = self._directory.encode(errors="surrogateescape")
-        variables = b"those of the exported variables that were there before they grew too large"
+        variables = (
+            b"the same exported variables"
+            if self._carried
+            else b"those of the image (the exported ones were too large)"
+        )
         return (
             b"\n[The shell ended. A new one was started in %b with %b; "
-            b"functions, aliases and other variables are lost.]\n"
-            % (where, variables if self._too_large else b"the same exported variables")
+            b"functions, aliases and other variables are lost.]\n" % (where, variables)
         )
 
     async def _send(self, data: bytes, *, wait: bool = True) -> None:

@@ -40,6 +40,7 @@ __all__ = [
     "drop_capabilities",
     "end_with_parent",
     "fork_bare",
+    "keep_capabilities",
     "keep_capability",
     "keep_only",
     "kill_all",
@@ -91,6 +92,8 @@ _PR_SET_SECUREBITS = 28
 _SECCOMP_MODE_FILTER = 2
 #: Root of a namespace gets nothing from being root, and none of this can be undone (SECBIT_NOROOT … _LOCKED).
 _SECUREBITS = 0b101111
+#: A change of user takes no capability away (SECBIT_NO_SETUID_FIXUP).
+_KEEPING = 0b100
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _SYS_OPEN_TREE = 428
@@ -233,6 +236,11 @@ def drop_capabilities() -> None:
     """Give up every capability this process has."""
     _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "prctl(PR_CAP_AMBIENT)")
     _set_capabilities([0] * 6)
+
+
+def keep_capabilities() -> None:
+    """Keep what this process may do when it changes its user."""
+    _checked(_libc.prctl(_PR_SET_SECUREBITS, _KEEPING, 0, 0, 0), "prctl(PR_SET_SECUREBITS)")
 
 
 def make_inheritable(capability: int) -> None:

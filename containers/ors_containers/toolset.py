@@ -132,7 +132,8 @@ def _store_errors(folder: Path) -> Generator[None]:
         # `copytree` collects tuples of source, target and text.
         said = error.args[0][0][2] if isinstance(error, shutil.Error) else str(error)
         raise StoreFailed(
-            f"The grader's Python cannot be written to {folder}: {said}", "Set ORS_IMAGES to a folder that can be written"
+            f"The grader's Python cannot be written to {folder}: {said}",
+            "Set ORS_IMAGES to a folder that can be written",
         ) from error
 
 

@@ -1,5 +1,9 @@
 """User namespaces with ids mapped as ``prerequisites.IdMapping`` says; used before a sandbox or a layer is touched.
 
+The kernel counts what a namespace's processes hold by user, for the one who made the namespace as well: inotify
+instances, queued signals, bytes of message queues. So root makes one as the first id of its range, and no sandbox
+takes from root or from another.
+
 Invariant: what runs in such a namespace is root there and, on the host, a range of ids that are nobody's, this user's
 range of /etc/subuid, or this user; never another user.
 """
@@ -8,39 +12,48 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ors_containers import system_calls as system
+from ors_containers.passing import receive
 
 __all__ = ["helped_mapping", "join_mapped_namespace", "map_one_id", "mapped_namespace"]
 
 
-def mapped_namespace(base: int, count: int) -> int:
-    """A user namespace whose ids 0 … ``count`` - 1 are the host's from ``base`` on; as the host's root."""
-    ready, unshared = os.pipe()
-    go, release = os.pipe()
+def mapped_namespace(mapping: dict[str, Any]) -> int:
+    """A user namespace whose ids 0 … ``count`` - 1 are the host's from ``base`` on; as the host's root.
+
+    With ``own_account`` it is made by ``base``, and counted as its: a root without CAP_SYS_PTRACE could not enter it.
+    """
+    base, count = mapping["base"], mapping["count"]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child == 0:
-        os.close(release)
+        ours.close()
         try:
+            if mapping["own_account"]:
+                system.keep_capabilities()
+                os.seteuid(base)
             system.unshare(system.CLONE_NEWUSER)
-            os.write(unshared, b"1")
-            os.read(go, 1)
+            # By itself: to others, a process that has changed its user is closed.
+            namespace = os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            socket.send_fds(theirs, [b"1"], [namespace])
+            theirs.recv(1)
         finally:
             os._exit(0)
-    os.close(unshared)
-    os.close(go)
+    theirs.close()
     try:
-        if not os.read(ready, 1):
+        _, descriptors = receive(ours, 1, 1)
+        if not descriptors:
             raise OSError(errno.EPERM, "user namespaces cannot be made here")
         Path(f"/proc/{child}/uid_map").write_text(f"0 {base} {count}")
         Path(f"/proc/{child}/gid_map").write_text(f"0 {base} {count}")
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        return descriptors[0]
     finally:
-        os.close(ready)
-        os.close(release)
+        ours.close()
         os.waitpid(child, 0)
 
 

@@ -12,7 +12,8 @@ What earns what:
 | a test fails, or the tests' module trips over the state it finds | 0 |
 | the tests take too long, or a program that they start ends the grader | 0 |
 | the tests cannot be imported, hold no test, or would run the agent's code inside the grader | ``GradingFailed`` |
-| the tests fail and have looked for a host that is not the sandbox's own | ``GradingFailed`` |
+| the tests fail and have looked for a host outside which they name, before they asked any service | ``GradingFailed`` |
+| they fail and were led to such a host by what the agent left | 0 |
 | the examination cannot be made, or says nothing | ``GradingFailed`` or what ``examine`` raises |
 
 Invariant: a verdict is taken only from a line that carries the nonce of this examination. ``GradingFailed`` is an

@@ -7,7 +7,8 @@ the agent's configuration) can read neither the tests nor the nonce, nor speak f
 which earns nothing.
 
 A test that would run the agent's Python code *inside* this process would give it the grader: an audit hook refuses
-that, and the task is reported as one that cannot be graded.
+that, and the task is reported as one that cannot be graded. So is one whose tests need a network, if that is certain:
+a host that an agent's service or file leads the tests to is no fault of theirs, and they fail on it like on any other.
 
 Invariant: code runs in this process only if it comes from the toolset or is the tests' own text. Nothing but the
 standard library and pytest is imported; no configuration, plugin or conftest of anybody's is read.
@@ -19,6 +20,7 @@ import ctypes
 import json
 import linecache
 import os
+import re
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
@@ -51,12 +53,15 @@ class UntrustedCode(RuntimeError):
 class Guard:
     """The audit hook: it cannot be removed again, and what it saw once is remembered."""
 
-    def __init__(self, trusted: tuple[str, ...], tests: str) -> None:
+    def __init__(self, trusted: tuple[str, ...], tests: str, text: str) -> None:
         self._trusted = trusted
         self._tests = tests
+        self._text = text
+        #: Whether the tests have asked a service of the sandbox's: what they look for then may be its idea.
+        self._asked = False
         #: The first code that was refused.
         self.refused = ""
-        #: The first host that the tests wanted to reach and could not: a sandbox has no network but its own.
+        #: The first host that the tests by themselves wanted to reach: a sandbox has no network but its own.
         self.remote = ""
 
     def install(self) -> None:
@@ -80,7 +85,10 @@ class Guard:
             self._refuse(f"a pickle that names {arguments[0]}.{arguments[1]}")
         elif event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname"):
             address: Any = arguments[1] if event == "socket.connect" else arguments[0]
-            if not is_local(host := host_of(address)):
+            host = host_of(address)
+            if is_local(host):
+                self._asked = self._asked or event == "socket.connect"
+            elif not self._asked and names_host(self._text, str(host)):
                 self.remote = self.remote or str(host)
 
     def _check_code(self, code: CodeType, caller: str) -> None:
@@ -145,7 +153,7 @@ def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, 
         pass
     text: str = request["tests"]
     linecache.cache[tests] = (len(text), None, text.splitlines(keepends=True), tests)
-    guard = Guard(tuple(f"{folder.rstrip('/')}/" for folder in request["trusted"]), tests)
+    guard = Guard(tuple(f"{folder.rstrip('/')}/" for folder in request["trusted"]), tests, text)
     state = _State()
 
     class Tests(pytest.Module):
@@ -249,6 +257,11 @@ def host_of(address: object) -> object:
         if isinstance(address, tuple) and address != ()
         else cast("object", address)
     )
+
+
+def names_host(text: str, host: str) -> bool:
+    """Whether a text has a host's name by itself, not as a part of a longer one."""
+    return re.search(rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)", text, re.IGNORECASE) is not None
 
 
 def is_local(host: object) -> bool:

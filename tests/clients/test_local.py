@@ -20,7 +20,7 @@ from ors_clients.errors import (
     SessionLost,
     ToolFailed,
 )
-from ors_clients.local import local, local_sync
+from ors_clients.local_sessions import local, local_sync
 from ors_clients.sessions import AsyncSession
 from pydantic import BaseModel
 

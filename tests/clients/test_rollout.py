@@ -13,10 +13,10 @@ from ors_clients.answers import ToolResult
 from ors_clients.client import AsyncClient
 from ors_clients.conversation import images_of
 from ors_clients.errors import NotFound, RequestRefused, SamplerFailed, ServerUnavailable, SessionLost
-from ors_clients.local import local
+from ors_clients.local_sessions import local
 from ors_clients.rendering import ChatRenderer
 from ors_clients.rewards import RewardRule
-from ors_clients.rollout import rollout
+from ors_clients.rollout_loop import rollout
 from ors_clients.samplers import (
     CallbackSampler,
     CompletionsSampler,

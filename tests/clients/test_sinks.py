@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request, Response
-from ors_clients.local import local
+from ors_clients.local_sessions import local
 from ors_clients.rendering import ChatRenderer
-from ors_clients.rollout import rollout
 from ors_clients.rollout_events import RolloutLabels, rollout_events
+from ors_clients.rollout_loop import rollout
 from ors_clients.samplers import ScriptedSampler
 from ors_clients.sinks import JsonlSink, RolloutsSink
 from ors_clients.tool_calls import find_format

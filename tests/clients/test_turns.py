@@ -12,7 +12,7 @@ from ors_clients.errors import (
     SessionLost,
     ToolFailed,
 )
-from ors_clients.local import local
+from ors_clients.local_sessions import local
 from ors_clients.rewards import RewardRule
 from ors_clients.tool_calls import MalformedCall, ToolCall, find_format
 from ors_clients.turns import RolloutLimits, TurnEpisode, TurnResult, shorten

@@ -284,3 +284,32 @@ async def test_system_calls_are_refused(sandbox: Sandbox, number: str, arguments
         pytest.skip("there is no perl here")
     expected = {"clone3": "38", "vsock": "97", "packet": "97", "algorithms": "97"}.get(number, "1")
     assert result.text == f"-1 {expected}"
+
+
+@pytest.mark.parametrize(
+    "command", ["echo 'abc", 'echo "abc', "echo ${x", "echo $(ls", "[[ a", "echo a \\", "if true; then"]
+)
+async def test_half_a_command_is_told_at_once(sandbox: Sandbox, command: str) -> None:
+    result = await sandbox.run(command, timeout=30)
+    assert result.seconds < 10
+    assert (result.timed_out, result.shell_restarted) == (False, False)
+    assert (await sandbox.run("echo next", timeout=30)).output == b"next\n"
+
+
+async def test_a_huge_environment_costs_no_command_its_time(runtime: BubblewrapRuntime) -> None:
+    exporting = (
+        "big=$(head -c 100000 /dev/zero | tr '\\0' x); for n in {1..60}; do export V$n=$big; done; cd /var; (exit 4)"
+    )
+    async with runtime.sandbox(runtime.host_image()) as sandbox:
+        result = await sandbox.run(exporting, timeout=30)
+        assert (result.exit_status, result.timed_out, result.shell_restarted) == (4, False, False)
+        assert (await sandbox.run("builtin echo $PWD ${#V60}", timeout=30)).text == "/var 100000\n"
+        result = await sandbox.run("exit 3", timeout=30)
+        assert "in /var with those of the image (the exported ones were too large)" in result.text
+        assert (await sandbox.run('echo "$PWD $HOME ${#V60}"', timeout=30)).text == "/var /home/user 0\n"
+
+
+async def test_aliases_leave_the_shell_alone(sandbox: Sandbox) -> None:
+    await sandbox.run("alias '{=false' '}=false' builtin=false eval=false printf=false export=false", timeout=30)
+    result = await sandbox.run("\\builtin echo alive", timeout=30)
+    assert (result.output, result.timed_out, result.shell_restarted) == (b"alive\n", False, False)

@@ -225,7 +225,6 @@ async def test_files_that_are_no_definitions(tmp_path: Path) -> None:
     [
         ("nothing-there /x", 4, "names nothing-there, which is not there"),
         ("\n  x.def relative", 5, "no absolute path"),
-        ("-x /x", 4, "which is not there"),
         ("x.def /a b", 4, "has 3 words"),
         ("x.def '/a", 4, "No closing quotation"),
         ("*.nothing /x", 4, "which is not there"),
@@ -272,19 +271,19 @@ def strange(base: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("how", _OUTSIDE)
-async def test_files_stay_in_the_definitions_folder(store: ImageStore, strange: Path, how: str) -> None:
-    line, problem = _OUTSIDE[how]
-    path = _write(
-        strange, f"Bootstrap: localimage\nFrom: tiny\n%files\n  mine /y\n  {line.replace('BASE', str(strange))}\n"
-    )
-    with pytest.raises(InvalidDefinition, match=problem) as failed:
-        await store.build(path)
-    assert failed.value.line == 5
+async def test_files_stay_in_the_definitions_folder(store: ImageStore, strange: Path) -> None:
+    layers = [layer.key for layer in store.usage()]
+    for how, (line, problem) in _OUTSIDE.items():
+        lines = f"  mine /y\n  {line.replace('BASE', str(strange))}\n"
+        path = _write(strange, f"Bootstrap: localimage\nFrom: tiny\n%files\n{lines}")
+        with pytest.raises(InvalidDefinition, match=problem) as failed:
+            await store.build(path)
+        assert failed.value.line == 5, how
+        assert "SECRET" not in str(failed.value)
+        with pytest.raises(InvalidDefinition, match=problem):
+            store.check_definition(path)
     assert [record.name for record in store.images()] == ["tiny"]
-    assert not [file for file in store.root.rglob("*") if file.is_file() and b"SECRET" in file.read_bytes()]
-    with pytest.raises(InvalidDefinition, match=problem):
-        store.check_definition(path)
+    assert [layer.key for layer in store.usage()] == layers
 
 
 async def test_links_inside_of_the_folder_are_followed(
@@ -304,7 +303,7 @@ async def test_files_of_this_machine_when_the_builder_says_so(
 ) -> None:
     lines = f"  {base}/secret\n  ../secret /opt/up\n  tree /opt/tree\n"
     path = _write(strange, f"Bootstrap: localimage\nFrom: {base}/archives/tiny.tar\n%files\n{lines}")
-    with pytest.raises(InvalidDefinition, match="%files names .*/secret, which is outside"):
+    with pytest.raises(InvalidDefinition, match=r"%files names .*/secret, which is outside"):
         await store.build(path, runtime)
     image = await store.build(path, runtime, host_files=True)
     assert await _say(runtime, image, f"cat {base}/secret /opt/up /opt/tree/inner/link") == "SECRETSECRETSECRET"
@@ -313,17 +312,19 @@ async def test_files_of_this_machine_when_the_builder_says_so(
         await store.build(path, runtime)
 
 
-@pytest.mark.parametrize("source", ["/", "..", "../archives/beside.tar", "root", "archive"])
-async def test_a_base_lies_in_the_definitions_folder(store: ImageStore, base: Path, source: str) -> None:
+async def test_a_base_lies_in_the_definitions_folder(store: ImageStore, base: Path) -> None:
     folder = base / "definitions"
     folder.mkdir()
     (folder / "root").symlink_to("/")
     shutil.copy(base / "archives/tiny.tar", base / "archives/beside.tar")
     (folder / "archive").symlink_to("../archives/beside.tar")
-    path = _write(folder, f"Bootstrap: localimage\nFrom: {source}\n")
-    for build in (store.check_definition, lambda path: asyncio.run(store.build(path))):
-        with pytest.raises(InvalidDefinition, match="outside of the definition's folder, and no image of the store"):
-            await asyncio.to_thread(build, path)
+    for source in ("/", "..", "../archives/beside.tar", "root", "archive"):
+        path = _write(folder, f"Bootstrap: localimage\nFrom: {source}\n")
+        problem = "outside of the definition's folder, and no image of the store"
+        with pytest.raises(InvalidDefinition, match=f"line 2: .* {problem}"):
+            await store.build(path)
+        with pytest.raises(InvalidDefinition, match=problem):
+            store.check_definition(path)
 
 
 async def test_files_that_are_no_files(store: ImageStore, base: Path) -> None:
@@ -333,14 +334,14 @@ async def test_files_that_are_no_files(store: ImageStore, base: Path) -> None:
     (base / "dangling").mkdir()
     (base / "dangling/link").symlink_to("nowhere")
     (base / "loop").mkdir()
-    (base / "loop/back").symlink_to("..")
+    (base / "loop/back").symlink_to("../loop")
     (base / "itself").symlink_to("itself")
     for source, problem in {
         "pipe": "neither a regular file nor a directory",
         "tree": "tree/pipe, which is neither a regular file nor a directory",
         "dangling": "dangling/link, which cannot be read: No such file",
         "loop": "leads back to a directory that it lies in",
-        "itself": "which is not there",
+        "itself": "itself, which cannot be read: Too many levels",
         "/dev/zero": "neither a regular file nor a directory",
     }.items():
         path = _write(base, f"Bootstrap: localimage\nFrom: tiny\n%files\n  {source} /x\n")
@@ -363,7 +364,7 @@ async def test_a_pipe_is_not_waited_for(store: ImageStore, base: Path) -> None:
     async with asyncio.timeout(20):
         with pytest.raises(InvalidImage, match="neither a regular file nor a directory"):
             await store.build(path)
-        with pytest.raises(InvalidDefinition, match="line 2: .*neither a regular file nor a directory"):
+        with pytest.raises(InvalidDefinition, match=r"line 2: .*neither a regular file nor a directory"):
             store.check_definition(path)
         with pytest.raises(InvalidImage, match="neither a regular file nor a directory"):
             await store.import_image(base / "x.sif")

@@ -106,6 +106,18 @@ def test_mistakes_are_told_with_their_remedy(command: Command, archive: Path, tm
         assert problem in said
 
 
+def test_files_of_this_machine_take_a_flag(command: Command, archive: Path, builds: None, tmp_path: Path) -> None:
+    command("import", str(archive), "--name", "base")
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "definitions").mkdir()
+    definition = tmp_path / "definitions/x.def"
+    definition.write_text("Bootstrap: localimage\nFrom: base\n%files\n  ../notes /opt/notes\n")
+    said = command("build", str(definition), status=2)
+    assert said.startswith(f"Error: {definition}, line 4: %files names ../notes, which is outside")
+    assert "ors-server image build --host-files" in said
+    assert "Built x" in command("build", str(definition), "--host-files")
+
+
 def test_help_teaches(command: Command) -> None:
     said = command("--help")
     for word in ("import", "build", "list", "prune", "remove", "podman save", "container.def"):

@@ -21,6 +21,7 @@ from ors_containers import BubblewrapRuntime, Image, InvalidImage, SandboxError
 from ors_containers.errors import ImageTooLarge, InvalidArchive, ProgramMissing, UnknownImage
 from ors_containers.images import ImageStore, Recipe, RecipeFile, Step
 from ors_containers.images.archives import find_squashfs
+from ors_containers.images.importing import check_image
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -194,6 +195,12 @@ async def test_broken_archives_leave_nothing(
         (make([tar(member("bin/sh", b"", mode=0o755))]).oci(tmp_path / "bash.tar"), InvalidImage, "Install bash"),
         (written("SIF", b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"0" * 40), InvalidArchive, "cut short"),
     ]  # fmt: skip
+    piped = make([layer]).oci(tmp_path / "piped")
+    for path in (piped / "blobs/sha256").iterdir():
+        if b"config" in path.read_bytes():  # nobody will ever write to it
+            path.unlink()
+            os.mkfifo(path)
+    cases.append((piped, InvalidArchive, "which its manifest names"))
     for path, kind, problem in cases:
         with pytest.raises(kind, match=problem) as failed:
             await store.import_image(path, "broken")
@@ -295,6 +302,7 @@ async def test_a_sif(store: ImageStore, runtime: BubblewrapRuntime, rootfs: Path
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
     path = tmp_path / "tiny.sif"
     path.write_bytes(_sif((tmp_path / "squashfs").read_bytes()))
+    assert check_image(path) == "sif"
     image = await store.import_image(path)
     assert await _say(runtime, image, "echo $WORD; id -un; stat -c %U /bin/bash") == "from the image\nuser\nroot\n"
     path.write_bytes(_sif((tmp_path / "squashfs").read_bytes()[:-100_000] + bytes(100_000)))

@@ -125,6 +125,15 @@ def test_archives_that_lead_out_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["layer"]
 
 
+@pytest.mark.parametrize("name", ["x" * 256, "/".join(["x" * 250] * 20), "usr/" + "y" * 300 + "/z"])
+def test_names_that_are_too_long_are_the_archives_fault(folder: Path, tar: Make, member: Make, name: str) -> None:
+    with pytest.raises(InvalidArchive, match="longer than a file's can be: '") as failed:
+        _unpack(tar(member("usr/fine", b""), member(name, b"")), folder)
+    assert len(str(failed.value)) < 200
+    with pytest.raises(InvalidArchive, match="longer than a file's can be: 'link'"):
+        _unpack(tar(member("link", kind=tarfile.SYMTYPE, link="x" * 5000)), folder)
+
+
 def test_links_that_lead_out_lead_nowhere(tmp_path: Path, folder: Path, tar: Make, member: Make) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ors_containers.images import ImageRecord
 
 from ors_server import DefinitionError, InfrastructureError
 from ors_server.errors import InvalidTask
@@ -87,7 +89,7 @@ def test_a_task_is_read_whole(tmp_path: Path) -> None:
         words={"grading": "live", "start": "sleep 100 &"},
         files={"solution.sh": "true", "near_miss.sh": "false", "container.sif": "image"},
     )
-    found = endless.EndlessSource([tmp_path]).find("task_a")
+    found = endless.read_task(tmp_path / "task_a")
     assert (found.name, found.grading, found.start) == ("task_a", "live", "sleep 100 &")
     assert (found.solution, found.near_miss, found.truth) == ("true", "false", "SECRET-TRUTH")
     assert found.final_tests == FINAL
@@ -104,6 +106,49 @@ BROKEN: dict[str, tuple[dict[str, Any], dict[str, str | None], str]] = {
     "an empty description": ({"description": " "}, {}, 'task.json: its "description" is no text'),
     "unknown grading": ({"grading": "warm"}, {}, "task.json: its \"grading\" is 'warm'"),
     "no image": ({}, {"container.def": None}, "container.def: the folder has neither this file nor container.sif"),
+    "an empty definition": ({}, {"container.def": ""}, "container.def: It says no `Bootstrap:`"),
+    "no bootstrap": ({}, {"container.def": "From: host\n"}, "container.def: It says no `Bootstrap:`"),
+    "an unknown section": (
+        {},
+        {"container.def": "Bootstrap: localimage\nFrom: host\n%pots\n"},
+        "container.def, line 3: The section %pots is not known",
+    ),
+    "a set-up on this machine": (
+        {},
+        {"container.def": "Bootstrap: localimage\nFrom: host\n%setup\n  true\n"},
+        "container.def, line 3: %setup runs on the machine that builds",
+    ),
+    "no base": (
+        {},
+        {"container.def": "Bootstrap: localimage\nFrom: ./nowhere.sif\n"},
+        "container.def, line 2: The base ./nowhere.sif is neither at",
+    ),
+    "a text for a base": (
+        {},
+        {"container.def": "Bootstrap: localimage\nFrom: ./base.sif\n", "base.sif": "text"},
+        "container.def, line 2: ",
+    ),
+    "a base of this machine": (
+        {},
+        {"container.def": "Bootstrap: localimage\nFrom: /\n"},
+        "container.def, line 2: The base / is outside of the definition's folder",
+    ),
+    "no source": (
+        {},
+        {"container.def": "Bootstrap: localimage\nFrom: host\n%files\n  nothing /x\n"},
+        "container.def, line 4: %files names nothing, which is not there",
+    ),
+    "a file of this machine": (
+        {},
+        {"container.def": "Bootstrap: localimage\nFrom: host\n%files\n  /etc/shadow /x\n"},
+        "container.def, line 4: %files names /etc/shadow, which is outside",
+    ),
+    "a root file system by debootstrap": (
+        {},
+        {"container.def": "Bootstrap: debootstrap\nOSVersion: bookworm\n"},
+        "container.def, line 2: debootstrap works as root of this machine",
+    ),
+    "a text for a SIF": ({}, {"container.sif": "text"}, "container.sif is no image"),
     "no initial tests": ({}, {"test_initial_state.py": None}, "test_initial_state.py: the file is missing"),
     "no final tests": ({}, {"test_final_state.py": None}, "test_final_state.py: the file is missing"),
     "a syntax error": (
@@ -130,6 +175,40 @@ def test_a_broken_folder_is_reported_and_left_out(tmp_path: Path, caplog: pytest
         source.find("task_broken")
     with pytest.raises(DefinitionError, match="task_broken"):
         endless.EndlessSource([tmp_path / "task_broken"])
+
+
+def test_an_archive_is_no_sif(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, "task_a")
+    with tarfile.open(folder / "container.sif", "w") as archive:
+        archive.add(folder / "task.json", "bin/task.json")
+    write_folder(tmp_path, "task_b")
+    (problem,) = endless.EndlessSource([tmp_path]).problems
+    assert problem == f"{folder}/container.sif: it is no SIF, Apptainer's image file"
+
+
+def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
+    names = ("task.json", "container.def", "container.sif", "test_initial_state.py", "test_final_state.py")
+    for name in (*names, "solution.sh", "near_miss.sh"):
+        folder = write_folder(tmp_path, f"task_{name}", files={name: None})
+        os.mkfifo(folder / name)
+    based = write_folder(tmp_path, "task_base", files={"container.def": "Bootstrap: localimage\nFrom: ./base.sif\n"})
+    os.mkfifo(based / "base.sif")
+    write_folder(tmp_path, "task_good")
+    source = endless.EndlessSource([tmp_path])
+    assert source.names == ["task_good"]
+    assert len(source.problems) == 8
+    assert all("regular file" in problem for problem in source.problems)
+
+
+def test_a_base_may_be_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORS_IMAGES", str(tmp_path / "store"))
+    definition = "Bootstrap: localimage\nFrom: ./ubuntu_22.04.sif\n"
+    write_folder(tmp_path / "tasks", "task_a", files={"container.def": definition})
+    with pytest.raises(DefinitionError, match=r"ors-server image import FILE --name ubuntu_22\.04"):
+        endless.EndlessSource([tmp_path / "tasks"])
+    (tmp_path / "store/images").mkdir(parents=True)
+    ImageRecord("ubuntu:22.04", ("0" * 64,)).save(tmp_path / "store/images")
+    assert endless.EndlessSource([tmp_path / "tasks"]).problems == []
 
 
 @pytest.mark.parametrize("rate", ['"high"', "null", "true", "{}"])

@@ -378,13 +378,26 @@ async def test_without_a_shell_the_episode_can_still_be_graded(service: Service)
         assert (await played.done()).reward == 1.0
 
 
-async def test_build_network_is_offered_where_a_build_fails(service: Service, tmp_path: Any) -> None:
+async def test_build_network_is_offered_where_a_build_lacks_it(service: Service, tmp_path: Any) -> None:
     from .folders import write_folder
     from .parts import endless, preparation
 
-    folder = write_folder(
-        tmp_path, "task_a", files={"container.def": "Bootstrap: localimage\nFrom: host\n\n%post\n    false\n"}
-    )
-    with pytest.raises(BuildFailed, match="ORS_TERMINAL_BUILD_NETWORK"):
-        await preparation.task_image(service, endless.read_task(folder), settings.TerminalSettings())
+    words = "    echo 'Temporary failure resolving deb.debian.org'\n"
+    for name, said, offered in (("task_a", words, True), ("task_b", "", False)):
+        definition = f"Bootstrap: localimage\nFrom: host\n\n%post\n{said}    false\n"
+        folder = write_folder(tmp_path, name, files={"container.def": definition})
+        with pytest.raises(BuildFailed) as failed:
+            await preparation.task_image(service, endless.read_task(folder), settings.TerminalSettings())
+        assert ("ORS_TERMINAL_BUILD_NETWORK" in failed.value.remedy) is offered
+        assert "--network" not in str(failed.value)
     assert isinstance(service.runtime, BubblewrapRuntime)
+
+
+async def test_a_folders_name_may_be_anything(service: Service, tmp_path: Any) -> None:
+    from .folders import write_folder
+    from .parts import endless, preparation
+
+    for name in ("task_" + "x" * 240, "task_a\nb", "task_é "):
+        folder = write_folder(tmp_path, name)
+        image = await preparation.task_image(service, endless.read_task(folder), settings.TerminalSettings())
+        assert service.store.record(image.name).source == str(folder / "container.def")

@@ -191,6 +191,39 @@ async def test_live_tests_see_services_and_frozen_ones_do_not(service: Service) 
     assert (await grade(service, tests, "sleep 1000 &", live=False)).how == "failed"
 
 
+#: Leads whoever asks it to a host outside.
+REDIRECTS = """
+cat > service.py <<'END'
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(302)
+        self.send_header("Location", "http://example.org/")
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
+END
+setsid -f python3 service.py > /dev/null 2>&1 < /dev/null
+until (: < /dev/tcp/127.0.0.1/8000) 2> /dev/null; do sleep 0.1; done
+echo http://example.org/ > address; echo example.org > host
+"""
+LED = {
+    "by a service": "urllib.request.urlopen('http://127.0.0.1:8000/', timeout=5)",
+    "by a service to a host that the tests know": (
+        "urllib.request.urlopen('http://127.0.0.1:8000/?not=example.org', timeout=5)"
+    ),
+    "by a file": "urllib.request.urlopen(open('/home/user/address').read().strip(), timeout=5)",
+    "by a file to a part of a name": "socket.gethostbyname(open('/home/user/host').read().strip()), 'www.example.org'",
+}
+
+
+@pytest.mark.parametrize("how", LED)
+async def test_tests_that_the_agent_leads_outside_fail(service: Service, how: str) -> None:
+    """It is the agent that chose the host, so it is no fault of the tests and no void episode."""
+    tests = f"import socket, urllib.request\ndef test_a():\n  assert {LED[how]}"
+    verdict = await grade(service, tests, REDIRECTS, live=True)
+    assert (verdict.passed, verdict.how) == (False, "failed"), verdict
+
+
 async def test_the_detail_says_which_test_failed_and_why(service: Service) -> None:
     verdict = await grade(service, "def test_right(): pass\ndef test_wrong():\n  assert 'one' == 'two', 'not two'")
     assert "test_wrong" in verdict.detail

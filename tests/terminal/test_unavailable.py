@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
-from ors_containers.errors import RuntimeUnavailable
+from ors_containers import toolset
+from ors_containers.errors import RuntimeUnavailable, StoreFailed
 
 from .parts import environment, preparation
 from .server import serving
@@ -30,7 +34,7 @@ async def test_without_a_grader_it_is_unavailable(monkeypatch: pytest.MonkeyPatc
     async def fine() -> str:
         return ""
 
-    async def missing(folder: Path) -> None:
+    async def missing(folder: Path, on_make: object) -> None:
         raise RuntimeUnavailable("This Python runs on no C library of its own", "Use a CPython for glibc")
 
     monkeypatch.setenv("ORS_IMAGES", str(tmp_path))
@@ -39,3 +43,54 @@ async def test_without_a_grader_it_is_unavailable(monkeypatch: pytest.MonkeyPatc
     expected = "This Python runs on no C library of its own. Use a CPython for glibc"
     assert await preparation.grading_unavailable() == expected
     assert await environment.TerminalEnvironment.unavailable() == expected
+
+
+@pytest.mark.parametrize("tasks", ["nowhere", "empty"])
+def test_wrong_folders_are_told_before_the_grader_is_made(tmp_path: Path, tasks: str) -> None:
+    (tmp_path / "empty").mkdir()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "ors_server", "serve", "terminal", "--tasks", str(tmp_path / tasks), "--port", "0"],
+        env=clean | {"ORS_IMAGES": str(tmp_path / "images")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"{tmp_path}/{tasks}" in done.stderr
+    assert "preparing" not in done.stderr
+    assert not (tmp_path / "images/toolsets").exists()
+
+
+def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """A real one: a small file system in a namespace of the test's own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    program = (
+        "import asyncio, sys; from pathlib import Path; from ors_containers.toolset import python_toolset\n"
+        "try: asyncio.run(python_toolset(Path(sys.argv[1])))\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    mount = 'mount -t tmpfs -o size=4m none "$0" || exit 99; exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount, disk, sys.executable, "-c", program, disk / "toolsets"],
+        env={**os.environ, "PYTHONPATH": str(Path(toolset.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode in (1, 99):
+        pytest.skip(f"no file system can be mounted here: {done.stderr}")
+    if done.stdout.startswith("RuntimeUnavailable"):
+        pytest.skip(done.stdout)
+    assert done.stdout.startswith(f"StoreFailed There is no space left in {disk}/toolsets"), done.stdout[:500]
+    assert "set ORS_IMAGES to a folder on another disk" in done.stdout
+    assert len(done.stdout) < 500
+
+
+async def test_a_store_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreFailed, match=r"cannot be written to .*Set ORS_IMAGES"):
+        await toolset.python_toolset(tmp_path / "file" / "toolsets")

@@ -126,7 +126,7 @@ _HOLES = {
     "dots": "folder + path",
     "encoded dots": "folder + (urllib.parse.unquote(path) if '..' not in path else '')",
     "an encoded slash": "folder + ('' if '../' in path else urllib.parse.unquote(path))",
-    "an absolute path": "os.path.join(folder, '' if '..' in path else path[1:])",
+    "an absolute path": "os.path.join(folder, '' if '..' in path else urllib.parse.unquote(path)[1:])",
 }
 _DECOY = """
 kill $(pgrep -f "^python3 $root") && sleep 0.3
@@ -169,33 +169,35 @@ async def test_false_solutions(generation: ModuleType, name: str, runtime: Bubbl
 
     async def fault(what: str, deed: Deed) -> str:
         async with turn:
-            failed = await _failed(runtime, generation.generate(name, deed.seed), deed)
-            return "" if failed else what
+            count, failed = await _played(runtime, generation.generate(name, deed.seed), deed)
+            # Where every test fails, it was no false solution but none.
+            return "" if 0 < len(failed) < count else f"{what}: {len(failed)} of {count} tests fail: {failed}"
 
     assert [what for what in await asyncio.gather(*(fault(*item) for item in DEEDS[name].items())) if what] == []
 
 
-async def _failed(runtime: BubblewrapRuntime, task: GeneratedTask, deed: Deed) -> list[str]:
-    """The tests that fail."""
-    root = re.findall(r"/home/user/\w+", task.prompt)[0]
-    port, served = (re.findall(pattern, task.prompt) for pattern in (r"port (\d+)", r"file PATH in (\S+)"))
-    words = f"root={root} port={''.join(port[:1])} served={''.join(served)}\n"
+async def _played(runtime: BubblewrapRuntime, task: GeneratedTask, deed: Deed) -> tuple[int, list[str]]:
+    """How many tests there are, and those that fail."""
+    root = re.findall(r"/home/user/[\w-]+", task.prompt)[0]
+    port, served = (re.findall(pattern, task.prompt) for pattern in (r"on port (\d+)", r"file PATH in (\S+)"))
+    words = f"root={root} port={''.join(port[:1])} served={''.join(served)}"
     assert deed.swap[0] in task.oracle
     oracle = "" if deed.alone else task.oracle.replace(*deed.swap) if deed.swap[0] else task.oracle
     async with laid_out(runtime, task) as sandbox:
         solved = await sandbox.run(f"bash -c {shlex.quote(oracle)}", timeout=60)
         assert solved.exit_status == 0, solved.text
-        result = await sandbox.run(f"{words}cd $root && {{\n{deed.script or 'true'}\n}}; cd /", timeout=60)
+        script = f"{words}; cd $root || exit 1\n{deed.script}"
+        result = await sandbox.run(f"bash -c {shlex.quote(script)}", timeout=60)
         assert result.exit_status == 0, result.text
-        ((_, failed),) = await results(sandbox, "final")
-        return failed
+        (result_of_tests,) = await results(sandbox, "final")
+        return result_of_tests
 
 
-def test_a_place_that_cannot_be_looked_into_is_not_empty(generation: ModuleType) -> None:
+async def test_a_place_that_cannot_be_looked_into_is_not_empty(generation: ModuleType) -> None:
     """``Checks.absent`` says that nothing is there only where that was seen."""
     source = generation.generate("checksums", 0).initial_tests
     module: dict[str, object] = {}
-    exec(source, module)  # noqa: S102 - our own
+    exec(source, module)
     missing = module["missing"]
     assert callable(missing)
     assert missing("/no/such/place")

@@ -98,7 +98,7 @@ def _local_base(store: ImageStore, definition: Definition, *, host_files: bool) 
         return path
     name = store.resolve(source)
     if name is None:
-        stem = stem_of(source.rstrip("/").rpartition("/")[2])
+        stem = stem_of(source.rstrip("/").rpartition("/")[2]) or "NAME"
         problem = f"is neither at {path} nor an image of the store"
         if not inside:
             problem = "is outside of the definition's folder, and no image of the store"
@@ -148,7 +148,9 @@ def _fetcher(definition: Definition, reference: str) -> tuple[str, str]:
 
 
 def _without_network(reference: str) -> str:
-    return f"Without a network, import an archive of it under this name: ors-server image import FILE --name {reference}"
+    return (
+        f"Without a network, import an archive of it under this name: ors-server image import FILE --name {reference}"
+    )
 
 
 async def _docker(store: ImageStore, definition: Definition, progress: Progress | None) -> Base:
@@ -200,7 +202,7 @@ def _debootstrap_program(definition: Definition, *, host_files: bool) -> str:
         raise definition.error(
             line,
             "debootstrap works as root of this machine, in no sandbox, and so not for everybody's definitions",
-            f"Build one of your own: ors-server image build --host-files {definition.path}",
+            f"Build one of your own once, and it stays: ors-server image build --host-files {definition.path}",
         )
     if not _SUITE.fullmatch(suite):
         raise definition.error(line, f"{suite!r} is no name of a release", "For example: OSVersion: bookworm")
@@ -218,9 +220,7 @@ def _debootstrap_program(definition: Definition, *, host_files: bool) -> str:
     return program
 
 
-async def _debootstrap(
-    store: ImageStore, definition: Definition, progress: Progress | None, host_files: bool
-) -> Base:
+async def _debootstrap(store: ImageStore, definition: Definition, progress: Progress | None, host_files: bool) -> Base:
     suite, line = definition.required("OSVersion")
     name = _debootstrap_name(definition)
     try:

@@ -156,9 +156,7 @@ def _entries(
         target = source.target
         below = tree.find(tree.resolve(target, last=True))
         into = (
-            target.endswith("/")
-            or len(source.found) > 1
-            or (below is not None and stat.S_ISDIR(below.status.st_mode))
+            target.endswith("/") or len(source.found) > 1 or (below is not None and stat.S_ISDIR(below.status.st_mode))
         )
         for path in source.found:
             if target == source.pattern and target.startswith("/"):
@@ -167,9 +165,7 @@ def _entries(
                 place = f"{target.rstrip('/')}/{path.name}" if into else target
             for _, bound in base.binds:
                 if f"/{tree.resolve(place)}/".startswith(f"{bound}/"):
-                    raise definition.error(
-                        source.line, f"{place} would be hidden: {bound} is this machine's own there"
-                    )
+                    raise definition.error(source.line, f"{place} would be hidden: {bound} is this machine's own there")
             said = hashlib.sha256()
             for file in finder.tree(source.line, path):
                 mode = stat.S_IMODE(file.status.st_mode)
@@ -181,9 +177,7 @@ def _entries(
                     with file.real.open("rb") as stream:
                         said.update(hashlib.file_digest(stream, "sha256").digest())
                 except OSError as error:
-                    raise definition.error(
-                        source.line, f"{error.filename} cannot be read: {error.strerror}"
-                    ) from error
+                    raise definition.error(source.line, f"{error.filename} cannot be read: {error.strerror}") from error
                 entries.append(Entry(place + file.relative, "copy", source=str(file.real)))
             described.append([place, said.hexdigest()])
     return entries, described

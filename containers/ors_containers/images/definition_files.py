@@ -1,8 +1,9 @@
 """What a definition takes from the machine that builds it: the sources of ``%files``, and whether its base is its own.
 
-Invariant: unless the builder says otherwise, nothing is read that does not lie in the definition's own folder once every
-link is followed; and what is neither a regular file nor a directory is refused with its line, never waited for, never
-left out. A definition may be a stranger's, and what it copies is shown to whoever is in the sandbox.
+A definition may be a stranger's, and what it copies is shown to whoever is in a sandbox of the image.
+
+Invariant: unless the builder says otherwise, nothing is read that lies outside of the definition's folder when every
+link is followed. What is no regular file or directory is refused with its line: never waited for, never left out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["FoundFile", "Source", "SourceFinder", "lies_inside"]
 
 _MOST_FILES = 200_000
 _LONGEST_SHOWN = 200
-_REMEDY = "Put the file itself into the definition's folder"
+_REMEDY = "Put the file itself there, or, for a definition of your own: ors-server image build --host-files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class SourceFinder:
             try:
                 real = self._followed(line, place, first=not above)
                 status = real.lstat()
-                inner = sorted(os.listdir(real), reverse=True) if stat.S_ISDIR(status.st_mode) else []
+                inner = sorted(real.iterdir(), reverse=True) if stat.S_ISDIR(status.st_mode) else []
             except OSError as error:
                 raise self._definition.error(
                     line, f"%files copies {_shown(place)}, which cannot be read: {error.strerror}"
@@ -104,7 +105,7 @@ class SourceFinder:
                     raise self._definition.error(
                         line, f"%files copies {_shown(place)}, which leads back to a directory that it lies in"
                     )
-                waiting += [(f"{relative}/{name}", real / name, (*above, real)) for name in inner]
+                waiting += [(f"{relative}/{entry.name}", entry, (*above, real)) for entry in inner]
             elif not stat.S_ISREG(status.st_mode):
                 raise self._definition.error(
                     line, f"%files copies {_shown(place)}, which is neither a regular file nor a directory"

@@ -205,7 +205,9 @@ class ImageStore:
         ``runtime`` gives the image of a definition ``From: host``. With ``network`` its ``%post`` has this machine's.
         ``host_files`` is for definitions of one's own: ``%files`` and ``From`` then may name any file of this machine,
         which whoever is in a sandbox of the image can read, and debootstrap may run, as root and in no sandbox.
-        Otherwise everything they name lies in the definition's folder. Raises ``InvalidDefinition`` with file and line, ``BuildFailed``, and what ``import_image`` raises.
+        Otherwise everything they name lies in the definition's folder.
+
+        Raises ``InvalidDefinition`` with file and line, ``BuildFailed``, and what ``import_image`` raises.
         """
         from ors_containers.images.definition_building import build_definition
 

@@ -162,7 +162,7 @@ def _by_open_file(draft: Draft) -> None:
         f'  if ls -l "$folder/fd" 2> /dev/null | grep -q " {log}$"; then\n'
         '    case "$(tr "\\0" " " < "$folder/cmdline")" in\n'
         f'      "bash {root}/bin/"*) basename "$(tr "\\0" "\\n" < "$folder/cmdline" | tail -n 1)" > {target} ;;\n'
-        '    esac\n    kill "${folder#/proc/}"\n  fi\ndone\nsleep 0.6\n'
+        '    esac\n    kill "${folder#/proc/}"\n  fi\ndone 2> /dev/null\nsleep 0.6\n'
         f": > {log}\n"
     )
     draft.solve(oracle, swap(oracle, '    kill "${folder#/proc/}"\n', ""), names[0])

@@ -42,8 +42,8 @@ def _files(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Please serve the files of {folder} over HTTP.", f"I want to see {folder} in my browser."),
         f"Start a web server on port {port} of 127.0.0.1, and of no other address, that answers GET requests for "
-        f"/PATH with the content of the file PATH in {folder} (status 200), and with status 404 if there is no such file. Files outside of {folder} "
-        "must not be served, whatever way a path is written.",
+        f"/PATH with the content of the file PATH in {folder} (status 200), and with status 404 if there is no such "
+        f"file. Files outside of {folder} must not be served, whatever way a path is written.",
         "The server must keep running in the background after you are done and your shell has ended.",
         draft.leave(),
     )

@@ -269,8 +269,8 @@ def _merge(draft: Draft) -> None:
         f"before {second}, and no conflict markers.",
         f"The result must be a merge commit on main (first parent: the present main, second parent: {branch}) with "
         f"exactly the message: {message}",
-        f"\nChange nothing else. Leave the branch {branch} where it is and the working tree clean (nothing uncommitted, "
-        "no untracked files), on main.",
+        f"\nChange nothing else. Leave the branch {branch} where it is and the working tree clean (nothing "
+        "uncommitted, no untracked files), on main.",
     )
     files = {**history.files, path: expected, "extra.txt": extra}
     history.new_commit("main", [history.commits[-1], there], message, files)
