@@ -43,7 +43,8 @@ async def test_a_sandboxs_use_is_not_counted_as_roots(runtime: BubblewrapRuntime
         pytest.skip("only a root with CAP_SYS_PTRACE gives each sandbox an account of its own")
     before = _queued()
     async with runtime.sandbox(runtime.host_image()) as sandbox:
-        stop = "my $c = fork; if (!$c) { sleep 100; exit } kill 'STOP', $c; waitpid $c, 2; my $i = pack('l3x116', 0, 0, -1);"
+        stop = "my $c = fork; if (!$c) { sleep 100; exit } kill 'STOP', $c; waitpid $c, 2;"
+        stop = f"{stop} my $i = pack('l3x116', 0, 0, -1);"
         count = {"x86_64": 129, "aarch64": 138}[os.uname().machine]
         script = f"{stop} syscall({count}, $c, 40, $i) for 1 .. 500; sleep 100".replace("$", "\\$")
         result = await sandbox.run(f'perl -e "{script}" & sleep 1; cat /proc/[0-9]*/status | grep SigQ', timeout=20)
