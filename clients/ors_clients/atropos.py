@@ -6,7 +6,7 @@
 Each item is a task, played ``group_size`` times by the rollout that all our token-level adapters share
 (``ors_clients.rollout``). It samples through Atropos's own server handling, so that its inference servers, weights and
 limits apply, and passes ids in and takes ids and log-probabilities out. What goes to the trainer are the very ids that
-were sampled: ``masks`` has −100 and ``inference_logprobs`` 1.0, Atropos's conventions, wherever no model wrote.
+were sampled: ``masks`` has -100 and ``inference_logprobs`` 1.0, Atropos's conventions, wherever no model wrote.
 
 A rollout whose infrastructure failed is played again, ``attempts`` times in all. If it still fails, the whole group is
 dropped and its task put back a few times: a group with a made-up score, or one filled up with rollouts of another task,
