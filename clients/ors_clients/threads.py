@@ -60,15 +60,15 @@ class LoopThread:
         asyncio.set_event_loop(loop)
         loop.run_forever()
 
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine there and wait for it; Ctrl-C cancels it."""
+    def run(self, work: Coroutine[Any, Any, Result], timeout: float | None = None) -> Result:
+        """Run a coroutine there and wait for it; Ctrl-C cancels it. Raises ``TimeoutError`` after ``timeout`` seconds."""
         loop = self.loop
         if _current_loop() is loop:
             work.close()
             raise RuntimeError("a synchronous client is used on its own background thread")
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
-            return future.result()
+            return future.result(timeout)
         except BaseException:
             future.cancel()
             raise
