@@ -61,7 +61,7 @@ class LoopThread:
         loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, Result], timeout: float | None = None) -> Result:
-        """Run a coroutine there and wait for it; Ctrl-C cancels it. Raises ``TimeoutError`` after ``timeout`` seconds."""
+        """Run a coroutine there and wait for it, at most ``timeout`` seconds: ``TimeoutError``. Ctrl-C cancels it."""
         loop = self.loop
         if _current_loop() is loop:
             work.close()
