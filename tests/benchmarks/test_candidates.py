@@ -23,6 +23,7 @@ def test_what_is_here_needs_no_environment(cache: Path) -> None:
     assert not cache.exists()
 
 
+@pytest.mark.long
 def test_an_environment_is_made_once_and_again_if_pip_failed(cache: Path) -> None:
     missing = Candidate("missing", "missing", "missing", ("surely-there-is-no-such-package==1",))
     with pytest.raises(PeerUnavailable, match=r"missing cannot be made: ERROR: .*--candidates ours,floor"):

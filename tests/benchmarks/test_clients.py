@@ -26,6 +26,7 @@ def only_report(folder: Path) -> Report:
     return Report.model_validate_json(path.read_text())
 
 
+@pytest.mark.long
 def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     allowed = os.sched_getaffinity(0)
     names = "ours,ours-sync"

@@ -133,6 +133,7 @@ def test_a_replay_is_the_same_generations(tmp_path: Path, engine: EngineStandIn)
     assert len([body for body in replayed if 300 in body["prompt"]]) == 8
 
 
+@pytest.mark.long
 def test_two_servers_and_two_clients(tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     # The SDKs are installed here: their servers need no environment of their own.
     for candidate in CANDIDATES:

@@ -49,6 +49,7 @@ def only_report(folder: Path) -> Report:
     return Report.model_validate_json(path.read_text())
 
 
+@pytest.mark.long
 def test_a_small_run_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = bench("--candidates", "bubblewrap,bwrap", "--output", tmp_path)
     said = capsys.readouterr().out

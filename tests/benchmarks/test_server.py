@@ -59,6 +59,7 @@ SMALL_ROWS = (
 )
 
 
+@pytest.mark.long
 def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(server, "ROWS", SMALL_ROWS)
     allowed = os.sched_getaffinity(0)

@@ -7,6 +7,7 @@ import inspect
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -93,6 +94,7 @@ except KeyboardInterrupt:
     )
     assert process.stdout is not None
     assert process.stdout.readline()
+    time.sleep(0.5)  # so that it is the call that is interrupted, and not the way to it
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert (output, errors) == ("interrupted\n", "")
