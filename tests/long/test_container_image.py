@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytestmark = pytest.mark.long
@@ -202,6 +203,16 @@ def test_image_serves_the_bundled_environments(podman: Podman, image: str) -> No
 
     assert container.user_of_server() == 1000
     _assert_that_an_episode_can_be_played(container.url)
+
+
+def test_image_has_the_sandboxes_and_says_what_they_lack_here(podman: Podman, image: str) -> None:
+    container = podman.start(image, 8080, "serve", "echo", "terminal")
+    container.wait_until_healthy()
+
+    _assert_that_an_episode_can_be_played(container.url)
+    answer = httpx.get(f"{container.url}/terminalenvironment/tools")
+    assert answer.status_code == 404
+    assert "bubblewrap" in answer.text  # it is not installed in the image
 
 
 def test_image_serves_a_folder_of_the_user(podman: Podman, image: str, tmp_path: Path) -> None:
