@@ -18,7 +18,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,12 +28,12 @@ from rich.text import Text
 from ors_benchmarks.candidates import CANDIDATES as SERVERS
 from ors_benchmarks.candidates import OURS as OUR_SERVER
 from ors_benchmarks.candidates import packages
+from ors_benchmarks.commands import choose, run_command
 from ors_benchmarks.machine import Observer, describe
 from ors_benchmarks.processes import ServerProcess, cores, raise_file_limit
 from ors_benchmarks.results import Gathered, Report, Summary, free_path
 from ors_benchmarks.scenarios import Measured
 from ors_benchmarks.table import CALM, shown
-from ors_server.errors import OrsError
 
 __all__ = ["FIGURES", "benchmark", "main"]
 
@@ -100,7 +100,6 @@ FIGURES: Sequence[tuple[str, str, str]] = (
     ("memory_4096", "memory per session, 4,096 sessions", "KiB"),
 )
 
-Named = TypeVar("Named", Client, Row)
 
 _EPILOG = "\n".join(
     [
@@ -148,12 +147,12 @@ def benchmark(
     """
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
     default = [row.name for row in ROWS if not quick or row.sessions <= 64]
-    chosen = _chosen(candidates, CLIENTS, "--candidates")
+    chosen = choose(candidates, CLIENTS, "--candidates")
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
         report = _run(
             chosen,
-            _chosen(rows or ",".join(default), ROWS, "--rows"),
+            choose(rows or ",".join(default), ROWS, "--rows"),
             rounds or (1 if quick else 3),
             seconds or (1.0 if quick else 4.0),
             Path(folder),
@@ -166,16 +165,6 @@ def benchmark(
     console.print(f"written: {path}", soft_wrap=True)
     if report.failures:
         raise typer.Exit(1)
-
-
-def _chosen(names: str, known: Sequence[Named], option: str) -> list[Named]:
-    by_name = {item.name: item for item in known}
-    chosen: list[Named] = []
-    for name in dict.fromkeys(part.strip() for part in names.split(",")):
-        if name not in by_name:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(by_name)}.", param_hint=option)
-        chosen.append(by_name[name])
-    return chosen
 
 
 def _run(
@@ -324,10 +313,4 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m ors_b
 
 
 if __name__ == "__main__":
-    from ors_server.cli.application import report as report_error
-
-    try:
-        main()
-    except OrsError as error:
-        report_error(error)
-        sys.exit(2)
+    run_command(main)

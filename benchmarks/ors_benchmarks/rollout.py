@@ -30,6 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ors_benchmarks import charts, rollout_charts, tiny_model
 from ors_benchmarks.candidates import packages
+from ors_benchmarks.commands import run_command
 from ors_benchmarks.machine import Observer, describe
 from ors_benchmarks.processes import cpu_seconds, raise_file_limit
 from ors_benchmarks.results import free_path
@@ -479,10 +480,4 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m ors_b
 
 
 if __name__ == "__main__":
-    from ors_server.cli.application import report as report_error
-
-    try:
-        main()
-    except OrsError as error:
-        report_error(error)
-        sys.exit(2)
+    run_command(main)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 import uvloop
@@ -22,6 +22,7 @@ from ors_containers.runtime import runtime_names
 from rich.console import Console
 
 from ors_benchmarks import charts
+from ors_benchmarks.commands import choose, run_command
 from ors_benchmarks.connections import Failure
 from ors_benchmarks.machine import Observer, describe
 from ors_benchmarks.processes import raise_file_limit
@@ -38,7 +39,6 @@ __all__ = ["benchmark", "main"]
 #: Seconds one measurement may take before it counts as hung.
 MEASUREMENT_LIMIT = 600.0
 
-Named = TypeVar("Named", Candidate, SandboxRow)
 
 _EPILOG = "\n".join(
     [
@@ -97,8 +97,8 @@ def benchmark(
     if rounds is not None:
         size = dataclasses.replace(size, rounds=rounds)
     known = candidates()
-    chosen = _chosen(names, known, "--candidates")
-    chosen_rows = _chosen(rows, ROWS, "--rows")
+    chosen = choose(names, known, "--candidates")
+    chosen_rows = choose(rows, ROWS, "--rows")
     if with_charts:
         charts.check_available()
     output.mkdir(parents=True, exist_ok=True)
@@ -115,18 +115,6 @@ def benchmark(
         console.print(f"written: {file}", soft_wrap=True)
     if report.failures:
         raise typer.Exit(1)
-
-
-def _chosen(names: str | None, known: Sequence[Named], option: str) -> list[Named]:
-    if names is None:
-        return list(known)
-    by_name = {item.name: item for item in known}
-    chosen: list[Named] = []
-    for name in dict.fromkeys(part.strip() for part in names.split(",")):
-        if name not in by_name:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(by_name)}.", param_hint=option)
-        chosen.append(by_name[name])
-    return chosen
 
 
 async def _run(chosen: Sequence[Candidate], rows: Sequence[SandboxRow], size: Size, console: Console) -> Report:
@@ -205,10 +193,4 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m ors_b
 
 
 if __name__ == "__main__":
-    from ors_server.cli.application import report as report_error
-
-    try:
-        main()
-    except OrsError as error:
-        report_error(error)
-        sys.exit(2)
+    run_command(main)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ors_benchmarks import charts
 from ors_benchmarks.candidates import CANDIDATES, Candidate
+from ors_benchmarks.commands import choose, run_command
 from ors_benchmarks.results import free_path
 from ors_benchmarks.rows import FIGURES, QUICK_ROWS, ROWS, Row
 from ors_benchmarks.runner import Outcome, Plan, run
@@ -25,7 +26,6 @@ from ors_benchmarks.table import print_report, shown
 
 __all__ = ["benchmark", "main"]
 
-Named = TypeVar("Named", Row, Candidate)
 
 _EPILOG = "\n".join(
     [
@@ -87,8 +87,8 @@ def benchmark(
     # A table in a file or a pipe is not cut to the width of a terminal that is not there.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
     plan = Plan(
-        candidates=_chosen(candidates, CANDIDATES, "--candidates"),
-        rows=_chosen(rows or ",".join(QUICK_ROWS if quick else [row.name for row in ROWS]), ROWS, "--rows"),
+        candidates=choose(candidates, CANDIDATES, "--candidates"),
+        rows=choose(rows or ",".join(QUICK_ROWS if quick else [row.name for row in ROWS]), ROWS, "--rows"),
         rounds=rounds or (1 if quick else 5),
         seconds=seconds or (1.0 if quick else 3.0),
     )
@@ -107,16 +107,6 @@ def benchmark(
         console.print(f"written: {file}", soft_wrap=True)
     if report.failures:
         raise typer.Exit(1)
-
-
-def _chosen(names: str, known: Sequence[Named], option: str) -> list[Named]:
-    by_name = {item.name: item for item in known}
-    chosen: list[Named] = []
-    for name in dict.fromkeys(part.strip() for part in names.split(",")):
-        if name not in by_name:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(by_name)}.", param_hint=option)
-        chosen.append(by_name[name])
-    return chosen
 
 
 class _Progress:
@@ -168,11 +158,4 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m ors_b
 
 
 if __name__ == "__main__":
-    from ors_server.cli.application import report as report_error
-    from ors_server.errors import OrsError
-
-    try:
-        main()
-    except OrsError as error:
-        report_error(error)
-        sys.exit(2)
+    run_command(main)
