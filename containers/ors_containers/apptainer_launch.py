@@ -22,11 +22,12 @@ import contextlib
 import errno
 import os
 import select
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ors_containers import system_calls as system
-from ors_containers.entering import default_signals, place
+from ors_containers.entering import default_signals, join_groups, place
 from ors_containers.kernel_objects import TERMINAL_OPTIONS, replacements
 from ors_containers.preparation import prepare_root
 from ors_containers.supervision import EXAMINATION
@@ -78,13 +79,14 @@ _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi")
 _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts")
 
 
-def start_apptainer(message: Message, holder: int) -> NoReturn:
-    """Run Apptainer until its container has ended. ``holder`` is the program that is process 1.
+def start_apptainer(message: Message, holder: int, groups: Iterable[int]) -> NoReturn:
+    """Run Apptainer until its container has ended. ``holder`` is the program that is process 1; ``groups`` to join.
 
     Raises ``OSError`` before anything was started; errors of Apptainer itself go to its standard error.
     """
     launcher = os.getppid()
     prepare_root(message)
+    join_groups(groups)
     program = os.pread(holder, 1 << 16, 0)
     handover = Path("root", _HANDOVER)
     handover.mkdir(mode=0o755)
@@ -217,7 +219,7 @@ def settle_container(message: Message, descriptors: list[int]) -> Message:
             system.mount(path, path, "", system.MS_BIND)
             system.mount("", path, "", guarded | system.MS_RDONLY | system.MS_NODEV | system.MS_NOEXEC)
     handover = Path("/", _HANDOVER)
-    for source, target in replacements(EXAMINATION, handover):
+    for source, target in replacements(EXAMINATION, handover, everything=message["one_id"]):
         system.mount(source, target, "", system.MS_BIND)
         system.mount("", target, "", guarded | system.MS_RDONLY | system.MS_NODEV | system.MS_NOEXEC)
     for path in list(handover.iterdir()):

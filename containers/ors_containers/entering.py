@@ -19,7 +19,7 @@ from typing import Any
 
 from ors_containers import system_calls as system
 
-__all__ = ["default_signals", "give_pipe", "is_open", "lower", "place"]
+__all__ = ["default_signals", "give_pipe", "is_open", "join_groups", "lower", "open_groups", "place"]
 
 Message = dict[str, Any]
 
@@ -39,6 +39,18 @@ def is_open(descriptor: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def open_groups(paths: Iterable[str]) -> list[int]:
+    """Descriptors of control groups' ``cgroup.procs``; whoever opened them may join, whatever it is by then."""
+    return [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in paths]
+
+
+def join_groups(groups: Iterable[int]) -> None:
+    """Move this process into control groups, and close their descriptors."""
+    for group in groups:
+        os.write(group, b"0")
+        os.close(group)
 
 
 def give_pipe(descriptor: int, user: int, group: int, holder: int | None = None) -> None:

@@ -16,12 +16,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ors_containers import system_calls as system
+
 __all__ = [
     "LASTING_MEMORY",
     "RESOURCES",
     "TERMINAL_OPTIONS",
+    "hide",
     "limit_ipc",
     "limit_watches",
+    "make_nothing",
     "replacements",
 ]
 
@@ -46,6 +50,7 @@ _IPC = {
 
 #: What /proc says of the machine and of nothing a sandbox is concerned with; container runtimes hide the like.
 _HIDDEN = ("cmdline", "interrupts", "keys", "sched_debug", "acpi", "asound", "pressure", "scsi")
+_NOTHING = "/.sandbox-nothing"
 _BOOT_IDENTIFIER = "sys/kernel/random/boot_id"
 
 
@@ -80,17 +85,43 @@ def limit_ipc(directory: int) -> bool:
     return True
 
 
-def replacements(nothing: str, directory: Path) -> Iterator[tuple[str, str]]:
+def replacements(nothing: str, directory: Path, *, everything: bool = True) -> Iterator[tuple[str, str]]:
     """Files and directories to mount, and what in /proc each is to hide.
 
-    ``nothing`` is an empty directory where they will be mounted from; files are made in ``directory``.
+    ``nothing`` is an empty directory where they will be mounted from; files are made in ``directory``. Without
+    ``everything`` only what ``hide`` cannot replace.
     """
-    empty, identifier = directory / "empty", directory / "boot_id"
-    empty.touch(0o444)
+    identifier = directory / "boot_id"
     identifier.write_text(_identifier())  # programs want one
     identifier.chmod(0o444)
     yield str(identifier), f"/proc/{_BOOT_IDENTIFIER}"
-    for name in _HIDDEN:
-        place = Path("/proc", name)
-        if place.exists():
+    if everything:
+        empty = directory / "empty"
+        empty.touch(0o444)
+        for place in _hidden_places():
             yield (nothing if place.is_dir() else str(empty)), str(place)
+
+
+def make_nothing(root: Path) -> None:
+    """Make the empty file that ``hide`` mounts and removes, below the root of a sandbox that is not up yet.
+
+    Raises ``OSError`` where the image has something of that name, which may be a link to anywhere.
+    """
+    os.close(os.open(root / _NOTHING[1:], os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
+
+
+def hide(nothing: str) -> None:
+    """Mount nothing over the rest in this process's mount namespace, as its root.
+
+    For bubblewrap, which reads the mount table again for each mount: sandboxes that start together wait for one another
+    there. ``nothing`` is an empty directory of the namespace.
+    """
+    flags = system.MS_BIND | system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC | system.MS_RDONLY
+    for place in _hidden_places():
+        system.mount(nothing if place.is_dir() else _NOTHING, str(place), "", system.MS_BIND)
+        system.mount("", str(place), "", system.MS_REMOUNT | flags)
+    Path(_NOTHING).unlink()
+
+
+def _hidden_places() -> list[Path]:
+    return [place for place in (Path("/proc", name) for name in _HIDDEN) if place.exists()]

@@ -25,20 +25,20 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from ors_containers import system_calls as system
 from ors_containers.apptainer_launch import settle_container, start_apptainer
-from ors_containers.entering import default_signals, give_pipe, is_open, lower, place
+from ors_containers.entering import default_signals, give_pipe, is_open, join_groups, lower, open_groups, place
 from ors_containers.holder import holder_program
-from ors_containers.kernel_objects import limit_ipc
+from ors_containers.kernel_objects import hide, limit_ipc
 from ors_containers.passing import receive
 from ors_containers.preparation import FILTER_AT, HOLDER_AT, NEWS_AT, Message, prepare
 from ors_containers.seccomp import seccomp_filter
-from ors_containers.supervision import start_examination
+from ors_containers.supervision import EXAMINATION, start_examination
 from ors_containers.visits import interrupt_command, open_file, stat_file
 
 __all__ = ["MESSAGE_SIZE", "main"]
@@ -146,10 +146,13 @@ class Launcher:
         ready, errors = descriptors
         place([(os.open(os.devnull, os.O_RDONLY), 0), (ready, 1), (errors, 2)])
         try:
-            _join_groups(message["groups"])
+            groups = open_groups(message["groups"])  # before rights are given up
             if message["container"] == "apptainer":
-                start_apptainer(message, self._holder)
+                start_apptainer(message, self._holder, groups)
             arguments = prepare(message)
+            # Not sooner: the first process to join after a pause waits ten milliseconds for all processors. The child
+            # for the first shell does so meanwhile (``_enter``).
+            join_groups(groups)
             place([(self._holder, HOLDER_AT), (_sealed("ors-filter", self._filter), FILTER_AT), (1, NEWS_AT)])
             default_signals()
             os.execv(arguments[0], arguments)  # noqa: S606 - becoming it is the point
@@ -164,11 +167,11 @@ class Launcher:
         kernel = -1
         if message["gate"]:
             # The sandbox is coming up meanwhile, and this child's own child will be in the groups it is in.
-            _join_groups(message["groups"])
+            join_groups(open_groups(message["groups"]))
             holder = _let_in(holder)
             kernel = os.open("/proc/sys/kernel", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         else:
-            groups = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in message["groups"]]
+            groups = open_groups(message["groups"])
         news, report = os.pipe()
         devnull = os.open(os.devnull, os.O_RDWR)
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
@@ -180,14 +183,14 @@ class Launcher:
         if kernel != -1:
             if not message["one_id"]:
                 system.become(0, 0)
+                hide(EXAMINATION)
             bounded = limit_ipc(kernel)
             os.close(kernel)
         process = os.fork()
         if process == 0:
             self._control.close()
             try:
-                for group in groups:
-                    os.write(group, b"0")
+                join_groups(groups)
                 os.write(report, f"{os.getpid()}\n".encode())
                 for pipe in passed:
                     give_pipe(pipe, message["user"], message["group"])
@@ -242,15 +245,6 @@ def _let_in(gate: int) -> int:
     if not descriptors:
         raise OSError(errno.ESRCH, "it did not come up")
     return descriptors[0]
-
-
-def _join_groups(paths: Iterable[str]) -> None:
-    for path in paths:
-        descriptor = os.open(path, os.O_WRONLY)
-        try:
-            os.write(descriptor, b"0")
-        finally:
-            os.close(descriptor)
 
 
 def main(descriptor: int, machine: str) -> None:

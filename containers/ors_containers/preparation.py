@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ors_containers import system_calls as system
-from ors_containers.kernel_objects import TERMINAL_OPTIONS, limit_watches, replacements
+from ors_containers.kernel_objects import TERMINAL_OPTIONS, limit_watches, make_nothing, replacements
 from ors_containers.layers import LayeredTree
 from ors_containers.supervision import EXAMINATION
 from ors_containers.user_namespaces import join_mapped_namespace, mapped_namespace
@@ -32,7 +32,15 @@ HOLDER_AT = 20
 FILTER_AT = 21
 NEWS_AT = 22
 _STAGE_SIZE = 1 << 20
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the sandbox's
+_DEVICES_SIZE = 1 << 16
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
 
 
 def prepare(message: Message) -> list[str]:
@@ -44,19 +52,40 @@ def prepare(message: Message) -> list[str]:
     # A mount point directly below / is what nobody in the sandbox can rename, remove or put something in place of, its
     # root neither; an examination mounts its files over this.
     system.attach("disk/nothing", f"root{EXAMINATION}")
-    # Not bubblewrap's own, which has no bound; it is mounted over that one.
-    system.mount("devpts", "terminals", "devpts", system.MS_NOSUID | system.MS_NOEXEC, TERMINAL_OPTIONS)
+    _make_devices()
     stage: str = message["stage"]
-    hidden = list(replacements(f"{stage}/disk/nothing", Path(stage, "disk")))
+    hidden = list(
+        replacements(f"{stage}/disk/nothing", Path(stage, "disk"), everything=_enters_without_rights(message))
+    )
     os.chdir("/")
     return [
         *(message["program"], *message["arguments"]),
-        *("--bind", f"{stage}/root", "/"),
-        *("--proc", "/proc", "--dev", "/dev", "--dev-bind", f"{stage}/terminals", "/dev/pts"),
-        *("--bind", f"{stage}/disk/shm", _SHARED_MEMORY, "--remount-ro", "/dev"),
+        *("--dev-bind", f"{stage}/root", "/", "--proc", "/proc"),
         *(word for source, target in hidden for word in ("--ro-bind", source, target)),
         *("--seccomp", str(FILTER_AT), "--info-fd", str(NEWS_AT), "--", f"/proc/self/fd/{HOLDER_AT}"),
     ]
+
+
+def _enters_without_rights(message: Message) -> bool:
+    """Whether the first process to enter the sandbox cannot mount anything there, as ``kernel_objects.hide`` does."""
+    return message["mapping"]["by"] == "user"
+
+
+def _make_devices() -> None:
+    """Mount /dev: bubblewrap's own takes ten readings of the mount table, and has no bound for terminals."""
+    _make_point("/dev", directory=True)
+    guarded = system.MS_NOSUID | system.MS_NODEV
+    system.mount("tmpfs", "root/dev", "tmpfs", guarded, f"size={_DEVICES_SIZE},mode=755")
+    for name in _DEVICES:
+        Path("root/dev", name).touch()
+        system.mount(f"/dev/{name}", f"root/dev/{name}", "", system.MS_BIND)
+    for name, target in _LINKS.items():
+        Path("root/dev", name).symlink_to(target)
+    for name in ("pts", "shm"):
+        Path("root/dev", name).mkdir()
+    system.mount("devpts", "root/dev/pts", "devpts", system.MS_NOSUID | system.MS_NOEXEC, TERMINAL_OPTIONS)
+    system.mount("disk/shm", "root/dev/shm", "", system.MS_BIND)
+    system.mount("", "root/dev", "", system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | guarded)
 
 
 def prepare_root(message: Message) -> None:
@@ -112,6 +141,8 @@ def prepare_root(message: Message) -> None:
     for name, (_, target) in zip(binds, message["binds"], strict=True):
         _make_point(target, directory=Path(name).is_dir())
     _make_point(EXAMINATION, directory=True)
+    if mapping["by"] != "user":
+        make_nothing(Path("root"))
 
 
 def _make_stage(stage: str, sources: Mapping[str, str]) -> None:
@@ -121,7 +152,7 @@ def _make_stage(stage: str, sources: Mapping[str, str]) -> None:
             Path(f"{stage}/{name}").mkdir()
         else:
             Path(f"{stage}/{name}").touch()
-    for name in ("disk", "root", "apptainer", "terminals"):
+    for name in ("disk", "root", "apptainer"):
         Path(f"{stage}/{name}").mkdir()
 
 

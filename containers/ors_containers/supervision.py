@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ors_containers import system_calls as system
-from ors_containers.entering import default_signals, give_pipe, lower, place
+from ors_containers.entering import default_signals, give_pipe, join_groups, lower, open_groups, place
 from ors_containers.visits import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 
 __all__ = ["EXAMINATION", "start_examination"]
@@ -46,7 +46,7 @@ def start_examination(message: Message, descriptors: list[int], seccomp: bytes, 
     """Start the program; the answer is the process id of the one that watches it, whose exit status is its own."""
     holder, packed, source, output, leash = descriptors
     files = _unpack(packed)
-    groups = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in message["groups"]]
+    groups = open_groups(message["groups"])
     for pipe in (source, output):
         give_pipe(pipe, message["user"], message["group"], holder)
     news, report = os.pipe()
@@ -174,8 +174,7 @@ def _become(
     source, output, report = pipes
     arguments: list[str] = message["arguments"]
     try:
-        for group in groups:
-            os.write(group, b"0")
+        join_groups(groups)
         for pipe in (source, output):
             give_pipe(pipe, message["user"], message["group"])
         place([(report, _REPORT_AT), (source, 0), (output, 1), (output, 2)])
