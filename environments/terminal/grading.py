@@ -33,6 +33,8 @@ from typing import Any, Literal, Protocol, cast
 from ors_containers import CommandResult, InfrastructureFailure, Sandbox
 from ors_containers.sandbox import EXAMINATION
 
+from .plain_tests import plain_tests
+
 __all__ = ["GradingFailed", "Tools", "Verdict", "run_tests"]
 
 _RUNNER = "trusted_runner.py"
@@ -84,9 +86,11 @@ async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, t
     Raises ``GradingFailed`` and what ``Sandbox.examine`` raises.
     """
     nonce = secrets.token_hex(16)
+    plain = plain_tests(tests)
     request = {
         "nonce": nonce,
-        "tests": tests,
+        "tests": tests if plain is None else plain,
+        "plain": plain is not None,
         "scratch": EXAMINATION,
         "packages": tools.packages,
         "trusted": [tools.bind[1]],

@@ -23,7 +23,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn, cast
 
 #: What the tests' text is called in tracebacks; an empty file of this name is what pytest collects.
@@ -142,12 +142,10 @@ def protect() -> bool:
 
 
 def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, str]:
-    """Run the request's tests with pytest: how they went, and what there is to say of it."""
+    """Run the request's tests: how they went, and what there is to say of it."""
     sys.path.append(request["packages"])
     scratch: str = request["scratch"]
     prepare_environment(scratch)
-    import pytest
-
     tests = f"{scratch}/{TESTS}"
     with open(tests, "w", encoding="utf-8"):  # noqa: PTH123 - pathlib is one import more before the guard
         pass
@@ -156,19 +154,69 @@ def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, 
     guard = Guard(tuple(f"{folder.rstrip('/')}/" for folder in request["trusted"]), tests, text)
     state = _State()
 
+    def start() -> None:
+        ready()
+        guard.install()
+
+    run = run_plainly if request["plain"] else run_with_pytest
+    return judge(run(tests, text, scratch, state, start), state, guard)
+
+
+def load(tests: str, text: str, state: _State) -> ModuleType:
+    """The tests' module, made of the text that came with the request and not of a file."""
+    module = ModuleType("test_state")
+    module.__file__ = tests
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(text, tests, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - trusted
+    except Exception as error:
+        state.error = error
+        raise
+    return module
+
+
+def run_plainly(tests: str, text: str, scratch: str, state: _State, start: Callable[[], None]) -> int:
+    """Call one test after the other; the exit status pytest would have. Only for what ``plain_tests`` says is plain."""
+    start()
+    try:
+        module = load(tests, text, state)
+    except Exception:  # noqa: BLE001 - the module's own, kept in the state
+        return 2
+    functions = [
+        (name, value) for name, value in vars(module).items() if name.startswith("test") and type(value) is FunctionType
+    ]
+    for name, function in functions:
+        try:
+            function()
+            state.passed += 1
+        except BaseException as error:  # noqa: BLE001 - a test fails by whatever it raises, SystemExit too
+            state.failed[name] = describe(error, tests)
+    return 5 if not functions else 1 if state.failed else 0
+
+
+def describe(error: BaseException, tests: str) -> str:
+    """Where in the tests an exception came from, and what it says."""
+    line, traceback = 0, error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == tests:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - an exception of the tests' own making may say anything
+        said = "…"
+    return f"{TESTS}:{line}: {linecache.getline(tests, line).strip()}\n{type(error).__name__}: {said}"
+
+
+def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: Callable[[], None]) -> int:
+    """Have pytest collect and run the tests; its exit status."""
+    import pytest
+
     class Tests(pytest.Module):
-        """The tests' module, made of the text that came with the request and not of a file."""
+        """What pytest takes for the module at ``tests``."""
 
         def _getobj(self) -> ModuleType:
-            module = ModuleType("test_state")
-            module.__file__ = tests
-            sys.modules[module.__name__] = module
-            try:
-                exec(compile(text, tests, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - trusted
-            except Exception as error:
-                state.error = error
-                raise
-            return module
+            return load(tests, text, state)
 
     class Plugin:
         """What pytest tells of each test."""
@@ -188,10 +236,8 @@ def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, 
         *(word for name in _UNNEEDED for word in ("-p", f"no:{name}")),
         tests,
     ]
-    ready()
-    guard.install()
-    status = int(pytest.main(arguments, plugins=[Plugin()]))
-    return judge(status, state, guard)
+    start()
+    return int(pytest.main(arguments, plugins=[Plugin()]))
 
 
 class _State:

@@ -14,6 +14,7 @@ __all__ = [
     "generated",
     "generation",
     "grading",
+    "plain_tests",
     "preparation",
     "settings",
     "task",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         generated,
         generation,
         grading,
+        plain_tests,
         preparation,
         settings,
         task,
@@ -43,6 +45,7 @@ else:
     generated = _package.load("generated")
     generation = _package.load("generation")
     grading = _package.load("grading")
+    plain_tests = _package.load("plain_tests")
     preparation = _package.load("preparation")
     settings = _package.load("settings")
     task = _package.load("task")

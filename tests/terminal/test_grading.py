@@ -168,7 +168,11 @@ open('/home/user/compiled/answer.pyc', 'wb').write(importlib.util.MAGIC_NUMBER +
 
 @pytest.mark.parametrize("what", UNFIT)
 async def test_tests_that_cannot_grade_are_no_reward(service: Service, what: str) -> None:
-    tests, expected = UNFIT[what]
+    await see_refused(service, *UNFIT[what])
+
+
+async def see_refused(service: Service, tests: str, expected: str) -> None:
+    """Check that tests get no verdict, and run none of the agent's code."""
     sandbox = await opened(service)
     tools = await service.toolset()
     try:
