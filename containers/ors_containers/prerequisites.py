@@ -151,6 +151,7 @@ def likely_remedy(cause: str) -> str:
     if "ermitted" in cause or "denied" in cause:
         return (
             "In a container, allow namespaces: docker run --security-opt seccomp=unconfined "
-            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined --cap-add SYS_ADMIN"
+            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined "
+            "--cap-add SYS_ADMIN --cap-add SYS_PTRACE"
         )
     return "Run `ors-server sandbox doctor` for what this machine allows"
