@@ -1,12 +1,14 @@
 """What a server answers, as values: tasks, tools, prompts and the results of calls.
 
 Reading is tolerant where servers differ (a key more, a key less) and strict where a trainer would go wrong: an answer
-whose shape makes no sense is a ``ServerUnavailable``, never a result with holes. ``Task`` and ``ToolResult`` are
+whose shape makes no sense is a ``ServerUnavailable``, never a result with holes; a reward is a finite number, and
+nothing else is taken for one. ``Task`` and ``ToolResult`` are
 frozen: a rollout's record cannot change after the fact.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -149,18 +151,31 @@ def read_splits(value: Any) -> list[Split]:
 def read_result(value: Any) -> ToolResult:
     """The JSON that ``/call`` ends with. Raises ``ServerUnavailable`` for what is no result."""
     try:
+        if not isinstance(value["ok"], bool):
+            raise TypeError  # "false" is true
         if not value["ok"]:
             return ToolResult(error=str(value["error"]), reason=value.get("reason"))
         output = value["output"]
-        reward = output.get("reward")
         return ToolResult(
             [_block(block) for block in output["blocks"]],
-            None if reward is None else float(reward),
+            _reward(output.get("reward")),
             output.get("finished") is True,
             cast("Mapping[str, Any] | None", output.get("metadata")),
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise senseless("a tool's result") from None
+
+
+def _reward(value: Any) -> float | None:
+    """A step's reward. Raises ``TypeError``, ``ValueError`` and ``OverflowError`` for what is no finite number."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError  # a text or a truth value that happens to convert was not meant as a number
+    reward = float(value)
+    if not math.isfinite(reward):
+        raise ValueError
+    return reward
 
 
 def senseless(expected: str) -> ServerUnavailable:

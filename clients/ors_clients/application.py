@@ -22,7 +22,8 @@ Application = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Await
 class ApplicationTransport:
     """Calls an ASGI application, whose lifespan is the caller's business. Sessions over it are not pinged.
 
-    A request that is cancelled or late is a client that goes away: the application is told so, and goes on.
+    A request that is cancelled or late is a client that goes away: the application is told so, and goes on. A response
+    may begin whenever it likes (``Request.first_byte``): there is no connection here that could be lost.
     """
 
     threads = False

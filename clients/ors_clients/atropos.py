@@ -208,6 +208,8 @@ class OrsAtroposEnv(_base.BaseEnv):
         }
         if parameters.stop:
             request["stop"] = list(parameters.stop)
+        if parameters.stop_token_ids:
+            request["stop_token_ids"] = list(parameters.stop_token_ids)
         answer: Any = await self.server.tokens_and_logprobs_completion(**request)
         sent, outputs, logprobs, reasons = answer
         if list(sent) != list(ids):

@@ -228,4 +228,8 @@ os.register_at_fork(after_in_child=_forget_hosts)
 def shared_host(settings: AtroposSettings) -> AtroposHost:
     """This process's host for these settings: a data set is loaded once, however many episodes use it."""
     with _hosts_lock:
-        return _hosts.setdefault(settings.key, AtroposHost(settings))
+        host = _hosts.get(settings.key)
+        if host is None:
+            # Not by setdefault: what is registered for forks, as each host's loop is, stays for ever.
+            host = _hosts[settings.key] = AtroposHost(settings)
+        return host

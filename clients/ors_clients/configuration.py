@@ -16,16 +16,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ors_clients.errors import ConfigurationError
 from ors_clients.rewards import Reduction, RewardRule
 from ors_clients.tool_calls import ToolCallFormat, find_format
+from ors_clients.trainer_packages import INSTALL_TRAIN
 
 __all__ = ["EnvironmentConfiguration", "TrainingConfiguration", "resolve_secrets"]
 
 _Positive = Annotated[int, Field(ge=1)]
-_Secrets = Annotated[dict[str, str | None], Field(default_factory=dict, repr=False)]
+
+
+def _mapping(value: Any) -> Any:
+    """A key with nothing after it, whose entries are commented out or have a default each."""
+    return {} if value is None else value
+
+
+_Secrets = Annotated[dict[str, str | None], BeforeValidator(_mapping), Field(default_factory=dict, repr=False)]
 
 
 class EnvironmentConfiguration(BaseModel):
@@ -94,8 +102,9 @@ class TrainingConfiguration(BaseModel):
     upload_rollouts: bool = True
     #: A file that every rollout is appended to, as one line of JSON.
     rollouts_file: Path | None = None
-    #: Rollouts in a row that the infrastructure may lose before the run is ended.
-    max_failures_in_row: _Positive = 256
+    #: Times in a row that the infrastructure may lose rollouts before the run is ended. Those that were in flight
+    #: together count once (``EpisodeRunner.count_failure``).
+    max_failures_in_row: _Positive = 32
 
     @field_validator("environments", mode="before")
     @classmethod
@@ -103,9 +112,7 @@ class TrainingConfiguration(BaseModel):
         """``MATH/GSM8K:`` with nothing after it is an environment with every default."""
         if not isinstance(value, Mapping):
             return value
-        entries = cast("Mapping[Any, Any]", value)
-        empty: dict[str, Any] = {}
-        return {name: empty if entry is None else entry for name, entry in entries.items()}
+        return {name: _mapping(entry) for name, entry in cast("Mapping[Any, Any]", value).items()}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | None = None) -> TrainingConfiguration:
@@ -118,16 +125,14 @@ class TrainingConfiguration(BaseModel):
         try:
             import yaml
         except ImportError:
-            raise ConfigurationError(
-                "Reading a training configuration takes PyYAML", "pip install 'ors-server[train]'"
-            ) from None
+            raise ConfigurationError("Reading a training configuration takes PyYAML", INSTALL_TRAIN) from None
         try:
             data: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigurationError(
                 f"No training configuration at {file}: {error.strerror}", "Name one with --config or TRAIN_CONFIG"
             ) from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: no text, or a date or number that is none
             raise ConfigurationError(f"{file} is no YAML: {_where(error)}") from None
         return cls.parse(data, source=str(file))
 
@@ -194,23 +199,26 @@ def resolve_secrets(
 ) -> dict[str, str]:
     """The secrets of a session: the run's (``secrets``), overridden by those of its environment.
 
-    A secret without a value is that of the environment variable of its name, or of its name in capitals
-    (``openai_api_key`` finds ``OPENAI_API_KEY``). In an environment's own entry the empty string takes a secret away,
-    and so does a null whose variable is not set. ``variables``: the process's, unless given.
+    A null is the environment variable of the secret's name, or of its name in capitals (``openai_api_key`` finds
+    ``OPENAI_API_KEY``). The empty string is no secret, and no variable is sent in its place: in an environment's own
+    entry it takes a secret of the run away, and so does a null whose variable is not set. ``variables``: the process's,
+    unless given.
     """
     found = os.environ if variables is None else variables
 
     def variable(key: str) -> str:
         return found.get(key) or found.get(key.upper(), "")
 
-    resolved = {key: value or variable(key) for key, value in secrets.items()}
-    for key, value in environment.secrets.items():
-        resolved[key] = variable(key) if value is None else value
+    given = {**secrets, **environment.secrets}
+    resolved = {key: variable(key) if value is None else value for key, value in given.items()}
     return {key: value for key, value in resolved.items() if value}
 
 
 def _where(error: Exception) -> str:
-    """Where a YAML error is, without the text around it, which may hold a secret."""
+    """What kind of YAML error it is, and where: not its words, which quote names and characters of a secret."""
+    kind = {"ScannerError": "a character", "ParserError": "its structure", "ComposerError": "an alias or anchor"}
     mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or "it cannot be decoded"
-    return f"{problem}, line {mark.line + 1}, column {mark.column + 1}" if mark is not None else str(problem)
+    if mark is None:
+        return "it holds what cannot be decoded"
+    what = kind.get(type(error).__name__, "a tag or value")
+    return f"{what} cannot be read in line {mark.line + 1}, column {mark.column + 1}"

@@ -2,8 +2,9 @@
 
 Every request goes through here. Three kinds of trouble are told apart. A server that says "not yet" (429, or 503 with
 ``X-Backend-State``) has done nothing: it is waited for, as long as the request's time lasts, and counts as no failure.
-A lost connection or a gateway's 502 to 504 is tried again a few times, with growing pauses, where that cannot do
-anything twice. Everything else is an answer, and becomes an error (``refusals``).
+A lost connection or another 502 to 504 is tried again a few times, with growing pauses, where that cannot do anything
+twice: a gateway may say so of a request that it had passed on. Everything else is an answer, and becomes an error
+(``refusals``).
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from urllib.parse import urlsplit
 
 from ors_clients.answers import senseless
 from ors_clients.errors import ClientError, ConfigurationError, DeadlineExceeded, ServerUnavailable
+from ors_clients.json_values import read_json
 from ors_clients.refusals import FINAL, detail_of, refusal, retry_after
 from ors_clients.transport import ConnectionLost, Headers, Request, Response, Transport
 from ors_server._version import VERSION
 
-__all__ = ["Connection", "Patience", "dumps"]
+__all__ = ["Connection", "Patience", "did_nothing", "dumps"]
 
 #: Seconds to leave a busy server alone for that does not say how long.
 _PAUSE = 2.0
+#: Seconds to leave it alone for at least, whatever it says: at first, and doubled each time up to ``_PAUSE``.
+_SHORTEST_PAUSE = 0.1
 #: Seconds before the first and before the later tries after a failure.
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 10.0
 #: A lost request that is sent again is sent over a connection that cannot be stale.
 _FRESH = -1.0
+#: What a gateway answers, who may have passed the request on, and a server for a while.
+_GATEWAY_ERRORS = (502, 503, 504)
 #: Redirects followed for one request; reference servers send bare paths to their first environment.
 _REDIRECTS = 4
 
@@ -82,7 +88,11 @@ class Connection:
             secure = address.scheme == "https"
             transport = SocketTransport(host, port or (443 if secure else 80), secure=secure)
         self.transport = transport
-        lines = [("User-Agent", f"ors-clients/{VERSION}"), ("Accept", "text/event-stream, application/json")]
+        lines = [
+            ("User-Agent", f"ors-clients/{VERSION}"),
+            ("Accept", "text/event-stream, application/json"),
+            ("Accept-Encoding", "identity"),  # events are read as they come
+        ]
         if api_key:
             lines.append(("X-API-Key", api_key))
         self._get_headers = Headers(lines)
@@ -106,12 +116,15 @@ class Connection:
         *,
         deadline: float | None = None,
         longest_idle: float = 60.0,
+        first_byte: float | None = None,
         on_data: Callable[[bytes], None] | None = None,
     ) -> Response:
         """Send one request, and follow it where the server points. Raises ``ConnectionLost``, ``DeadlineExceeded``."""
         own = self._get_headers if method == "GET" else self._post_headers
         target = self._moved.get(path)
-        request = Request(method, target or self._prefix + path, (own, *headers), body, deadline, longest_idle)
+        request = Request(
+            method, target or self._prefix + path, (own, *headers), body, deadline, longest_idle, first_byte
+        )
         response = await self.transport.exchange(request, on_data)
         if response.status in (307, 308):
             lasting = True
@@ -159,7 +172,7 @@ class Connection:
                 continue
             if response.status == 200:
                 try:
-                    return json.loads(response.body)
+                    return read_json(response.body)
                 except ValueError:
                     raise senseless("JSON") from None
             await patience.after_refusal(response, session=session, secrets=secrets)
@@ -188,11 +201,13 @@ class Patience:
         self.deadline = deadline
         #: Failures since the last progress.
         self._failures = 0
+        #: Refusals since the last progress, and when the first of them came.
+        self._refusals = 0
         self._refused_since: float | None = None
 
     def progressed(self) -> None:
         """The request was under way, for a while: what went wrong before counts no more."""
-        self._failures = 0
+        self._failures = self._refusals = 0
         self._refused_since = None
 
     async def after_loss(self, lost: ConnectionLost) -> None:
@@ -201,20 +216,19 @@ class Patience:
             return  # the server had closed an idle connection: that is no failure, and the next one is new
         await self._failed(self._connection.unreachable(lost, self._failures + 1))
 
-    async def after_refusal(
-        self, response: Response, *, session: bool, secrets: Collection[str] = (), repeatable: bool = True
-    ) -> None:
+    async def after_refusal(self, response: Response, *, session: bool, secrets: Collection[str] = ()) -> None:
         """Wait before the next try, where the response leaves hope; else raise its error.
 
-        502 and 504 come from a gateway that may have passed the request on: only what is ``repeatable`` goes again.
+        For what may be sent twice, and for what certainly did nothing (``did_nothing``).
         """
         error = self._connection.error(response, session=session, secrets=secrets)
-        if response.status == 429 or response.headers.get("x-backend-state", "").lower() == "starting":
+        if did_nothing(response):
             pause = retry_after(response)
-            await self._pause(_PAUSE if pause is None else pause, error)
+            floor = min(_PAUSE, _SHORTEST_PAUSE * 2 ** min(self._refusals, 10))
+            self._refusals += 1
+            await self._pause(_PAUSE if pause is None else max(pause, floor), error)
             return
-        final = detail_of(response).startswith(FINAL)
-        if final or response.status not in (502, 503, 504) or (response.status != 503 and not repeatable):
+        if response.status not in _GATEWAY_ERRORS or detail_of(response).startswith(FINAL):
             raise error
         await self._failed(error, retry_after(response))
 
@@ -236,6 +250,11 @@ class Patience:
                 f"No success in time; last: {error.cause}", "Raise the client's timeout, or look at the server."
             ) from error
         await sleep(seconds)
+
+
+def did_nothing(response: Response) -> bool:
+    """Whether a refusal says that the request was not begun, and may be later."""
+    return response.status == 429 or response.headers.get("x-backend-state", "").lower() == "starting"
 
 
 def dumps(value: Any) -> bytes:

@@ -9,7 +9,8 @@ rollout ends instead of drawing new ones for ever.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +25,14 @@ from ors_clients.sessions import AsyncSession
 from ors_clients.sinks import TrajectorySink
 from ors_clients.tasks import TaskRow
 from ors_clients.trajectory import Trajectory
+from ors_clients.turns import TurnEpisode
 
-__all__ = ["Episode", "EpisodeRunner", "WatchedSampler"]
+__all__ = ["SENT_PARAMETERS", "Episode", "EpisodeRunner", "WatchedSampler", "episode_trajectory"]
 
 _log = logging.getLogger(__name__)
+
+#: What is sent on of how a rollout was sampled.
+SENT_PARAMETERS = ("temperature", "top_p", "top_k", "max_tokens")
 
 
 class WatchedSampler:
@@ -65,6 +70,20 @@ class Episode:
     generations: list[Generation] = field(default_factory=list[Generation])
 
 
+def episode_trajectory(episode: TurnEpisode, rollout_id: str, task: Any, seconds: float) -> Trajectory:
+    """An episode whose tokens the trainer keeps, once it is over, as the sinks take it: everything but the tokens."""
+    return Trajectory(
+        rollout_id,
+        task,
+        messages=list(episode.messages),
+        steps=list(episode.steps),
+        turns=episode.turns,
+        stop_reason=episode.stop_reason or "stopped",
+        failure=episode.failure,
+        seconds=seconds,
+    )
+
+
 class EpisodeRunner:
     """Plays episodes of one training configuration. Belongs to the event loop that it is used on."""
 
@@ -80,6 +99,7 @@ class EpisodeRunner:
         self._sinks = sinks
         self._clients: dict[str | None, AsyncClient] = {}
         self._failures_in_row = 0
+        self._last_counted = 0.0
 
     def client(self, environment: str) -> AsyncClient:
         """The connection to the server of this environment."""
@@ -127,9 +147,10 @@ class EpisodeRunner:
         rollout.
 
         Raises ``ConfigurationError`` and ``RequestRefused`` for what would fail every rollout alike, and
-        ``InfrastructureFailure`` once the infrastructure has lost ``max_failures_in_row`` rollouts in a row.
+        ``InfrastructureFailure`` where ``count_failure`` does.
         """
         configuration = self.configuration
+        begun = time.monotonic()
         watched = WatchedSampler(sampler, stopped)
         trajectory = await rollout(
             self.session(row),
@@ -143,37 +164,53 @@ class EpisodeRunner:
             rollout_id=rollout_id,
         )
         reward = trajectory.reward(configuration.environment(row.environment).reward_rule)
+        parameters = {name: getattr(sampling, name) for name in SENT_PARAMETERS}
+        self.send(row, trajectory, reward, metadata=metadata, parameters=parameters)
+        self.count_failure(row, trajectory.failure, begun)
+        return Episode(row, trajectory, reward, watched.generations)
+
+    def send(
+        self,
+        row: TaskRow,
+        trajectory: Trajectory,
+        reward: float | None,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Hand a finished rollout to the sinks, which send it on in the background. ``parameters``: how it was
+        sampled."""
         labels = RolloutLabels(
-            run_name=configuration.run_name,
+            run_name=self.configuration.run_name,
             reward=reward,
-            rollout_name=f"{row.environment}-{row.hash}-{rollout_id}",
+            rollout_name=f"{row.environment}-{row.hash}-{trajectory.rollout_id}",
             environment=row.task.environment,
             split=row.task.split,
             task_spec=row.task.spec,
             metadata=metadata or {},
-            rollout_info={
-                "task_index": row.task.index,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k,
-                "max_tokens": sampling.max_tokens,
-            },
+            rollout_info={"task_index": row.task.index, **(parameters or {})},
         )
         for sink in self._sinks:
             sink.submit(trajectory, labels)
-        self.count_failure(row, trajectory.failure)
-        return Episode(row, trajectory, reward, watched.generations)
 
-    def count_failure(self, row: TaskRow, failure: ClientError | None) -> None:
-        """Note how a rollout ended. Raises ``InfrastructureFailure`` if too many in a row have failed."""
+    def count_failure(self, row: TaskRow, failure: ClientError | None, begun: float) -> None:
+        """Note how a rollout ended that began at ``begun``, by the monotonic clock.
+
+        What one incident costs counts once, however many rollouts were in flight: a failure counts if its rollout began
+        after the last one that counted. So the number is that of the tries, one after another, that failed. Raises
+        ``InfrastructureFailure`` if there were too many in a row.
+        """
         if failure is None:
             self._failures_in_row = 0
             return
-        self._failures_in_row += 1
         _log.warning("A rollout of %s was lost: %s", row.environment, failure)
+        if self._failures_in_row and begun < self._last_counted:
+            return
+        self._failures_in_row += 1
+        self._last_counted = time.monotonic()
         if self._failures_in_row >= self.configuration.max_failures_in_row:
             raise InfrastructureFailure(
-                f"The last {self._failures_in_row} rollouts were lost, the last one by this: {failure.cause}",
+                f"Rollouts were lost {self._failures_in_row} times in a row, the last one by this: {failure.cause}",
                 failure.remedy or "Look at the environments' server and at the engine, then start the run again",
             )
 

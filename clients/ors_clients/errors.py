@@ -102,7 +102,8 @@ class SessionLost(InfrastructureFailure):
 
 
 class CallOutcomeUnknown(InfrastructureFailure):
-    """The connection was lost before the server named the call, and it makes no promise about repeated calls.
+    """The server did not name the call before the connection was lost, or a gateway answered in its place, and it makes
+    no promise about repeated calls.
 
     The tool may have run once or not at all. Calling again could run it twice, so the client does not.
     """

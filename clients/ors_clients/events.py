@@ -10,10 +10,11 @@ been read never depends on where the pieces were cut.
 
 from __future__ import annotations
 
-import json
+import time
 from typing import Any, NamedTuple
 
 from ors_clients.answers import senseless
+from ors_clients.json_values import read_json
 
 __all__ = ["CallEvents", "Event", "EventParser"]
 
@@ -31,7 +32,8 @@ class EventParser:
     __slots__ = ("_after_cr", "_data", "_name", "_pending")
 
     def __init__(self) -> None:
-        self._pending = b""
+        #: The pieces of a line that has not ended: put together once, however many they are.
+        self._pending: list[bytes] = []
         self._after_cr = False
         self._name = ""
         self._data: list[bytes] = []
@@ -45,7 +47,11 @@ class EventParser:
         if b"\r" in piece:  # a line ends with CRLF, LF or a lone CR
             self._after_cr = piece.endswith(b"\r")
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *lines, self._pending = (self._pending + piece).split(b"\n")
+        first, *lines = piece.split(b"\n")
+        self._pending.append(first)
+        if lines:
+            begun, self._pending = b"".join(self._pending), [lines.pop()]
+            lines.insert(0, begun)
         events: list[Event] = []
         for line in lines:
             if not line:
@@ -66,11 +72,13 @@ class EventParser:
 class CallEvents:
     """What one response to ``/call`` (or ``/create_session``) has said so far."""
 
-    __slots__ = ("_chunks", "_parser", "complete", "error", "task_id")
+    __slots__ = ("_chunks", "_parser", "complete", "error", "last_piece", "task_id")
 
     def __init__(self) -> None:
         self._parser = EventParser()
         self._chunks: list[bytes] = []
+        #: When something came last, by ``time.monotonic``; None if nothing did.
+        self.last_piece: float | None = None
         #: The id to fetch the result again by, once the server has named it.
         self.task_id: str | None = None
         #: The text of the ``error`` event.
@@ -80,6 +88,7 @@ class CallEvents:
 
     def feed(self, piece: bytes) -> None:
         """Take a piece of the response."""
+        self.last_piece = time.monotonic()
         for name, data in self._parser.feed(piece):
             if self.complete:
                 return
@@ -100,6 +109,6 @@ class CallEvents:
     def json(self) -> Any:
         """The same as a value. Raises ``ServerUnavailable`` where it is no JSON."""
         try:
-            return json.loads(self.data)
+            return read_json(self.data)
         except ValueError:
             raise senseless("JSON in events") from None

@@ -37,6 +37,7 @@ class HttpConnection(asyncio.Protocol):
     """A connection. Whoever cancels a request on it has to ``abort`` it, because the response may still come."""
 
     __slots__ = (
+        "_begin_by",
         "_body",
         "_complete",
         "_deadline",
@@ -60,7 +61,9 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: asyncio.Future[Response] | None = None
         self._on_data: Callable[[bytes], None] | None = None
+        #: When the request is given up, and when it is lost unless its response has begun, by ``time.monotonic``.
         self._deadline: float | None = None
+        self._begin_by: float | None = None
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         #: Whether any byte of the response has come, and whether its body goes to ``on_data``.
@@ -75,13 +78,18 @@ class HttpConnection(asyncio.Protocol):
         self.last_byte = time.monotonic()
 
     async def exchange(
-        self, request: bytes, deadline: float | None, on_data: Callable[[bytes], None] | None
+        self,
+        request: bytes,
+        deadline: float | None,
+        on_data: Callable[[bytes], None] | None,
+        first_byte: float | None = None,
     ) -> Response:
         """Send a request and wait for its response. Raises ``ConnectionLost`` and ``OutOfTime``."""
         if self._transport is None:
             raise ConnectionLost("the server closed the connection", sent=False, stale=True)
         self._waiting = asyncio.get_running_loop().create_future()
         self._on_data, self._deadline = on_data, deadline
+        self._begin_by = None if first_byte is None else time.monotonic() + first_byte
         self._started = self._streams = self._until_end = False
         self._headers, self._body = {}, []
         self.usable = False
@@ -97,6 +105,8 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._deadline is not None and now > self._deadline:
             self._fail(OutOfTime())
+        elif self._begin_by is not None and now > self._begin_by and not self._started:
+            self._fail(ConnectionLost("the response did not begin in time", sent=True))
         elif self._streams and now - self.last_byte > _SILENCE:
             self._fail(self._lost(f"the event stream was silent for {_SILENCE:.0f} s"))
 

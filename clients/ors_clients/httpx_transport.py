@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ors_clients.transport import ConnectionLost, OutOfTime, Request, Response
@@ -62,7 +62,7 @@ class HttpxTransport:
         )
         try:
             async with asyncio.timeout(limit):
-                response = await client.send(message, stream=True, follow_redirects=False)
+                response = await _begun(client.send(message, stream=True, follow_redirects=False), request.first_byte)
                 try:
                     return await _read(response, on_data)
                 finally:
@@ -73,7 +73,7 @@ class HttpxTransport:
             raise OutOfTime from None
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise ConnectionLost(f"no connection: {error}", sent=False) from None
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.DecodingError) as error:
             raise ConnectionLost(f"the connection was lost: {error}", sent=True) from None
 
     async def close(self) -> None:
@@ -83,11 +83,23 @@ class HttpxTransport:
             await client.aclose()
 
 
+async def _begun(sending: Awaitable[httpx.Response], limit: float | None) -> httpx.Response:
+    """The response, once its head is there."""
+    late = asyncio.timeout(limit)
+    try:
+        async with late:
+            return await sending
+    except TimeoutError:
+        if not late.expired():
+            raise
+        raise ConnectionLost("the response did not begin in time", sent=True) from None
+
+
 async def _read(response: httpx.Response, on_data: Callable[[bytes], None] | None) -> Response:
     names = {name.lower(): value for name, value in response.headers.items()}
     events = names.get("content-type", "").lower().startswith("text/event-stream")
     if on_data is not None and response.status_code == 200 and events:
-        pieces = response.aiter_raw()
+        pieces = response.aiter_bytes()  # unpacked, though no packing was asked for: some gateways do it all the same
         while True:
             late = asyncio.timeout(_SILENCE)
             try:

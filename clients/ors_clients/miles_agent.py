@@ -3,7 +3,8 @@
 Miles' session server records ids, log-probabilities and masks of every chat completion, and makes the training samples
 of them. So nothing here counts tokens; what is sent is the conversation, in which each of the model's messages goes
 back exactly as it came, for the server matches it against what it has stored. The rewards travel in the sample's
-metadata to ``reward_func``. The episode itself is ``TurnEpisode``, as in every other adapter.
+metadata to ``reward_func``. The episode itself is ``TurnEpisode``, as in every other adapter, and what was said in it
+goes to the sinks as well.
 
 Source: radixark/miles ``miles/rollout/generate_hub/agentic_tool_call.py``, ``miles/rollout/generate_utils``.
 """
@@ -12,11 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 from ors_clients.conversation import ChatMessage, text_of
+from ors_clients.episodes import SENT_PARAMETERS, episode_trajectory
 from ors_clients.errors import ClientError, InfrastructureFailure, SamplerFailed
 from ors_clients.samples import RECORD_KEYS
 from ors_clients.tasks import TaskRow, read_metadata
@@ -43,6 +47,8 @@ async def run(
     ``prompt`` is the row's name of its task and not used. The training configuration is that of ``TRAIN_CONFIG``, the
     model's name ``AGENT_MODEL_NAME`` (``model``). Raises ``ConfigurationError`` and ``RequestRefused``.
     """
+    begun = time.monotonic()
+    rollout_id = str(uuid.uuid4())
     row = TaskRow.of_metadata(read_metadata(metadata))
     options = SimpleNamespace(rollout_max_context_len=(metadata or {}).get("max_seq_len"))
     runner = episode_runner(options)
@@ -68,8 +74,11 @@ async def run(
         episode.stop("max_time")
     finally:
         await episode.close()
-    runner.count_failure(row, episode.failure)
-    return _record(row, episode)
+    parameters = {name: sampling[name] for name in SENT_PARAMETERS if name in sampling}
+    trajectory = episode_trajectory(episode, rollout_id, row, time.monotonic() - begun)
+    runner.send(row, trajectory, trajectory.reward(rule), parameters=parameters)
+    runner.count_failure(row, episode.failure, begun)
+    return _record(row, episode, rollout_id)
 
 
 async def _play(
@@ -187,7 +196,7 @@ def _wire(message: ChatMessage) -> ChatMessage:
     return {**message, "content": content or "(no output)"}
 
 
-def _record(row: TaskRow, episode: TurnEpisode) -> dict[str, Any]:
+def _record(row: TaskRow, episode: TurnEpisode, rollout_id: str) -> dict[str, Any]:
     calls = [step for step in episode.steps if isinstance(step.call, ToolCall)]
     seconds = sum(step.seconds for step in episode.steps)
     failure: ClientError | None = episode.failure
@@ -198,7 +207,7 @@ def _record(row: TaskRow, episode: TurnEpisode) -> dict[str, Any]:
         sum(step.problem is not None for step in calls),
         len(episode.steps) - len(calls),
         episode.turns,
-        None,
+        rollout_id,
         None,
         round(seconds, 6),
         None if failure is None else str(failure),

@@ -6,6 +6,7 @@ No error repeats a secret: the API key and the session's secrets are struck out 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from ors_clients.errors import (
     ServerUnavailable,
     SessionLost,
 )
+from ors_clients.json_values import read_json
 from ors_clients.transport import Response
 
 __all__ = ["FINAL", "detail_of", "refusal", "retry_after", "strike_out"]
@@ -65,7 +67,7 @@ def detail_of(response: Response, secrets: Collection[str] = ()) -> str:
     """What an error response says, as one line of text without these secrets."""
     text = response.body.decode("utf-8", "replace")
     try:
-        value: Any = json.loads(text)
+        value: Any = read_json(response.body)
     except ValueError:
         value = text
     if isinstance(value, dict):
@@ -85,11 +87,18 @@ def _problem(entry: Any) -> str:
 
 
 def strike_out(text: str, secrets: Collection[str]) -> str:
-    """A text without these secrets."""
-    for secret in secrets:
-        if len(secret) >= _SHORTEST_SECRET and secret in text:
-            text = text.replace(secret, _STRUCK_OUT)
-    return text
+    """A text without these secrets, also where it has them as JSON writes them, or with their lines in one."""
+    forms = {form for secret in secrets for form in _forms(secret) if len(form) >= _SHORTEST_SECRET}
+    if not forms:
+        return text
+    longest_first = sorted(forms, key=len, reverse=True)  # one may be a part of another
+    return re.sub("|".join(map(re.escape, longest_first)), _STRUCK_OUT, text)
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    """The ways in which servers repeat a value."""
+    escaped = (json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
+    return (secret, *escaped, repr(secret)[1:-1], " ".join(secret.split()))
 
 
 def _names_a_path(detail: str) -> bool:

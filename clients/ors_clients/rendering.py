@@ -4,7 +4,8 @@
 sees the conversation again: ``after_turn`` renders the new messages behind a placeholder for the model's turn and keeps
 what the template writes after the placeholder. So the ids of the model stay the ids it sampled, and whatever a template
 does to earlier turns (Qwen3 drops their thinking) happens to the placeholder only. Where a template cannot be used so,
-plain ChatML is written instead.
+plain ChatML is written instead. What messages say never becomes a control token (``control_tokens``); all else has the
+ids that the template's text has.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from ors_clients.chatml import chatml, merge_system, part_text, parts_of, without_images, wrapped
+from ors_clients.control_tokens import ControlTokens
 from ors_clients.conversation import ChatMessage
 from ors_clients.errors import ConfigurationError
 from ors_clients.tool_schemas import openai_tools
@@ -100,6 +102,7 @@ class ChatRenderer:
         self._tokenizer: Tokenizer = tokenizer if hasattr(tokenizer, "encode") else cast("Any", tokenizer).tokenizer
         self._template = self._tokenizer if getattr(tokenizer, "chat_template", None) is None else tokenizer
         self._thinking = thinking
+        self._control = ControlTokens(self._tokenizer)
         #: Whether plain ChatML is written instead of the tokenizer's own template.
         self.chatml = template == "chatml"
         self._lists_only = False
@@ -119,20 +122,19 @@ class ChatRenderer:
 
     def start(self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec] = ()) -> Rendered:
         """The opening messages, up to where the model begins to write. Raises ``ConfigurationError``."""
-        prepared = self._prepared(messages)
+        prepared = self._prepared(self._control.hidden(list(messages)))
         if not self._system_role:
             prepared = merge_system(prepared)
         if self.chatml:
             text = "".join(chatml(message) + "\n" for message in prepared) + self._chatml_turn()
         else:
-            text = self._render(prepared, openai_tools(tools) if tools else None)
-        return Rendered(self._encode(text), text)
+            text = self._render(prepared, self._control.hidden(openai_tools(tools)) if tools else None)
+        return Rendered(*self._control.encode(text))
 
     def after_turn(self, generated: Sequence[int], messages: Sequence[ChatMessage]) -> Rendered:
         """What to append to a turn of the model: its end, if it did not write that itself; ``messages``, which answer
         it; and the beginning of its next turn."""
-        text = self._answer(self._prepared(messages))
-        ids = self._encode(text)
+        ids, text = self._control.encode(self._answer(self._prepared(self._control.hidden(list(messages)))))
         if generated and ids and self._same_end(generated[-1], ids[0]):
             text = text.removeprefix(self.decode(ids[:1]))
             del ids[0]
@@ -276,17 +278,14 @@ class ChatRenderer:
         # A token of its own for the end, or text that any tokens may spell?
         added = {*getattr(self._tokenizer, "all_special_ids", ())}
         added.update(getattr(self._tokenizer, "added_tokens_decoder", ()))
-        firsts = [self._encode(suffix)[0]]
+        firsts = [self._control.encode(suffix)[0][0]]
         if self._tool_role:  # some models end a turn with the mark of whoever speaks next (GLM)
-            firsts.append(self._encode(self._suffix([_PROBE_RESULT]))[0])
+            firsts.append(self._control.encode(self._suffix([_PROBE_RESULT]))[0][0])
         #: Tokens and texts an engine has to stop at: the template's end of a turn need not be the model's own.
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(token for token in firsts if token in added))
         self.stop: tuple[str, ...] = ("<|im_end|>",) if self.chatml and not self.stop_token_ids else ()
         eos = getattr(self._tokenizer, "eos_token_id", None)
         self._end_ids = {*self.stop_token_ids} if eos is None else {*self.stop_token_ids, eos}
-
-    def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False)
 
 
 def _messages(roles: Sequence[str], contents: Sequence[str]) -> list[ChatMessage]:

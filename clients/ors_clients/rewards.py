@@ -2,20 +2,23 @@
 
 ``RewardRule`` reduces step rewards as the configurations of the field say it (openreward-cookbook ``reward_reduction``,
 ``nonterminal_reward``, ``min_reward``, ``max_reward``; TRL's last reward; ROLL's terminal one). The result is always
-clamped, also that of an episode without a single reward: two places that clamp differently disagree about it.
+clamped, also that of an episode without a single reward: two places that clamp differently disagree about it. It is a
+finite number whatever the rewards: what is none is refused (``InfrastructureFailure``), not trained on.
 ``shape_reward`` is the Universal Reward Bridge of ROLL's Atropos integration (trainers.md, section 3).
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, get_args
 
-from ors_clients.errors import ConfigurationError
+from ors_clients.errors import ConfigurationError, InfrastructureFailure
 
-__all__ = ["FormatMarker", "Reduction", "RewardBridge", "RewardRule", "shape_reward"]
+__all__ = ["FormatMarker", "Reduction", "RewardBridge", "RewardRule", "check_reward", "shape_reward"]
 
 Reduction = Literal["sum", "mean", "max", "min", "last", "terminal"]
 
@@ -46,8 +49,11 @@ class RewardRule:
 
     def total(self, step_rewards: Sequence[float | None], *, terminal: bool) -> float:
         """The episode's reward. ``step_rewards``: one entry a tool call in order, None where none was given;
-        ``terminal``: whether the last of them ended the episode."""
+        ``terminal``: whether the last of them ended the episode. Raises ``InfrastructureFailure`` for one that is
+        infinite or NaN."""
         rewards = [reward for reward in step_rewards if reward is not None]
+        for reward in rewards:
+            check_reward(reward)
         if self.reduction == "terminal":
             rewards = [reward for reward in step_rewards[-1:] if terminal and reward is not None]
         if not terminal and self.nonterminal_reward is not None:
@@ -59,9 +65,9 @@ class RewardRule:
             return 0.0
         match self.reduction:
             case "sum":
-                return math.fsum(rewards)
+                return _number(_sum(rewards))
             case "mean":
-                return math.fsum(rewards) / len(rewards)
+                return _number(_sum(rewards) / len(rewards))
             case "max":
                 return float(max(rewards))
             case "min":
@@ -75,6 +81,32 @@ class RewardRule:
         if self.max_reward is not None:
             reward = min(reward, self.max_reward)
         return reward
+
+
+def check_reward(reward: float) -> None:
+    """Raise ``InfrastructureFailure`` for a reward that is no finite number: nothing is known of what was earned."""
+    try:
+        finite = math.isfinite(reward)
+    except OverflowError:  # an int
+        finite = False
+    if not finite:
+        raise InfrastructureFailure(
+            f"A step's reward is {reward}, which is no finite number", "Look at the environment."
+        )
+
+
+def _sum(rewards: list[float]) -> Fraction | float:
+    try:
+        return math.fsum(rewards)
+    except OverflowError:
+        return sum(map(Fraction, rewards), Fraction())  # exact, however large
+
+
+def _number(value: Fraction | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return sys.float_info.max if value > 0 else -sys.float_info.max
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ for that: ``env_manager_cls: ors_clients.roll_manager.OrsStepEnvManager`` does i
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 import uuid
 from collections.abc import Coroutine, Mapping
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 from ors_clients.client import AsyncClient
 from ors_clients.configuration import EnvironmentConfiguration, resolve_secrets
 from ors_clients.conversation import ChatMessage
+from ors_clients.episodes import episode_trajectory
 from ors_clients.errors import ConfigurationError, DeadlineExceeded
 from ors_clients.rewards import Reduction, RewardRule
 from ors_clients.roll_environment import RollEnvironment, RollStep
@@ -28,8 +28,8 @@ from ors_clients.sinks import RolloutsSink
 from ors_clients.threads import LoopThread
 from ors_clients.tool_calls import MalformedCall, find_format
 from ors_clients.tool_schemas import openai_tools
+from ors_clients.trainer_arguments import server_key
 from ors_clients.trainer_packages import import_trainer_module
-from ors_clients.trajectory import Trajectory
 from ors_clients.turns import RolloutLimits, TurnEpisode, TurnResult
 
 __all__ = ["OpenRewardEnv", "register_environments"]
@@ -73,7 +73,8 @@ class OpenRewardEnv(RollEnvironment):
         retry_max_attempts: Further tries to open an episode.
         retry_backoff_seconds: Wait before the first of them; doubled each time.
         base_url: The server. Default: ``ORS_URL``, else ``OPENREWARD_SESSION_URL``, else http://127.0.0.1:8080.
-        api_key: Its API key, if it wants one. Default: ``OPENREWARD_API_KEY``.
+        api_key: Its API key, if it wants one. Default: ``ORS_API_KEY``; for the server of ``OPENREWARD_SESSION_URL``
+            also ``OPENREWARD_API_KEY``, which is sent to no other.
         secrets: Passed to each session; null takes the value of the environment variable of that name or its capitals.
         min_reward: Lower bound of the episode's reward.
         max_reward: Upper bound of the episode's reward.
@@ -173,16 +174,7 @@ class OpenRewardEnv(RollEnvironment):
 
     def _upload(self, episode: TurnEpisode, turn: TurnResult, run_name: str) -> None:
         """Hand the episode over in the background. ROLL has its tokens; here are its messages, calls and rewards."""
-        trajectory = Trajectory(
-            uuid.uuid4().hex,
-            self._task,
-            messages=list(episode.messages),
-            steps=list(episode.steps),
-            turns=episode.turns,
-            stop_reason=turn.stop_reason or "stopped",
-            failure=turn.failure,
-            seconds=time.monotonic() - self._begun,
-        )
+        trajectory = episode_trajectory(episode, uuid.uuid4().hex, self._task, time.monotonic() - self._begun)
         labels = RolloutLabels(
             run_name,
             reward=turn.reward,
@@ -222,7 +214,8 @@ def _sink(base_url: str | None, api_key: str | None) -> RolloutsSink:
     """This process's upload to a server."""
     key = (base_url, api_key)
     if key not in _sinks:
-        _sinks[key] = RolloutsSink(_client(base_url, api_key).url, api_key=api_key or os.environ.get("ORS_API_KEY"))
+        url = _client(base_url, api_key).url
+        _sinks[key] = RolloutsSink(url, api_key=server_key(url) if api_key is None else api_key)
     return _sinks[key]
 
 

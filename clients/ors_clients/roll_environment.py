@@ -18,7 +18,6 @@ import copy
 import enum
 import logging
 import random
-import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable
@@ -28,15 +27,13 @@ from typing import Any
 from ors_clients.conversation import ChatMessage
 from ors_clients.errors import ClientError, ConfigurationError, DeadlineExceeded, InfrastructureFailure
 from ors_clients.trainer_packages import import_trainer_module
+from ors_clients.turns import without_end_marks
 
 __all__ = ["RollEnvironment", "RollStep", "stop_reason_of"]
 
 logger = logging.getLogger("ors_clients.roll")
 
 _gem: Any = import_trainer_module("gem", "Install ROLL, or its environment interface alone: pip install gem-llm")
-
-#: Ends of a turn as tokenizers spell them: ROLL decodes with the special tokens.
-_END_OF_TURN = re.compile(r"(?:\s|<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|<\|eom_id\|>|<\|end_of_text\|>|</s>)+$")
 
 Observation = tuple[list[ChatMessage], dict[str, Any]]
 
@@ -156,7 +153,8 @@ class RollEnvironment(_gem.Env):
         if not self._playing:
             return copy.deepcopy(self._messages), 0.0, True, True, self._info("already_over", [])
         try:
-            done = self._play(_END_OF_TURN.sub("", str(action))) if reason is None else self._stop(reason)
+            # ROLL decodes with the special tokens.
+            done = self._play(without_end_marks(str(action)).rstrip()) if reason is None else self._stop(reason)
         except InfrastructureFailure as failure:
             done = RollStep(self._messages, "infrastructure", failure=failure)
         self._messages = done.messages

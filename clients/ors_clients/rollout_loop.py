@@ -19,6 +19,7 @@ from typing import Any
 
 from ors_clients.conversation import images_of
 from ors_clients.errors import InfrastructureFailure
+from ors_clients.json_values import well_formed
 from ors_clients.rendering import ChatRenderer
 from ors_clients.samplers.generations import Sampler, SamplingParameters
 from ors_clients.tool_calls import ToolCallFormat
@@ -111,12 +112,11 @@ async def _play(
             images=images,
         )
         generated = time.perf_counter() - begun
-        text = generation.text or renderer.text_of_turn(generation.ids)
+        text = well_formed(generation.text or renderer.text_of_turn(generation.ids))
         trajectory.segments.append(Segment("model", generation.ids, generation.logprobs, True, text))
         ids += generation.ids
         if generation.finish == "abort":
-            episode.messages.append({"role": "assistant", "content": text})
-            episode.stop("aborted")
+            episode.abort(text)
             trajectory.times.append(TurnTimes(generated, 0.0))
             return
         turn = await episode.step(text, truncated=generation.finish == "length", thinking=opens_thinking)

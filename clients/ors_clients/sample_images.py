@@ -61,13 +61,34 @@ def _given_images(trajectory: Trajectory) -> list[list[str]]:
 
 def _ids_with_images(processor: Any, segment: Segment, images: Sequence[str]) -> list[int]:
     """The ids of a segment, with as many tokens for each image as the model wants."""
-    output = processor(text=[segment.text], images=_pictures(images), add_special_tokens=False)
+    shown = _shown(processor, segment, images)
+    if shown == segment.text:
+        return _ids_of(processor, shown, images)
+    made = iter([_ids_of(processor, processor.image_token, [image]) for image in images])
+    placeholder = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
+    return [id for token in segment.ids for id in (next(made) if token == placeholder else [token])]
+
+
+def _shown(processor: Any, segment: Segment, images: Sequence[str]) -> str:
+    """What the processor gets to read of a segment: its text, or the places of its images alone.
+
+    The latter where its text has other ids than the segment, because what an environment said spells a control token,
+    such as the placeholder of another image (``control_tokens``).
+    """
+    known = getattr(processor, "image_token", None)
+    if known is None or processor.tokenizer.encode(segment.text, add_special_tokens=False) == segment.ids:
+        return segment.text
+    return known * len(images)
+
+
+def _ids_of(processor: Any, text: str, images: Sequence[str]) -> list[int]:
+    output = processor(text=[text], images=_pictures(images), add_special_tokens=False)
     return [int(token) for token in output["input_ids"][0]]
 
 
 def _train_inputs(processor: Any, pairs: Sequence[tuple[Segment, list[str]]]) -> dict[str, Any]:
     """All images of a sample as tensors, under the names by which the model takes them."""
-    text = "".join(segment.text for segment, _ in pairs)
+    text = "".join(_shown(processor, segment, found) for segment, found in pairs)
     pictures = _pictures([image for _, found in pairs for image in found])
     output = processor(text=[text], images=pictures, add_special_tokens=False, return_tensors="pt")
     return {key: value for key, value in output.items() if key not in _TEXT_KEYS}

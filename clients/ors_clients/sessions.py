@@ -2,8 +2,9 @@
 
 A call runs at most once, whatever happens to its connection. Our server honours an ``Idempotency-Key`` and says so when
 the session is created (``X-Idempotent-Calls``); then a lost call is sent again with the same key. Another server is
-asked again only by the ``task_id`` that it has named, which never starts anything; where it had not named one yet,
-nobody can know whether the tool ran, and that is what the caller is told (``CallOutcomeUnknown``).
+asked again only by the ``task_id`` that it has named, which never starts anything; where it had not named one yet, or a
+gateway answered in its place, nobody can know whether the tool ran, and that is what the caller is told
+(``CallOutcomeUnknown``).
 
 A session that was opened is ended: by ``close``, and where that is cancelled, or never called, by the thread that keeps
 sessions alive.
@@ -31,7 +32,7 @@ from ors_clients.answers import (
     read_tools,
     senseless,
 )
-from ors_clients.connection import Connection, Patience, dumps
+from ors_clients.connection import Connection, Patience, did_nothing, dumps
 from ors_clients.errors import (
     CallOutcomeUnknown,
     ClientError,
@@ -43,6 +44,7 @@ from ors_clients.errors import (
     ToolFailed,
 )
 from ors_clients.events import CallEvents
+from ors_clients.json_values import read_json
 from ors_clients.keepalive import KEEP_ALIVE, Heartbeat
 from ors_clients.refusals import strike_out
 from ors_clients.transport import ConnectionLost, Headers, Response
@@ -58,8 +60,12 @@ _FORGOTTEN = ("unknown task_id", "ResultExpired:")
 _FRESH_ENOUGH = 1.0
 #: Seconds that ending a session may take; servers give a teardown 30.
 _CLOSE_LIMIT = 90.0
-#: Seconds a stream must have lasted for its loss not to count as another failure.
+#: Seconds a stream must have gone on for its loss not to count as another failure.
 _PROGRESS = 10.0
+#: Seconds within which a call's response has to begin. Our server names a call after 50 ms, and is asked again. Of
+#: others no more is known than that no call takes longer: before its first byte ors-sdk's waits for the whole set-up,
+#: and for any tool that blocks its event loop.
+_FIRST_BYTE, _FIRST_BYTE_OF_OTHERS = 60.0, 3600.0
 
 
 class AsyncSession:
@@ -85,8 +91,12 @@ class AsyncSession:
         self._environment_headers = headers
         self._choice = dict(choice)
         self._secrets = dict(secrets or {})
+        self._secret_headers = (_secret_headers(self._secrets),) if self._secrets else ()
         #: What errors never repeat.
-        self._hidden = tuple(self._secrets.values())
+        self._hidden = (
+            *self._secrets.values(),
+            *(header for block in self._secret_headers for _, header in block.items),
+        )
         self._id: str | None = None
         self._headers: tuple[Headers, ...] = ()
         self._keyed = False
@@ -141,7 +151,7 @@ class AsyncSession:
 
     async def _create(self, patience: Patience) -> None:
         connection = self._connection
-        secrets = (self._secret_headers(),) if self._secrets else ()
+        secrets = self._secret_headers
         allocated = CallEvents()
         while True:
             try:
@@ -185,10 +195,6 @@ class AsyncSession:
         self._keyed = response.headers.get("x-idempotent-calls", "").lower() == "true"
         self._key = uuid.uuid4().hex[:16]
         KEEP_ALIVE.add(self._beat)
-
-    def _secret_headers(self) -> Headers:
-        values = {name: {"value": value} for name, value in self._secrets.items()}
-        return Headers([("X-Secrets", base64.b64encode(json.dumps(values).encode()).decode())])
 
     def _abandon(self) -> None:
         """The session was not opened, as far as anyone knows."""
@@ -309,7 +315,13 @@ class AsyncSession:
             response: Response | None = None
             try:
                 response = await connection.once(
-                    "POST", path, body, headers, longest_idle=longest_idle, on_data=events.feed
+                    "POST",
+                    path,
+                    body,
+                    headers,
+                    longest_idle=longest_idle,
+                    first_byte=_FIRST_BYTE if keyed else _FIRST_BYTE_OF_OTHERS,
+                    on_data=events.feed,
                 )
             except ConnectionLost as error:
                 lost = error
@@ -325,9 +337,9 @@ class AsyncSession:
                 patience = Patience(connection)
             longest_idle = -1.0
             if response is not None and response.status != 200:
-                await patience.after_refusal(
-                    response, session=True, secrets=self._hidden, repeatable=keyed or task_id is not None
-                )
+                if not (keyed or task_id or did_nothing(response)):
+                    self._refuse_to_repeat(name, response)
+                await patience.after_refusal(response, session=True, secrets=self._hidden)
                 continue
             if response is not None and response.body:
                 raise senseless("a stream of events")
@@ -341,9 +353,20 @@ class AsyncSession:
                     f"The connection was lost while {name!r} was called ({lost})",
                     "The server makes no promise about repeated calls, so it was not called again.",
                 )
-            if time.monotonic() - started > _PROGRESS:
+            if events.last_piece is not None and events.last_piece - started > _PROGRESS:
                 patience.progressed()
             await patience.after_loss(lost)
+
+    def _refuse_to_repeat(self, name: str, response: Response) -> None:
+        """Raise ``CallOutcomeUnknown`` where a gateway may have passed a call on before it gave up."""
+        if response.status > 500:
+            error = self._connection.error(response, session=True, secrets=self._hidden)
+            if isinstance(error, ServerUnavailable):  # and not what a server says of a session that is lost
+                raise CallOutcomeUnknown(
+                    f"{name!r} was called, and then: {error.cause}",
+                    "A gateway may have passed the call on, and the server makes no promise about repeated calls, "
+                    "so it was not called again.",
+                )
 
     def _failure(self, name: str, text: str) -> ClientError:
         """An ``error`` event as the error the caller gets."""
@@ -355,12 +378,17 @@ class AsyncSession:
         return ToolFailed(name, text)
 
 
+def _secret_headers(secrets: Mapping[str, str]) -> Headers:
+    values = {name: {"value": value} for name, value in secrets.items()}
+    return Headers([("X-Secrets", base64.b64encode(json.dumps(values).encode()).decode())])
+
+
 def _session_id(events: CallEvents, response: Response) -> str:
     """The id in an answer to ``/create_session``: events as both SDKs have it, or JSON as the specification has it."""
     sid: Any = events.task_id
     if events.data or response.body:
         try:
-            value: Any = json.loads(events.data or response.body)
+            value: Any = read_json(events.data or response.body)
             sid = value.get("sid", sid)
         except (ValueError, AttributeError):
             pass  # the id stands in the first event

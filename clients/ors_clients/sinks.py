@@ -16,9 +16,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ors_clients.rollout_events import RolloutLabels, rollout_events, summary
 from ors_clients.tool_calls import ToolCall
@@ -28,6 +28,7 @@ __all__ = ["JsonlSink", "RolloutLabels", "RolloutsSink", "TrajectorySink"]
 
 logger = logging.getLogger("ors_clients.sinks")
 
+_Encoded = TypeVar("_Encoded")
 _Item = tuple[Trajectory, RolloutLabels]
 #: Limits of the API on one request: events, and bytes.
 _BATCH_EVENTS = 128
@@ -115,6 +116,14 @@ class _ThreadSink(ABC):
             except Exception as error:  # noqa: BLE001 - whatever it is, a sink must not end the run, nor itself
                 self._lose(len(items), f"{type(error).__name__}: {error}")
 
+    def _encoded(self, item: _Item, encode: Callable[[Trajectory, RolloutLabels], _Encoded]) -> _Encoded | None:
+        """What ``encode`` makes of one trajectory; None where it is lost, alone."""
+        try:
+            return encode(*item)
+        except Exception as error:  # noqa: BLE001 - labels hold whatever the run put there
+            self._lose(1, f"{type(error).__name__}: {error}")
+            return None
+
     def _lose(self, count: int, reason: str) -> None:
         before, self.lost = self.lost, self.lost + count
         if before >= _LOGGED_LOSSES and before // _LOGGED_LOSSES == self.lost // _LOGGED_LOSSES:
@@ -136,10 +145,16 @@ class JsonlSink(_ThreadSink):
 
     def _write(self, items: list[_Item]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            for trajectory, labels in items:
-                row = trajectory_row(trajectory, labels, tokens=self._tokens)
-                file.write(json.dumps(row, ensure_ascii=False, default=repr) + "\n")
+        with self._path.open("ab") as file:
+            for item in items:
+                row = self._encoded(item, self._row)
+                if row is not None:
+                    file.write(row)
+
+    def _row(self, trajectory: Trajectory, labels: RolloutLabels) -> bytes:
+        row = trajectory_row(trajectory, labels, tokens=self._tokens)
+        # Lone surrogates, which UTF-8 has no bytes for, become question marks.
+        return json.dumps(row, ensure_ascii=False, default=repr).encode("utf-8", "replace") + b"\n"
 
 
 def trajectory_row(trajectory: Trajectory, labels: RolloutLabels, *, tokens: bool) -> dict[str, Any]:
@@ -184,8 +199,8 @@ def _step_row(step: ToolStep) -> dict[str, Any]:
 class RolloutsSink(_ThreadSink):
     """Uploads to the openreward rollout API at ``url``: the platform's, or that of an ``ors-server``.
 
-    ``url`` defaults to ``OPENREWARD_API_URL``, ``api_key`` to ``OPENREWARD_API_KEY``. What the server cannot take just
-    now (no connection, 429, 5xx) is sent again, at most ``attempts`` times.
+    ``url`` defaults to ``OPENREWARD_API_URL``, and then ``api_key`` to ``OPENREWARD_API_KEY``, which no other server is
+    told. What the server cannot take just now (no connection, 429, 5xx) is sent again, at most ``attempts`` times.
     """
 
     def __init__(
@@ -199,7 +214,8 @@ class RolloutsSink(_ThreadSink):
     ) -> None:
         super().__init__(capacity)
         self._url = (url or os.environ.get("OPENREWARD_API_URL", "https://api.openreward.ai")).rstrip("/")
-        self._key = api_key if api_key is not None else os.environ.get("OPENREWARD_API_KEY", "")
+        platforms = os.environ.get("OPENREWARD_API_KEY", "") if url is None else ""
+        self._key = platforms if api_key is None else api_key
         self._attempts = attempts
         self._first_pause = first_pause
 
@@ -207,10 +223,16 @@ class RolloutsSink(_ThreadSink):
         import httpx
 
         with httpx.Client(base_url=self._url, headers={"x-api-key": self._key}, timeout=30.0) as client:
-            for batch, rollouts in _batches(items):
+            for batch, rollouts in _batches(self._events(items)):
                 problem = self._send(client, batch)
                 if problem is not None:
                     self._lose(rollouts, problem)
+
+    def _events(self, items: list[_Item]) -> Iterator[list[bytes]]:
+        for item in items:
+            events = self._encoded(item, _encoded_events)
+            if events is not None:
+                yield events
 
     def _send(self, client: Any, batch: list[bytes]) -> str | None:
         """Send a batch; why it could not be, or None."""
@@ -236,18 +258,23 @@ class RolloutsSink(_ThreadSink):
         return problem
 
 
-def _batches(items: list[_Item]) -> Iterator[tuple[list[bytes], int]]:
+def _encoded_events(trajectory: Trajectory, labels: RolloutLabels) -> list[bytes]:
+    return [
+        json.dumps(event, separators=(",", ":"), default=repr).encode() for event in rollout_events(trajectory, labels)
+    ]
+
+
+def _batches(rollouts: Iterable[list[bytes]]) -> Iterator[tuple[list[bytes], int]]:
     """Encoded events in batches that the API takes, each with the number of rollouts that begin in it."""
     batch: list[bytes] = []
-    size = rollouts = 0
-    for trajectory, labels in items:
-        for number, event in enumerate(rollout_events(trajectory, labels)):
-            encoded = json.dumps(event, separators=(",", ":"), default=repr).encode()
+    size = begun = 0
+    for events in rollouts:
+        for number, encoded in enumerate(events):
             if batch and (len(batch) >= _BATCH_EVENTS or size + len(encoded) > _BATCH_BYTES):
-                yield batch, rollouts
-                batch, size, rollouts = [], 0, 0
+                yield batch, begun
+                batch, size, begun = [], 0, 0
             batch.append(encoded)
             size += len(encoded)
-            rollouts += number == 0
+            begun += number == 0
     if batch:
-        yield batch, rollouts
+        yield batch, begun

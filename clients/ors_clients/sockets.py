@@ -1,12 +1,12 @@
 """HTTP/1.1 on sockets: a small client for the one kind of request that trainers send by the million.
 
 Why not httpx, which the rest of this project uses: the processor time of a call is taken from the trainer's own loop.
-With 64 sessions that call at once on a busy machine of two cores, a call took 0.18 ms here, 0.76 ms through the
-``openreward`` client, and 4.8 ms through this client with httpx beneath (one session: 0.37, 1.6 and 2.7 ms; 4,096
-sessions: 0.22 and 6.7 ms, and minutes with httpx). ``ors-server bench clients`` measures them again. httpx builds a
-request, a response and a chain of streams for each call, and looks through all its connections for a free one; here a
-request is one ``write`` of bytes that were mostly encoded before, the connection used last is the next one used, and
-httptools, which the server uses too, parses the response.
+With 64 sessions that call at once on a machine of two cores, a call took 0.18 ms here, 1.1 ms through the
+``openreward`` client, and 3.7 ms through this client with httpx beneath (one session: 0.28, 1.6 and 1.8 ms; 4,096
+sessions: 0.20 and 3.9 ms, and minutes with httpx; docs/performance.md). ``ors-server bench clients`` measures them
+again. httpx builds a request, a response and a chain of streams for each call, and looks through all its connections
+for a free one; here a request is one ``write`` of bytes that were mostly encoded before, the connection used last is
+the next one used, and httptools, which the server uses too, parses the response.
 
 Invariants: a connection carries one request at a time; it is used again only after a complete response that the server
 did not say was its last; one whose request was cancelled or timed out is closed, because its response may still come.
@@ -59,9 +59,9 @@ class SocketTransport:
         if request.method == "POST":
             parts.append(b"Content-Length: %d\r\n" % len(request.body))
         parts += (b"\r\n", request.body)
-        connection = pool.idle(request.longest_idle) or await pool.connect(request.deadline)
+        connection = pool.idle(request.longest_idle) or await pool.connect(request.longest_idle, request.deadline)
         try:
-            response = await connection.exchange(b"".join(parts), request.deadline, on_data)
+            response = await connection.exchange(b"".join(parts), request.deadline, on_data, request.first_byte)
         except BaseException:
             connection.abort()
             raise
@@ -141,8 +141,11 @@ class _Pool:
         else:
             connection.abort()
 
-    async def connect(self, deadline: float | None) -> HttpConnection:
-        """A new connection. Raises ``ConnectionLost`` and ``OutOfTime``."""
+    async def connect(self, longest_idle: float, deadline: float | None) -> HttpConnection:
+        """A new connection; where there can be no more, one that another request has done with, if it may be idle.
+
+        Raises ``ConnectionLost`` and ``OutOfTime``.
+        """
         while len(self._open) + self._connecting >= _most_connections():
             if _raise_file_limit():
                 continue
@@ -155,7 +158,7 @@ class _Pool:
                 await asyncio.wait_for(waiter, None if deadline is None else max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 raise OutOfTime from None
-            connection = self.idle(_KEEP)
+            connection = self.idle(min(longest_idle, _KEEP))
             if connection is not None:
                 return connection
         limit = _CONNECT_LIMIT if deadline is None else min(_CONNECT_LIMIT, deadline - time.monotonic())

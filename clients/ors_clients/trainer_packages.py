@@ -10,8 +10,10 @@ from typing import Any
 
 from ors_clients.errors import ConfigurationError
 
-__all__ = ["INSTALL_ATROPOS", "MissingPackage", "import_trainer_module"]
+__all__ = ["INSTALL_ATROPOS", "INSTALL_TRAIN", "MissingPackage", "import_trainer_module"]
 
+#: Not by name: ors-server on PyPI is another project.
+INSTALL_TRAIN = "Install the project with its `train` extra: pip install '<clone>[train]'"
 INSTALL_ATROPOS = "Install it beside ors-server: pip install atroposlib"
 
 

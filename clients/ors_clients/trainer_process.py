@@ -20,8 +20,8 @@ from ors_clients.errors import ConfigurationError
 from ors_clients.rendering import ChatRenderer
 from ors_clients.samplers import Sampler, SGLangSampler
 from ors_clients.sinks import JsonlSink, RolloutsSink, TrajectorySink
-from ors_clients.trainer_arguments import router_url, server_url, tokenizer_name, training_file
-from ors_clients.trainer_packages import import_trainer_module
+from ors_clients.trainer_arguments import router_url, server_key, server_url, tokenizer_name, training_file
+from ors_clients.trainer_packages import INSTALL_TRAIN, import_trainer_module
 
 if TYPE_CHECKING:
     import httpx
@@ -87,7 +87,7 @@ async def close_all() -> None:
 
 
 def _load_tokenizer(name: str) -> Any:
-    transformers = import_trainer_module("transformers", "pip install 'ors-server[train]'")
+    transformers = import_trainer_module("transformers", INSTALL_TRAIN)
     try:
         return transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
@@ -103,5 +103,5 @@ def _sinks(configuration: TrainingConfiguration, url: str | None) -> list[Trajec
     if configuration.upload_rollouts:
         own = AsyncClient(url or configuration.base_url).url
         elsewhere = os.environ.get("OPENREWARD_API_URL")
-        sinks.append(RolloutsSink() if elsewhere else RolloutsSink(own, api_key=os.environ.get("ORS_API_KEY", "")))
+        sinks.append(RolloutsSink() if elsewhere else RolloutsSink(own, api_key=server_key(own)))
     return sinks

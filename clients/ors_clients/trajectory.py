@@ -126,7 +126,11 @@ class Trajectory:
 
     @property
     def response_text(self) -> str:
-        """The text of the response, special tokens included."""
+        """The text of the response for a reader: what the environment said, with the template's marks around it, and
+        the model's turns, which lack the token that ended them unless the engine gave a text of its own that has it.
+
+        ``renderer.decode(trajectory.response_ids)`` has every token.
+        """
         return "".join(segment.text for segment in self.segments[1:])
 
     @property

@@ -68,6 +68,8 @@ class Request:
     deadline: float | None = None
     #: How long, in seconds, a kept connection may have been idle to be used for this.
     longest_idle: float = 60.0
+    #: Seconds within which the response has to begin, or the connection counts as lost; None: it may take its time.
+    first_byte: float | None = None
 
     def __repr__(self) -> str:
         return f"<{self.method} {self.target}>"

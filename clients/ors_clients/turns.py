@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ors_clients.conversation import ChatMessage, Content, chat_messages, content_of, text_of
 from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure, RequestRefused, ToolFailed
-from ors_clients.rewards import RewardRule
+from ors_clients.rewards import RewardRule, check_reward
 from ors_clients.tool_calls import MalformedCall, ToolCall, ToolCallFormat, describe_tools
 from ors_clients.tool_calls.calls import call_id
 from ors_clients.tool_calls.thinking import split_thinking
@@ -26,7 +26,7 @@ from ors_server import Message, TerminalToolSpec, ToolSpec
 if TYPE_CHECKING:
     from ors_clients.answers import ToolResult
 
-__all__ = ["EpisodeSession", "EpisodeStart", "RolloutLimits", "TurnEpisode", "TurnResult"]
+__all__ = ["EpisodeSession", "EpisodeStart", "RolloutLimits", "TurnEpisode", "TurnResult", "without_end_marks"]
 
 _NO_CALL = "No tool call was found. Use one of the tools to go on."
 _CUT_OFF = "The turn was cut off at its token limit before it held a complete tool call. Write a shorter one."
@@ -180,7 +180,7 @@ class TurnEpisode:
         first_step, first_answer = len(self.steps), len(self.messages) + 1
         self.messages.append({"role": "assistant", "content": text})
         try:
-            await self._answer(turn, _without_end(text), truncated=truncated, thinking=thinking)
+            await self._answer(turn, without_end_marks(text), truncated=truncated, thinking=thinking)
         except InfrastructureFailure as failure:
             self.stop("infrastructure", failure)
         except RequestRefused as failure:
@@ -195,6 +195,8 @@ class TurnEpisode:
     async def _answer(self, turn: int, text: str, *, truncated: bool, thinking: bool) -> None:
         searched = f"<think>{text}" if thinking else text
         found = self.tool_format.parse(searched, self.tools, turn=turn)
+        if truncated and found and isinstance(last := found[-1], ToolCall) and not last.closed:
+            found[-1] = MalformedCall(last.raw, "it was cut off at the turn's token limit")
         calls = [call for call in found if isinstance(call, ToolCall)]
         if not found:
             terminal = self.session.terminal_tool
@@ -225,6 +227,8 @@ class TurnEpisode:
         result: ToolResult | None = None
         try:
             result = await self.session.call(call.name, call.input)
+            if result.reward is not None:
+                check_reward(result.reward)
             problem, content = result.error, content_of(result.blocks)
         except ToolFailed as failure:
             problem = content = failure.message
@@ -259,6 +263,12 @@ class TurnEpisode:
             return None
         return self.reward_rule.total([step.reward for step in self.steps], terminal=self.stop_reason == "finished")
 
+    def abort(self, text: str) -> TurnResult:
+        """Take a turn of the model that its engine broke off: it is kept, and nothing in it is run."""
+        self.turns += 1
+        self.messages.append({"role": "assistant", "content": text})
+        return self.stop("aborted")
+
     def stop(self, reason: StopReason = "stopped", failure: ClientError | None = None) -> TurnResult:
         """End the episode from outside: by a limit or a failure of the trainer's. The first reason stands."""
         if self.stop_reason is None:
@@ -282,7 +292,7 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:head]}\n[… {left_out} characters left out …]\n{text[head + left_out :]}"
 
 
-def _without_end(text: str) -> str:
+def without_end_marks(text: str) -> str:
     """A turn's text without marks of its end."""
     stripped = text.rstrip()
     while stripped.endswith(_END_MARKS):

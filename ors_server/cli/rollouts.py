@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -137,12 +137,15 @@ def export(
         if connection is None:
             raise _nothing(data_dir)
         total = count_rollouts(connection, run)
-        found = _with_progress(every_rollout(connection, run), total, shown=output is not None)
-        if output is None:
-            WRITERS[chosen](found, sys.stdout.buffer)
-            return
-        with written_whole(output) as file:
+        # Closed by us, and before the connection, whatever becomes of the writing.
+        with (
+            closing(every_rollout(connection, run)) as every,
+            closing(_with_progress(every, total, shown=output is not None)) as found,
+            _standard_output() if output is None else written_whole(output) as file,
+        ):
             WRITERS[chosen](found, file)
+    if output is None:
+        return
     Console(stderr=True, highlight=False).print(Text(f"Wrote {total:,} rollouts to {output}."), soft_wrap=True)
 
 
@@ -174,7 +177,22 @@ def _nothing(data_dir: Path | None) -> RolloutError:
     )
 
 
-def _with_progress(found: Iterable[dict[str, Any]], total: int, *, shown: bool) -> Iterator[dict[str, Any]]:
+@contextmanager
+def _standard_output() -> Generator[IO[bytes]]:
+    """Standard output, for bytes. A reader that leaves ends the program without a word (``BrokenPipeError``)."""
+    try:
+        # Not sys.stdout: what that cannot write it tries again, and complains about, when the program ends.
+        with open(sys.stdout.fileno(), "wb", closefd=False) as output:
+            yield output
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise RolloutError(
+            f"Standard output cannot be written: {error.strerror or error}", "Name a file elsewhere with --output."
+        ) from error
+
+
+def _with_progress(found: Iterable[dict[str, Any]], total: int, *, shown: bool) -> Generator[dict[str, Any]]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:
         yield from progress.track(found, total=total, description="Rollouts")

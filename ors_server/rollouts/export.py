@@ -2,7 +2,7 @@
 
 Both formats have the same columns (``docs/rollouts.md`` lists them). What clients put in freely (``task_spec``,
 ``metadata``, ``run_info``, ``rollout_info``, each message's ``metadata``) is JSON text in them: in a table a column has
-one type, and two environments' tasks have none in common. Invariant: the file is there whole or not at all, and at no
+one type, and two environments' tasks have none in common. Invariant: a file is there whole or not at all, and at no
 time is more than one row group of rollouts in memory.
 """
 
@@ -53,7 +53,7 @@ def write_parquet(rollouts: Iterable[dict[str, Any]], output: IO[bytes]) -> None
     except ImportError as error:
         raise RolloutError(
             "Parquet needs pyarrow, which is not installed",
-            "Install it (pip install 'ors-server[parquet]'), or use --format jsonl.",
+            "Install it (pip install pyarrow), or use --format jsonl.",
         ) from error
     schema = _schema(pyarrow)
     with parquet.ParquetWriter(output, schema, compression="zstd") as writer:
@@ -107,15 +107,24 @@ WRITERS: dict[Format, Callable[[Iterable[dict[str, Any]], IO[bytes]], None]] = {
 
 @contextmanager
 def written_whole(path: Path) -> Generator[IO[bytes]]:
-    """A file to write that takes its name when it is complete; until then, and after an error, what was there stays."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """A file to write that takes its name when it is complete; until then, and after an error, what was there stays.
+
+    A link stays one, and what it points to is written. A device or a pipe has no name to take: it is written at once.
+    """
     try:
-        with beside.open("wb") as output:
-            yield output
-        beside.replace(path)
+        if path.exists() and not path.is_file():
+            with path.open("wb") as output:
+                yield output
+            return
+        target = Path(os.path.realpath(path))
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            with beside.open("wb") as output:
+                yield output
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise RolloutError(
             f"{path} cannot be written: {error.strerror or error}", "Choose another --output."
         ) from error
-    finally:
-        beside.unlink(missing_ok=True)

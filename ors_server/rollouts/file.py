@@ -12,7 +12,9 @@ one.
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
+import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -144,7 +146,19 @@ def open_to_write(folder: Path) -> sqlite3.Connection:
         )
     # Uploads may hold anything, secrets among it.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    connection = _connect(folder / FILE_NAME, "rwc")
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return _open_to_write(folder / FILE_NAME)
+        except sqlite3.OperationalError as error:
+            # SQLite waits for most locks by itself, but not for that of another process that makes the file just now.
+            if not _is_busy(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(random.uniform(0.002, 0.02))  # noqa: S311 - so that two do not keep in step
+
+
+def _open_to_write(path: Path) -> sqlite3.Connection:
+    connection = _connect(path, "rwc")
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         # What was answered is on the disk: it outlives the process and a power cut.
@@ -184,6 +198,11 @@ def open_to_read(folder: Path) -> sqlite3.Connection | None:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=PATIENCE, isolation_level=None)
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
+    return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
 def _statements(script: str) -> Iterable[str]:
@@ -308,7 +327,7 @@ def explained(error: sqlite3.Error | OSError, where: str) -> StoreUnavailable:
         cause, remedy = "the disk is full", "Free space there, or set ORS_DATA_DIR to another disk"
     elif name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
         cause, remedy = "it cannot be opened for that", "Make it and its directory writable for the user of the server"
-    elif name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+    elif _is_busy(error):
         cause, remedy = f"another process has held it for {PATIENCE:.0f} seconds", "End that process, or wait for it"
     elif name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         cause, remedy = "it is damaged or no SQLite file", "Move it away, and a new one is made; or repair it"

@@ -17,9 +17,11 @@ __all__ = ["served"]
 
 @contextlib.contextmanager
 def served(folder: Path, *targets: str | Path, **variables: str) -> Generator[str]:
-    """The address of a server that writes its log to ``folder``; the variables are added to its surroundings."""
+    """The address of a server that writes its log, and rollouts that it is sent, to ``folder``; the variables are added
+    to its surroundings."""
     output, errors = folder / "output", folder / "errors"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
+    clean["ORS_DATA_DIR"] = str(folder / "data")
     command = [sys.executable, "-m", "ors_server", "serve", *map(str, targets), "--port", "0"]
     with output.open("w") as out, errors.open("w") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, env=clean | variables)

@@ -130,6 +130,16 @@ async def test_a_group_is_token_exact(make: MakeEnv) -> None:
         assert [message["role"] for message in messages][-2:] == ["assistant", "tool"]
 
 
+async def test_the_ends_of_a_turn_reach_the_engine(make: MakeEnv) -> None:
+    """A template's end of a turn need not be the model's own: without it the engine would write on, to its limit."""
+    env = make(lambda prompt, number: call("finish", reward=number))
+    env.renderer.stop_token_ids, env.renderer.stop = (7, 8), ("END",)
+    await env.setup()
+    await env.collect_trajectories(await env.get_next_item())
+    assert [request["stop_token_ids"] for request in env.server.requests] == [[7, 8]] * 2
+    assert [request["stop"] for request in env.server.requests] == [["END"]] * 2
+
+
 async def test_messages_are_sent_where_they_are_wanted(make: MakeEnv) -> None:
     env = make(lambda prompt, number: call("finish", reward=number), include_messages=False)
     await env.setup()

@@ -64,6 +64,14 @@ def test_an_event_without_data_is_one(stream: bytes) -> None:
     assert parse([stream]) == [Event("end", b"")]
 
 
+def test_a_long_line_is_put_together_once() -> None:
+    """Not at each of its pieces, of which 16 MiB have hundreds."""
+    parser, pieces = EventParser(), [b"event: end\ndata: ", *[b"x" * 100] * 50]
+    assert [parser.feed(piece) for piece in pieces] == [[]] * 51
+    assert parser._pending == [b"data: ", *pieces[1:]]  # pyright: ignore[reportPrivateUsage]
+    assert parser.feed(b"y\n\n") == [Event("end", b"x" * 5000 + b"y")]
+
+
 def test_an_event_that_has_not_ended_is_none() -> None:
     assert parse([b"event: end\r\ndata: {}\r\n"]) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import ssl
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from ors_clients.client import AsyncClient
-from ors_clients.errors import ConfigurationError
+from ors_clients.errors import CallOutcomeUnknown, ConfigurationError, ServerUnavailable
 from ors_clients.httpx_transport import HttpxTransport
 from ors_clients.sockets import SocketTransport
 from ors_clients.transport import ConnectionLost, Headers, OutOfTime, Request, Transport
@@ -177,6 +178,25 @@ async def test_one_that_has_been_idle_for_too_long_is_not_used() -> None:
         assert wire.connections == 2
 
 
+async def test_nor_is_one_that_came_free_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a file takes no connection that a request of its kind must not use."""
+    monkeypatch.setattr("ors_clients.sockets._most_connections", lambda: 1)
+    monkeypatch.setattr("ors_clients.sockets._raise_file_limit", lambda: False)
+    slow = b"<pause>" * 10 + OK
+    wire = Wire(slow, OK, slow, OK)
+    async with wired(wire) as transport:
+        first = asyncio.create_task(transport.exchange(GET))
+        await asyncio.sleep(0.02)
+        assert (await transport.exchange(Request("GET", "/x", (), longest_idle=-1.0))).body == b"hi"
+        await first
+        assert wire.connections == 2
+        first = asyncio.create_task(transport.exchange(GET))
+        await asyncio.sleep(0.02)
+        assert (await transport.exchange(GET)).body == b"hi"
+        await first
+        assert wire.connections == 2
+
+
 async def test_bytes_that_nobody_asked_for_end_a_connection() -> None:
     wire = Wire(OK + b"<pause>HTTP/1.1 500 Late\r\nContent-Length: 0\r\n\r\n", OK)
     async with wired(wire) as transport:
@@ -214,6 +234,97 @@ async def test_a_stream_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen == [b":x\n"]
 
 
+@pytest.mark.parametrize("kind", ["sockets", "httpx"])
+async def test_a_response_that_does_not_begin(kind: str) -> None:
+    """It is a loss of a request that was sent, where its time is limited."""
+    in_time = b"<pause>" * 30 + OK
+    async with listening(Wire(b"<pause>" * 3000, in_time).serve) as port:
+        transport: Transport = SocketTransport("127.0.0.1", port)
+        if kind == "httpx":
+            transport = HttpxTransport(f"http://127.0.0.1:{port}", httpx.AsyncClient)
+        begun = time.monotonic()
+        with pytest.raises(ConnectionLost, match="did not begin in time") as lost:
+            await transport.exchange(Request("GET", "/x", (), first_byte=0.3))
+        assert (lost.value.sent, lost.value.stale) == (True, False)
+        assert time.monotonic() - begun >= 0.3
+        assert (await transport.exchange(Request("GET", "/x", (), first_byte=30.0))).body == b"hi"
+        await transport.close()
+
+
+NAMED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: task_id\ndata: t\n\n"
+
+
+class Mute:
+    """A server that opens sessions, and says nothing to calls but what it is told to: then the line is silent."""
+
+    def __init__(self, said: bytes = b"", *, promise: bool) -> None:
+        self.said = said
+        self.created = "X-Idempotent-Calls: true\r\n" if promise else ""
+        self.calls: list[dict[str, str]] = []
+
+    async def answer(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(self.said)
+        await asyncio.Event().wait()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
+            while True:
+                first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                headers = dict(line.lower().split(": ", 1) for line in lines if line)
+                await reader.readexactly(int(headers.get("content-length", "0")))
+                if "/call " in first:
+                    self.calls.append(headers)
+                    await self.answer(writer)
+                    break
+                writer.write(f'HTTP/1.1 200 OK\r\n{self.created}Content-Length: 12\r\n\r\n{{"sid":"s1"}}'.encode())
+
+
+@pytest.mark.parametrize("said", [False, True], ids=["nothing", "a name and nothing more"])
+@pytest.mark.parametrize("promise", [False, True])
+async def test_a_call_that_is_never_answered(said: bool, promise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for again where nothing can happen twice, and given up in the end."""
+    monkeypatch.setattr("ors_clients.connection._FIRST_PAUSE", 0.02)
+    for name in ("sessions._FIRST_BYTE", "sessions._FIRST_BYTE_OF_OTHERS", "http_connection._SILENCE"):
+        monkeypatch.setattr(f"ors_clients.{name}", 0.3)
+    monkeypatch.setattr("ors_clients.sessions._PROGRESS", 0.2)
+    mute = Mute(NAMED if said else b"", promise=promise)
+    async with (
+        listening(mute.serve) as port,
+        AsyncClient(f"http://127.0.0.1:{port}", api_key="", retries=1) as client,
+        client.environment("e").session(split="train", index=0) as session,
+    ):
+        asked_again = promise or said
+        with pytest.raises(ServerUnavailable if asked_again else CallOutcomeUnknown):
+            await asyncio.wait_for(session.call("work"), 30)
+    assert len(mute.calls) == (2 if asked_again else 1)
+    assert len({headers["idempotency-key"] for headers in mute.calls}) == 1
+
+
+class Breaking(Mute):
+    """One whose streams go on for a while and break, but for the fifth."""
+
+    async def answer(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(self.said)
+        for _ in range(10):
+            await asyncio.sleep(0.03)
+            writer.write(b":\n")
+        if len(self.calls) == 5:
+            writer.write(b'event: end\ndata: {"ok":true,"output":{"blocks":[],"reward":1}}\n\n')
+
+
+async def test_a_stream_that_goes_on_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ors_clients.connection._FIRST_PAUSE", 0.02)
+    monkeypatch.setattr("ors_clients.sessions._PROGRESS", 0.1)
+    breaking = Breaking(NAMED, promise=False)
+    async with (
+        listening(breaking.serve) as port,
+        AsyncClient(f"http://127.0.0.1:{port}", api_key="", retries=1) as client,
+        client.environment("e").session(split="train", index=0) as session,
+    ):
+        assert (await session.call("work")).reward == 1.0
+    assert len(breaking.calls) == 5
+
+
 async def test_only_events_go_to_the_listener() -> None:
     refused = b"HTTP/1.1 503 No\r\nContent-Type: text/event-stream\r\nContent-Length: 2\r\n\r\nno"
     seen: list[bytes] = []
@@ -221,6 +332,29 @@ async def test_only_events_go_to_the_listener() -> None:
         assert (await transport.exchange(GET, seen.append)).body == b"hi"
         assert (await transport.exchange(GET, seen.append)).body == b"no"
     assert seen == []
+
+
+@pytest.mark.parametrize("packed", [True, False])
+async def test_events_through_httpx_are_unpacked(packed: bool) -> None:
+    """None are asked to be packed, and some gateways pack them all the same."""
+    events = b"event: end\ndata: 1\n\n"
+    body = gzip.compress(events) if packed else events
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    head += b"Content-Encoding: gzip\r\n" if packed else b""
+    broken = head + b"Content-Length: 8\r\n\r\nno gzip!"
+    wire = Wire(head + b"Content-Length: %d\r\n\r\n" % len(body) + body, broken)
+    seen: list[bytes] = []
+    async with listening(wire.serve) as port:
+        url = f"http://127.0.0.1:{port}"
+        transport = HttpxTransport(url, httpx.AsyncClient)
+        connection = AsyncClient(url, api_key="", transport=transport)._connection  # pyright: ignore[reportPrivateUsage]
+        await connection.once("POST", "/call", on_data=seen.append)
+        assert b"".join(seen) == events
+        assert b"\r\naccept-encoding: identity\r\n" in wire.requests[0].lower()
+        if packed:
+            with pytest.raises(ConnectionLost):
+                await connection.once("POST", "/call", on_data=seen.append)
+        await transport.close()
 
 
 def test_values_that_would_forge_a_header() -> None:

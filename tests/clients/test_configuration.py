@@ -9,6 +9,7 @@ import pytest
 from ors_clients.configuration import EnvironmentConfiguration, TrainingConfiguration, resolve_secrets
 from ors_clients.errors import ConfigurationError
 from ors_clients.rewards import RewardRule
+from ors_clients.trainer_arguments import server_key
 
 RECIPES = Path(__file__).parents[2] / "clients" / "recipes"
 
@@ -190,8 +191,55 @@ def test_a_null_secret_is_the_variable_of_its_name_or_of_its_capitals() -> None:
     assert secrets({"openai_api_key": None}, OPENAI_API_KEY="k") == {"openai_api_key": "k"}
     assert secrets({"openai_api_key": None}, openai_api_key="exact", OPENAI_API_KEY="k") == {"openai_api_key": "exact"}
     assert secrets({"openai_api_key": None}) == {}
-    assert secrets({"openai_api_key": ""}, OPENAI_API_KEY="k") == {"openai_api_key": "k"}
     assert secrets({"openai_api_key": "of the file"}, OPENAI_API_KEY="k") == {"openai_api_key": "of the file"}
+
+
+def test_an_empty_secret_is_none_and_no_variable() -> None:
+    """Somebody wrote that there is none: the key of the machine must not go to every environment in its place."""
+    assert secrets({"openai_api_key": ""}, OPENAI_API_KEY="k", openai_api_key="k") == {}
+    assert secrets({"openai_api_key": None}, {"openai_api_key": ""}, OPENAI_API_KEY="k") == {}
+    assert secrets({"openai_api_key": ""}, {"openai_api_key": None}, OPENAI_API_KEY="k") == {"openai_api_key": "k"}
+
+
+def test_an_empty_key_holds_no_secrets(tmp_path: Path) -> None:
+    """As it stands when every entry below it is commented out."""
+    configuration = load(tmp_path, "environments:\n  a:\n    secrets:\nsecrets:\n")
+    assert configuration.secrets == configuration.environment("a").secrets == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("secrets: {token: *hunter2}", "an alias or anchor cannot be read in line 2, column 18"),
+        ("secrets: {token: !hunter2 x}", "a tag or value cannot be read in line 2, column 18"),
+        ('secrets: {token: "hun\\qter2"}', "a character cannot be read in line 2, column 23"),
+        ("secrets: {token: hunter2]", "its structure cannot be read in line 2, column 25"),
+        ("secrets: {token: hun\x01ter2}", "it holds what cannot be decoded"),
+        ("secrets: {token: 2024-13-45}", "it holds what cannot be decoded"),
+    ],
+)
+def test_an_error_of_yaml_says_its_kind_and_place_only(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        load(tmp_path, f"environments: {{a: }}\n{text}\n")
+    assert str(refusal.value).endswith(f"train_config.yaml is no YAML: {said}")
+
+
+@pytest.mark.parametrize(
+    ("variables", "key"),
+    [
+        ({"OPENREWARD_API_KEY": "platform"}, ""),
+        ({"OPENREWARD_API_KEY": "platform", "ORS_API_KEY": "own"}, "own"),
+        ({"OPENREWARD_API_KEY": "platform", "OPENREWARD_SESSION_URL": "http://other"}, ""),
+        ({"OPENREWARD_API_KEY": "platform", "OPENREWARD_SESSION_URL": "http://server/"}, "platform"),
+        ({"OPENREWARD_API_KEY": "platform", "OPENREWARD_SESSION_URL": "http://server", "ORS_API_KEY": ""}, ""),
+    ],
+)
+def test_the_key_of_a_server(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], key: str) -> None:
+    for name in ("OPENREWARD_API_KEY", "OPENREWARD_SESSION_URL", "ORS_API_KEY", "ORS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert server_key("http://server") == key
 
 
 def test_an_environments_own_secrets_override_the_runs() -> None:

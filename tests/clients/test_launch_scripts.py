@@ -199,6 +199,15 @@ def test_what_the_rollouts_find_in_their_surroundings(trainer: str, tmp_path: Pa
         (("--model",), "--model takes a value"),
         (("stray",), "stray"),
         (("--train-backend", "jax"), "fsdp or megatron"),
+        (("--n-samples", "08"), "--n-samples is a whole number over 0, not 08"),
+        (("--rollout-batch-size", "abc"), "--rollout-batch-size is a whole number over 0, not abc"),
+        (("--num-rollout", "0"), "--num-rollout is a whole number over 0, not 0"),
+        (("--tp", "a[$(touch evaluated)]"), "--tp is a whole number"),
+        (("--save-interval", ""), "--save-interval is a whole number"),
+        (("--rollout-gpus", "-1"), "--rollout-gpus is a whole number, not -1"),
+        (("--lr", "1e"), "--lr is a number, not 1e"),
+        (("--temperature", "hot"), "--temperature is a number, not hot"),
+        (("--load", "--dry-run"), "--load takes a value and is followed by the option --dry-run"),
         (("--config", "/nowhere.yaml"), "no training configuration at /nowhere.yaml"),
         (("--task-data", "/nowhere.jsonl"), "prepare_tasks.py"),
     ],
@@ -208,6 +217,20 @@ def test_a_wrong_start_says_what_to_do(trainer: str, arguments: tuple[str, ...],
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_numbers_in_every_form(trainer: str) -> None:
+    for number in ("1", "0", "0.5", ".5", "1.", "1e-6", "2.5E+3"):
+        assert value(command(trainer, "--weight-decay", number), "--weight-decay") == number
+    assert value(command(trainer, "--rollout-gpus", "0"), "--rollout-num-gpus") == "0"
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_help_says_where_each_key_goes(trainer: str) -> None:
+    said = " ".join(run(trainer, "--help").stdout.split())
+    assert "OPENREWARD_SESSION_URL and OPENREWARD_API_KEY, which goes to no other server" in said
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from ors_clients import miles
 from ors_clients.errors import ConfigurationError
@@ -303,6 +304,42 @@ async def test_an_agents_rollout_that_is_lost_is_not_trained_on(
         assert sample.remove_sample
         assert sample.loss_mask == [0] * sample.response_length
     await closed(url)
+
+
+@pytest.mark.parametrize("native", [False, True])
+async def test_an_agents_rollouts_are_uploaded(
+    train_config: Callable[..., None], url: str, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_name = f"agents-{native}"
+    monkeypatch.setenv("OPENREWARD_RUN_NAME", run_name)
+    monkeypatch.delenv("OPENREWARD_API_URL", raising=False)
+    options: dict[str, Any] = {"system_prompt_template": None} if native else {}
+    train_config({"stepenvironment": {"max_reward": 0.75}}, upload_rollouts=True, **options)
+    engine = speaker(call("earn", reward=0.5), call("finish", reward=1), template="qwen2")
+    async with SessionServer(engine, reads_calls=native).serve() as server:
+        sample = await play_agent(server, sample_of("stepenvironment"))
+    await miles.close()
+    async with httpx.AsyncClient(base_url=url) as client:
+        listing = (await client.get(f"/v1/runs/{run_name}/rollouts")).json()
+    (rollout,) = listing["rollouts"]
+    assert sample.metadata["rollout_id"] in rollout["rolloutName"]
+    assert rollout["max_reward"] == 1.0
+    assert rollout["finished"]
+    assert rollout["environment"] == "stepenvironment"
+    # Opening, two turns with a call each, and their results; the system prompt where it has the tools.
+    assert rollout["num_messages"] == (5 if native else 6)
+
+
+async def test_an_agents_lost_rollout_is_uploaded_as_such(train_config: Callable[..., None], tmp_path: Path) -> None:
+    kept = tmp_path / "rollouts.jsonl"
+    train_config({"stepenvironment": {}}, rollouts_file=str(kept))
+    async with SessionServer(speaker(call("earn", reward=5), call("lose"), template="qwen2")).serve() as server:
+        await play_agent(server, sample_of("stepenvironment"))
+    await miles.close()
+    (row,) = map(json.loads, kept.read_text().splitlines())
+    assert (row["stop_reason"], row["trainable"], row["reward"]) == ("infrastructure", False, None)
+    assert "the sandbox died" in row["failure"]
+    assert row["steps"][0]["reward"] == 5.0
 
 
 async def test_an_agents_rollout_ends_at_the_sessions_length(train_config: Callable[..., None]) -> None:

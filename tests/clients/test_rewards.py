@@ -1,11 +1,12 @@
 """Rewards: each reduction, the non-terminal reward, the clamp that always holds, and the Universal Reward Bridge."""
 
 import math
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ors_clients.errors import ConfigurationError
+from ors_clients.errors import ConfigurationError, InfrastructureFailure
 from ors_clients.rewards import FormatMarker, Reduction, RewardBridge, RewardRule, shape_reward
 
 
@@ -88,6 +89,22 @@ def test_every_reward_is_finite_and_in_its_bounds(
     unbounded = RewardRule(reduction, nonterminal).total(rewards, terminal=terminal)
     if terminal and given_rewards and reduction in ("max", "min", "last"):
         assert unbounded in given_rewards
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "max", "min", "last", "terminal"])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, pytest.param(10**400, id="huge")])
+def test_a_reward_that_is_no_number_is_no_reward(reduction: Reduction, reward: float) -> None:
+    rule = RewardRule(reduction, min_reward=0.0, max_reward=1.0)
+    with pytest.raises(InfrastructureFailure, match="no finite number"):
+        rule.total([1.0, -reward, reward], terminal=True)
+
+
+def test_sums_that_no_number_can_hold() -> None:
+    largest = sys.float_info.max
+    assert RewardRule("sum").total([largest, largest], terminal=True) == largest
+    assert RewardRule("sum").total([-largest, -largest], terminal=True) == -largest
+    assert RewardRule("sum").total([largest, largest, -largest], terminal=True) == largest
+    assert RewardRule("mean").total([largest, largest], terminal=True) == largest
 
 
 def test_the_bridge_keeps_what_an_answer_earned() -> None:

@@ -174,6 +174,25 @@ def test_the_observation_is_the_callers_own(make: MakeEnv) -> None:
     assert len(observation) == 3
 
 
+def test_the_end_of_a_turn_is_taken_off(make: MakeEnv) -> None:
+    """ROLL decodes with the special tokens, and its template writes the end of the turn anew."""
+    env = make()
+    env.reset(0)
+    for ending in ("<|im_end|>", " <|im_end|>\n", "\n<|im_end|><|endoftext|> \n", "</s>", " \n\t "):
+        observation, *_ = env.step(f" One\n\n line.{ending}")
+        assert observation[-2]["content"] == " One\n\n line."
+
+
+def test_a_turn_of_line_breaks_takes_no_time(make: MakeEnv) -> None:
+    env = make()
+    env.reset(0)
+    begun = time.monotonic()
+    observation, *_ = env.step("a" + "\n" * 64_000 + "b")
+    # It is milliseconds; quadratic time would be minutes.
+    assert time.monotonic() - begun < 30
+    assert len(observation[-2]["content"]) == 64_002
+
+
 # --- rewards -------------------------------------------------------------------------------------
 
 
@@ -459,6 +478,24 @@ def test_finished_episodes_are_uploaded(make: MakeEnv, monkeypatch: pytest.Monke
     events = rollout_events(trajectory, labels)
     assert [event["eventType"] for event in events].count("rollout") == 1
     assert any("Task 4." in str(event.get("content")) for event in events)
+
+
+def test_an_upload_takes_no_key_of_another_server(make: MakeEnv, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``OPENREWARD_API_KEY`` is the platform's, and the sink would send it anywhere if it were given no key."""
+    made: list[tuple[str, str | None]] = []
+
+    def make_sink(address: str, *, api_key: str | None) -> Collector:
+        made.append((address, api_key))
+        return Collector()
+
+    monkeypatch.setattr("ors_clients.roll.RolloutsSink", make_sink)
+    monkeypatch.setattr("ors_clients.roll._sinks", {})
+    monkeypatch.delenv("ORS_API_KEY", raising=False)
+    monkeypatch.delenv("OPENREWARD_SESSION_URL", raising=False)
+    monkeypatch.setenv("OPENREWARD_API_KEY", "platform-key")
+    play(make(upload_run_name="run"), [call("finish", reward=1.0)])
+    play(make(upload_run_name="run", api_key="own-key"), [call("finish", reward=1.0)])
+    assert made == [(url, ""), (url, "own-key")]
 
 
 # --- workers -------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from tests.clients import atropos_stand_in, roll_stand_in
 roll_stand_in.install()
 atropos_stand_in.install()
 
-from ors_clients.roll import register_environments  # noqa: E402 - needs the stand-ins
+from ors_clients.atropos_host import AtroposSettings, shared_host  # noqa: E402 - needs the stand-ins
+from ors_clients.roll import register_environments  # noqa: E402
 from ors_clients.roll_atropos import AtroposEnv, reward_bridge  # noqa: E402
 from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
 
@@ -343,6 +344,20 @@ def test_one_environment_serves_all_threads_of_a_worker(make: MakeEnv, journal: 
         thread.join(60)
     assert scores == dict.fromkeys(range(8), 0.75)
     assert journal.count("setup") == 1
+
+
+def test_a_host_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one registers its loop for forks, which keeps it for ever."""
+    registered: list[object] = []
+
+    def register(**functions: object) -> None:
+        registered.append(functions)
+
+    monkeypatch.setattr("os.register_at_fork", register)
+    settings = [AtroposSettings("package.module:Class", {"seed": number}) for number in (1, 1, 2, 1, 2)]
+    hosts = [shared_host(each) for each in settings]
+    assert [hosts.index(host) for host in hosts] == [0, 0, 2, 0, 2]
+    assert len(registered) == 2
 
 
 def test_a_forked_worker_makes_its_own(make: MakeEnv) -> None:

@@ -29,6 +29,7 @@ from ors_clients.atropos import OrsAtroposConfig  # noqa: E402 - needs the stand
 from ors_clients.roll import OpenRewardEnv  # noqa: E402
 from ors_clients.roll_atropos import AtroposEnv, reward_bridge  # noqa: E402
 from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.trainer_arguments import server_key  # noqa: E402
 
 RECIPES = Path(__file__).resolve().parents[2] / "clients" / "recipes"
 TERMINALS = RECIPES / "roll" / "openreward_endless_terminals_reinforce_qwen35_2b.yaml"
@@ -196,12 +197,59 @@ def test_nccl_and_the_server_are_set_and_may_be_set_otherwise(surroundings: dict
     assert variables["NCCL_NET_PLUGIN"] == ""
     assert variables["NCCL_TUNER_PLUGIN"] == ""
     assert variables["ORS_URL"] == "http://127.0.0.1:8080"
-    assert variables["ORS_API_KEY"] == "key"
+    assert "ORS_API_KEY" not in variables
     assert "WANDB_MODE" not in variables
     own = {"NCCL_NET": "IB", "ORS_URL": "http://other:1", "CONFIG_NAME": "other"}
     called, variables = run(script, surroundings | checkout | own)
     assert (variables["NCCL_NET"], variables["ORS_URL"]) == ("IB", "http://other:1")
     assert "other" in called
+
+
+def test_the_platforms_key_goes_to_the_platform_only(
+    surroundings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the script exports, and what a worker's client then sends."""
+    script = RECIPES / "roll/run_openreward_endless_terminals.sh"
+    platform = {"OPENREWARD_API_KEY": "platform-key", "OPENREWARD_SESSION_URL": "http://127.0.0.1:9/platform"}
+    checkout = {"ROLL_DIR": f"{surroundings['RECORDED']}/ROLL"}
+    for own, key in (
+        ({}, "platform-key"),
+        ({"ORS_URL": "http://127.0.0.1:9"}, ""),
+        ({"ORS_URL": "http://127.0.0.1:9", "ORS_API_KEY": "own-key"}, "own-key"),
+    ):
+        _, variables = run(script, surroundings | checkout | platform | own)
+        for name in ("ORS_URL", "ORS_API_KEY", "OPENREWARD_SESSION_URL", "OPENREWARD_API_KEY"):
+            if name in variables:
+                monkeypatch.setenv(name, variables[name])
+            else:
+                monkeypatch.delenv(name, raising=False)
+        assert variables["ORS_URL"] == {**platform, **own}.get("ORS_URL", platform["OPENREWARD_SESSION_URL"])
+        assert server_key(variables["ORS_URL"]) == key
+
+
+@CONFIGURATIONS
+def test_no_key_is_in_what_roll_logs(file: Path) -> None:
+    """ROLL logs its configuration and sends it to the tracker: environment variables with keys must not be in it."""
+    document = load(file)
+    named = [name for text in strings(document) for name in re.findall(r"\$\{oc\.env:(\w+)", text)]
+    assert set(named) <= {"ORS_URL"}
+    assert "api_key" not in document["tracker_kwargs"]
+    assert document["track_with"] == "wandb"
+
+
+@SCRIPTS
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_is_printed_wherever_one_is(
+    script: Path, configuration: Path, surroundings: dict[str, str], flag: str
+) -> None:
+    asked = subprocess.run(
+        ["bash", str(script), flag], env=surroundings, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (asked.returncode, asked.stderr) == (0, "")
+    for words in ("Trains Qwen", script.name, "ROLL_DIR", "CONFIG_NAME", "WANDB_API_KEY"):
+        assert words in asked.stdout
+    assert "set -euo" not in asked.stdout
+    assert not asked.stdout.startswith("#")
 
 
 @SCRIPTS

@@ -157,6 +157,31 @@ async def test_tokens_may_be_left_out(tmp_path: Path) -> None:
     assert "prompt_ids" not in json.loads((tmp_path / "rollouts.jsonl").read_text())
 
 
+def nested(levels: int) -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(levels):
+        inner = [inner]
+    return inner
+
+
+async def test_what_cannot_be_written_costs_itself_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    sink = JsonlSink(path)
+    odd = small(2)
+    odd.messages = [{"role": "user", "content": "lone \ud83d"}]
+    with caplog.at_level(logging.WARNING, "ors_clients.sinks"):
+        sink.submit(small(1), LABELS)
+        sink.submit(odd, LABELS)
+        sink.submit(small(3), dataclasses.replace(LABELS, metadata={"deep": nested(100_000)}))
+        sink.submit(small(4), LABELS)
+        await sink.close()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["rollout_id"] for row in rows] == ["r1", "r2", "r4"]
+    assert rows[1]["messages"][0]["content"] == "lone ?"
+    assert sink.lost == 1
+    assert "RecursionError" in caplog.text
+
+
 async def test_a_file_that_cannot_be_written_costs_the_trajectories_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,6 +241,17 @@ async def test_uploads_arrive_in_batches_that_the_api_takes() -> None:
     assert (store.keys, sink.lost) == ({"key"}, 0)
 
 
+async def test_the_platforms_key_goes_to_the_platform_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENREWARD_API_KEY", "key")
+    store, platform = Store(), Store()
+    with serve_application(store.app) as url, serve_application(platform.app) as elsewhere:
+        monkeypatch.setenv("OPENREWARD_API_URL", elsewhere)
+        for sink in (RolloutsSink(url), RolloutsSink()):
+            sink.submit(small(1), LABELS)
+            await sink.close()
+    assert (store.keys, platform.keys) == ({""}, {"key"})
+
+
 async def test_what_a_server_cannot_take_now_is_sent_again() -> None:
     store = Store([503, 429, 500])
     with serve_application(store.app) as url:
@@ -249,6 +285,18 @@ def _wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+async def test_what_cannot_be_uploaded_costs_itself_only() -> None:
+    store = Store()
+    with serve_application(store.app) as url:
+        sink = RolloutsSink(url, api_key="")
+        sink.submit(small(1), LABELS)
+        sink.submit(small(2), dataclasses.replace(LABELS, metadata={"deep": nested(100_000)}))
+        sink.submit(small(3), LABELS)
+        await sink.close()
+    assert sink.lost == 1
+    assert sum(event["eventType"] == "rollout" for event in store.events) == 2
 
 
 async def test_no_server_at_all_is_no_trouble() -> None:

@@ -131,7 +131,7 @@ def test_a_malformed_call_does_not_hide_the_next() -> None:
 
 
 @pytest.mark.parametrize("format", ["hermes", "qwen_xml", "json", "auto"])
-@pytest.mark.parametrize("before", ["<think>{}</think>", "{}</think>", "<think>a</think> b <think>{}</think>"])
+@pytest.mark.parametrize("before", ["<think>{}</think>", "{}</think>", "\n<think>a</think>\n<think>{}</think>"])
 def test_thinking_is_not_searched_for_calls(format: str, before: str) -> None:
     call = {
         "hermes": '<tool_call>{"name": "rest", "arguments": {}}</tool_call>',
@@ -143,6 +143,26 @@ def test_thinking_is_not_searched_for_calls(format: str, before: str) -> None:
     assert parse(format, thought) == []
     assert inputs(parse(format, f"{thought}\n{call}")) == [("rest", {})]
     assert parse(format, f"<think>I never end {call}") == []
+
+
+THOUGHTS = {"": "", "<think>\nhm\n</think>\n\n": "hm", "<think>a</think><think>b</think> ": "a\n\nb"}
+
+
+@pytest.mark.parametrize("format", ["hermes", "qwen_xml", "json", "auto"])
+@pytest.mark.parametrize("thought", THOUGHTS)
+@pytest.mark.parametrize("said", ["The mark <think> begins a thought.", "Write <think>a</think>.", "<thinking> "])
+def test_a_mark_of_thinking_in_an_answer_hides_nothing(format: str, thought: str, said: str) -> None:
+    call = {
+        "hermes": '<tool_call>{"name": "rest", "arguments": {}}</tool_call>',
+        "qwen_xml": "<tool_call><function=rest></function></tool_call>",
+        "json": '{"name": "rest", "arguments": {}}',
+        "auto": '<tool_call>{"name": "rest", "arguments": {}}</tool_call>',
+    }[format]
+    text = f"{thought}{said} {call}"
+    assert inputs(parse(format, text)) == [("rest", {})]
+    thinking, answer = split_thinking(text)
+    assert answer == f"{said} {call}"
+    assert thinking == THOUGHTS[thought]
 
 
 @pytest.mark.parametrize("format", ["hermes", "json", "auto"])
@@ -232,14 +252,58 @@ def test_an_xml_value_may_hold_the_marks_of_the_form() -> None:
     [
         "<tool_call>\n<function=work>\n<parameter=text>\na\n</parameter>\n</function>",
         "<tool_call>\n<function=work>\n<parameter=text>\na\n</parameter>\n",
-        "<tool_call>\n<function=work>\n<parameter=text>\na",
         "<function=work><parameter=text>a</function></tool_call>",
+        "<function=work><parameter=text>a</function>",
         "<function=work><parameter=text>a</tool_call>",
         "<function=work>\n<parameter=text>a</parameter>\n</function>",
     ],
 )
 def test_missing_marks_at_the_end_of_an_xml_call_are_forgiven(text: str) -> None:
     assert inputs(parse("qwen_xml", text)) == [("work", {"text": "a"})]
+
+
+@pytest.mark.parametrize("format", ["qwen_xml", "auto"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>\n<function=work>\n<parameter=text>\nrm -rf /data/cache/old",
+        "<tool_call>\n<function=work>\n<parameter=text>\nrm -rf /data/cache/old\n",
+        "<tool_call>\n<function=work>\n<parameter=text>\nrm -rf /data/cache/old\n</param",
+        "<tool_call>\n<function=work>\n<parameter=text>\nrm -rf /data/cache/old\n</parameter>\n</func",
+        "<tool_call>\n<function=work>\n<parameter=text>\nrm -rf /data/cache/old\n</parameter>\n<param",
+        "<tool_call>\n<function=work>\n<parameter=text>\nrm -rf /data/cache/old\n</parameter>\n<parameter=count>\n1",
+        "<tool_call>\n<function=work>\n<parameter=text>\nrm -rf /data/cache/old\n</tool_ca",
+        "<tool_call>\n<function=work>\n<parameter=text>",
+        "<tool_call>\n<function=work>\n<parameter=te",
+        "<tool_call>\n<function=wo",
+    ],
+)
+def test_an_xml_call_that_was_cut_off_is_none(format: str, text: str) -> None:
+    """Half a command is another command."""
+    (found,) = parse(format, text)
+    assert isinstance(found, MalformedCall)
+    assert found.raw == text
+
+
+@pytest.mark.parametrize("format", ["hermes", "json", "auto"])
+def test_a_json_call_that_was_cut_off_is_none(format: str) -> None:
+    whole = '{"name": "work", "arguments": {"text": "rm -rf /data/cache/old", "count": 12}}'
+    for length in range(len('{"name"'), len(whole)):
+        text = whole[:length] if format == "json" else f"<tool_call>\n{whole[:length]}"
+        assert [type(found) for found in parse(format, text)] == [MalformedCall], text
+
+
+def test_whether_a_text_says_where_its_call_ends() -> None:
+    written = "<function=work>\n<parameter=text>\na\n</parameter>\n"
+    for text, closed in [
+        (written, False),
+        ("<function=work>", False),
+        (f"{written}</function>", True),
+        (f"{written}</tool_call>", True),
+    ]:
+        call, *_ = parse("qwen_xml", text)
+        assert isinstance(call, ToolCall)
+        assert call.closed is closed, text
 
 
 def test_a_forgotten_closing_mark_does_not_swallow_the_next_parameter() -> None:

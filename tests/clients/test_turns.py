@@ -1,6 +1,7 @@
 """Episodes a turn at a time, in the server's own code: what each text of a model brings about."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -182,6 +183,34 @@ async def test_a_turn_that_was_cut_off_is_no_final_message() -> None:
     assert "cut off" in result.messages[0]["content"]
     assert not (await played.step("<tool_call>{")).over
     assert not session.calls
+
+
+async def test_a_call_that_a_token_limit_may_have_cut_off_is_not_run() -> None:
+    """Another parameter may have followed."""
+    written = "<tool_call>\n<function=echo>\n<parameter=text>\na\n</parameter>\n"
+    for text, ran in [
+        (written, 0),
+        (f"{written}</function>\n</tool_call>\n{written}", 1),
+        (f"{written}</function>", 1),
+    ]:
+        session = PlayedSession()
+        played = TurnEpisode(session, find_format("qwen_xml"))
+        await played.reset()
+        result = await played.step(text, truncated=True)
+        assert len(session.calls) == ran, text
+        assert ("cut off" in str(result.messages)) == text.endswith(written), result.messages
+        await played.step(written)
+        assert len(session.calls) == ran + 1
+        await played.close()
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, pytest.param(10**400, id="huge")])
+async def test_a_reward_that_is_no_number_is_a_failure_of_the_environment(reward: float) -> None:
+    played = episode(PlayedSession([ToolResult(reward=1.0), ToolResult(reward=reward, finished=True)]))
+    await played.reset()
+    result = await played.step(call("echo") * 2)
+    assert (result.stop_reason, result.reward) == ("infrastructure", None)
+    assert [step.reward for step in played.steps] == [1.0]
 
 
 async def test_a_terminal_tool_may_want_no_message() -> None:

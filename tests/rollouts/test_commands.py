@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -191,7 +192,7 @@ def test_parquet_needs_a_file_and_its_package(
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     outcome = command("rollouts", "export", "-o", tmp_path / "rollouts.parquet")
     assert outcome.code == 2
-    assert "pip install 'ors-server[parquet]'" in outcome.err
+    assert "pip install pyarrow" in outcome.err
     assert list(tmp_path.glob("*rollouts.parquet*")) == []
 
 
@@ -208,6 +209,51 @@ def test_an_export_that_fails_leaves_what_was_there(
     outcome = command("rollouts", "export", "-o", tmp_path / "none" / "rollouts.jsonl")
     assert outcome.code == 2
     assert "cannot be written: No such file or directory." in outcome.err
+
+
+def test_a_link_stays_one_and_its_file_is_written(command: Command, filled: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "elsewhere" / "rollouts.jsonl", tmp_path / "link.jsonl"
+    target.parent.mkdir()
+    link.symlink_to("elsewhere/rollouts.jsonl")
+    for _ in range(2):  # not there yet, and there
+        assert command("rollouts", "export", "-o", link).code == 0
+        assert link.is_symlink()
+        assert len(target.read_text("utf-8").splitlines()) == 3
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_pipe_stays_one_and_is_written(command: Command, filled: Path, tmp_path: Path) -> None:
+    """Nor is a device replaced by a file, which for /dev/null would be the end of the machine's."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        (tmp_path / "link").symlink_to(pipe)
+        for path in (pipe, tmp_path / "link"):
+            assert command("rollouts", "export", "-o", path).code == 0
+            assert pipe.is_fifo()
+            assert len(os.read(reader, 65536).splitlines()) == 3
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("messages", [1, 200], ids=["less than a buffer", "more"])
+def test_standard_output_that_cannot_be_written(data_dir: Path, messages: int) -> None:
+    fill(data_dir, *(rollout(f"r{n}") for n in range(3)), *(message("r0", n, "x" * 1000) for n in range(messages)))
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([executable(), "rollouts", "export"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "Error: Standard output cannot be written: No space left on device.\nName a file elsewhere with --output.\n"
+    )
+
+
+def test_a_reader_that_leaves_is_no_error(data_dir: Path) -> None:
+    fill(data_dir, *(rollout(f"r{n}") for n in range(5)), *(message("r0", n, "x" * 5000) for n in range(60)))
+    done = subprocess.run(
+        ["bash", "-c", '"$0" rollouts export | head -c 4', executable()], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ('{"id', "")
 
 
 def test_commands_beside_a_running_server(command: Command, servers: Servers, data_dir: Path) -> None:

@@ -18,7 +18,7 @@ from ors_server.rollouts import file
 from ors_server.rollouts.errors import StoreBusy, StoreUnavailable
 from ors_server.rollouts.file import FILE_NAME
 from ors_server.rollouts.writer import RolloutWriter
-from tests.rollouts.support import body, message, rollout, rows, stored
+from tests.rollouts.support import body, message, rollout, rows, stored, update
 
 
 async def test_nothing_is_started_or_made_before_the_first_upload(tmp_path: Path) -> None:
@@ -244,6 +244,34 @@ def test_a_full_disk(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "the disk is full. Free space there" in done.stdout
+
+
+async def test_a_file_that_another_process_makes_just_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite does not wait for that lock by itself: the first uploads of two servers would be refused at once."""
+    other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    writer = RolloutWriter(tmp_path)
+    upload = asyncio.create_task(writer.store(body(rollout("r"))))
+    await asyncio.sleep(0.2)
+    assert not upload.done()
+    monkeypatch.setattr("ors_server.rollouts.file.PATIENCE", 0.2)
+    with pytest.raises(StoreUnavailable, match="another process has held it"):
+        await RolloutWriter(tmp_path).store(body(rollout("s")))
+    other.execute("COMMIT")
+    other.close()
+    assert await upload == 1
+    await writer.close()
+    assert [each["id"] for each in stored(tmp_path)] == ["r"]
+
+
+async def test_numbers_that_json_does_not_have_are_kept_as_texts(tmp_path: Path) -> None:
+    writer = RolloutWriter(tmp_path)
+    odd = {"a": float("nan"), "b": [float("inf"), -float("inf")], "c": 0.5}
+    await writer.store(body(rollout("r", metadata=odd), update("r", loss=float("nan"))))
+    await writer.close()
+    (found,) = stored(tmp_path)
+    assert found["metadata"] == {"a": "nan", "b": ["inf", "-inf"], "c": 0.5}
+    assert found["rollout_info"] == {"loss": "nan"}
 
 
 async def test_messages_long_before_their_rollout(tmp_path: Path) -> None:

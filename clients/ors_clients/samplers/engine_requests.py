@@ -15,6 +15,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from ors_clients.errors import ConfigurationError, SamplerFailed
+from ors_clients.json_values import read_json
 from ors_clients.sockets import SocketTransport
 from ors_clients.transport import ConnectionLost, Headers, Request, Response
 
@@ -83,7 +84,7 @@ def _text(response: Response) -> str:
 
 def _object(response: Response) -> dict[str, Any]:
     try:
-        answer = json.loads(response.body)
+        answer = read_json(response.body)
     except ValueError:
         raise SamplerFailed(f"The engine answered no JSON: {_text(response)!r}") from None
     if not isinstance(answer, dict):

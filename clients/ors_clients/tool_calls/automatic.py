@@ -12,7 +12,7 @@ from ors_clients.tool_calls.calls import FoundCall
 from ors_clients.tool_calls.hermes import HermesFormat
 from ors_clients.tool_calls.plain_json import PlainJsonFormat
 from ors_clients.tool_calls.qwen_xml import QwenXmlFormat
-from ors_clients.tool_calls.thinking import find_outside_thinking, places, skip_opened_thinking
+from ors_clients.tool_calls.thinking import places, skip_thinking
 from ors_server import ToolSpec
 
 __all__ = ["AutomaticFormat"]
@@ -29,9 +29,9 @@ class AutomaticFormat:
 
     def parse(self, text: str, tools: Sequence[ToolSpec], *, turn: int = 0) -> list[FoundCall]:
         """Every call in ``text``, in order."""
-        position = skip_opened_thinking(text, places(text, "<tool_call>"))
-        outer = find_outside_thinking(text, "<tool_call>", position)
-        function = find_outside_thinking(text, "<function=", position)
+        position = skip_thinking(text, places(text, "<tool_call>"))
+        outer = text.find("<tool_call>", position)
+        function = text.find("<function=", position)
         if function >= 0 and (outer < 0 or function < outer or not text[outer + len("<tool_call>") : function].strip()):
             return _QWEN_XML.parse(text, tools, turn=turn)
         if outer >= 0:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
+from ors_clients.json_values import well_formed
 from ors_server import ToolSpec
 
 __all__ = ["FoundCall", "MalformedCall", "ToolCall", "ToolCallFormat", "describe_tools"]
@@ -27,6 +28,8 @@ class ToolCall:
     raw: str
     #: Unique within the rollout: made of the turn and the call's place in it.
     id: str
+    #: Whether the text says where the call ends. One that does not may have gone on behind a token limit.
+    closed: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def clean(value: Any, depth: int = 0) -> Any:
     if depth > _DEPTH:
         raise Unreadable("invalid JSON: nested too deeply")
     if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return well_formed(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise Unreadable("invalid JSON: a number is out of range")  # 1e999
     if isinstance(value, list):

@@ -2,7 +2,8 @@
 
 The form of Qwen3-Coder and Qwen3.5. Values are text, made into what the tool's schema says (``coercion``). A value goes
 on to the ``</parameter>`` that another parameter or the end of the call follows, so that code with such a mark in it
-arrives whole. The outer mark may be missing, and so may every closing mark at the end of the text.
+arrives whole. The outer mark may be missing, and so may closing marks at the end of the text, but not all of them: a
+value that nothing ends was cut off, and half a command is another command.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from ors_clients.tool_calls.calls import FoundCall, MalformedCall, ToolCall, Unreadable, call_id, clean
 from ors_clients.tool_calls.coercion import coerce, properties_of
-from ors_clients.tool_calls.thinking import find_outside_thinking, skip_opened_thinking
+from ors_clients.tool_calls.thinking import skip_thinking
 from ors_server import ToolSpec
 
 __all__ = ["QwenXmlFormat"]
@@ -47,10 +48,10 @@ class QwenXmlFormat:
     def parse(self, text: str, tools: Sequence[ToolSpec], *, turn: int = 0) -> list[FoundCall]:
         """Every call in ``text``, in order."""
         found: list[FoundCall] = []
-        position = skip_opened_thinking(text)
+        position = skip_thinking(text)
         while True:
-            outer = find_outside_thinking(text, _OUTER_BEGIN, position)
-            begin = find_outside_thinking(text, _BEGIN, position)
+            outer = text.find(_OUTER_BEGIN, position)
+            begin = text.find(_BEGIN, position)
             if begin < 0 and outer < 0:
                 return found
             if outer < 0 or 0 <= begin < outer:
@@ -83,8 +84,9 @@ def read_call(text: str, outer: int, begin: int, tools: Sequence[ToolSpec], id: 
         end = text.find(_END, begin)
         end = _end(text, end if end >= 0 else text.find(_OUTER_END, begin))
         return MalformedCall(text[outer:end], str(problem)), end
+    closed = position < len(text)
     end = _end(text, position)
-    return ToolCall(name, input, text[outer:end], id), end
+    return ToolCall(name, input, text[outer:end], id, closed), end
 
 
 def _end(text: str, position: int) -> int:
@@ -111,12 +113,13 @@ def _name(text: str, position: int, kind: str) -> tuple[str, int]:
 
 
 def _value(text: str, position: int, parameters: Collection[str]) -> tuple[str, int]:
-    """The value that begins at ``position``, and where to go on. One line break on either side is the form's."""
-    end = after = len(text)
+    """The value that begins at ``position``, and where to go on. One line break on either side is the form's.
+
+    Raises ``Unreadable`` for a value without an end.
+    """
     for mark in _VALUE_END.finditer(text, position):
         following = mark["next"]
         if following is None or not parameters or following in parameters:
-            end = mark.start()
-            after = mark.end() if mark["closed"] else end
-            break
-    return text[position:end].removeprefix("\n").removesuffix("\n"), after
+            value = text[position : mark.start()].removeprefix("\n").removesuffix("\n")
+            return value, mark.end() if mark["closed"] else mark.start()
+    raise Unreadable("a parameter's value does not end with </parameter>")

@@ -1,8 +1,9 @@
 """Where a model's thinking is, so that nothing in it is taken for a call, nor for an answer.
 
-``<think>`` begins it and ``</think>`` ends it. A chat template may have written the opening one into the prompt, so
-text up to a ``</think>`` without one before it is thinking too. Thinking without an end goes on to the end of the text.
-Marks inside a call are the call's own: who reads a call skips over it whole.
+It stands at the beginning of a turn, between ``<think>`` and ``</think>``, once or several times. A chat template may
+have written the opening mark into the prompt, so text up to a ``</think>`` without one before it is thinking too.
+Thinking without an end goes on to the end of the text. Marks further on, in the answer or in a call, are words like any
+other: an answer about the mark ``<think>`` must not hide the calls behind it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from ors_clients.tool_calls.calls import Unreadable, decode_value
 
-__all__ = ["find_outside_thinking", "places", "skip_opened_thinking", "split_thinking"]
+__all__ = ["places", "skip_opened_thinking", "skip_thinking", "split_thinking"]
 
 _BEGIN = "<think>"
 _END = "</think>"
@@ -46,31 +47,28 @@ def places(text: str, mark: str) -> Iterator[int]:
         position = text.find(mark, position + 1)
 
 
-def find_outside_thinking(text: str, mark: str, position: int) -> int:
-    """The next ``mark`` from ``position`` that is not thought; -1 if there is none."""
-    while True:
-        found = text.find(mark, position)
-        if found < 0:
-            return -1
-        thinking = text.find(_BEGIN, position, found)
-        if thinking < 0:
-            return found
-        end = text.find(_END, thinking)
+def skip_thinking(text: str, values: Iterable[int] = ()) -> int:
+    """Where the thinking at the beginning of a turn ends, whoever began it; ``values`` as ``skip_opened_thinking``."""
+    position = skip_opened_thinking(text, values)
+    while (begin := _begun(text, position)) is not None:
+        end = text.find(_END, begin)
         if end < 0:
-            return -1
+            return len(text)
         position = end + len(_END)
+    return position
+
+
+def _begun(text: str, position: int) -> int | None:
+    """Where thinking goes on whose mark is the next thing at ``position``."""
+    while position < len(text) and text[position].isspace():
+        position += 1
+    return position + len(_BEGIN) if text.startswith(_BEGIN, position) else None
 
 
 def split_thinking(text: str) -> tuple[str, str]:
     """The thinking at the beginning of a turn, without its marks, and the rest."""
-    end = skip_opened_thinking(text)
-    if end:
-        return text[: end - len(_END)].strip(), text[end:].lstrip()
-    begin = len(text) - len(text.lstrip())
-    if not text.startswith(_BEGIN, begin):
+    end = skip_thinking(text)
+    if not end:
         return "", text
-    begin += len(_BEGIN)
-    end = text.find(_END, begin)
-    if end < 0:
-        return text[begin:].strip(), ""
-    return text[begin:end].strip(), text[end + len(_END) :].lstrip()
+    thoughts = (thought.strip().removeprefix(_BEGIN).strip() for thought in text[:end].split(_END))
+    return "\n\n".join(filter(None, thoughts)), text[end:].lstrip()

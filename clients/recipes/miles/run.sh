@@ -54,8 +54,9 @@ Tracking, if WANDB_API_KEY is set or WANDB_MODE is offline:
   --dry-run                  print the command instead of running it
   --help                     print this
 
-Environment variables: ORS_URL (the environments' server), ORS_API_KEY or OPENREWARD_API_KEY, WANDB_API_KEY, and those
-of the environments' secrets.
+Environment variables: ORS_URL (the environments' server) and ORS_API_KEY, or for environments that OpenReward hosts
+OPENREWARD_SESSION_URL and OPENREWARD_API_KEY, which goes to no other server; WANDB_API_KEY, and those of the
+environments' secrets.
 EOF
 }
 
@@ -101,6 +102,11 @@ fail() {
     exit 2
 }
 
+# An option's value has the form of this expression.
+check() {
+    [[ "$2" =~ $3 ]] || fail "$1 is $4, not $(printf '%q' "$2")"
+}
+
 while [[ $# -gt 0 ]]; do
     case "$1" in
         --help | -h) usage; exit 0 ;;
@@ -113,6 +119,18 @@ while [[ $# -gt 0 ]]; do
         *) ;;
     esac
     [[ $# -ge 2 ]] || fail "$1 takes a value, or is no option; see --help"
+    [[ "$2" != --* ]] || fail "$1 takes a value and is followed by the option $2, or is no option; see --help"
+    case "$1" in
+        --rollout-gpus) check "$1" "$2" '^(0|[1-9][0-9]*)$' "a whole number" ;; # 0 where they share those that train
+        --save-interval | --actor-gpus | --tp | --actor-nodes | --max-tokens-per-gpu | --rollout-batch-size | \
+            --n-samples | --max-response-len | --max-total-len | --num-rollout)
+            check "$1" "$2" '^[1-9][0-9]*$' "a whole number over 0"
+            ;;
+        --lr | --weight-decay | --adam-beta1 | --adam-beta2 | --adam-eps | --temperature)
+            check "$1" "$2" '^([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$' "a number"
+            ;;
+        *) ;;
+    esac
     case "$1" in
         --model) model="$2" ;;
         --save) save="$2" ;;

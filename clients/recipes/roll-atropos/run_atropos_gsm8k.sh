@@ -9,6 +9,11 @@
 # WANDB_API_KEY   Weights & Biases; without it: WANDB_MODE=offline
 set -euo pipefail
 
+if [[ " $* " == *" --help "* || " $* " == *" -h "* ]]; then
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit 0
+fi
+
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 roll="$(cd "${ROLL_DIR:-$PWD}" && pwd)"
 if [[ ! -d "${roll}/roll/pipeline/agentic" ]]; then

@@ -7,9 +7,17 @@
 # ROLL_DIR        ROLL's checkout (default: the current folder)
 # CONFIG_NAME     another configuration of this folder, without .yaml
 # ORS_URL         the environments' server (default: http://127.0.0.1:8080)
-# ORS_API_KEY     its key, if it wants one; OPENREWARD_API_KEY is taken where this is not set
+# ORS_API_KEY     its key, if it wants one
 # WANDB_API_KEY   Weights & Biases; without it: WANDB_MODE=offline
+#
+# For environments that OpenReward hosts: OPENREWARD_SESSION_URL and OPENREWARD_API_KEY in place of ORS_URL and
+# ORS_API_KEY. That key goes to no other server.
 set -euo pipefail
+
+if [[ " $* " == *" --help "* || " $* " == *" -h "* ]]; then
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit 0
+fi
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 roll="$(cd "${ROLL_DIR:-$PWD}" && pwd)"
@@ -18,8 +26,8 @@ if [[ ! -d "${roll}/roll/pipeline/agentic" ]]; then
     exit 2
 fi
 
+# The keys are found by the workers, whose environment is this one: a configuration would be logged with them in it.
 export ORS_URL="${ORS_URL:-${OPENREWARD_SESSION_URL:-http://127.0.0.1:8080}}"
-export ORS_API_KEY="${ORS_API_KEY:-${OPENREWARD_API_KEY:-}}"
 [[ -n "${WANDB_API_KEY:-}" ]] || export WANDB_MODE="${WANDB_MODE:-offline}"
 
 # One machine: NCCL over sockets, without the plugins that some images bring along and that then find no network.

@@ -1,0 +1,48 @@
+"""What all recipes and remedies have in common: how the project is installed, and that no key is handed around."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "clients" / "recipes"
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Every text that tells people what to install."""
+    folders = [ROOT / name for name in ("clients", "containers", "docs", "environments", "ors_server")]
+    files = [ROOT / "README.md", *(file for folder in folders for file in folder.rglob("*"))]
+    for file in files:
+        if file.suffix in (".py", ".md", ".txt", ".sh", ".yaml", ".toml"):
+            yield file, file.read_text("utf-8")
+
+
+def test_the_project_is_installed_from_its_checkout() -> None:
+    """Under its name a package index has another project, which would be installed and imported in its place."""
+    by_name = re.compile(r"(?<!/path/to/)ors-server\[|pip install ['\"]?ors-server")
+    read = 0
+    for file, text in texts():
+        read += 1
+        assert not by_name.findall(text), file
+    assert read > 100
+
+
+@pytest.mark.parametrize("recipe", sorted(folder.name for folder in RECIPES.iterdir()))
+def test_a_recipe_says_how_the_project_is_installed(recipe: str) -> None:
+    readme = (RECIPES / recipe / "README.md").read_text("utf-8")
+    (extra,) = set(re.findall(r"pip install '/path/to/ors-server\[([a-z,]+)\]' -r requirements\.txt", readme))
+    requirements = (RECIPES / recipe / "requirements.txt").read_text("utf-8")
+    assert f"pip install '/path/to/ors-server[{extra}]'" in requirements
+    lines = [line for line in requirements.splitlines() if not line.startswith("#")]
+    assert not any(line.startswith("ors") for line in lines)
+
+
+@pytest.mark.parametrize("recipe", sorted(folder.name for folder in RECIPES.iterdir()))
+def test_links_have_targets(recipe: str) -> None:
+    readme = RECIPES / recipe / "README.md"
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", readme.read_text("utf-8")):
+        assert (readme.parent / target).exists(), target
