@@ -45,9 +45,19 @@ class Candidate:
     requirements: tuple[str, ...] = ()
     client: type[Client] = Client
 
-    def prepare(self) -> str:
-        """The Python to run it with; its virtual environment is made if need be. Raises ``PeerUnavailable``."""
-        return _environment(self.name, self.requirements) if self.requirements else sys.executable
+    def prepare(self, without: str = "--candidates ours,floor") -> str:
+        """The Python to run it with; its virtual environment is made if need be.
+
+        Raises ``PeerUnavailable``, whose remedy names ``without``: the options that do without it.
+        """
+        return _environment(self.name, self.requirements, without) if self.requirements else sys.executable
+
+    def prepared(self) -> str | None:
+        """The Python to run it with, where there is one already."""
+        if not self.requirements:
+            return sys.executable
+        folder = _folder(self.requirements)
+        return str(folder / "bin" / "python") if (folder / "complete").exists() else None
 
     def command(self, python: str) -> list[str]:
         """What starts its server, less the port and the report's path."""
@@ -77,14 +87,18 @@ def packages(python: str) -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
-def _environment(name: str, requirements: Sequence[str]) -> str:
+def _folder(requirements: Sequence[str]) -> Path:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     key = "\n".join([version, sysconfig.get_platform(), *requirements])
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ors-server"
-    folder = cache / f"bench-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    return cache / f"bench-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+def _environment(name: str, requirements: Sequence[str], without: str) -> str:
+    folder = _folder(requirements)
     python = folder / "bin" / "python"
     complete = folder / "complete"
-    cache.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of two benchmarks at once the second waits, and finds it made
         if complete.exists() and python.exists():
@@ -98,7 +112,7 @@ def _environment(name: str, requirements: Sequence[str]) -> str:
                 reason = next((line for line in done.stderr.splitlines() if line.startswith("ERROR")), "see above")
                 raise PeerUnavailable(
                     f"The virtual environment of {name} cannot be made: {reason}",
-                    "pip needs a package index that has it; without one, measure with --candidates ours,floor.",
+                    f"pip needs a package index that has it; without one, measure with {without}.",
                 )
         complete.write_text("\n".join(requirements))
     return str(python)

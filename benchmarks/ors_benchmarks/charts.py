@@ -33,7 +33,8 @@ def check_available() -> None:
     """Raise ``ChartsUnavailable`` where no charts can be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ChartsUnavailable(
-            "The charts need matplotlib", "Install it with `pip install 'ors-server[bench]'`, or use --no-charts."
+            "The charts need matplotlib",
+            "Install it with `pip install '/path/to/ors-server[bench]'`, or use --no-charts.",
         )
 
 

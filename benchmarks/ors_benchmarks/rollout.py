@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import math
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +29,7 @@ from ors_clients.rendering import ChatRenderer
 from ors_clients.samplers.generations import SamplingParameters
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from ors_benchmarks import charts, rollout_charts, tiny_model
 from ors_benchmarks.candidates import packages
@@ -35,13 +38,14 @@ from ors_benchmarks.machine import Observer, describe
 from ors_benchmarks.processes import cpu_seconds, raise_file_limit
 from ors_benchmarks.results import free_path
 from ors_benchmarks.rollout_benchmark import CellPlan, Findings, Plan, Watcher, measure, on_cores
-from ors_benchmarks.rollout_engines import Engine, EngineFailed, ModelFiles, UrlEngine
+from ors_benchmarks.rollout_engines import Engine, EngineFailed, ModelFiles, UrlEngine, without_user
 from ors_benchmarks.rollout_figures import Figures
 from ors_benchmarks.rollout_peer import peer_version
 from ors_benchmarks.rollout_places import CLIENTS, SERVERS, ServedElsewhere, StartedServer
 from ors_benchmarks.rollout_recording import EpisodeRecord
 from ors_benchmarks.rollout_report import RolloutReport, print_report
-from ors_benchmarks.rollout_runs import Workload
+from ors_benchmarks.rollout_runs import RUN_LIMIT, Workload
+from ors_benchmarks.rollout_vllm import VLLMEngine, set_environment
 from ors_benchmarks.table import shown
 from ors_server.errors import OrsError
 
@@ -139,6 +143,9 @@ def benchmark(
     bind: Annotated[
         bool, typer.Option("--bind/--no-bind", help="On a CPU: half of the cores for the engine, half for the rest.")
     ] = True,
+    run_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1.0, help="A run that takes longer is cut off, and has failed.")
+    ] = RUN_LIMIT,
     rounds: Annotated[int | None, typer.Option(min=1, help="How often each run is repeated. Default 5.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Two rounds, 16 at once, two turns.")] = False,
     output: Annotated[
@@ -155,8 +162,8 @@ def benchmark(
     Episodes are played through the rollout core of ors_clients against a server
     started for the run. Then the engine generates exactly as many tokens again,
     turn by turn, at the same concurrency and with the same prefixes cached, with
-    no environment in between. It ends with 1 if an episode failed or the run
-    ended early, and never because something was slow.
+    no environment in between. It ends with 1 if an episode failed, a tool raised
+    or the run ended early, and never because something was slow.
     """
     options = {name: value for name, value in locals().items() if name not in ("output", "with_charts", "name")}
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
@@ -172,13 +179,18 @@ def benchmark(
         raise typer.BadParameter("A running server is what it is: no --servers or --think-time.", param_hint="--server")
     if env not in (None, "echo") and chosen_servers != ["ours"]:
         raise typer.BadParameter("The servers of the SDKs host echo only.", param_hint="--servers")
-    counts = [int(count) for count in _numbers(concurrency, "--concurrency")]
-    if any(count < 1 for count in counts):
-        raise typer.BadParameter("At least one episode at once.", param_hint="--concurrency")
+    counts = _counts(concurrency, "--concurrency")
+    if not math.isfinite(run_limit):
+        raise typer.BadParameter("A run needs a limit.", param_hint="--run-limit")
+    chosen_clients = _names(clients, CLIENTS, "--clients")
     arguments = _options(engine_option)
     if with_charts:
         charts.check_available()
-    output.mkdir(parents=True, exist_ok=True)
+    _check_available(engine, model)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"{output} cannot be made: {error.strerror}.", param_hint="--output") from None
     raise_file_limit()
     started, clock = datetime.now(UTC), time.monotonic()
     observer = Observer()
@@ -208,6 +220,7 @@ def benchmark(
                 steered=steered,
                 free_characters=text,
                 system_prompt=system_prompt,
+                limit=run_limit,
             )
             return CellPlan(place, client, workload)
 
@@ -217,7 +230,7 @@ def benchmark(
                 for think in think_times
                 for count in counts
                 for name in chosen_servers
-                for client in _names(clients, CLIENTS, "--clients")
+                for client in chosen_clients
             ],
             rounds=rounds or (2 if quick else 5),
             warm_up=warm_up,
@@ -228,14 +241,16 @@ def benchmark(
         watcher = _Progress(console, plan)
 
         async def whole() -> None:
-            _check_installed(engine)
+            if engine == "vllm":
+                # Before anything imports torch.
+                set_environment()
             files = _model(model, engine)
             tokenizer = _tokenizer(files)
             renderer = ChatRenderer(tokenizer)
             with on_cores(pinned) as move:
                 watcher.begin(f"starting {engine} with {files.name}", 0)
                 opened = await _engine(
-                    engine, files, tokenizer, sampling, engine_url, arguments, prefix_caching, pinned
+                    engine, files, tokenizer, sampling, engine_url, arguments, prefix_caching, pinned, max(counts)
                 )
                 async with aclosing(_Closing(opened, observer)):
                     description.update(opened.description())
@@ -243,13 +258,16 @@ def benchmark(
                         move([core for core in allowed if core not in pinned])
                     await measure(opened, renderer, plan, watcher, found)
 
+        crash: Exception | None = None
         with watcher.bar, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             try:
                 runner.run(whole())
-            except (EngineFailed, tiny_model.ModelUnavailable) as error:
+            except OrsError as error:
                 found.ended_early = str(error)
             except KeyboardInterrupt:
                 found.ended_early = "It was interrupted"
+            except Exception as error:  # noqa: BLE001 - a bug; what was measured is reported before it is raised again
+                crash, found.ended_early = error, f"{type(error).__name__}: {error}"
     report = RolloutReport(
         ratio=found.cells[0].ratio.median if found.cells and found.cells[0].ratio is not None else None,
         ended_early=found.ended_early,
@@ -262,7 +280,9 @@ def benchmark(
         packages=_packages(plan),
         options={
             **options,
-            # No path of this machine.
+            # No path of this machine, and no secret.
+            "engine_url": engine_url and without_user(engine_url),
+            "server": server and without_user(server),
             "env": Path((env or "echo").partition(":")[0]).name,
             "model": Path(model).name,
             "concurrency": counts,
@@ -271,16 +291,41 @@ def benchmark(
         rounds=_rounds(found),
         cells=found.cells,
         timeline=found.timeline,
+        cache_emptied=found.cache_emptied,
     )
-    path = free_path(output, f"rollout-{_slug(name or env or 'echo')}-{report.started:%Y-%m-%d}")
-    report.write(path)
-    written = [path, *(rollout_charts.draw(report, output, path.stem) if with_charts else ())]
     console.print()
     print_report(report, console)
-    for file in written:
-        console.print(f"written: {file}", soft_wrap=True)
-    if report.ended_early or any(cell.failures or cell.notes for cell in report.cells):
+    stem = f"rollout-{_slug(name or env or 'echo')}-{report.started:%Y-%m-%d}"
+    written = _write(report, output, stem, console, with_charts=with_charts)
+    if crash is not None:
+        raise crash
+    failed = any(cell.failures or cell.environment_errors or cell.notes for cell in report.cells)
+    if report.ended_early or failed or not written:
         raise typer.Exit(1)
+
+
+def _write(report: RolloutReport, folder: Path, stem: str, console: Console, *, with_charts: bool) -> bool:
+    """Write the JSON and the charts; the JSON somewhere else where that cannot be done. Whether all is in its place."""
+    for place in (folder, Path(tempfile.gettempdir())):
+        path = free_path(place, stem)
+        try:
+            report.write(path)
+        except OSError as error:
+            console.print(Text(f"The results cannot be written to {path}: {error.strerror}.", style="bold red"))
+            with contextlib.suppress(OSError):
+                path.unlink()  # half a report
+            continue
+        console.print(f"written: {path}", soft_wrap=True)
+        if place is not folder:
+            return False
+        try:
+            for chart in rollout_charts.draw(report, folder, path.stem) if with_charts else ():
+                console.print(f"written: {chart}", soft_wrap=True)
+        except OSError as error:
+            console.print(Text(f"The charts cannot be written to {folder}: {error.strerror}.", style="bold red"))
+            return False
+        return True
+    return False
 
 
 class _Closing:
@@ -312,14 +357,15 @@ async def _engine(
     options: dict[str, Any],
     prefix_caching: bool,
     cores: Sequence[int] | None,
+    concurrency: int,
 ) -> Engine:
     if name == "url":
         assert url is not None
-        return await UrlEngine.open(url, os.environ.get("ORS_ENGINE_API_KEY"))
+        return await UrlEngine.open(url, files.name, os.environ.get("ORS_ENGINE_API_KEY"))
     if name == "vllm":
-        from ors_benchmarks.rollout_vllm import VLLMEngine
-
-        return await VLLMEngine.open(files, options=options, prefix_caching=prefix_caching, cores=cores)
+        return await VLLMEngine.open(
+            files, options=options, prefix_caching=prefix_caching, cores=cores, concurrency=concurrency
+        )
     from ors_benchmarks.rollout_transformers import TransformersEngine
 
     return await TransformersEngine.open(
@@ -333,7 +379,13 @@ def _rounds(found: Findings) -> int:
     return len(seconds.values) if seconds is not None else 0
 
 
-def _check_installed(engine: str) -> None:
+def _check_available(engine: str, model: str) -> None:
+    """Raises ``EngineFailed`` or ``ModelUnavailable`` where nothing can come of it."""
+    if model not in tiny_model.SHAPES and not (Path(model) / "config.json").is_file():
+        raise tiny_model.ModelUnavailable(
+            f"{model} is no model: neither a folder with a config.json nor a shape",
+            f"Shapes are {', '.join(tiny_model.SHAPES)}.",
+        )
     for needed in ENGINES[engine]:
         if importlib.util.find_spec(needed) is None:
             raise EngineFailed(
@@ -347,34 +399,34 @@ def _model(name: str, engine: str) -> ModelFiles:
         # An engine somewhere else has weights of its own; here the tokenizer is needed.
         weights = name == "tiny" and engine != "url"
         return ModelFiles(name, tiny_model.cached(name, weights=weights), weights=weights)
-    folder = Path(name)
-    if not (folder / "config.json").is_file():
-        raise tiny_model.ModelUnavailable(
-            f"{name} is no model: neither a folder with a config.json nor a shape",
-            f"Shapes are {', '.join(tiny_model.SHAPES)}.",
-        )
-    return ModelFiles(folder.resolve().name, folder.resolve(), weights=True)
+    folder = Path(name).resolve()
+    return ModelFiles(folder.name, folder, weights=True)
 
 
 def _tokenizer(files: ModelFiles) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(files.folder)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    try:
+        return AutoTokenizer.from_pretrained(files.folder)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except (OSError, ValueError) as error:
+        raise tiny_model.ModelUnavailable(f"{files.name} has no tokenizer that can be read: {error}") from error
 
 
 def _packages(plan: Plan) -> dict[str, dict[str, str]]:
-    found = {"client": packages(sys.executable)}
+    """Of this process and the servers; nothing is installed for it, and what was not there is left out."""
+    pythons = {"client": sys.executable}
     for cell in plan.cells:
-        if cell.client == "openreward" and found.get("openreward client") is None:
-            try:
-                found["openreward client"] = {"openreward": peer_version()}
-            except OrsError:  # as below
-                continue
         if isinstance(cell.server, StartedServer) and cell.server.candidate.requirements:
-            try:
-                found[cell.server.title] = packages(cell.server.candidate.prepare())
-            except OrsError:  # it could not be made, which its cell says
-                continue
+            python = cell.server.candidate.prepared()
+            if python is not None:
+                pythons[cell.server.title] = python
+    found: dict[str, dict[str, str]] = {}
+    for name, python in pythons.items():
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):  # also Ctrl-C ends what is asked
+            found[name] = packages(python)
+    version = peer_version()
+    if version is not None:
+        found["openreward client"] = {"openreward": version}
     return found
 
 
@@ -395,9 +447,16 @@ def _numbers(text: str, option: str) -> list[float]:
         found = [float(part) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no list of numbers.", param_hint=option) from None
-    if any(number < 0 for number in found):
-        raise typer.BadParameter("None may be negative.", param_hint=option)
+    if not all(0 <= number < math.inf for number in found):
+        raise typer.BadParameter("None may be negative, infinite or no number.", param_hint=option)
     return list(dict.fromkeys(found))
+
+
+def _counts(text: str, option: str) -> list[int]:
+    found = _numbers(text, option)
+    if not all(number >= 1 and number.is_integer() for number in found):
+        raise typer.BadParameter("At least one episode at once, and whole ones.", param_hint=option)
+    return [int(number) for number in found]
 
 
 def _options(pairs: Sequence[str] | None) -> dict[str, Any]:

@@ -1,26 +1,37 @@
 """The whole benchmark: rounds of cells, each played and replayed, on one engine.
 
 A cell is a server, a client, a number of episodes at once and a think-time. Cells take turns, round after round, so
-that what disturbs the machine for a minute disturbs all of them, and each run stands beside its own replay; in every
-second round the replay comes first. Whatever stands in the way of one cell is noted and the others go on; whatever
-stands in the way of all of them ends the benchmark with the report of what it has.
+that what disturbs the machine for a minute disturbs all of them, and each run is followed by its own replay: a ratio is
+of the same generations. Whatever stands in the way of one cell is noted and the others go on; whatever stands in the
+way of all of them, Ctrl-C among it, ends the benchmark with the report of what it has, a run under way included.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ors_clients.rendering import ChatRenderer
 
 from ors_benchmarks.processes import cpu_seconds
-from ors_benchmarks.rollout_engines import Engine, EngineTotals, difference
+from ors_benchmarks.rollout_engines import Engine, EngineFailed, EngineTotals, difference
 from ors_benchmarks.rollout_figures import Cell, Figures, Gatherer, ServerFacts, timeline_of
 from ors_benchmarks.rollout_gpu import GpuMeter
-from ors_benchmarks.rollout_places import CLIENTS, ServedElsewhere, StartedServer, bind, peak_mib, place_at
+from ors_benchmarks.rollout_places import (
+    CLIENTS,
+    NoEnvironment,
+    Served,
+    ServedElsewhere,
+    StartedServer,
+    bind,
+    peak_mib,
+    place_at,
+)
 from ors_benchmarks.rollout_recording import EpisodeRecord
 from ors_benchmarks.rollout_runs import Run, Workload, play, replay
 from ors_server.errors import OrsError
@@ -75,10 +86,12 @@ class Findings:
     cells: list[Cell]
     timeline: list[dict[str, Any]]
     ended_early: str | None = None
+    #: Whether the engine's prefix cache was empty before each run and each replay; None before the first.
+    cache_emptied: bool | None = None
 
 
 async def measure(engine: Engine, renderer: ChatRenderer, plan: Plan, watcher: Watcher, found: Findings) -> None:
-    """Measure all cells, into ``found``, which has what was measured also if this is cancelled.
+    """Measure all cells, into ``found``, which has what was measured also if this is cancelled or raises.
 
     Raises nothing that a server, an environment or the engine is to blame for.
     """
@@ -86,116 +99,173 @@ async def measure(engine: Engine, renderer: ChatRenderer, plan: Plan, watcher: W
         Gatherer(cell.server.title, CLIENTS[cell.client], cell.workload.concurrency, _think_time(cell))
         for cell in plan.cells
     ]
-    gpu = GpuMeter()
+    gpu = GpuMeter(engine.gpus())
+    measurement = _Measurement(engine, renderer, plan, watcher, found, gatherers, gpu)
     try:
-        found.ended_early = await _warm_up(engine, renderer, plan, watcher)
-        recorded: dict[int, Run] = {}
+        found.ended_early = await measurement.warm_up()
         for number in range(plan.rounds):
-            if found.ended_early is not None:
-                break
-            for place, cell in enumerate(plan.cells):
-                gatherer = gatherers[place]
-                if gatherer.cell.notes:
-                    continue  # what failed once is not tried again, round after round
-                try:
-                    run = await _round(
-                        engine, renderer, plan, cell, gatherer, gpu, recorded.get(place), number, watcher
-                    )
-                except OrsError as error:
-                    gatherer.cell.notes.append(str(error))
-                    watcher.end(cell, {}, str(error))
-                    continue
-                recorded[place] = run
-                if place == 0:
-                    found.timeline = timeline_of(run, TIMELINE)
+            for place, gatherer in enumerate(gatherers):
+                # What failed once is not tried again, round after round.
+                if found.ended_early is None and not gatherer.cell.notes:
+                    await measurement.round(place, number)
     finally:
         gpu.close()
         found.cells = [gatherer.finish() for gatherer in gatherers]
-    if found.ended_early is None:
-        found.ended_early = found.cells[0].notes[0] if found.cells and found.cells[0].notes else None
+    if found.ended_early is None and all(cell.notes for cell in found.cells):
+        found.ended_early = found.cells[0].notes[0]
 
 
-async def _warm_up(engine: Engine, renderer: ChatRenderer, plan: Plan, watcher: Watcher) -> str | None:
-    """Play some episodes that do not count; why nothing can be measured, if none of them comes to anything."""
-    if not plan.warm_up:
-        return None
-    cell = plan.cells[0]
-    workload = replace(cell.workload, episodes=plan.warm_up, concurrency=min(plan.warm_up, cell.workload.concurrency))
-    watcher.begin("warm-up", workload.episodes)
-    try:
-        run, _ = await _play(engine, renderer, plan, replace(cell, workload=workload), watcher)
+@dataclass
+class _Played:
+    """A run, and what is known of it besides."""
+
+    run: Run = field(default_factory=Run)
+    served: Served | None = None
+    #: Processor time by process, when the run began and when it ended.
+    cpu: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+
+    @property
+    def facts(self) -> ServerFacts:
+        """The server's side of it."""
+        return ServerFacts() if self.served is None else self.served.facts
+
+    def used(self) -> dict[str, float]:
+        """Seconds of processor time by process, of those that lived from the beginning to the end."""
+        if len(self.cpu) < 2:
+            return {}
+        before, after = self.cpu
+        return {name: after[name] - before[name] for name in before if name in after}
+
+
+@dataclass
+class _Measurement:
+    """What all rounds share."""
+
+    engine: Engine
+    renderer: ChatRenderer
+    plan: Plan
+    watcher: Watcher
+    found: Findings
+    gatherers: Sequence[Gatherer]
+    gpu: GpuMeter
+
+    async def warm_up(self) -> str | None:
+        """Play some episodes that do not count, in the first cell that can be played.
+
+        Returns why nothing can be measured, if none can, or if all of them fail.
+        """
+        if not self.plan.warm_up:
+            return None
+        away: dict[tuple[str, str], str] = {}
+        for cell, gatherer in zip(self.plan.cells, self.gatherers, strict=True):
+            reached = cell.server.title, cell.client
+            if reached in away:
+                gatherer.cell.notes.append(away[reached])
+                continue
+            problem: str | None = None
+            self.watcher.begin("warm-up", self.plan.warm_up)
+            try:
+                problem = await self._warm_up(cell)
+                return problem
+            except EngineFailed as error:
+                problem = str(error)
+                return problem
+            except OrsError as error:
+                problem = away[reached] = str(error)
+                gatherer.cell.notes.append(problem)
+            finally:
+                self.watcher.end(None, {}, problem)
+        return next(iter(away.values()), None)
+
+    async def _warm_up(self, cell: CellPlan) -> str | None:
+        count = self.plan.warm_up
+        workload = replace(cell.workload, episodes=count, concurrency=min(count, cell.workload.concurrency))
+        played = _Played()
+        await self._play(replace(cell, workload=workload), played)
+        run = played.run
+        if run.gave_up is not None:
+            if played.served is not None and played.served.died:
+                raise NoEnvironment(run.gave_up, "Its environment may have ended it.")
+            return f"the warm-up was {run.gave_up}" if run.gave_up.startswith("not done") else run.gave_up
+        failures = [episode.failure for episode in run.episodes if episode.failure is not None]
+        if failures and len(failures) == len(run.episodes):
+            return f"none of {len(failures)} episodes of the warm-up came to its end: {failures[-1]}"
         # A length that the engine refuses is better found now.
-        replayed = await replay(engine, run, workload)
-    except OrsError as error:
-        watcher.end(None, {}, str(error))
-        return str(error)
-    failures = [episode.failure for episode in run.episodes if episode.failure is not None]
-    problem = replayed.gave_up
-    if len(failures) == len(run.episodes) and failures:
-        problem = f"none of {len(failures)} episodes of the warm-up came to its end: {failures[-1]}"
-    watcher.end(None, {}, problem)
-    return problem
+        return (await replay(self.engine, run, workload)).gave_up
 
+    async def round(self, place: int, number: int) -> None:
+        """Play a cell and replay it; whatever ends it early, what was played counts."""
+        cell, gatherer = self.plan.cells[place], self.gatherers[place]
+        name = f"round {number + 1} of {self.plan.rounds}: {cell.server.title}, {cell.workload.concurrency} at once"
+        self.watcher.begin(name, cell.workload.episodes)
+        played, replayed = _Played(), None
+        run = played.run
+        problem: str | None = None
+        try:
+            before = await self._forget()
+            await self._play(cell, played)
+            _tell(run, difference(before, await self.engine.totals()))
+            if run.comparable and run.generated:
+                self.watcher.begin(f"{name}, replay", 0)
+                before = await self._forget()
+                replayed = await replay(self.engine, run, cell.workload)
+                _tell(replayed, difference(before, await self.engine.totals()))
+        except asyncio.CancelledError:
+            problem = "it was interrupted"
+            raise
+        except EngineFailed as error:
+            problem = self.found.ended_early = str(error)
+        except OrsError as error:
+            problem = str(error)
+        finally:
+            if problem is not None:
+                gatherer.cell.notes.append(problem)
+            figures = self._gather(gatherer, played, replayed) if run.episodes else {}
+            self.watcher.end(cell, figures, problem or run.gave_up)
+            if place == 0 and run.episodes:
+                self.found.timeline = timeline_of(run, TIMELINE)
 
-async def _round(
-    engine: Engine,
-    renderer: ChatRenderer,
-    plan: Plan,
-    cell: CellPlan,
-    gatherer: Gatherer,
-    gpu: GpuMeter,
-    last: Run | None,
-    number: int,
-    watcher: Watcher,
-) -> Run:
-    name = f"round {number + 1} of {plan.rounds}: {cell.server.title}, {cell.workload.concurrency} at once"
-    replayed: Run | None = None
-    if number % 2 and last is not None:
-        watcher.begin(f"{name}, replay", 0)
-        replayed = await _replay(engine, last, cell.workload)
-    watcher.begin(name, cell.workload.episodes)
-    await engine.forget()
-    processes = {"client": os.getpid(), **engine.processes()}
-    before, totals = _cpu(processes), await engine.totals()
-    run, facts = await _play(engine, renderer, plan, cell, watcher)
-    counted, after = difference(totals, await engine.totals()), _cpu(processes)
-    more = {"client_cpu": (after["client"] - before["client"]) / run.seconds}
-    if len(processes) > 1:
-        used = sum(after[process] - before[process] for process in processes if process != "client")
-        more["engine_cpu"] = used / run.seconds
-    more |= gpu.between(run.started, run.ended)
-    _tell(run, counted)
-    if replayed is None and run.generated:
-        watcher.begin(f"{name}, replay", 0)
-        replayed = await _replay(engine, run, cell.workload)
-    for process, pid in processes.items():
-        mib = peak_mib(pid)
-        if mib is not None:
-            gatherer.memory(process, mib)
-    figures = gatherer.add(run, replayed, facts, more)
-    watcher.end(cell, figures, run.gave_up)
-    return run
+    async def _forget(self) -> EngineTotals:
+        """Empty the engine's cache; what it has counted until now."""
+        self.found.cache_emptied = await self.engine.forget() and self.found.cache_emptied is not False
+        return await self.engine.totals()
 
+    async def _play(self, cell: CellPlan, played: _Played) -> None:
+        plan, processes = self.plan, {"client": os.getpid(), **self.engine.processes()}
+        async with cell.server.running() as served:
+            played.served = served
+            if served.process is not None:
+                processes["server"] = served.process.pid
+            async with place_at(
+                served.url, cell.client, environment=plan.environment, split=plan.split, count=plan.tasks
+            ) as (place, tasks):
+                await play(
+                    played.run,
+                    self.engine,
+                    self.renderer,
+                    place,
+                    replace(cell.workload, tasks=tasks),
+                    progress=self.watcher.episode,
+                    edge=lambda: played.cpu.append(_cpu(processes)),
+                )
+        if served.died:
+            also = "" if played.run.gave_up is None else f"; {played.run.gave_up}"
+            played.run.gave_up = f"the server ended during the run{also}"
 
-async def _play(
-    engine: Engine, renderer: ChatRenderer, plan: Plan, cell: CellPlan, watcher: Watcher
-) -> tuple[Run, ServerFacts]:
-    async with (
-        cell.server.running() as served,
-        place_at(served.url, cell.client, environment=plan.environment, split=plan.split, count=plan.tasks) as (
-            place,
-            tasks,
-        ),
-    ):
-        run = await play(engine, renderer, place, replace(cell.workload, tasks=tasks), watcher.episode)
-    if served.died:
-        run.gave_up = "the server ended during the run" + ("" if run.gave_up is None else f"; {run.gave_up}")
-    return run, served.facts
-
-
-async def _replay(engine: Engine, recorded: Run, workload: Workload) -> Run:
-    await engine.forget()
-    return await replay(engine, recorded, workload)
+    def _gather(self, gatherer: Gatherer, played: _Played, replayed: Run | None) -> Figures:
+        run, used, facts = played.run, played.used(), played.facts
+        facts.cpu_seconds = used.get("server")
+        more: dict[str, float] = {}
+        engines = [used[process] for process in self.engine.processes() if process in used]
+        for key, seconds in (("client_cpu", used.get("client")), ("engine_cpu", sum(engines) if engines else None)):
+            if seconds is not None:
+                more[key] = seconds / run.seconds
+        more |= self.gpu.between(run.started, run.ended)
+        for process, pid in {"client": os.getpid(), **self.engine.processes()}.items():
+            mib = peak_mib(pid)
+            if mib is not None:
+                gatherer.memory(process, mib)
+        return gatherer.add(run, replayed, facts, more)
 
 
 def _tell(run: Run, counted: EngineTotals) -> None:
@@ -213,10 +283,8 @@ def _tell(run: Run, counted: EngineTotals) -> None:
 def _cpu(processes: Mapping[str, int]) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, pid in processes.items():
-        try:
+        with contextlib.suppress(OSError):  # it has died; the run says so in its own way
             found[name] = cpu_seconds(pid)
-        except OSError:  # it has died; the run says so in its own way
-            found[name] = 0.0
     return found
 
 

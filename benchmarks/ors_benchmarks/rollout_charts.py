@@ -80,24 +80,27 @@ def _throughput(report: RolloutReport) -> Figure | None:
         )
         ratios = [(cell.concurrency, cell.ratio.median) for cell in cells if cell.ratio is not None]
         below.plot([x for x, _ in ratios], [y for _, y in ratios], color=colour, marker=mark, markersize=5)
-    replayed: dict[int, list[float]] = {}
-    for cell in report.cells:
-        if "replayed_per_second" in cell.figures:
-            replayed.setdefault(cell.concurrency, []).append(cell.figures["replayed_per_second"].median)
-    alone = sorted((count, sorted(values)[len(values) // 2]) for count, values in replayed.items())
+    # The others' replays differ from it by chance only: they are the same generations, and wait for nobody.
+    label, cells = next(iter(lines.items()))
+    replayed = sorted(
+        (cell.concurrency, cell.figures["replayed_per_second"].median)
+        for cell in cells
+        if "replayed_per_second" in cell.figures
+    )
     above.plot(
-        [count for count, _ in alone],
-        [rate for _, rate in alone],
+        [count for count, _ in replayed],
+        [rate for _, rate in replayed],
         color="#888888",
         linestyle="--",
-        label="the same generations, no environment",
+        label=f"the generations of {label}, no environment",
     )
     above.set_ylim(bottom=0)
     above.set_ylabel("generated tokens a second")
     above.set_title("Throughput with environments", loc="left", fontsize=11)
     above.legend(frameon=False, fontsize=8)
     above.yaxis.set_major_formatter("{x:,.0f}")
-    below.axhline(report.budget, color="#888888", linewidth=0.8, linestyle=":")
+    if report.budget is not None:
+        below.axhline(report.budget, color="#888888", linewidth=0.8, linestyle=":")
     below.set_ylim(0, max(1.05, *below.get_ylim()))
     below.set_ylabel("ratio")
     below.set_xscale("log", base=2)

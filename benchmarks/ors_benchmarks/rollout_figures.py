@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from ors_benchmarks.meter import percentile
 from ors_benchmarks.results import Summary
 from ors_benchmarks.rollout_recording import EpisodeRecord, Span, SpanKind
-from ors_benchmarks.rollout_runs import Run
+from ors_benchmarks.rollout_runs import CUT_OFF, NotSteered, Run
 
 __all__ = [
     "PARTS",
@@ -101,6 +101,8 @@ class Cell(BaseModel):
     failures: dict[str, int] = {}
     #: Calls that the model was told were wrong, by what it was told.
     problems: dict[str, int] = {}
+    #: Calls in which the tool raised, by what it said: the environment's failures, not the model's.
+    environment_errors: dict[str, int] = {}
     #: Highest memory in RAM by process, in MiB.
     memory_mib: dict[str, float] = {}
     notes: list[str] = []
@@ -122,13 +124,13 @@ def busy_seconds(spans: Iterable[Span]) -> float:
 
 
 def figures_of(run: Run, replayed: Run | None, server: ServerFacts) -> Figures:
-    """The figures of one run; those that need a replay are left out without one."""
+    """The figures of one run; those that need a replay are left out without one, and where it is of no use."""
     seconds, episodes = run.seconds, run.episodes
     turns = sum(len(episode.turns) for episode in episodes)
     wall = sum(episode.ended - episode.started for episode in episodes)
     figures: Figures = {
         "seconds": seconds,
-        "episodes_per_second": len(episodes) / seconds,
+        "episodes_per_second": sum(episode.outcome != CUT_OFF for episode in episodes) / seconds,
         "turns_per_second": turns / seconds,
         "generated_per_second": run.generated / seconds,
         "prompt_per_second": sum(episode.prompt for episode in episodes) / seconds,
@@ -137,16 +139,22 @@ def figures_of(run: Run, replayed: Run | None, server: ServerFacts) -> Figures:
     if wall:
         # Every moment of an episode that its engine does not work on it is one that an environment costs.
         figures["environment_share"] = sum(episode.seconds(*REQUESTS) for episode in episodes) / wall
-    cached = [turn.times.cached for episode in episodes for turn in episode.turns]
-    prompt = sum(episode.prompt for episode in episodes)
-    if prompt and cached and None not in cached:
-        figures["prefix_hits"] = sum(count or 0 for count in cached) / prompt
+    for name, of in (("prefix_hits", run), ("replayed_prefix_hits", replayed)):
+        hits = None if of is None else _prefix_hits(of)
+        if hits is not None:
+            figures[name] = hits
     if server.cpu_seconds is not None:
         figures["server_cpu"] = server.cpu_seconds / seconds
-    if replayed is not None and replayed.gave_up is None and replayed.generated and run.generated:
+    if replayed is not None and replayed.gave_up is None and run.comparable and replayed.generated and run.generated:
         figures["replayed_per_second"] = replayed.generated / replayed.seconds
         figures["ratio"] = figures["generated_per_second"] / figures["replayed_per_second"]
     return figures
+
+
+def _prefix_hits(run: Run) -> float | None:
+    cached = [turn.times.cached for episode in run.episodes for turn in episode.turns]
+    prompt = sum(episode.prompt for episode in run.episodes)
+    return sum(count or 0 for count in cached) / prompt if prompt and None not in cached else None
 
 
 def breakdown_of(episodes: Sequence[EpisodeRecord], server: ServerFacts) -> dict[str, float]:
@@ -191,6 +199,10 @@ class Gatherer:
                 cell.failures[text] = cell.failures.get(text, 0) + 1
         for problem, count in Counter(text for episode in run.episodes for text in episode.problems).items():
             cell.problems[problem] = cell.problems.get(problem, 0) + count
+        for error, count in Counter(text for episode in run.episodes for text in episode.environment_errors).items():
+            cell.environment_errors[error] = cell.environment_errors.get(error, 0) + count
+        if any(isinstance(episode.failure, NotSteered) for episode in run.episodes):
+            cell.notes.append("turns were not held to their calls, so this run has no ratio")
         for gave_up in (run.gave_up, None if replayed is None else replayed.gave_up):
             if gave_up is not None:
                 cell.notes.append(gave_up)

@@ -1,24 +1,37 @@
-"""How busy the GPU is, as ``nvidia-smi`` says it; nothing where there is none."""
+"""How busy the GPUs of an engine are, as ``nvidia-smi`` says it; nothing where there is none.
+
+Only the GPUs that the engine uses are asked: the others of a machine would halve the figures, and whatever else runs
+there would be in them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["GpuMeter"]
+__all__ = ["GpuMeter", "visible_gpus"]
 
 _INTERVAL_MS = 250
+
+
+def visible_gpus(count: int) -> Sequence[str]:
+    """The first so many GPUs that CUDA gives to this process, as ``nvidia-smi`` knows them."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = [str(number) for number in range(count)] if listed is None else listed.split(",")
+    return [gpu.strip() for gpu in found[:count] if gpu.strip()]
 
 
 class _Reading(NamedTuple):
     #: By ``time.monotonic``.
     at: float
-    #: From 0 to 1, and in MiB; mean and sum over the GPUs of the machine.
+    #: From 0 to 1, and in MiB; mean and sum over the GPUs.
     utilisation: float
     memory: float
 
@@ -26,15 +39,16 @@ class _Reading(NamedTuple):
 class GpuMeter:
     """Reads all the while from its making to ``close``, in a thread that sleeps between readings."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: Sequence[str]) -> None:
         self._readings: list[_Reading] = []
         self._process: subprocess.Popen[str] | None = None
-        if shutil.which("nvidia-smi") is None:
+        if not gpus or shutil.which("nvidia-smi") is None:
             return
         self._process = subprocess.Popen(
             [
                 "nvidia-smi",
-                "--query-gpu=count,utilization.gpu,memory.used",
+                f"--id={','.join(gpus)}",
+                "--query-gpu=index,utilization.gpu,memory.used",
                 "--format=csv,noheader,nounits",
                 f"--loop-ms={_INTERVAL_MS}",
             ],
@@ -66,15 +80,18 @@ class GpuMeter:
 
     def _read(self) -> None:
         assert self._process is not None and self._process.stdout is not None
-        # A line a GPU.
-        lines: list[tuple[float, float]] = []
+        # A line a GPU, in the same order each time.
+        seen: set[str] = set()
+        told: list[tuple[float, float]] = []
         for line in self._process.stdout:
-            try:
-                count, utilisation, memory = (float(part) for part in line.split(","))
-            except ValueError:  # "[N/A]": a GPU that does not tell
-                continue
-            lines.append((utilisation / 100, memory))
-            if len(lines) >= count:
-                mean = statistics.fmean(utilisation for utilisation, _ in lines)
-                self._readings.append(_Reading(time.monotonic(), mean, sum(memory for _, memory in lines)))
-                lines.clear()
+            gpu, _, figures = line.partition(",")
+            if gpu in seen:
+                if told:
+                    mean = statistics.fmean(utilisation for utilisation, _ in told)
+                    self._readings.append(_Reading(time.monotonic(), mean, sum(memory for _, memory in told)))
+                seen.clear()
+                told.clear()
+            seen.add(gpu)
+            with contextlib.suppress(ValueError):  # "[N/A]": a GPU that does not tell
+                utilisation, memory = (float(part) for part in figures.split(","))
+                told.append((utilisation / 100, memory))

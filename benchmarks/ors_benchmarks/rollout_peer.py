@@ -36,7 +36,8 @@ __all__ = ["peer_sessions", "peer_version"]
 async def peer_sessions(url: str, environment: str, split: str) -> AsyncGenerator[Callable[[int], EpisodeSession]]:
     """A function from a task's index to a session of the ``openreward`` client. Raises ``PeerUnavailable``."""
     sdk = _sdk()
-    async with sdk.AsyncEnvironmentsAPI(base_url=url, api_key="", api_base_url=url) as client:
+    api_key = os.environ.get("ORS_API_KEY", "")
+    async with sdk.AsyncEnvironmentsAPI(base_url=url, api_key=api_key, api_base_url=url) as client:
         chosen = client.get(environment)
 
         def session(index: int) -> EpisodeSession:
@@ -45,10 +46,9 @@ async def peer_sessions(url: str, environment: str, split: str) -> AsyncGenerato
         yield session
 
 
-def peer_version() -> str:
-    """The SDK's version. Raises ``PeerUnavailable``."""
-    _sdk()
-    return importlib.metadata.version("openreward")
+def peer_version() -> str | None:
+    """The version of the SDK that was imported; None where none was. Installs nothing."""
+    return importlib.metadata.version("openreward") if "openreward" in sys.modules else None
 
 
 def _sdk() -> Any:
@@ -56,7 +56,7 @@ def _sdk() -> Any:
     os.environ["OPENREWARD_DISABLE_UPDATE_CHECK"] = "1"
     if importlib.util.find_spec("openreward") is None:
         [candidate] = [candidate for candidate in CANDIDATES if candidate.name == "openreward"]
-        packages = Path(candidate.prepare()).parent.parent.glob("lib/python*/site-packages")
+        packages = Path(candidate.prepare("--clients ours")).parent.parent.glob("lib/python*/site-packages")
         sys.path.extend(str(folder) for folder in packages)
         importlib.invalidate_caches()
     try:
@@ -105,16 +105,27 @@ class _PeerSession:
 
     async def call(self, name: str, input: Mapping[str, Any], /) -> ToolResult:
         """Run a tool."""
-        output = await self._try(lambda: self._session.call_tool(name, dict(input)))
+        output = await self._try(lambda: self._call(name, input))
+        if isinstance(output, ToolResult):
+            return output
         blocks = [TextBlock(text=block.text) for block in output.blocks]
         return ToolResult(blocks=blocks, reward=output.reward, finished=output.finished, metadata=output.metadata)
+
+    async def _call(self, name: str, input: Mapping[str, Any]) -> Any:
+        try:
+            return await self._session.call_tool(name, dict(input))
+        except Exception as error:
+            if type(error).__name__ != "ToolCallError":
+                raise
+            # No such tool, or no such input: what the model got wrong, and no tool has run.
+            return ToolResult(error=str(error))
 
     async def _try(self, request: Callable[[], Any]) -> Any:
         try:
             return await request()
         except Exception as error:  # the SDK raises its own errors, aiohttp's and plain ones; each is one of ours
             name = type(error).__name__
-            if name in ("ToolFailed", "ToolCallError"):
+            if name == "ToolFailed":
                 raise ToolFailed("tool", str(error)) from error
             if name == "SessionTerminatedError":
                 raise SessionLost(str(error)) from error

@@ -21,7 +21,8 @@ from ors_clients.errors import ClientError
 from ors_clients.turns import EpisodeSession
 
 from ors_benchmarks.candidates import CANDIDATES, Candidate
-from ors_benchmarks.processes import ServerProcess, cpu_seconds
+from ors_benchmarks.processes import ServerProcess
+from ors_benchmarks.rollout_engines import without_user
 from ors_benchmarks.rollout_figures import ServerFacts
 from ors_benchmarks.rollout_peer import peer_sessions
 from ors_benchmarks.rollout_runs import Place
@@ -74,7 +75,7 @@ class StartedServer:
     async def running(self) -> AsyncGenerator[Served]:
         """Run it meanwhile. Raises ``PeerUnavailable`` and ``StartFailed``."""
         assert self.candidate.module is not None
-        python = self.candidate.prepare()
+        python = self.candidate.prepare("--servers ours")
         serial = sum(1 for _ in self.folder.glob("*.times"))
         told = self.folder / f"{self.candidate.name}-{serial}.times"
         command = [python, "-P", str(_SCRIPT), self.candidate.module, _absolute(self.target), str(self.think_time)]
@@ -82,13 +83,10 @@ class StartedServer:
             [*command, str(told)], self.folder, self.core, name=f"rollout-{self.candidate.name}"
         )
         served = Served(f"http://{process.address.host}:{process.address.port}", process=process)
-        begun = cpu_seconds(process.pid)
         try:
             yield served
         finally:
             facts = served.facts
-            with contextlib.suppress(OSError):  # it has died
-                facts.cpu_seconds = cpu_seconds(process.pid) - begun
             facts.peak_mib = peak_mib(process.pid)
             process.stop()
             if told.exists():
@@ -109,7 +107,7 @@ class ServedElsewhere:
     @property
     def title(self) -> str:
         """How tables call it."""
-        return self.url
+        return without_user(self.url)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Served]:
@@ -139,7 +137,11 @@ async def place_at(
     splits (the first if None). Raises ``NoEnvironment`` where the server is not there, or has no such thing, and
     ``PeerUnavailable``.
     """
-    async with AsyncClient(url, retries=RETRIES) as ours:
+    try:
+        client_of_ours = AsyncClient(url, retries=RETRIES)
+    except ClientError as error:
+        raise NoEnvironment(f"{without_user(url)!r} is no address of a server", error.remedy) from None
+    async with client_of_ours as ours:
         try:
             names = await ours.environments()
             name = _named(environment, names, "environment", url)
@@ -152,8 +154,9 @@ async def place_at(
             specs: dict[int, Mapping[str, Any]] = {index: (await chosen.task(part, index)).spec for index in tasks}
         except ClientError as error:
             raise NoEnvironment(
-                f"The server at {url} cannot be used: {error}", "Is it running, and the URL right?"
-            ) from (error)
+                f"The server at {without_user(url)} cannot be used: {str(error).replace(url, without_user(url))}",
+                "Is it running, and the URL right?",
+            ) from error
         if client == "ours":
 
             def session(index: int) -> EpisodeSession:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ors_clients.answers import ToolResult
-from ors_clients.errors import ClientError
+from ors_clients.errors import ClientError, ToolFailed
 from ors_clients.samplers.generations import Generation, Sampler, SamplingParameters
 from ors_clients.turns import EpisodeSession
 
@@ -82,13 +82,15 @@ class EpisodeRecord:
     ended: float = 0.0
     spans: list[Span] = field(default_factory=list[Span])
     turns: list[TurnRecord] = field(default_factory=list[TurnRecord])
-    #: The trajectory's stop reason; ``refused`` where the rollout raised instead.
+    #: The trajectory's stop reason; ``refused`` or ``raised`` where the rollout raised instead, ``cut off`` where the
+    #: run ended first.
     outcome: str = ""
     #: What kept it from a reward; None for an episode that went as it should.
     failure: ClientError | None = None
     reward: float | None = None
-    #: Calls that went wrong, by what the model was told.
+    #: Calls that went wrong, by what the model was told: those it got wrong, and those in which the tool raised.
     problems: list[str] = field(default_factory=list[str])
+    environment_errors: list[str] = field(default_factory=list[str])
 
     @property
     def generated(self) -> int:
@@ -186,4 +188,8 @@ class RecordedSession:
     async def call(self, name: str, input: Mapping[str, Any], /) -> ToolResult:
         """Run a tool. Raises ``ClientError``."""
         with self._record.span("call"):
-            return await self._session.call(name, input)
+            try:
+                return await self._session.call(name, input)
+            except ToolFailed as failure:
+                self._record.environment_errors.append(failure.message)
+                raise

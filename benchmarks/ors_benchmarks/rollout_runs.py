@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ors_clients.errors import ClientError
+from ors_clients.errors import ClientError, InfrastructureFailure, SamplerFailed
 from ors_clients.rendering import ChatRenderer
 from ors_clients.rollout_loop import rollout
 from ors_clients.samplers.generations import SamplingParameters
@@ -27,15 +27,21 @@ from ors_clients.turns import EpisodeSession, RolloutLimits
 
 from ors_benchmarks.rollout_engines import Engine
 from ors_benchmarks.rollout_recording import EpisodeRecord, RecordedSampler, RecordedSession
-from ors_benchmarks.rollout_steering import Turn, steer
+from ors_benchmarks.rollout_steering import Turn, Unsteerable, steer
 from ors_server import ToolSpec
 
-__all__ = ["Place", "Run", "Workload", "play", "replay"]
+__all__ = ["CUT_OFF", "RUN_LIMIT", "NotSteered", "Place", "Run", "Workload", "play", "replay"]
 
-#: Seconds a run may take before it is cut off.
+#: Seconds a run may take before it is cut off, where nobody says otherwise.
 RUN_LIMIT = 900.0
+#: The outcome of an episode that was under way when its run ended.
+CUT_OFF = "cut off"
 #: Episodes in a row without one that succeeds, after which a run gives up; at least as many as play at once.
 HOPELESS = 12
+
+
+class NotSteered(InfrastructureFailure):
+    """A turn that was held to a call has none: its tokens say nothing of a run in which it had one."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,8 @@ class Workload:
     steered: bool = True
     free_characters: int = 0
     system_prompt: str | None = None
+    #: Seconds a run may take.
+    limit: float = RUN_LIMIT
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class Place:
 class Run:
     """What came of it."""
 
-    started: float
+    started: float = 0.0
     ended: float = 0.0
     episodes: list[EpisodeRecord] = field(default_factory=list[EpisodeRecord])
     #: Why it ended before all episodes were played.
@@ -87,16 +95,27 @@ class Run:
         """Tokens the engine made."""
         return sum(episode.generated for episode in self.episodes)
 
+    @property
+    def comparable(self) -> bool:
+        """Whether its replay says anything about it: it came to its end, and every turn was what it was to be."""
+        return self.gave_up is None and not any(isinstance(episode.failure, NotSteered) for episode in self.episodes)
+
 
 async def play(
+    run: Run,
     engine: Engine,
     renderer: ChatRenderer,
     place: Place,
     workload: Workload,
-    progress: Callable[[EpisodeRecord], None] = lambda _: None,
-) -> Run:
-    """Play all episodes; ``progress`` is called after each. Raises nothing that an episode raises."""
-    run = Run(time.monotonic())
+    *,
+    progress: Callable[[EpisodeRecord], None],
+    edge: Callable[[], None],
+) -> None:
+    """Play all episodes into ``run``, which has what was played also if this is cancelled.
+
+    ``progress`` is called after each episode, ``edge`` when the run begins and when it ends. Raises nothing that an
+    episode raises.
+    """
     failed_in_row = 0
 
     async def episode(number: int) -> None:
@@ -113,8 +132,7 @@ async def play(
             run.gave_up = f"{failed_in_row} episodes in a row failed, the last so: {record.failure}"
         progress(record)
 
-    await _work(run, workload.concurrency, (episode(number) for number in range(workload.episodes)))
-    return run
+    await _work(run, workload, (episode(number) for number in range(workload.episodes)), edge)
 
 
 async def _episode(
@@ -123,7 +141,9 @@ async def _episode(
     turns: list[Turn] = []
 
     def learn(tools: Sequence[ToolSpec]) -> None:
-        if workload.steered and tools:
+        if workload.steered:
+            if not tools:
+                raise Unsteerable("The environment has no tools that the model could be held to", "Play it --free.")
             turns.extend(steer(tools, place.task(record.task), workload.turns, workload.free_characters))
 
     def steered(parameters: SamplingParameters, number: int) -> SamplingParameters:
@@ -142,21 +162,36 @@ async def _episode(
         )
     except ClientError as error:
         record.outcome, record.failure = "refused", error
-        return
-    _conclude(record, trajectory)
+    except asyncio.CancelledError:
+        record.outcome, record.failure = CUT_OFF, InfrastructureFailure("It was not over when the run ended")
+        raise
+    except Exception as error:  # noqa: BLE001 - of a renderer or a client: one episode's failure must not lose the others
+        record.outcome, record.failure = "raised", InfrastructureFailure(f"{type(error).__name__}: {error}")
+    else:
+        _conclude(record, trajectory, workload)
 
 
-def _conclude(record: EpisodeRecord, trajectory: Trajectory) -> None:
+def _conclude(record: EpisodeRecord, trajectory: Trajectory, workload: Workload) -> None:
     record.outcome = trajectory.stop_reason
     record.failure = trajectory.failure
+    if record.failure is None and not trajectory.trainable:
+        record.failure = SamplerFailed("The engine broke a generation off")
+    elif record.failure is None and workload.steered and trajectory.tool_calls < trajectory.turns:
+        record.failure = NotSteered(
+            "A turn that was held to a call has none",
+            "The engine ignores structured output, or --max-tokens or --max-total-tokens cut the turn off.",
+        )
     rewards = [reward for reward in trajectory.step_rewards if reward is not None]
     record.reward = rewards[-1] if rewards and trajectory.trainable else None
     record.problems = [step.problem for step in trajectory.steps if step.problem is not None]
+    for error in record.environment_errors:
+        if error in record.problems:  # the model was told of it, and it is not the model's
+            record.problems.remove(error)
 
 
 async def replay(engine: Engine, recorded: Run, workload: Workload) -> Run:
     """Generate again what the engine generated for ``recorded``, with nothing in between; gives up at a failure."""
-    run = Run(time.monotonic())
+    run = Run()
 
     async def episode(original: EpisodeRecord) -> None:
         record = EpisodeRecord(original.rollout_id, original.task, started=time.monotonic())
@@ -174,26 +209,43 @@ async def replay(engine: Engine, recorded: Run, workload: Workload) -> Run:
             except ClientError as error:
                 record.failure, run.gave_up = error, f"the engine failed in the replay: {error}"
                 break
+            if generation.finish == "abort":
+                run.gave_up = "the engine broke a generation of the replay off"
+                break
+            if len(generation.ids) != len(turn.made):
+                run.gave_up = (
+                    f"the engine made {len(generation.ids)} tokens in the replay where it was asked for exactly "
+                    f"{len(turn.made)}: it does not keep to min_tokens and ignore_eos"
+                )
+                break
             ids.extend(generation.ids)
         record.ended = time.monotonic()
 
     originals = [original for original in recorded.episodes if original.turns]
-    await _work(run, workload.concurrency, (episode(original) for original in originals))
+    await _work(run, workload, (episode(original) for original in originals))
     return run
 
 
-async def _work(run: Run, concurrency: int, episodes: Iterator[Coroutine[Any, Any, None]]) -> None:
+async def _work(
+    run: Run,
+    workload: Workload,
+    episodes: Iterator[Coroutine[Any, Any, None]],
+    edge: Callable[[], None] = lambda: None,
+) -> None:
     """Run the episodes, so many at a time, until they are done or the run gives up."""
 
     async def worker() -> None:
         while run.gave_up is None and (episode := next(episodes, None)) is not None:
             await episode
 
+    edge()
     run.started = time.monotonic()
     try:
-        async with asyncio.timeout(RUN_LIMIT), asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
+        async with asyncio.timeout(workload.limit), asyncio.TaskGroup() as group:
+            for _ in range(workload.concurrency):
                 group.create_task(worker())
     except TimeoutError:
-        run.gave_up = f"not done after {RUN_LIMIT:g} s"
-    run.ended = time.monotonic()
+        run.gave_up = f"not done after {workload.limit:g} s (--run-limit)"
+    finally:
+        run.ended = time.monotonic()
+        edge()

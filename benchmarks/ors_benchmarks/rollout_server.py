@@ -90,7 +90,8 @@ class Clock:
             for name in dir(owner):
                 function = inspect.getattr_static(owner, name, None)
                 own = any(name in base.__dict__ for base in owner.__mro__ if base.__name__ != "Environment")
-                if not inspect.isfunction(function) or not own:
+                # A toolset may belong to several environments, and a method be inherited: each is timed once.
+                if not inspect.isfunction(function) or not own or hasattr(function, "watched"):
                     continue
                 if getattr(function, "_env_tool", False):
                     setattr(owner, name, self._timed("tools", function, self._think))
@@ -110,6 +111,7 @@ class Clock:
                 finally:
                     self._add(name, time.perf_counter() - started)
 
+            waiting.watched = True  # pyright: ignore[reportAttributeAccessIssue]
             return waiting
 
         @functools.wraps(function)
@@ -122,6 +124,7 @@ class Clock:
             finally:
                 self._add(name, time.perf_counter() - started)
 
+        blocking.watched = True  # pyright: ignore[reportAttributeAccessIssue]
         return blocking
 
     def _add(self, name: str, seconds: float) -> None:

@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ors_clients.errors import ConfigurationError
+
 from ors_server import ToolSpec
 
-__all__ = ["REPLAYED", "Turn", "literal", "steer"]
+__all__ = ["REPLAYED", "Turn", "Unsteerable", "literal", "steer"]
 
 #: For a replay, whose tokens nobody reads: any length, and as much work for the engine as a call. On a busy CPU vLLM's
 #: core process, which keeps to the expression, took 152 µs a token of a call, 145 of this, 127 of one that allows any
@@ -28,6 +30,10 @@ COMMANDS = ("ls -la", "pwd && df -h .", "cat /etc/hostname; date", "ps -e | head
 
 _MEANING = set(r"\.^$*+?()[]{}|")
 _WORD = "[a-z]{3,9}"
+
+
+class Unsteerable(ConfigurationError):
+    """No call of a tool can be made up from its schema."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,9 @@ def steer(tools: Sequence[ToolSpec], task: Mapping[str, Any], turns: int, free_c
     """The turns of an episode of this task: ``turns`` of them, the last of which ends it where that can be known.
 
     ``free_characters`` is how much free text stands before each call. An echo task is known by its ``echo`` tool and
-    ``target``, a terminal by ``bash`` and ``done``; of any other environment the first tool is called every time.
+    ``target``, a terminal by ``bash`` and ``done``; of any other environment each tool is called in its turn.
+
+    Raises ``Unsteerable``.
     """
     names = {tool.name for tool in tools}
     made: list[Turn] = []
@@ -78,16 +86,24 @@ def _echo_of_another_word() -> Turn:
 
 
 def _any_call(tool: ToolSpec) -> Turn:
-    value = _value(tool.input_schema or {"type": "object"}, tool.input_schema or {})
+    try:
+        value = _value(tool.input_schema or {"type": "object"}, tool.input_schema or {})
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise Unsteerable(
+            f"No call of the tool {tool.name!r} can be made up from its schema: {type(error).__name__}: {error}",
+            "Random weights cannot play it: --model PATH with real weights, which is not steered.",
+        ) from None
     return Turn(_call_regex(tool.name, value.regex), _call_text(tool.name, value.example))
 
 
-def _value(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Turn:
-    """Some value that a JSON schema allows; optional properties are left out."""
+def _value(schema: Mapping[str, Any] | bool, root: Mapping[str, Any]) -> Turn:
+    """Some value that a JSON schema allows, lengths and patterns aside; optional properties are left out."""
+    if isinstance(schema, bool):  # true allows anything
+        schema = {}
     if "$ref" in schema:
         found: Any = root
-        for part in str(schema["$ref"]).removeprefix("#/").split("/"):
-            found = found[part]
+        for part in str(schema["$ref"]).removeprefix("#").split("/")[1:]:
+            found = found[part.replace("~1", "/").replace("~0", "~")]
         return _value(found, root)
     for key in ("anyOf", "oneOf", "allOf"):
         if schema.get(key):
@@ -97,10 +113,11 @@ def _value(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Turn:
     if schema.get("enum"):
         return _json(schema["enum"][0])
     kind = schema.get("type")
-    if isinstance(kind, list):
+    if isinstance(kind, list) and kind:
         kind = kind[0]  # pyright: ignore[reportUnknownVariableType]
     if kind == "object":
-        members = [(name, _value(schema["properties"][name], root)) for name in schema.get("required", ())]
+        properties = schema.get("properties", {})
+        members = [(name, _value(properties.get(name, {}), root)) for name in schema.get("required", ())]
         return Turn(
             literal("{") + ", ".join(literal(f'"{name}": ') + value.regex for name, value in members) + literal("}"),
             "{" + ", ".join(f'"{name}": {value.example}' for name, value in members) + "}",

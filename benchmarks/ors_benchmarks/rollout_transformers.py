@@ -1,8 +1,10 @@
 """transformers' continuous batching with paged attention: the engine for places where vLLM cannot be installed.
 
 It has no structured output. A steered turn's tokens are therefore those of the turn's example, and the engine is held
-to them one by one (``rollout_transformers_engine.Forced``); it computes and samples them as it would any others. Its
-prefix cache cannot be emptied, so live runs and replays share what is cached.
+to them one by one (``rollout_transformers_engine.Forced``); it computes and samples them as it would any others.
+
+Its prefix cache cannot be emptied. Instead each prompt gets one more token in front, another one after each ``forget``,
+so that nothing which was computed before begins like it.
 """
 
 from __future__ import annotations
@@ -11,16 +13,19 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ors_clients.errors import SamplerFailed
 from ors_clients.samplers.generations import Generation, Sampler, SamplingParameters
 
 from ors_benchmarks.rollout_engines import EngineFailed, EngineTotals, ModelFiles
+from ors_benchmarks.rollout_gpu import visible_gpus
 from ors_benchmarks.rollout_recording import times
 from ors_benchmarks.rollout_steering import Turn
 
@@ -29,6 +34,8 @@ __all__ = ["TransformersEngine"]
 _SCRIPT = Path(__file__).resolve().parent / "rollout_transformers_engine.py"
 #: Of an answer: the ids and log-probabilities of a long turn.
 _LONGEST_LINE = 64 * 2**20
+#: Bytes of its standard error that are searched for its last line.
+_TAIL = 8192
 
 
 class TransformersEngine:
@@ -36,11 +43,13 @@ class TransformersEngine:
 
     name = "transformers"
 
-    def __init__(self, process: asyncio.subprocess.Process, said: dict[str, str], tokenizer: Any) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, said: dict[str, str], tokenizer: Any, log: IO[bytes]
+    ) -> None:
         self._process = process
         self._said = said
         self._tokenizer = tokenizer
-        self._sampler = _ProcessSampler(process)
+        self._sampler = _ProcessSampler(process, log)
 
     @classmethod
     async def open(
@@ -65,6 +74,7 @@ class TransformersEngine:
             "threads": len(cores) if cores else 0,
             "sampling": {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k},
         }
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -72,19 +82,20 @@ class TransformersEngine:
             json.dumps(asked),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=log,
             limit=_LONGEST_LINE,
         )
         assert process.stdout is not None
         line = await process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"failed": "it ended without a word"}
+        answer: dict[str, Any] = json.loads(line) if line else {}
         if "ready" not in answer:
             await process.wait()
             raise EngineFailed(
-                f"transformers does not start with {model.name}: {answer.get('failed')}",
-                "A smaller --model, or other --engine-option values (ContinuousBatchingConfig's).",
+                f"transformers does not start with {model.name}: {answer.get('failed') or _last_words(log)}",
+                answer.get("remedy")
+                or "A smaller --model, or other --engine-option values (ContinuousBatchingConfig's).",
             )
-        return cls(process, {**answer["ready"], "options": json.dumps(dict(options))}, tokenizer)
+        return cls(process, {**answer["ready"], "options": json.dumps(dict(options))}, tokenizer, log)
 
     @property
     def sampler(self) -> Sampler:
@@ -97,11 +108,13 @@ class TransformersEngine:
         return replace(parameters, extra={**parameters.extra, "forced": forced})
 
     def exact(self, parameters: SamplingParameters, made: Sequence[int], *, steered: bool) -> SamplingParameters:
-        """By forcing the very tokens: its cache cannot be emptied, and would know them better than others."""
+        """By forcing the very tokens, which is all that can be asked of it."""
         return replace(parameters, max_tokens=len(made), extra={**parameters.extra, "forced": list(made)})
 
-    async def forget(self) -> None:
-        """It has no way to."""
+    async def forget(self) -> bool:
+        """Begin all prompts with another token: nothing that begins like them is cached."""
+        self._sampler.first = (self._sampler.first + 1) % len(self._tokenizer)
+        return True
 
     async def totals(self) -> EngineTotals:
         """Nothing: each generation tells its own."""
@@ -110,6 +123,10 @@ class TransformersEngine:
     def processes(self) -> Mapping[str, int]:
         """The engine's process."""
         return {"engine": self._process.pid}
+
+    def gpus(self) -> Sequence[str]:
+        """The first that this process may use."""
+        return visible_gpus(1) if self._said.get("device") == "cuda" else ()
 
     def description(self) -> dict[str, str]:
         """Versions and settings."""
@@ -121,6 +138,15 @@ class TransformersEngine:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
+        self._sampler.log.close()
+
+
+def _last_words(log: IO[bytes]) -> str:
+    """The last line that a process wrote to its standard error."""
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - _TAIL))
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].strip()[:400] if lines else "it ended without a word"
 
 
 @dataclass
@@ -128,6 +154,10 @@ class _ProcessSampler:
     """Requests to the engine's process, by their ids."""
 
     _process: asyncio.subprocess.Process
+    #: Its standard error.
+    log: IO[bytes]
+    #: The token in front of every prompt.
+    first: int = 0
     _waiting: dict[str, asyncio.Future[dict[str, Any]]] = field(
         default_factory=dict[str, asyncio.Future[dict[str, Any]]]
     )
@@ -147,7 +177,7 @@ class _ProcessSampler:
         future = self._waiting[name] = asyncio.get_running_loop().create_future()
         request = {
             "id": name,
-            "ids": list(ids),
+            "ids": [self.first, *ids],
             "max_tokens": parameters.max_tokens,
             "forced": parameters.extra.get("forced"),
         }
@@ -185,7 +215,10 @@ class _ProcessSampler:
             future = self._waiting.get(answer["id"])
             if future is not None and not future.done():
                 future.set_result(answer)
-        self._ended = self._ended or "its process ended"
+        if self._ended is None:
+            code = await self._process.wait()
+            killed = f"it was killed by signal {-code}" if code < 0 else f"it ended with {code}"
+            self._ended = f"{killed}; its last words: {_last_words(self.log)}"
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(SamplerFailed(f"The engine has ended: {self._ended}"))

@@ -24,8 +24,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig, __version__
-from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, __version__
+
+try:
+    from transformers import ContinuousBatchingConfig
+    from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
+except ImportError as error:
+    told = {
+        "failed": f"transformers {__version__} has no continuous batching with a configuration: {error}",
+        "remedy": "Install transformers 5.17 or later, or measure with another --engine.",
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.exit(1)
 
 #: No token is forced.
 FREE = -1
@@ -97,7 +107,10 @@ def start(options: dict[str, Any]) -> tuple[Any, Forced]:
         pad_token_id=model.generation_config.pad_token_id,
     )
     settings: dict[str, Any] = {"allow_block_sharing": options["prefix_caching"], "return_logprobs": True}
-    if not torch.cuda.is_available():
+    if torch.cuda.is_available():
+        # transformers' own share where there are processors of scores, of which it knows none when it reserves memory.
+        settings |= {"max_memory_percent": 0.8}
+    else:
         # Of its own accord the cache takes most of the machine's memory.
         settings |= {"num_blocks": 1024, "max_batch_tokens": 2048}
     batching = ContinuousBatchingConfig(**settings | options["options"])

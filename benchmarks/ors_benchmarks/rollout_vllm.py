@@ -3,6 +3,9 @@
 On the CPU the engine is bound to the cores it is given: its threads spin, and on cores that the server and this process
 need as well they drown what is to be measured. What each generation says of itself (when it was scheduled, when its
 last token came, how many prompt tokens were cached) is left in ``rollout_recording.times``.
+
+CUDA must not be started in this process, or the engine's, if it is forked, cannot use it: ``set_environment`` comes
+before the first import of torch, and vLLM's platform, which asks the driver, says which device there is.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -28,11 +31,18 @@ from ors_clients.samplers import VLLMSampler
 from ors_clients.samplers.generations import Sampler, SamplingParameters
 
 from ors_benchmarks.rollout_engines import EngineFailed, EngineTotals, ModelFiles
+from ors_benchmarks.rollout_gpu import visible_gpus
 from ors_benchmarks.rollout_places import bind
 from ors_benchmarks.rollout_recording import times
 from ors_benchmarks.rollout_steering import REPLAYED, Turn
 
-__all__ = ["VLLMEngine"]
+__all__ = ["VLLMEngine", "sequences_for", "set_environment"]
+
+#: Requests that vLLM's server runs at once on most hardware, of its own accord. ``AsyncLLM`` alone has 128, and what is
+#: beyond waits in its queue.
+_SEQUENCES = 256
+#: Tokens of a step on such hardware, which no fewer may be than requests.
+_STEP_TOKENS = 2048
 
 
 @dataclass
@@ -44,25 +54,39 @@ class VLLMEngine:
     _device: str
     _options: Mapping[str, Any]
     _children: Mapping[str, int]
+    #: Takes vLLM's sockets, which it leaves behind.
+    _sockets: tempfile.TemporaryDirectory[str]
     name: str = field(default="vllm", init=False)
 
     @classmethod
     async def open(
-        cls, model: ModelFiles, *, options: Mapping[str, Any], prefix_caching: bool, cores: Sequence[int] | None
+        cls,
+        model: ModelFiles,
+        *,
+        options: Mapping[str, Any],
+        prefix_caching: bool,
+        cores: Sequence[int] | None,
+        concurrency: int,
     ) -> VLLMEngine:
-        """Start it. ``options`` are further arguments of vLLM's ``AsyncEngineArgs``, ``cores`` the CPU's for its work.
+        """Start it. ``options`` are further arguments of vLLM's ``AsyncEngineArgs``, ``cores`` the CPU's for its work,
+        ``concurrency`` how many requests it is to run at once at least.
 
         Raises ``EngineFailed`` with the reason that the engine gave.
         """
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        _set_environment(device, cores)
+        set_environment()
+        device = _device()
+        if device == "cpu":
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+            if cores:
+                os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+        sockets = tempfile.TemporaryDirectory(prefix="ors-vllm-")
+        os.environ["VLLM_RPC_BASE_PATH"] = sockets.name
         arguments: dict[str, Any] = {
             "model": str(model.folder),
             "enable_prefix_caching": prefix_caching,
             "disable_log_stats": False,
             "max_model_len": 8192,
+            **sequences_for(concurrency),
             **({} if model.weights else {"load_format": "dummy"}),
             # Compiling takes a minute on the CPU and gains nothing there.
             **({"enforce_eager": True, "dtype": "float32"} if device == "cpu" else {"dtype": "bfloat16"}),
@@ -72,15 +96,24 @@ class VLLMEngine:
         with _captured_errors() as errors:
             try:
                 from vllm import AsyncEngineArgs
+                from vllm.usage.usage_lib import UsageContext
                 from vllm.v1.engine.async_llm import AsyncLLM
 
                 # No variable of its own: a failed import in some library keeps this frame alive, and it the engine.
-                telling = _Telling(AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
+                telling = _Telling(
+                    # As vLLM's own server is: other defaults are smaller.
+                    AsyncLLM.from_engine_args(
+                        AsyncEngineArgs(**arguments), usage_context=UsageContext.OPENAI_API_SERVER
+                    )
+                )
             except Exception as error:  # whatever vLLM, torch or the driver raise: none of it is ours
+                sockets.cleanup()
                 raise EngineFailed(
                     f"vLLM does not start with {model.name}: {_reason(error, errors.read_text(errors='replace'))}",
                     "A smaller --model, less of --engine-option max_model_len=…, or another gpu_memory_utilization.",
                 ) from error
+        # From here on its failures are the sampler's, which reports them; its log has a page for each.
+        logging.getLogger("vllm").setLevel(logging.CRITICAL)
         started = [process for process in _descendants(os.getpid()) if process not in before and _works(process)]
         # vLLM's own: the core, which schedules, and the worker, which computes.
         names = ["engine core", *(f"engine worker {number}" for number in range(1, len(started)))]
@@ -89,7 +122,7 @@ class VLLMEngine:
             # vLLM binds the threads that compute, and lets the others go where they like.
             for process in started:
                 bind(process, cores)
-        return cls(VLLMSampler(telling), telling, device, arguments, children)
+        return cls(VLLMSampler(telling), telling, device, arguments, children, sockets)
 
     def steered(self, parameters: SamplingParameters, turn: Turn) -> SamplingParameters:
         """By structured output."""
@@ -102,9 +135,14 @@ class VLLMEngine:
             extra |= _structured(REPLAYED)
         return replace(parameters, max_tokens=len(made), extra=extra)
 
-    async def forget(self) -> None:
+    async def forget(self) -> bool:
         """Empty the prefix cache."""
-        await self._engine.engine.reset_prefix_cache()
+        try:
+            return bool(await self._engine.engine.reset_prefix_cache())
+        except Exception as error:  # noqa: BLE001 - its core has died, for whatever reason
+            raise EngineFailed(
+                f"vLLM has ended: {type(error).__name__}: {error}", "Run vLLM alone to see why."
+            ) from None
 
     async def totals(self) -> EngineTotals:
         """Nothing: each generation tells its own."""
@@ -114,6 +152,13 @@ class VLLMEngine:
         """The engine core, and its workers where it has some."""
         return self._children
 
+    def gpus(self) -> Sequence[str]:
+        """The first so many of those that this process may use."""
+        if self._device != "cuda":
+            return ()
+        parallel = self._engine.engine.vllm_config.parallel_config
+        return visible_gpus(parallel.world_size * parallel.data_parallel_size)
+
     def description(self) -> dict[str, str]:
         """Versions and settings."""
         installed = {
@@ -122,7 +167,20 @@ class VLLMEngine:
             if importlib.util.find_spec(name.replace("-", "_").removesuffix("_cpu")) is not None and _installed(name)
         }
         settings = {key: value for key, value in self._options.items() if key != "model"}
-        return {**installed, "device": self._device, "options": json.dumps(settings, default=str)}
+        config = self._engine.engine.vllm_config
+        effective = {
+            "max_num_seqs": config.scheduler_config.max_num_seqs,
+            "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+            "max_model_len": config.model_config.max_model_len,
+            "dtype": str(config.model_config.dtype),
+            "prefix_caching": config.cache_config.enable_prefix_caching,
+        }
+        return {
+            **installed,
+            "device": self._device,
+            "options": json.dumps(settings, default=str),
+            "effective": json.dumps(effective, default=str),
+        }
 
     async def close(self) -> None:
         """End the engine's processes."""
@@ -130,6 +188,8 @@ class VLLMEngine:
         # Its destructor is to run now, and not when half of Python is gone.
         self._engine.engine = None
         gc.collect()
+        self._sockets.cleanup()
+        os.environ.pop("VLLM_RPC_BASE_PATH", None)
 
 
 class _Telling:
@@ -157,16 +217,41 @@ def _structured(regex: str) -> dict[str, Any]:
     return {"structured_outputs": StructuredOutputsParams(regex=regex)}
 
 
-def _set_environment(device: str, cores: Sequence[int] | None) -> None:
-    """What vLLM reads when it is imported; what the user has set stays."""
-    wanted = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-    if device == "cpu":
-        wanted["VLLM_CPU_KVCACHE_SPACE"] = "1"
-        if cores:
-            wanted["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
+def sequences_for(concurrency: int) -> dict[str, int]:
+    """Arguments with which the engine runs so many requests at once, and none of them waits for being too many."""
+    sequences = max(_SEQUENCES, concurrency)
+    return {
+        "max_num_seqs": sequences,
+        **({"max_num_batched_tokens": sequences} if sequences > _STEP_TOKENS else {}),
+    }
+
+
+def set_environment() -> None:
+    """What torch and vLLM read when they are imported; what the user has set stays."""
+    wanted = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        # Whether there is a GPU is asked of the driver's library, and not by starting CUDA here; and if something
+        # starts it all the same, the engine's process is not forked from this one.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    }
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(logging.ERROR)
+
+
+def _device() -> str:
+    """``cuda``, ``cpu`` or whatever else vLLM finds. Raises ``EngineFailed`` where it cannot be imported."""
+    try:
+        from vllm.platforms import current_platform
+
+        return str(current_platform.device_type)
+    except Exception as error:  # whatever vLLM, torch or the driver raise: none of it is ours
+        raise EngineFailed(
+            f"vLLM cannot be imported: {type(error).__name__}: {error}", "Run `python -c 'import vllm'` to see why."
+        ) from error
 
 
 def _installed(name: str) -> bool:

@@ -2,12 +2,17 @@
 
     python -m ors_benchmarks.summary [FOLDER]        default: build/bench
 
-Each benchmark is a process of its own, with its own exit code; one that cannot run here, or fails, is named on the page
-with its last words, and the others go on. The page is Markdown and links the JSON and the charts beside it.
+Each benchmark is a process of its own, with its own exit code and in a group of its own, so that nothing it has started
+outlives it. One that cannot run here, or fails, is named on the page with its last words, and the others go on. The
+page is Markdown and links the JSON and the charts beside it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ors_benchmarks.clients import FIGURES as CLIENT_FIGURES
 from ors_benchmarks.machine import Machine
 from ors_benchmarks.results import Report, Summary
 from ors_benchmarks.rollout_figures import PARTS
@@ -27,8 +33,9 @@ from ors_benchmarks.table import met, shown
 __all__ = ["PARTS_OF_IT", "Outcome", "Part", "page", "run", "vllm_python"]
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
-#: Seconds one benchmark may take.
+#: Seconds one benchmark may take, and may then take to report what it has.
 LIMIT = 1200.0
+GRACE = 60.0
 
 
 @dataclass(frozen=True)
@@ -63,20 +70,35 @@ def run(parts: Sequence[Part], folder: Path, console: Console) -> list[Outcome]:
         console.rule(part.title)
         before = set(folder.glob(f"{part.name}-*.json"))
         command = part.command()
-        problem: str | None = None
-        if isinstance(command, str):
-            problem = command
-        else:
-            try:
-                done = subprocess.run([*command, "--output", str(folder)], timeout=LIMIT, check=False)
-                problem = None if done.returncode == 0 else f"it ended with {done.returncode}; its output says why"
-            except subprocess.TimeoutExpired:
-                problem = f"not done after {LIMIT:g} s"
+        problem = command if isinstance(command, str) else _run([*command, "--output", str(folder)])
         new = sorted(set(folder.glob(f"{part.name}-*.json")) - before, key=lambda path: path.stat().st_mtime)
         outcomes.append(Outcome(part, new[-1] if new else None, problem))
         if problem is not None:
             console.print(f"[red]{part.title}: {problem}[/red]", soft_wrap=True)
     return outcomes
+
+
+def _run(command: Sequence[str]) -> str | None:
+    """Run one in a process group of its own, which ends with it; what went wrong."""
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        process.wait(LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        return f"not done after {LIMIT:g} s"
+    except KeyboardInterrupt:
+        # It is not in the group that the terminal interrupts.
+        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        raise
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return None if process.returncode == 0 else f"it ended with {process.returncode}; its output says why"
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
@@ -96,7 +118,9 @@ def page(outcomes: Sequence[Outcome]) -> str:
 
 
 def vllm_python() -> Sequence[str] | str:
-    """The rollout benchmark in vLLM's environment, which is made if need be."""
+    """The rollout benchmark where vLLM is: here, or in its own environment, which is made if need be."""
+    if importlib.util.find_spec("vllm") is not None:
+        return [sys.executable, "-m", "ors_benchmarks.rollout", "--quick"]
     script = _ROOT / "scripts" / "vllm-venv"
     if not script.exists():
         return "vLLM's environment is made by scripts/vllm-venv, which a checkout has and an installed package has not"
@@ -126,10 +150,11 @@ def _show_table(figures: Sequence[Figure]) -> Callable[[Path], list[str]]:
 def _show_rollout(path: Path) -> list[str]:
     report = RolloutReport.model_validate_json(path.read_text())
     ratio = "not measured" if report.ratio is None else f"{report.ratio:.3f}"
+    budget = "" if report.budget is None else f" (budget ≥ {report.budget:.2f})"
     lines = [
         _machine(report.machine),
         "",
-        f"**Ratio {ratio}** (budget ≥ {report.budget:.2f}): throughput of {report.engine} with {report.model} and "
+        f"**Ratio {ratio}**{budget}: throughput of {report.engine} with {report.model} and "
         f"{report.options.get('env')} between its turns ÷ throughput of the same generations without.",
         "",
         "| server | client | at once | tokens/s | without | ratio | at the environment | of an episode's time |",
@@ -169,6 +194,12 @@ PARTS_OF_IT: Sequence[Part] = (
         "Sandboxes",
         lambda: [sys.executable, "-m", "ors_benchmarks.sandboxes", "--quick"],
         _show_table(SANDBOX_FIGURES),
+    ),
+    Part(
+        "clients",
+        "Clients",
+        lambda: [sys.executable, "-m", "ors_benchmarks.clients", "--quick"],
+        _show_table([Figure(key, "", title, unit) for key, title, unit in CLIENT_FIGURES]),
     ),
     Part("rollout", "Rollouts", vllm_python, _show_rollout),
 )

@@ -30,7 +30,9 @@ def test_an_environment_is_made_once_and_again_if_pip_failed(cache: Path) -> Non
         missing.prepare()
     [folder] = [path for path in cache.iterdir() if path.is_dir()]
     assert not (folder / "complete").exists()  # so the next run tries again
+    assert missing.prepared() is None
     (folder / "complete").touch()
+    assert missing.prepared() == str(folder / "bin" / "python")
     assert missing.prepare() == str(folder / "bin" / "python")
 
 

@@ -1,81 +1,27 @@
-"""The rollout benchmark as a command: real servers and clients, an engine in wire format, and what goes wrong."""
+"""The rollout benchmark as a command: real servers and clients, and an engine in wire format."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-import signal
+import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from ors_benchmarks import rollout, rollout_places, rollout_runs, tiny_model
+from ors_benchmarks import rollout, rollout_benchmark, rollout_places, tiny_model
 from ors_benchmarks.candidates import CANDIDATES
 from ors_benchmarks.processes import ServerProcess
-from ors_benchmarks.rollout_report import RolloutReport
+from ors_benchmarks.rollout_engines import UrlEngine
 
 from tests.benchmarks.engine_stand_in import EngineStandIn, echo_policy
+from tests.benchmarks.rollout_command import at, bench
 
 pytest.importorskip("transformers", reason="transformers is not installed")
-
-#: Sets a third of its episodes' machines on fire.
-FAILING = """
-from ors_server import Environment, InfrastructureError, TextBlock, ToolOutput, tool
-from pydantic import BaseModel
-
-class Text(BaseModel):
-    text: str
-
-class Failing(Environment):
-    @classmethod
-    def list_splits(cls): return ["train"]
-    @classmethod
-    def list_tasks(cls, split): return [{"target": "hello", "broken": number % 3 == 0} for number in range(6)]
-    def get_prompt(self): return [TextBlock(text="Call echo with the text hello to finish the task.")]
-    @tool
-    async def echo(self, params: Text) -> ToolOutput:
-        if self.task_spec["broken"]:
-            raise InfrastructureError("the machine is on fire")
-        hit = params.text == "hello"
-        return ToolOutput(blocks=[TextBlock(text=f"{params.text} is not the word.")], reward=float(hit), finished=hit)
-"""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="module")
-def engine(_cache: None) -> Generator[EngineStandIn]:
-    from transformers import AutoTokenizer
-
-    folder = tiny_model.cached("tiny", weights=False)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    with EngineStandIn(echo_policy, tokenizer).serve() as engine:
-        assert isinstance(engine, EngineStandIn)
-        yield engine
-
-
-@pytest.fixture(autouse=True)
-def _fresh(engine: EngineStandIn) -> None:  # pyright: ignore[reportUnusedFunction]
-    engine.requests.clear()
-    engine.failures.clear()
-    engine.policy = echo_policy
-
-
-def bench(folder: Path, *arguments: str) -> tuple[int, RolloutReport]:
-    """The exit code of ``ors-server bench rollout``, run here, and its report."""
-    with pytest.raises(SystemExit) as end:
-        rollout.main(["--rounds", "1", "--warm-up", "2", *arguments, "--output", str(folder)])
-    assert isinstance(end.value.code, int)
-    [path] = folder.glob("*.json")
-    return end.value.code, RolloutReport.model_validate_json(path.read_text())
 
 
 def test_a_small_run(tmp_path: Path, engine: EngineStandIn, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +51,7 @@ def test_a_small_run(tmp_path: Path, engine: EngineStandIn, capsys: pytest.Captu
         assert set(cell.memory_mib) == {"client", "server"}
         assert cell.figures["prefix_hits"].median == pytest.approx(0.5, abs=0.02)
     assert report.options["env"] == "echo"
-    assert report.engine_description == {"url": engine.url, "model": "stand-in", "version": "0.0"}
+    assert report.engine_description == {"url": engine.url, "model": "tiny", "version": "0.0"}
     assert len(report.timeline) == 8
     assert {path.name.rpartition("-")[2] for path in tmp_path.glob("*.png")} == {
         "throughput.png",
@@ -119,7 +65,7 @@ def test_a_replay_is_the_same_generations(tmp_path: Path, engine: EngineStandIn)
     code, report = bench(
         tmp_path,
         *("--engine", "url", "--engine-url", engine.url, "--turns", "2", "--concurrency", "4", "--episodes", "6"),
-        *("--no-charts", "--temperature", "0.7"),
+        *("--no-charts", "--temperature", "0.7", "--warm-up", "2"),
     )
     assert code == 0, report
     live, replayed = engine.live, engine.replayed
@@ -131,6 +77,119 @@ def test_a_replay_is_the_same_generations(tmp_path: Path, engine: EngineStandIn)
     prompts = {tuple(body["prompt"]) for body in live}
     assert len([body for body in replayed if tuple(body["prompt"]) in prompts]) == 8
     assert len([body for body in replayed if 300 in body["prompt"]]) == 8
+
+
+def test_each_round_is_held_against_its_own_replay_from_an_empty_cache(tmp_path: Path, engine: EngineStandIn) -> None:
+    def policy(prompt: str) -> str:
+        # Each run is longer than the one before: another run's replay would have other lengths.
+        return "word " * engine.done.count("forget") + echo_policy(prompt)
+
+    engine.policy = policy
+    code, report = bench(tmp_path, *at(engine), "--rounds", "3")
+    assert code == 0
+    assert report.cache_emptied is True
+    [cell] = report.cells
+    assert cell.ratio is not None
+    assert len(cell.ratio.values) == 3
+    stretches: list[list[tuple[str, int]]] = []
+    for done in engine.done:
+        if done == "forget":
+            stretches.append([])
+        else:
+            stretches[-1].append(done)
+    assert [{kind for kind, _ in stretch} for stretch in stretches] == [{"live"}, {"replay"}] * 3
+    lengths = [sorted(made for _, made in stretch) for stretch in stretches]
+    assert lengths[0] == lengths[1]
+    assert lengths[2] == lengths[3]
+    assert lengths[4] == lengths[5]
+    assert sum(lengths[0]) < sum(lengths[2]) < sum(lengths[4])
+
+
+def test_processor_time_is_that_of_the_run(
+    tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = rollout_benchmark.place_at
+
+    @asynccontextmanager
+    async def place_at(*arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
+        async with places(*arguments, **keywords) as place:
+            until = time.process_time() + 1.0
+            while time.process_time() < until:  # what tasks take to be listed
+                pass
+            yield place
+
+    monkeypatch.setattr(rollout_benchmark, "place_at", place_at)
+    _, report = bench(tmp_path, *at(engine))
+    [cell] = report.cells
+    # Of one thread of Python, and of the engine's thread, which shares its lock; with some room for uvloop's.
+    assert 0 < cell.figures["client_cpu"].median < 1.5
+
+
+class _Bound(UrlEngine):
+    """As an engine in this process is opened: it says on which cores, and which GPU it uses."""
+
+    seen: ClassVar[dict[str, Any]] = {}
+    url_of_it: ClassVar[str] = ""
+
+    @classmethod
+    async def open(cls, *_: Any, **keywords: Any) -> UrlEngine:  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls.seen = {**keywords, "affinity": os.sched_getaffinity(0)}
+        return await super().open(cls.url_of_it, "tiny")
+
+    def gpus(self) -> list[str]:
+        """One of a machine's."""
+        return ["3"]
+
+
+def test_an_engine_of_this_machine_has_cores_of_its_own(
+    tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("one core cannot be divided")
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\nwhile :; do echo \"$1\" | grep -q -- --id=3 && echo '3, 40, 500'; sleep 0.02; done\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setitem(rollout.ENGINES, "vllm", ())
+    monkeypatch.setattr(rollout, "VLLMEngine", _Bound)
+    order: list[str] = []
+    monkeypatch.setattr(rollout, "set_environment", lambda: order.append("environment"))
+    monkeypatch.setattr(rollout, "_has_gpu", lambda: False)
+    monkeypatch.setattr(_Bound, "url_of_it", engine.url)
+    cached = tiny_model.cached
+
+    def without_weights(name: str, *, weights: bool) -> Path:
+        assert weights
+        order.append("torch makes the model")
+        return cached(name, weights=False)
+
+    monkeypatch.setattr(tiny_model, "cached", without_weights)
+    servers: list[set[int]] = []
+    begin = ServerProcess.start
+
+    def start(*arguments: Any, **keywords: Any) -> ServerProcess:
+        process = begin(*arguments, **keywords)
+        servers.append(os.sched_getaffinity(process.pid))
+        return process
+
+    monkeypatch.setattr(ServerProcess, "start", start)
+    engine.delay = 0.05
+    code, report = bench(tmp_path / "results", *at(engine)[4:])
+    assert code == 0
+    assert order == ["environment", "torch makes the model"]
+    half = len(allowed) // 2
+    assert _Bound.seen["cores"] == allowed[:half]
+    assert _Bound.seen["affinity"] == set(allowed[:half])
+    assert servers == [set(allowed[half:])]
+    assert sorted(os.sched_getaffinity(0)) == allowed
+    assert report.machine.pinned
+    assert _Bound.seen["concurrency"] == 2
+    [cell] = report.cells
+    assert cell.figures["gpu_utilisation"].median == pytest.approx(0.4)
+    assert cell.figures["gpu_memory_mib"].median == 500
 
 
 @pytest.mark.long
@@ -158,104 +217,6 @@ def test_two_servers_and_two_clients(tmp_path: Path, engine: EngineStandIn, monk
     assert [path.name for path in tmp_path.glob("*-breakdown.png")]
 
 
-def test_an_environment_that_fails_for_a_third_of_its_episodes(tmp_path: Path, engine: EngineStandIn) -> None:
-    (tmp_path / "failing.py").write_text(FAILING)
-    code, report = bench(
-        tmp_path,
-        *("--engine", "url", "--engine-url", engine.url, "--turns", "2", "--concurrency", "3", "--episodes", "12"),
-        *("--env", str(tmp_path / "failing.py"), "--no-charts"),
-    )
-    assert code == 1
-    [cell] = report.cells
-    assert cell.outcomes == {"finished": 8, "infrastructure": 4}
-    assert cell.infrastructure_failures == 4
-    [text] = cell.failures
-    assert "the machine is on fire" in text
-    assert report.ended_early is None
-    assert report.ratio is not None
-
-
-def test_a_server_that_is_away(tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_places, "RETRIES", 0)
-    code, report = bench(
-        tmp_path, "--engine", "url", "--engine-url", engine.url, "--server", "http://127.0.0.1:9", "--no-charts"
-    )
-    assert code == 1
-    assert report.ratio is None
-    assert report.ended_early is not None
-    assert "http://127.0.0.1:9" in report.ended_early
-
-
-def test_a_server_that_dies_half_way(
-    tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(rollout_places, "RETRIES", 0)
-    monkeypatch.setattr(rollout_runs, "HOPELESS", 4)
-    started: list[ServerProcess] = []
-    begin = ServerProcess.start
-
-    def start(*arguments: Any, **keywords: Any) -> ServerProcess:
-        started.append(begin(*arguments, **keywords))
-        return started[-1]
-
-    def policy(prompt: str) -> str:
-        if len(engine.live) == 20:  # behind the warm-up's four
-            os.kill(started[-1].pid, signal.SIGKILL)
-        return echo_policy(prompt)
-
-    monkeypatch.setattr(ServerProcess, "start", start)
-    engine.policy = policy
-    code, report = bench(
-        tmp_path,
-        *("--engine", "url", "--engine-url", engine.url, "--turns", "2", "--concurrency", "2", "--episodes", "40"),
-        "--no-charts",
-    )
-    assert code == 1
-    assert "the server ended during the run" in capsys.readouterr().out
-    [cell] = report.cells
-    assert cell.outcomes["finished"] >= 6
-    assert cell.infrastructure_failures >= 4
-    assert sum(cell.outcomes.values()) < 40
-    assert report.ended_early is not None
-    # What it has is reported.
-    assert cell.figures["generated_per_second"].median > 0
-
-
-def test_an_engine_that_refuses_a_parameter(tmp_path: Path, engine: EngineStandIn) -> None:
-    engine.failures.extend([400] * 100)
-    code, report = bench(tmp_path, "--engine", "url", "--engine-url", engine.url, "--no-charts")
-    assert code == 1
-    assert report.ratio is None
-    assert report.ended_early is not None
-    assert "refused the request" in report.ended_early
-    assert len(engine.failures) == 98  # the warm-up found out
-
-
-def test_an_engine_that_is_away(tmp_path: Path) -> None:
-    code, report = bench(tmp_path, "--engine", "url", "--engine-url", "http://127.0.0.1:9", "--no-charts")
-    assert code == 1
-    assert report.ended_early is not None
-    assert "No engine answers at http://127.0.0.1:9" in report.ended_early
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (
-            ["--engine", "url", "--engine-url", "http://127.0.0.1:9", "--model", "no-such-model"],
-            "neither a folder with a config.json nor a shape",
-        ),
-        (["--engine", "vllm"], "needs vllm, which is not installed here"),
-        (["--engine", "transformers", "--model", "qwen3-8b-random"], "needs torch, which is not installed here"),
-    ],
-)
-def test_what_cannot_be_had_is_said(tmp_path: Path, arguments: list[str], reason: str) -> None:
-    code, report = bench(tmp_path, *arguments, "--no-charts")
-    assert code == 1
-    assert report.ended_early is not None
-    assert reason in report.ended_early
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -264,7 +225,13 @@ def test_what_cannot_be_had_is_said(tmp_path: Path, arguments: list[str], reason
         (["--servers", "theirs"], "is none of ours"),
         (["--concurrency", "a lot"], "is no list of numbers"),
         (["--concurrency", "0"], "At least one episode"),
+        (["--concurrency", "1.5"], "whole ones"),
+        (["--concurrency", "inf"], "infinite or no number"),
+        (["--concurrency", "nan"], "infinite or no number"),
         (["--think-time", "-1"], "None may be negative"),
+        (["--think-time", "nan"], "infinite or no number"),
+        (["--run-limit", "inf"], "needs a limit"),
+        (["--run-limit", "0"], "greater than or equal to 1"),
         (["--server", "http://127.0.0.1:9", "--think-time", "1"], "no --servers or --think-time"),
         (["--env", "terminal", "--servers", "openreward"], "host echo only"),
         (["--engine-option", "x"], "is not NAME=VALUE"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ors_benchmarks.rollout_steering import Turn, literal, steer
+from ors_benchmarks.rollout_steering import Turn, Unsteerable, literal, steer
 from ors_clients.tool_calls import ToolCall, find_format
 
 from ors_server import ToolSpec
@@ -64,19 +64,44 @@ def test_a_terminal_ends_with_done() -> None:
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 1),
         ({"type": ["string", "null"]}, "some text"),
         ({"$ref": "#/$defs/Inner"}, {"inner": 1}),
+        ({"$ref": "#/$defs/a~1b"}, None),
+        (True, "some text"),
+        ({"type": []}, "some text"),
+        ({"type": "object", "required": ["undescribed"]}, {"undescribed": "some text"}),
     ],
 )
-def test_any_other_tool_gets_what_its_schema_allows(schema: dict[str, Any], value: Any) -> None:
+def test_any_other_tool_gets_what_its_schema_allows(schema: dict[str, Any] | bool, value: Any) -> None:
     inner = {"type": "object", "properties": {"inner": {"type": "number"}}, "required": ["inner"]}
     whole = {
         "type": "object",
         "properties": {"value": schema, "left_out": {"type": "string"}},
         "required": ["value"],
-        "$defs": {"Inner": inner},
+        "$defs": {"Inner": inner, "a/b": {"type": "null"}},
     }
     tool = ToolSpec(name="submit", description="", input_schema=whole)
     [turn] = steer([tool], {}, 1)
     assert call_of(turn, [tool]).input == {"value": value}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/Missing"},
+        {"$ref": "elsewhere.json"},
+        {"type": "object", "properties": {"x": 1}, "required": ["x"]},
+        {"type": "object", "required": 1},
+        {"anyOf": {"0": {}}},
+    ],
+)
+def test_a_schema_of_which_no_call_can_be_made_is_said(schema: dict[str, Any]) -> None:
+    with pytest.raises(Unsteerable, match="'odd'"):
+        steer([ToolSpec(name="odd", description="", input_schema=schema)], {}, 1)
+
+
+def test_every_tool_of_another_environment_has_its_turn() -> None:
+    tools = [ToolSpec(name=name, description="", input_schema=None) for name in ("one", "two")]
+    assert [call_of(turn, tools).name for turn in steer(tools, {}, 3)] == ["one", "two", "one"]
 
 
 def test_free_text_stands_before_the_call() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,19 +26,19 @@ def rollout_report(path: Path) -> None:
     cell = Cell(
         server="ors-server",
         client="ors_clients",
-        concurrency=16,
+        concurrency=64,
         think_time=0.0,
         ratio=Summary.of([0.91, 0.93, 0.95]),
         figures={"generated_per_second": Summary.of([900.0]), "environment_share": Summary.of([0.031])},
         breakdown={"engine": 0.9, "http": 0.1},
-        outcomes={"finished": 16},
+        outcomes={"finished": 64},
     )
     RolloutReport(
         ratio=0.93,
         ended_early=None,
         started=datetime.now(UTC),
         seconds=1.0,
-        machine=describe(),
+        machine=describe().model_copy(update={"pinned": True}),
         model="tiny",
         engine="vllm",
         engine_description={"device": "cpu"},
@@ -49,8 +51,9 @@ def rollout_report(path: Path) -> None:
 
 
 def test_every_part_is_shown(tmp_path: Path) -> None:
-    server, sandboxes, rollout = PARTS_OF_IT
+    server, sandboxes, clients, rollout = PARTS_OF_IT
     existing = RESULTS / "server-2026-11-21.json"
+    of_clients = RESULTS / "clients-2026-11-21.json"
     prepared = tmp_path / "prepared.json"
     rollout_report(prepared)
 
@@ -65,6 +68,7 @@ def test_every_part_is_shown(tmp_path: Path) -> None:
         Part("server", server.title, lambda: copying(existing, "server-1"), server.show),
         Part("sandboxes", sandboxes.title, lambda: [sys.executable, "-c", "import sys; sys.exit(3)"], sandboxes.show),
         Part("rollout", rollout.title, lambda: copying(prepared, "rollout-echo-1"), rollout.show),
+        Part("clients", clients.title, lambda: copying(of_clients, "clients-1"), clients.show),
         Part("other", "Other", lambda: "there is no such program here", rollout.show),
     ]
     folder = tmp_path / "bench"
@@ -74,24 +78,62 @@ def test_every_part_is_shown(tmp_path: Path) -> None:
     assert "| CPU per /call, 32 sessions, µs | ≤ 80.0" in written
     assert "| ors-server | ors-sdk |" in written
     assert "**Ratio 0.930** (budget ≥ 0.90)" in written
-    assert "| ors-server | ors_clients | 16 | 900 |  | 0.930 | 3.1% | engine 90%, HTTP 10% |" in written
+    assert "| ors-server | ors_clients | 64 | 900 |  | 0.930 | 3.1% | engine 90%, HTTP 10% |" in written
     assert "![rollout-echo-1-breakdown](rollout-echo-1-breakdown.png)" in written
     assert "[server-1.json](server-1.json)" in written
     assert "it ended with 3" in written
+    assert "| CPU per call, 64 sessions, µs |  |" in written
     assert "**Failed or not run:** there is no such program here" in written
 
 
-def test_a_part_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summary, "LIMIT", 0.2)
-    part = Part("server", "Server", lambda: [sys.executable, "-c", "import time; time.sleep(60)"], PARTS_OF_IT[0].show)
+#: Starts a process that outlives it, unless somebody ends that too, and says that it did.
+HANGS = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen(["sleep", "600"])
+pathlib.Path(sys.argv[2], "child").write_text(str(child.pid))
+while {hangs}:
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pathlib.Path(sys.argv[2], "asked").touch()
+"""
+
+
+def ended(process: int) -> bool:
+    """Whether a process is gone, or is a zombie that nobody has asked for."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_part_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+    monkeypatch.setattr(summary, "LIMIT", 1.5 if hangs else 60.0)
+    monkeypatch.setattr(summary, "GRACE", 0.5)
+    part = Part(
+        "server", "Server", lambda: [sys.executable, "-S", "-c", HANGS.format(hangs=hangs)], PARTS_OF_IT[0].show
+    )
     [outcome] = run([part], tmp_path, Console(quiet=True))
     assert outcome.results is None
-    assert outcome.problem is not None
-    assert "not done after" in outcome.problem
+    if hangs:
+        assert outcome.problem is not None
+        assert "not done after" in outcome.problem
+        # It was asked to report what it had.
+        assert (tmp_path / "asked").exists()
+    else:
+        assert outcome.problem is None
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 20
+    while not ended(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert ended(child)
 
 
 def test_without_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "_ROOT", tmp_path)
+    if importlib.util.find_spec("vllm") is not None:
+        pytest.skip("vLLM is installed here")
     assert "a checkout has" in str(vllm_python())
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "vllm-venv").write_text("import sys; sys.exit(1)")

