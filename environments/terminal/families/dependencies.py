@@ -12,7 +12,10 @@ __all__ = ["FAMILY"]
 
 
 def _graph(draft: Draft) -> dict[str, list[str]]:
-    """What each needs; without cycles, and with chains in which the alphabet is no help."""
+    """What each needs; without cycles, and with chains in which the alphabet is no help.
+
+    Every graph has a thing that needs another through a third, and one that needs things of different levels.
+    """
     names = draft.some(draft.pick(SERVICES, PRODUCTS), draft.number(9, 14))
     graph: dict[str, list[str]] = {}
     for index, name in enumerate(names):
@@ -20,6 +23,7 @@ def _graph(draft: Draft) -> dict[str, list[str]]:
     late, early = max(names[:2]), min(names[:2])
     # The first in the alphabet of the two needs the other.
     graph[late], graph[early] = [], [late]
+    graph[names[2]], graph[names[3]] = [early], [late, names[2]]
     return graph
 
 

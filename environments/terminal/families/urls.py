@@ -131,6 +131,8 @@ def _clean(draft: Draft) -> None:
             parts.insert(draft.number(0, len(parts)), tracking)
         if draft.chance(0.3):
             parts.insert(draft.number(0, len(parts)), f"fbclid={draft.number(10**6, 10**7)}")
+        if index == 1:  # its fragment follows nothing that is to go, and so does not go with it
+            parts = query.split("&") if query else []
         fragment = f"#{draft.pick(*WORDS)}" if index == 1 or draft.chance(0.3) else ""
         lines.append(url + ("?" + "&".join(parts) if parts else "") + fragment + "\n")
         order.setdefault(base)
