@@ -67,7 +67,7 @@ def _run(python: str, sources: Path, ids: str, what: str, name: str) -> dict[str
         env={"PATH": os.environ["PATH"], "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
