@@ -61,7 +61,7 @@ def _throughput(report: RolloutReport) -> Figure | None:
     lines: dict[str, list[Cell]] = {}
     several = len({(cell.server, cell.client) for cell in report.cells}) > 1
     for cell in report.cells:
-        if "generated_per_second" in cell.figures:
+        if cell.ratio is not None:  # a cell that was not played to its end has figures, but no rate
             label = f"{cell.client} → {cell.server}" if several else f"think-time {_duration(cell.think_time)}"
             lines.setdefault(label, []).append(cell)
     if not lines or max(len(cells) for cells in lines.values()) < 2:
