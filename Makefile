@@ -38,7 +38,9 @@ test: lint ## Lint, check types and run every test but the long ones
 	$(MAKE) --no-print-directory --jobs=3 --output-sync=target types tests-sandboxes tests-others
 
 # One process for everything that starts sandboxes: some of its tests look at the whole machine for what is left behind.
-SANDBOXES := $(addprefix tests/,benchmarks cli containers images sandbox_service terminal terminal_families)
+# The last two start none: they make this process last about as long as the other.
+SANDBOXES := $(addprefix tests/,benchmarks cli containers images sandbox_service terminal terminal_families \
+	robustness rollouts)
 
 tests-sandboxes: venv
 	$(BIN)/pytest $(SANDBOXES)

@@ -120,6 +120,8 @@ class ModelCall:
     delivered: bool = False
     #: Delivered so long ago that the server may have forgotten it; it must not run again for that.
     old: bool = False
+    #: Which run of its tool and text it is, from 1 on; 0 for one that is refused.
+    run: int = 0
 
 
 @dataclass
@@ -367,6 +369,7 @@ class SessionMachine(RuleBasedStateMachine):
         session.calls.append(call)
         if not session.finished:
             session.runs[tool, text] += 1
+            call.run = session.runs[tool, text]
         return call
 
     def judge_known(self, session: ModelSession, call: ModelCall, answer: Answer) -> None:
@@ -378,7 +381,7 @@ class SessionMachine(RuleBasedStateMachine):
         if call.answer is not None:
             assert without_comments(answer.body) == call.answer
         elif reply.names[-1] == "error":
-            assert (call.tool, reply.error) == ("crash", f"ValueError: crash {session.runs['crash', call.text]}")
+            assert (call.tool, reply.error) == ("crash", f"ValueError: crash {call.run}")
         elif reply.result["ok"]:
             assert call.tool in ("step", "wait", "win")
         else:
