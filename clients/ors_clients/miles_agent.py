@@ -11,7 +11,6 @@ Source: radixark/miles ``miles/rollout/generate_hub/agentic_tool_call.py``, ``mi
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 import uuid
@@ -21,7 +20,7 @@ from typing import Any, cast
 
 from ors_clients.conversation import ChatMessage, text_of
 from ors_clients.episodes import SENT_PARAMETERS, episode_trajectory
-from ors_clients.errors import ClientError, InfrastructureFailure, SamplerFailed
+from ors_clients.errors import ClientError, SamplerFailed
 from ors_clients.samples import RECORD_KEYS
 from ors_clients.tasks import TaskRow, read_metadata
 from ors_clients.tool_calls import FoundCall, MalformedCall, ToolCall, ToolCallFormat
@@ -62,18 +61,8 @@ async def run(
     form = _MessageFormat(configuration.format)
     rule = configuration.environment(row.environment).reward_rule
     episode = TurnEpisode(runner.session(row), form, limits, rule, configuration.system_prompt)
-    deadline = asyncio.timeout(limits.max_seconds)
-    try:
-        async with deadline:
-            await _play(episode, form, f"{base_url}/v1/chat/completions", configuration.thinking, sampling)
-    except InfrastructureFailure as failure:
-        episode.stop("infrastructure", failure)
-    except TimeoutError:
-        if not deadline.expired():
-            raise
-        episode.stop("max_time")
-    finally:
-        await episode.close()
+    async with episode.playing():
+        await _play(episode, form, f"{base_url}/v1/chat/completions", configuration.thinking, sampling)
     parameters = {name: sampling[name] for name in SENT_PARAMETERS if name in sampling}
     trajectory = episode_trajectory(episode, rollout_id, row, time.monotonic() - begun)
     runner.send(row, trajectory, trajectory.reward(rule), parameters=parameters)

@@ -11,14 +11,12 @@ When it is cancelled, the session is closed first.
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from dataclasses import replace
 from typing import Any
 
 from ors_clients.conversation import images_of
-from ors_clients.errors import InfrastructureFailure
 from ors_clients.json_values import well_formed
 from ors_clients.rendering import ChatRenderer
 from ors_clients.samplers.generations import Sampler, SamplingParameters
@@ -56,18 +54,8 @@ async def rollout(
         system_prompt=system_prompt,
         describe_tools=not renderer.describes_tools,
     )
-    deadline = asyncio.timeout(limits.max_seconds)
-    try:
-        async with deadline:
-            await _play(trajectory, episode, sampler, renderer, sampling or SamplingParameters())
-    except InfrastructureFailure as failure:
-        episode.stop("infrastructure", failure)
-    except TimeoutError:
-        if not deadline.expired():
-            raise
-        episode.stop("max_time")
-    finally:
-        await episode.close()
+    async with episode.playing():
+        await _play(trajectory, episode, sampler, renderer, sampling or SamplingParameters())
     trajectory.messages = episode.messages
     trajectory.steps = episode.steps
     trajectory.turns = episode.turns

@@ -8,9 +8,10 @@ message to the model if the model can do better, a typed failure if it cannot. T
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -274,6 +275,23 @@ class TurnEpisode:
         if self.stop_reason is None:
             self.stop_reason, self.failure = reason, failure
         return TurnResult([], [], self.stop_reason, self._reward(), self.failure)
+
+    @contextlib.asynccontextmanager
+    async def playing(self) -> AsyncGenerator[None]:
+        """Play within this: lost infrastructure and the limit of time become the reason of the stop, and the session is
+        closed. Other exceptions, a cancellation among them, go on."""
+        deadline = asyncio.timeout(self.limits.max_seconds)
+        try:
+            async with deadline:
+                yield
+        except InfrastructureFailure as failure:
+            self.stop("infrastructure", failure)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            self.stop("max_time")
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Close the session; more than once is fine. Raises nothing of the session's: the episode has happened."""

@@ -54,9 +54,9 @@ def prepare(message: Message) -> list[str]:
     system.attach("disk/nothing", f"root{EXAMINATION}")
     _make_devices()
     stage: str = message["stage"]
-    hidden = list(
-        replacements(f"{stage}/disk/nothing", Path(stage, "disk"), everything=_enters_without_rights(message))
-    )
+    # With one user the first process that enters may not mount anything there, as ``kernel_objects.hide`` does.
+    one_user = message["mapping"]["by"] == "user"
+    hidden = list(replacements(f"{stage}/disk/nothing", Path(stage, "disk"), everything=one_user))
     os.chdir("/")
     return [
         *(message["program"], *message["arguments"]),
@@ -64,11 +64,6 @@ def prepare(message: Message) -> list[str]:
         *(word for source, target in hidden for word in ("--ro-bind", source, target)),
         *("--seccomp", str(FILTER_AT), "--info-fd", str(NEWS_AT), "--", f"/proc/self/fd/{HOLDER_AT}"),
     ]
-
-
-def _enters_without_rights(message: Message) -> bool:
-    """Whether the first process to enter the sandbox cannot mount anything there, as ``kernel_objects.hide`` does."""
-    return message["mapping"]["by"] == "user"
 
 
 def _make_devices() -> None:
