@@ -1,15 +1,14 @@
 """The documentation's samples with sandboxes: complete, accepted by the server, and right when `open` fails."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ors_containers import Image, Limits, Sandbox
 
-from ors_server import Environment, JSONObject, Server, Settings, Split, TextBlock
-from tests.protocol.support import Client
+from ors_server import Environment, Server, Settings
+from tests.protocol.support import Bare, Client
 from tests.sandbox_service.fake import FakeRuntime
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -50,25 +49,14 @@ def environment(page: str) -> type[Environment]:
     (sample,) = (block for block in blocks if "await sandbox_service()" in block)
     names: dict[str, Any] = {"__name__": f"sample_of_{Path(page).stem}"}
     exec(compile(sample, page, "exec"), names)
+    found: Any
     (found,) = (
         value
         for value in names.values()
         if isinstance(value, type) and issubclass(value, Environment) and value is not Environment
     )
 
-    class Whole(found):
-        @classmethod
-        def list_splits(cls) -> Sequence[Split | str]:
-            return ["train"]
-
-        @classmethod
-        def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-            return [{}]
-
-        def get_prompt(self) -> list[TextBlock]:
-            return [TextBlock(text="Go.")]
-
-    return Whole
+    return type("Whole", (found, Bare), {})
 
 
 @pytest.mark.parametrize("page", PAGES)
