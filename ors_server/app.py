@@ -101,7 +101,7 @@ class OrsApp(FastAPI):
         self._return_errors: ReturnErrors = settings.return_errors
         self.add_exception_handler(OrsError, _on_error)
         self.add_exception_handler(RequestValidationError, _on_invalid)
-        self.include_router(platform_router(catalogue))
+        self.include_router(platform_router(catalogue, data_dir))
         self.include_router(runs_router(data_dir))
         self.include_router(_documented_router(self.routes_by_name))
 

@@ -89,6 +89,8 @@ class Environment:
     toolsets: ClassVar[Sequence[type]] = ()
     #: Other names clients find this environment under, for example ``("owner/Name",)``.
     aliases: ClassVar[Sequence[str]] = ()
+    #: Names of the secrets that a session needs, for clients that look for them before they begin (``openai_api_key``).
+    required_secrets: ClassVar[Sequence[str]] = ()
     #: Fields of a task that clients never see (answers, paths of graders). The instance gets the whole task.
     private_task_fields: ClassVar[Collection[str]] = ()
 

@@ -21,6 +21,7 @@
     │   ├── InvalidToolset           400
     │   ├── InvalidIdempotencyKey    400
     │   ├── SessionExists            400
+    │   ├── NoOrganisation
     │   ├── UnknownEnvironment       404
     │   ├── UnknownSession           404
     │   ├── UnknownRun               404   no rollout of this run was uploaded
@@ -70,6 +71,7 @@ __all__ = [
     "MachineBusy",
     "MissingSession",
     "NoEnvironments",
+    "NoOrganisation",
     "OrsError",
     "OutputTooLarge",
     "PortInUse",
@@ -192,6 +194,15 @@ class SessionExists(RequestError):
             "Session already exists",
             "It was created with another task or other secrets; open a new session with a new id",
         )
+
+
+class NoOrganisation(RequestError):
+    """A client asked for the organisation of its key; ``orwd whoami`` then asks for the user."""
+
+    status = 404
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__("This server has no organisations", f"Its one namespace is {namespace!r}, of the type user")
 
 
 class UnknownEnvironment(RequestError):

@@ -67,6 +67,7 @@ class HostedEnvironment:
         self.dialect = dialect_of(cls)
         self.name = _name_of(cls)
         self.aliases: list[str] = names_in(cls, "aliases")
+        self.required_secrets = _required_secrets(cls)
         self.tools: ToolTable = compile_tools(cls)
         if not self.tools.tools and self.tools.own_listing is None:
             raise DefinitionError(
@@ -238,6 +239,16 @@ def _name_of(cls: type) -> str:
         raise DefinitionError(f"{cls.__name__}.name returned {name!r}, which is no text", "Return the name.")
     _check_name(name)
     return name.lower()
+
+
+def _required_secrets(cls: type) -> list[str]:
+    """The names in ``required_secrets``. No SDK but ours knows it, so in a foreign class anything else is ignored."""
+    try:
+        return names_in(cls, "required_secrets")
+    except DefinitionError:
+        if dialect_of(cls) is Dialect.OWN:
+            raise
+        return []
 
 
 def _check_name(name: str, alias_of: str | None = None) -> None:

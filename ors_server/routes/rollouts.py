@@ -24,7 +24,7 @@ from ors_server.rollouts.queries import find_run, list_rollouts, list_runs
 from ors_server.rollouts.writer import RolloutWriter
 from ors_server.routes.table import Route
 
-__all__ = ["RolloutRoutes", "Stored", "platform_error", "runs_router"]
+__all__ = ["Limit", "Offset", "RolloutRoutes", "Stored", "platform_error", "reading", "runs_router"]
 
 _DATA_DIR = "ORS_DATA_DIR"
 
@@ -72,7 +72,7 @@ def runs_router(folder: Path) -> APIRouter:
     @router.get("", responses=unusable)
     def runs(search: str = "", limit: Limit = 20, offset: Offset = 0) -> dict[str, Any]:
         """The runs that rollouts were uploaded of, the newest first."""
-        with _reading(folder) as connection:
+        with reading(folder) as connection:
             if connection is None:
                 return {"runs": [], "total": 0}
             page = list_runs(connection, search=search, limit=limit, offset=offset)
@@ -82,7 +82,7 @@ def runs_router(folder: Path) -> APIRouter:
     @router.get("/{run:path}/rollouts", responses=unknown)
     def rollouts(run: str, limit: Limit = 20, offset: Offset = 0) -> dict[str, Any]:
         """The rollouts of a run, the newest first."""
-        with _reading(folder) as connection:
+        with reading(folder) as connection:
             if connection is None:
                 raise UnknownRun(run)
             page = list_rollouts(connection, run=run, limit=limit, offset=offset)
@@ -91,7 +91,7 @@ def runs_router(folder: Path) -> APIRouter:
     @router.get("/{run:path}", responses=unknown)
     def run(run: str) -> dict[str, Any]:
         """One run, by its id or its name."""
-        with _reading(folder) as connection:
+        with reading(folder) as connection:
             if connection is None:
                 raise UnknownRun(run)
             return find_run(connection, run)
@@ -100,7 +100,8 @@ def runs_router(folder: Path) -> APIRouter:
 
 
 @contextmanager
-def _reading(folder: Path) -> Generator[sqlite3.Connection | None]:
+def reading(folder: Path) -> Generator[sqlite3.Connection | None]:
+    """The file of a data directory, or None where nothing was ever stored. Raises ``StoreUnavailable``."""
     try:
         connection = open_to_read(folder)
         if connection is None:

@@ -32,7 +32,11 @@ FAULTS = re.compile(r".*(?:request failed|housekeeping failed|Exception in|never
 #: Every path of the document; a test below sees that none is missing.
 OPERATIONS = [
     "GET /v1/environments/{owner}/{name}",
-    "GET /v1/environments/{owner}/{name}/variants",
+    *(
+        f"GET /v1/environments/{{owner}}/{{name}}/{rest}"
+        for rest in ("variants", "required-secrets", "task-difficulty")
+    ),
+    *("GET /v1/environments", "GET /v1/namespace/current"),
     "POST /v1/rollouts",
     *(f"GET /v1/runs{rest}" for rest in ("", "/{run}", "/{run}/rollouts")),
     *(f"GET /{name}" for name in ("health", "version", "list_environments")),
@@ -52,7 +56,7 @@ OPERATIONS = [
 #: Nothing can be wrong with a request for these.
 ALWAYS_RIGHT = [
     *(f"GET /{name}" for name in ("health", "version", "list_environments", "tools", "splits")),
-    *("GET /v1/environments/{owner}/{name}", "GET /v1/environments/{owner}/{name}/variants"),
+    *(f"GET /v1/environments/{{owner}}/{{name}}{rest}" for rest in ("", "/variants", "/required-secrets")),
     *("GET /{env_name}/tools", "GET /{env_name}/splits", "POST /create_session", "GET /v1/runs/{run}"),
 ]
 PLAYS = [

@@ -159,6 +159,43 @@ def test_orwd_lists_what_was_uploaded(client: Any, orwd: Orwd) -> None:
     assert str(orwd("run", "another").code).startswith("Error 404: unknown run 'another'. ")
 
 
+def test_orwd_says_who_and_what_is_here(orwd: Orwd) -> None:
+    who = orwd("whoami")
+    assert (who.code, who.out.splitlines()) == (0, ["Namespace: local", "ID:        local", "Type:      user"])
+    for arguments in ((), ("--mine",), ("--search", "ECHO", "--limit", "1")):
+        listed = orwd("list", *arguments)
+        assert listed.code == 0
+        assert listed.out.splitlines()[1].split() == ["local/echoenvironment", "no"]
+        assert "Showing 1 of 1 environments" in listed.out
+    assert "owner/Echo" in orwd("list", "--owner", "owner").out
+    assert "No environments found." in orwd("list", "--owner", "nobody").out
+    got = orwd("get", "owner/Echo")
+    assert got.code == 0
+    assert "Name:        owner/Echo" in got.out
+
+
+def test_difficulty_and_secrets_as_the_client_reads_them(client: Any, served: Served) -> None:
+    for number in range(4):
+        recorded = client.rollout.create(
+            run_name="run", environment="owner/Echo", split="train", variant="echoenvironment"
+        )
+        recorded.log(_base.ToolCall(name="echo", content='{"text": "hello"}', call_id="c1"))
+        recorded.log(_base.ToolResult(content="hello", call_id="c1"), reward=number / 4, is_finished=True)
+        info = _models.RolloutInfo(task_index=number % 2)
+        recorded.log(_base.AssistantMessage("x" * number), rollout_info=info)
+    client.rollout.close()
+    asking = new_client(served.url, asynchronous=False)
+    for name, options in (("owner/Echo", {}), ("any/ECHOEnvironment", {"variant": "echoenvironment"})):
+        environment = asking.environments.get(name, **options)
+        assert environment.list_required_secrets() == []
+        found = environment.get_task_difficulty(split="train")
+        assert [(task.task_index, task.avg_reward, task.num_rollouts) for task in found] == [(0, 0.25, 2), (1, 0.5, 2)]
+        assert (found[0].split, found[0].variant) == ("train", "echoenvironment")
+        assert [task.response_chars.p50 for task in found] == [18.0, 19.0]
+    assert asking.environments.get("bare").list_required_secrets() == []
+    asking.rollout.close()
+
+
 def test_many_rollouts_at_once_in_parallel_batches(client: Any) -> None:
     """A thousand messages, which the client sends in batches on many connections."""
     recorded = [client.rollout.create(run_name="many", rollout_name=str(number)) for number in range(10)]
