@@ -60,7 +60,8 @@ Deployment = Annotated[
     str | None, Header(alias="X-Deployment", description="The environment, for a path that names none.")
 ]
 IdempotencyKey = Annotated[
-    str | None, Header(alias="Idempotency-Key", description="Makes a retry safe: the same key never runs twice.")
+    str | None,
+    Header(alias="Idempotency-Key", description="Makes a retry safe: the same key of a session never runs twice."),
 ]
 SessionID = Annotated[str, Header(alias="X-Session-ID", description="The session's id.")]
 

@@ -1,8 +1,9 @@
-"""The ledger of tool calls: every call runs at most once, and its result can be fetched again, byte for byte.
+"""The ledger of tool calls: a ``task_id`` and a key run at most once; results can be fetched again, byte for byte.
 
 A call has an id bound to its session. A request either starts a call or attaches to one: by ``task_id``; by
-``Idempotency-Key``; or, without either, by being the same tool and input as a call whose connection was lost before
-the last byte of its result was written. Nothing else attaches, and a ``task_id`` never starts anything (protocol 0.1).
+``Idempotency-Key``; or, without either, by being the same tool and input as a call whose connection the server saw
+break before it had written the last byte of the result. Nothing else attaches, and a ``task_id`` never starts anything
+(protocol 0.1). So a call without a key whose answer a proxy took and lost runs again when it is sent again.
 
 Results are kept encoded. A delivered one stays a while, for a client that lost it after all; an undelivered one stays
 as long as its session, in memory first and then on disk. ``ResultStore`` bounds the memory of both, over all sessions.

@@ -21,7 +21,7 @@ __all__ = ["EpisodeRoutes"]
 _OK = b'{"status":"ok"}'
 #: Keys are kept as long as their session.
 _LONGEST_KEY = 255
-#: Tells a client that a call it repeats with the same ``Idempotency-Key`` never runs twice.
+#: Tells a client that a call it repeats with the same ``Idempotency-Key`` never runs twice in its session.
 _PROMISE = (("X-Idempotent-Calls", "true"),)
 _NO_MORE = b"event: end\r\ndata: \r\n\r\n"
 

@@ -40,6 +40,7 @@ from ors_clients.trl import EnvironmentMixture, EnvironmentSpec, environment_rew
 from ors_clients.turns import EpisodeSession, RolloutLimits, TurnEpisode  # noqa: E402
 
 from tests.clients.test_atropos import ScriptedServer  # noqa: E402
+from tests.robustness.swallowing import swallowing  # noqa: E402
 
 ENVIRONMENT = "conformanceenvironment"
 MAX_TURNS = 4
@@ -295,3 +296,16 @@ async def test_the_same_turns_mean_the_same(
     reward, stop_reason = await ADAPTERS[adapter](CASES[case].turns, url, tmp_path, monkeypatch)
     ran = [json.loads(line) for line in trace.read_text().splitlines()]
     assert Outcome(reward, stop_reason, ran) == CASES[case].outcome
+
+
+@pytest.mark.parametrize("adapter", sorted(ADAPTERS.keys() - {"local"}))
+async def test_calls_whose_answers_are_swallowed_run_once(
+    adapter: str, url: str, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every adapter sends a key with every call: the SDKs' clients, which send none, run each of these twice."""
+    case = CASES["several calls in a turn"]
+    async with swallowing(int(url.rpartition(":")[2])) as proxy:
+        await test_the_same_turns_mean_the_same(
+            adapter, "several calls in a turn", proxy.url, trace, tmp_path, monkeypatch
+        )
+    assert len(proxy.swallowed) == len(case.outcome.trace)
