@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-__all__ = ["Dialect", "dialect_of", "is_environment_class", "overrides"]
+__all__ = ["Dialect", "dialect_of", "is_environment_class", "is_sdk_class", "is_server_class", "overrides"]
 
 
 class Dialect(Enum):
@@ -45,6 +45,18 @@ def is_environment_class(candidate: Any) -> bool:
     if not isinstance(candidate, type) or _sdk_of(candidate) is not None:
         return False
     return any(base.__name__ == "Environment" and _sdk_of(base) is not None for base in candidate.__mro__)
+
+
+def is_server_class(candidate: Any) -> bool:
+    """Whether this is the ``Server`` of one of the three packages, or derived from it."""
+    return isinstance(candidate, type) and any(
+        base.__name__ == "Server" and is_sdk_class(base) for base in candidate.__mro__
+    )
+
+
+def is_sdk_class(cls: type) -> bool:
+    """Whether one of the three packages defines the class, and no author."""
+    return cls.__module__.partition(".")[0] in _BASES
 
 
 def overrides(cls: type, name: str) -> bool:

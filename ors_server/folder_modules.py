@@ -6,6 +6,8 @@ their own folder first: ``import helpers`` finds the ``helpers.py`` beside the f
 as well as inside a tool that runs an hour later. Nothing is renamed in the author's files, and ``sys.path`` stays as it
 is, so a data folder called ``trl`` does not make another library believe that TRL is installed.
 
+A folder that is a package (``__init__.py``) may also be imported from within by its own name.
+
 Invariants: a module is loaded once; a name of the standard library always means the standard library; every other name
 means the folder's own module where there is one.
 """
@@ -13,6 +15,7 @@ means the folder's own module where there is one.
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import importlib.util
 import re
@@ -40,7 +43,7 @@ class FolderPackage:
 
     def load(self, module: str) -> ModuleType:
         """Import ``<module>.py`` of the folder. Raises whatever the author's code raises."""
-        return importlib.import_module(f"{self.name}.{module}")
+        return importlib.import_module(self.name if module == "__init__" else f"{self.name}.{module}")
 
     def owns(self, name: str) -> bool:
         """Whether ``import <name>`` in this folder means a module of the folder."""
@@ -72,11 +75,24 @@ class FolderPackage:
         level: int = 0,
     ) -> ModuleType:
         top = name.partition(".")[0]
-        if level or not self.owns(top):
+        if level == 0 and self.owns(top):
+            whole, first = f"{self.name}.{name}", f"{self.name}.{top}"
+        elif level == 0 and top == self.folder.name and self._is_package:
+            whole, first = self.name + name[len(top) :], self.name
+        else:
             return builtins.__import__(name, globals, locals, fromlist or (), level)
-        module = builtins.__import__(f"{self.name}.{name}", globals, locals, fromlist or (), 0)
+        module = builtins.__import__(whole, globals, locals, fromlist or (), 0)
         # `import a.b` binds `a`, `from a.b import c` takes c out of `a.b`: the same two cases as in the builtin.
-        return module if fromlist else sys.modules[f"{self.name}.{top}"]
+        return module if fromlist else sys.modules[first]
+
+    @functools.cached_property
+    def _is_package(self) -> bool:
+        """Whether its modules may import each other by the folder's name: it is a package, the only one of the name."""
+        init = self.folder / "__init__.py"
+        if not init.is_file() or self.folder.name in sys.stdlib_module_names:
+            return False
+        spec = PathFinder.find_spec(self.folder.name)
+        return spec is None or spec.origin is None or Path(spec.origin).resolve() == init
 
 
 class _Loader(SourceFileLoader):

@@ -2,42 +2,48 @@
 
 | target | means |
 |---|---|
-| ``my_env/`` | the environments of ``my_env/environment.py`` |
+| ``my_env/`` | the environments of the folder's ``environment.py``, ``server.py`` or the like |
 | ``my_env/:Class`` | one class of it |
 | ``server.py``, ``server.py:Class`` | the environments of a file, or one class of it |
 | ``package.module:Class`` | a class of an importable module; the current folder is importable |
 | ``echo``, ``echo:Class`` | an environment that comes with ors-server |
 
-The environments of a file are its list ``environments`` where it has one, else every class defined in it (not merely
-imported) that derives from an ``Environment`` of ``ors_server``, ``openreward`` or ``ors``, in the order they are
-written. The two SDKs are recognised by name and never imported from here. A base class that is not complete and from
-which another class of the file derives is not an environment, nor is a class whose name begins with an underscore.
-
-Whatever stands in the way is a ``TargetError`` that names the author's file and line, and what to do.
+Which classes are the environments of a file is the matter of ``module_environments``. Whatever stands in the way is a
+``TargetError`` that names the author's file and line, and what to do.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import TypeVar
 
-from ors_server.classes import is_environment_class, overrides
+from ors_server.classes import is_environment_class
 from ors_server.errors import OrsError, TargetError
-from ors_server.folder_modules import folder_package
+from ors_server.folder_modules import FolderPackage, folder_package
+from ors_server.module_environments import NoEnvironmentInModule, defined_environments, environments_of
+from ors_server.server_calls import line_that_serves
 
-__all__ = ["ENVIRONMENT_FILE", "bundled_environments", "failed_in_authors_code", "load_target", "load_targets"]
+__all__ = [
+    "ENVIRONMENT_FILES",
+    "bundled_environments",
+    "environment_files",
+    "failed_in_authors_code",
+    "load_target",
+    "load_targets",
+]
 
-#: The file of an environment folder that holds its classes.
-ENVIRONMENT_FILE = "environment.py"
+#: The files of an environment folder that may hold its classes; the first that has any is served.
+ENVIRONMENT_FILES = ("environment.py", "server.py", "app.py", "main.py", "env.py", "__init__.py")
+
+Result = TypeVar("Result")
 
 _PACKAGE = Path(__file__).resolve().parent
 #: A module, or a class that may be nested in another.
@@ -55,10 +61,22 @@ def load_targets(targets: Sequence[str]) -> list[type]:
 def load_target(target: str) -> list[type]:
     """The classes of one target, in the order they are served. Raises ``TargetError``."""
     location, class_name = _split(target)
-    module, source = _import(target, location)
-    if class_name:
+    files = _files(target, location)
+    if not files:
+        module, source = _import_module(location)
         return [_named_class(module, class_name, source, location)]
-    return _environments(module, source, location)
+    nothing: NoEnvironmentInModule | None = None
+    for file in files:
+        package, module = _import_file(file)
+        try:
+            if not class_name:
+                return _explained(file, package, lambda module=module, file=file: environments_of(module, str(file)))
+            if file is files[-1] or hasattr(module, class_name.partition(".")[0]):
+                return [_named_class(module, class_name, str(file), location)]
+        except NoEnvironmentInModule as error:
+            nothing = nothing or error
+    assert nothing is not None
+    raise nothing
 
 
 def bundled_environments() -> dict[str, Path]:
@@ -68,8 +86,15 @@ def bundled_environments() -> dict[str, Path]:
     """
     for root in (_PACKAGE / "_bundled", _PACKAGE.parent / "environments"):
         if root.is_dir():
-            return {folder.name: folder for folder in sorted(root.iterdir()) if (folder / ENVIRONMENT_FILE).is_file()}
+            return {
+                folder.name: folder for folder in sorted(root.iterdir()) if (folder / ENVIRONMENT_FILES[0]).is_file()
+            }
     return {}
+
+
+def environment_files(folder: Path) -> list[Path]:
+    """The files of a folder that may hold its environment classes, in the order in which they are looked at."""
+    return [folder / name for name in ENVIRONMENT_FILES if (folder / name).is_file()]
 
 
 # --- from target to module ---------------------------------------------------------------------
@@ -85,35 +110,46 @@ def _split(target: str) -> tuple[str, str]:
     return location, class_name
 
 
-def _import(target: str, location: str) -> tuple[ModuleType, str]:
-    """The module of a location, and what messages call it."""
+def _files(target: str, location: str) -> list[Path]:
+    """The files that a location may mean, in order; none where it is the name of a module."""
     path = Path(location)
-    if location and (path / ENVIRONMENT_FILE).is_file():
-        return _import_file(path / ENVIRONMENT_FILE)
+    if location and (files := environment_files(path)):
+        return files
     if location in (bundled := bundled_environments()):
-        return _import_file(bundled[location] / ENVIRONMENT_FILE)
+        return environment_files(bundled[location])
     if location and path.is_dir():
         raise _no_environment_file(path)
     if path.suffix == ".py":
         if not path.is_file():
             raise TargetError(f"The file {location} does not exist", f"The current folder is {Path.cwd()}.")
-        return _import_file(path)
+        return [path]
     if path.is_file():
         raise TargetError(f"{location} is not a Python file", "Name a folder, file.py:Class or module:Class.")
     if target != location and _DOTTED_NAME.fullmatch(location):
-        return _import_module(location)
+        return []
     raise _nothing_there(location, sorted(bundled))
 
 
-def _import_file(file: Path) -> tuple[ModuleType, str]:
+def _import_file(file: Path) -> tuple[FolderPackage, ModuleType]:
     module = file.stem
     if not module.isidentifier():
         proposal = re.sub(r"\W", "_", module)
         raise TargetError(f"{file} cannot be imported: {module!r} is no Python name", f"Rename it to {proposal}.py.")
     package = folder_package(file.parent)
+    line = _explained(file, package, lambda: line_that_serves(file))
+    if line is not None:
+        raise TargetError(
+            f"{file} starts its server when it is imported (line {line})",
+            'Put that line behind `if __name__ == "__main__":`; `ors-server serve` finds the classes there.',
+        )
+    return package, _explained(file, package, lambda: package.load(module))
+
+
+def _explained(file: Path, package: FolderPackage, run: Callable[[], Result]) -> Result:
+    """Run what imports the author's code. Raises ``TargetError`` for what that code raises."""
     try:
-        return package.load(module), str(file)
-    except KeyboardInterrupt:
+        return run()
+    except (KeyboardInterrupt, TargetError):
         raise
     except BaseException as error:  # importing runs arbitrary code, which may even call sys.exit()
         # The name that the folder has in this process says nothing to anybody.
@@ -212,14 +248,14 @@ def _remedy(error: BaseException, missing: str) -> str:
     return "Correct it and start again."
 
 
-# --- from module to classes --------------------------------------------------------------------
+# --- one class by its name ---------------------------------------------------------------------
 
 
 def _named_class(module: ModuleType, class_name: str, source: str, location: str) -> type:
     value: object = module
     for part in class_name.split("."):
         if not hasattr(value, part):
-            found = [environment.__name__ for environment in _defined(module)]
+            found = [environment.__name__ for environment in defined_environments(module)]
             near = difflib.get_close_matches(class_name, found, n=1)
             remedy = f"Did you mean {location}:{near[0]}?" if near else _listing("It defines", found)
             raise TargetError(f"{_capitalised(source)} has no class {class_name}", remedy)
@@ -230,68 +266,6 @@ def _named_class(module: ModuleType, class_name: str, source: str, location: str
         return type(value)
     kind = "class that does not derive from Environment" if isinstance(value, type) else type(value).__name__
     raise TargetError(f"{class_name} in {source} is a {kind}", "Derive it from ors_server.Environment.")
-
-
-def _environments(module: ModuleType, source: str, location: str) -> list[type]:
-    """The environments of a module whose target names no class."""
-    declared = getattr(module, "environments", None)
-    if isinstance(declared, list | tuple):
-        return _declared(cast("Sequence[object]", declared), source)
-    defined = _defined(module)
-    environments = [cls for cls in defined if not cls.__name__.startswith("_") and not _is_base(cls, defined)]
-    if environments:
-        return environments
-    imported = [name for name, value in vars(module).items() if is_environment_class(value) and value not in defined]
-    if imported:
-        raise TargetError(
-            f"{_capitalised(source)} defines no environment, it only imports {', '.join(imported)}",
-            f"Name the class: {location}:{imported[0]}.",
-        )
-    others = [
-        name for name, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
-    ]
-    raise TargetError(
-        f"{_capitalised(source)} defines no class that derives from Environment",
-        _listing("It defines", others)
-        + " Derive the environment's class from ors_server.Environment, or start with `ors-server init my_env`.",
-    )
-
-
-def _declared(declared: Sequence[object], source: str) -> list[type]:
-    classes: list[type] = []
-    for entry in declared:
-        entry_class = entry if isinstance(entry, type) else type(entry)
-        if not is_environment_class(entry_class):
-            raise TargetError(
-                f"The list `environments` of {source} holds {entry!r}, which is no environment",
-                "It holds classes that derive from Environment.",
-            )
-        classes.append(entry_class)
-    if not classes:
-        raise TargetError(f"The list `environments` of {source} is empty", "Put the classes to serve in it.")
-    return classes
-
-
-def _defined(module: ModuleType) -> list[type]:
-    """The environment classes written in the module, in order."""
-    return [
-        value
-        for name, value in vars(module).items()
-        if isinstance(value, type)
-        and value.__module__ == module.__name__
-        # An alias (`Default = MyEnv`) is no second class.
-        and value.__name__ == name
-        and is_environment_class(value)
-    ]
-
-
-def _is_base(cls: type, defined: Sequence[type]) -> bool:
-    """Whether a class is there for others to derive from: it is not complete, and one of them does.
-
-    An incomplete class from which nothing derives is a mistake, which the server explains when it is built.
-    """
-    complete = not inspect.isabstract(cls) and overrides(cls, "list_splits")
-    return not complete and any(other is not cls and issubclass(other, cls) for other in defined)
 
 
 # --- messages ----------------------------------------------------------------------------------
@@ -305,7 +279,7 @@ def _no_environment_file(folder: Path) -> TargetError:
         remedy = f"Name one of its files, as in {folder / files[0]}; it has {_join(files)}."
     else:
         remedy = f"`ors-server init {folder}` writes one."
-    return TargetError(f"The folder {folder} has no {ENVIRONMENT_FILE}", remedy)
+    return TargetError(f"The folder {folder} has no {_either(ENVIRONMENT_FILES)}", remedy)
 
 
 def _nothing_there(location: str, bundled: Sequence[str]) -> TargetError:
@@ -324,6 +298,10 @@ def _nothing_there(location: str, bundled: Sequence[str]) -> TargetError:
 
 def _listing(introduction: str, names: Sequence[str]) -> str:
     return f"{introduction}: {_join(names)}." if names else f"{introduction} no classes."
+
+
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _join(names: Sequence[str]) -> str:

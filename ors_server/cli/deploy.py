@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ors_server.cli.folders import FolderError, Names, check_empty, read_template, write_folder
 from ors_server.cli.wheel import WHEEL_PATTERN, put_wheel, wheel
-from ors_server.targets import ENVIRONMENT_FILE
+from ors_server.targets import ENVIRONMENT_FILES, environment_files
 
 __all__ = ["deploy", "space", "with_front_matter"]
 
@@ -88,7 +88,9 @@ def _deploy() -> None:
     "The commands that push the folder to the Space are printed at the end.",
 )
 def space(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The environment's folder, with environment.py in it.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The environment's folder, with environment.py or server.py in it.")
+    ],
     output: Annotated[
         Path | None, typer.Option(metavar="OUT", help="The folder to write; DIR-space beside DIR by default.")
     ] = None,
@@ -100,9 +102,9 @@ def space(
     ors-server as a wheel. A Dockerfile of DIR that starts ors-server is kept. Names that begin with a dot, and files
     that usually hold secrets, such as keys, are left out and listed.
     """
-    if not (folder / ENVIRONMENT_FILE).is_file():
+    if not environment_files(folder):
         raise FolderError(
-            f"{folder} has no {ENVIRONMENT_FILE}" if folder.is_dir() else f"There is no folder {folder}",
+            f"{folder} has no {ENVIRONMENT_FILES[0]}" if folder.is_dir() else f"There is no folder {folder}",
             f"Name an environment's folder; `ors-server init {folder}` writes one.",
         )
     source = folder.resolve()

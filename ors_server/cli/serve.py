@@ -21,8 +21,8 @@ from ors_server.targets import failed_in_authors_code, load_targets
 __all__ = ["SERVE_EXAMPLES", "serve"]
 
 SERVE_EXAMPLES = """[bold]Targets[/bold]
-  my_env/                the environments of my_env/environment.py
-  server.py              the environments of a file; server.py:MyEnv is one of them
+  my_env/                the environments of its environment.py, server.py, app.py, main.py or env.py
+  server.py              what a file hands to Server([...]), else its classes; server.py:MyEnv is one of them
   package.module:MyEnv   a class of an importable module
   echo, terminal         environments that come with ors-server
 
