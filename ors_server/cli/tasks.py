@@ -30,7 +30,8 @@ tasks = typer.Typer(
     epilog="[bold]Examples[/bold]\n"
     "  ors-server tasks generate csv_join --count 20 --output my_tasks   twenty tasks as folders\n"
     "  ors-server tasks verify my_tasks                                  play and grade them\n"
-    "  ors-server serve terminal --tasks my_tasks                        train on them",
+    "  ors-server serve terminal --tasks my_tasks                        train on them\n"
+    "  ors-server tasks requirements csv_join                            what its tasks demand and check",
 )
 
 _MARKS = {"holds": ("yes", "green"), "fails": ("no", "bold red"), "absent": ("-", "dim"), "error": ("error", "red")}
@@ -113,6 +114,24 @@ def generate(
     console.print(
         Text(f"Wrote {len(written)} tasks to {output}. Check them: ors-server tasks verify {output}"), soft_wrap=True
     )
+
+
+@tasks.command("requirements", no_args_is_help=True)
+def requirements(
+    families: Annotated[list[str], typer.Argument(metavar="FAMILY...", help="Families of generated tasks.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first task shown.")] = 0,
+) -> None:
+    """Print what generated tasks demand: each sentence of a prompt, its checks and the false solutions they refuse.
+
+    One task of every shape of a family, in Markdown. It holds the answers' tests: nothing for a model to read.
+    """
+    generation: Any = _terminal("generation")
+    for name in families:
+        if name not in generation.FAMILIES:
+            raise TargetError(
+                f"There is no family of tasks {name!r}", f"Known are {', '.join(sorted(generation.FAMILIES))}."
+            )
+        typer.echo(generation.requirements_page(name, seed))
 
 
 def _terminal(module: str) -> ModuleType:

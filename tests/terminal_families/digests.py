@@ -1,6 +1,6 @@
 """Digests of the tasks of every family, so that a change of them does not go unnoticed.
 
-``python tests/terminal_families/digests.py`` writes them anew.
+``python tests/terminal_families/digests.py [FAMILY]...`` writes those of these families anew, or all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).with_suffix(".txt")
+#: A file for each family, so that changes of two families never meet in one.
+FOLDER = Path(__file__).with_name("digests")
 #: The first tasks of a family, every shape several times.
 SEEDS = range(12)
 
@@ -28,10 +29,13 @@ def digest_of(generate: Callable[[int], Any]) -> str:
     return state.hexdigest()[:32]
 
 
-DIGESTS: dict[str, str] = dict(line.split() for line in FILE.read_text().splitlines()) if FILE.exists() else {}
+def recorded() -> dict[str, str]:
+    """What was written down for each family."""
+    return {file.stem: file.read_text().strip() for file in FOLDER.glob("*.txt")}
+
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2] / "environments"))
     families = importlib.import_module("terminal.generation").FAMILIES
-    lines = [f"{name} {digest_of(family.generate)}\n" for name, family in families.items()]
-    FILE.write_text("".join(lines))
+    for name in sys.argv[1:] or families:
+        (FOLDER / f"{name}.txt").write_text(digest_of(families[name].generate) + "\n")

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from ors_server.folder_modules import folder_package
 
-__all__ = ["ENVIRONMENT", "load_generation"]
+__all__ = ["ENVIRONMENT", "load_alternatives", "load_generation", "load_requirements"]
 
 ENVIRONMENT = Path(__file__).parents[2] / "environments" / "terminal"
 
@@ -15,3 +15,13 @@ ENVIRONMENT = Path(__file__).parents[2] / "environments" / "terminal"
 def load_generation() -> ModuleType:
     """``generation`` of the environment's folder, imported as ``ors-server serve`` imports it."""
     return folder_package(ENVIRONMENT).load("generation")
+
+
+def load_alternatives() -> ModuleType:
+    """The honest ways of every family."""
+    return folder_package(ENVIRONMENT).load("families.alternatives")
+
+
+def load_requirements() -> ModuleType:
+    """What the ways of a task are."""
+    return folder_package(ENVIRONMENT).load("families.requirements")

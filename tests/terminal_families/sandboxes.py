@@ -1,7 +1,8 @@
-"""Generated tasks laid out in sandboxes, and what their tests say there.
+"""Generated tasks laid out in sandboxes, solutions of them played there, and what their tests say.
 
 The tests run with the sandbox's own Python and without pytest; how the environment runs them, out of the agent's reach,
-is tested with the environment.
+is tested with the environment. A ``frozen`` task is laid out once: before each play the home is put back as it was, and
+before the tests everything that the play left running is ended. Each play of a ``live`` task has a sandbox of its own.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ors_containers import BubblewrapRuntime, Sandbox
@@ -18,30 +21,64 @@ from ors_containers import BubblewrapRuntime, Sandbox
 if TYPE_CHECKING:
     from environments.terminal.generation import GeneratedTask
 
-__all__ = ["laid_out", "results"]
+__all__ = ["Play", "Played", "play"]
 
-#: Runs every test of the modules it is given and prints, for each module, how many there are and what failed.
-RUNNER = """
-import json, sys
-report = []
-for path in sys.argv[1:]:
-    module = {"__name__": "task", "__file__": path}
-    with open(path) as file:
-        exec(compile(file.read(), path, "exec"), module)
-    tests = {name: test for name, test in module.items() if name.startswith("test_")}
-    failed = []
-    for name, test in tests.items():
-        try:
-            test()
-        except Exception as error:  # whatever a test raises is its failure, and goes into the report
-            failed.append(f"{name}: {type(error).__name__}: {error}"[:500])
-    report.append([len(tests), failed])
-print(json.dumps(report))
-"""
+_PLAYER = Path(__file__).with_name("player.py")
+#: Of a script, or of the tests after it.
+_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Play:
+    """What is done in a sandbox before the tests: the oracle where it is asked for, and a script."""
+
+    script: str = ""
+    #: The oracle runs first, and the script in the project's folder instead of in the home.
+    solved: bool = False
+    tests: str = "final"
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of it: how the script ended, how many tests there are, and which of them fail and why."""
+
+    status: int
+    output: str
+    count: int
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+
+    def __str__(self) -> str:
+        return f"status {self.status}, {len(self.failed)} of {self.count} tests fail: {self.failed} {self.output}"
+
+
+async def play(runtime: BubblewrapRuntime, task: GeneratedTask, plays: Sequence[Play]) -> list[Played]:
+    """Play them one after the other, each from the beginning."""
+    if task.grading == "frozen":
+        async with _laid_out(runtime, task) as sandbox:
+            return await _played(sandbox, task, plays)
+    found: list[Played] = []
+    for one in plays:
+        async with _laid_out(runtime, task) as sandbox:
+            found += await _played(sandbox, task, [one])
+    return found
+
+
+async def _played(sandbox: Sandbox, task: GeneratedTask, plays: Sequence[Play]) -> list[Played]:
+    request = {
+        "oracle": task.oracle,
+        "root": task.root,
+        "seconds": _SECONDS,
+        "live": task.grading == "live",
+        "plays": [asdict(one) for one in plays],
+    }
+    await sandbox.write_file("/tmp/play/request.json", json.dumps(request).encode())
+    result = await sandbox.run("python3 -I /tmp/play/player.py", timeout=_SECONDS * len(plays))
+    assert result.exit_status == 0, result.text
+    return [Played(**one) for one in json.loads(result.text.splitlines()[-1])]
 
 
 @asynccontextmanager
-async def laid_out(runtime: BubblewrapRuntime, task: GeneratedTask) -> AsyncGenerator[Sandbox]:
+async def _laid_out(runtime: BubblewrapRuntime, task: GeneratedTask) -> AsyncGenerator[Sandbox]:
     """A sandbox in which the task begins."""
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         await sandbox.write_file("/tmp/task.tar", _archive(task))
@@ -67,8 +104,12 @@ def _archive(task: GeneratedTask) -> bytes:
             elif file.link is not None:
                 member.type, member.linkname = tarfile.SYMTYPE, file.link
             archive.addfile(member, io.BytesIO(file.content))
-        for name, text in (("run", RUNNER), ("initial/tests", task.initial_tests), ("final/tests", task.final_tests)):
-            member = tarfile.TarInfo(f"tmp/{name}.py")
+        for name, text in (
+            ("player", _PLAYER.read_text()),
+            ("initial", task.initial_tests),
+            ("final", task.final_tests),
+        ):
+            member = tarfile.TarInfo(f"tmp/play/{name}.py")
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
     return buffer.getvalue()
@@ -77,11 +118,3 @@ def _archive(task: GeneratedTask) -> bytes:
 async def _must(sandbox: Sandbox, command: str) -> None:
     result = await sandbox.run(command, timeout=60)
     assert result.exit_status == 0, result.text
-
-
-async def results(sandbox: Sandbox, *modules: str) -> list[tuple[int, list[str]]]:
-    """For each module the number of its tests and those that failed."""
-    paths = " ".join(f"/tmp/{module}/tests.py" for module in modules)
-    result = await sandbox.run(f"python3 -I /tmp/run.py {paths}", timeout=120)
-    assert result.exit_status == 0, result.text
-    return [(int(count), list(failed)) for count, failed in json.loads(result.text.splitlines()[-1])]

@@ -11,7 +11,12 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .requirements import words
+
+if TYPE_CHECKING:
+    from .task import GeneratedFile
 
 __all__ = ["Checks", "digest"]
 
@@ -43,10 +48,27 @@ _HELPERS = {
                 return isinstance(value, list) and len(value) == len(expected) and all(map(same, value, expected))
             return isinstance(value, bool) == isinstance(expected, bool) and value == expected
         ''',
+    "lines": '''
+        def lines(path):
+            """The lines of a file; whether the last one ends is not seen."""
+            found = content(path).decode("utf-8").split("\\n")
+            return found if found[-1] else found[:-1]
+        ''',
+    "ordered": '''
+        def ordered(found, expected):
+            """Whether what both have is in the same order in both; what only one of them has does not count."""
+            if sorted(found) == sorted(expected):
+                return found == expected
+            both = set(found) & set(expected)
+            return [item for item in dict.fromkeys(found) if item in both] == [
+                item for item in dict.fromkeys(expected) if item in both
+            ]
+        ''',
     "rows": '''
         def rows(path):
-            """The records of a CSV file; empty lines do not count."""
-            return [row for row in csv.reader(io.StringIO(content(path).decode("utf-8"), newline="")) if row]
+            """The records of a CSV file; empty lines and a byte-order mark do not count."""
+            text = content(path).decode("utf-8-sig")
+            return [tuple(row) for row in csv.reader(io.StringIO(text, newline="")) if row]
         ''',
     "below": '''
         def below(folder):
@@ -61,6 +83,31 @@ _HELPERS = {
                 links = [name for name in directories if os.path.islink(os.path.join(place, name))]
                 found += [os.path.relpath(os.path.join(place, name), folder) for name in names + links]
             return sorted(found)
+        ''',
+    "tree": '''
+        def tree(folder):
+            """What is at and below a directory: for each path its kind, its permissions and its content."""
+
+            def unreadable(error):
+                raise error
+
+            paths = [folder]
+            for place, directories, names in os.walk(folder, onerror=unreadable):
+                paths += [os.path.join(place, name) for name in directories + names]
+            found = {}
+            for path in paths:
+                status = os.lstat(path)
+                mode = f"{stat.S_IMODE(status.st_mode):04o}"
+                if stat.S_ISDIR(status.st_mode):
+                    what = f"directory {mode}"
+                elif stat.S_ISLNK(status.st_mode):
+                    what = f"link {os.readlink(path)}"
+                elif stat.S_ISREG(status.st_mode):
+                    what = f"file {mode} {digest(content(path))}"
+                else:
+                    what = "neither a file nor a directory"
+                found[os.path.relpath(path, folder)] = what
+            return found
         ''',
     "one_file": '''
         def one_file(path, other):
@@ -182,7 +229,9 @@ _HELPERS = {
         ''',
 }
 _NEEDS = {
+    "lines": ("content",),
     "rows": ("content",),
+    "tree": ("content", "digest"),
     "git": ("run",),
     "commit": ("git", "run"),
     "blobs": ("below", "content"),
@@ -192,6 +241,7 @@ _NEEDS = {
 }
 _MODULES = (
     "csv",
+    "fnmatch",
     "gzip",
     "hashlib",
     "http.client",
@@ -224,7 +274,7 @@ class Checks:
 
     def test(self, name: str, body: str) -> None:
         """A test of its own; ``body`` is its code, in which ``content``, ``rows`` and the other helpers are known."""
-        name = f"test_{_words(name)}"
+        name = f"test_{words(name)}"
         number = 2
         unique = name
         while unique in self._tests:
@@ -243,14 +293,14 @@ class Checks:
     def text(self, path: str, expected: str) -> None:
         """``path`` is a file of exactly this text, in UTF-8."""
         name = _base(path)
-        self.test(f"{name} is a file", f"content({path!r})")
+        if not expected.endswith("\n"):
+            self.test(f"{name} has the right text", f"assert {_decoded(path)} == {_literal(expected)}")
+            return
+        lines = f"expected = {_literal(expected.split(chr(10))[:-1])}\n"
+        self.test(f"{name} has the right lines", f"{lines}assert sorted(lines({path!r})) == sorted(expected)")
         if expected.count("\n") > 1:
-            lines = expected.count("\n")
-            self.test(
-                f"{name} has the right number of lines",
-                f'lines = content({path!r}).count(b"\\n")\nassert lines == {lines}, f"{{lines}} lines"',
-            )
-        self.test(f"{name} has the right text", f"expected = {_literal(expected)}\nassert {_decoded(path)} == expected")
+            self.test(f"lines of {name} are in order", f"{lines}assert ordered(lines({path!r}), expected)")
+        self.test(f"{name} ends with a newline", f'assert content({path!r})[-1:] == b"\\n"')
 
     def contents(self, name: str, expected: Mapping[str, bytes]) -> None:
         """These paths are files of these bytes."""
@@ -262,12 +312,48 @@ class Checks:
             "    assert digest(content(path)) == value, path",
         )
 
-    def files(self, folder: str, expected: Mapping[str, bytes], what: str = "") -> None:
-        """Below ``folder`` are exactly these files; empty directories do not count."""
+    def kept(self, expected: Mapping[str, GeneratedFile], *, modes: bool) -> None:
+        """These files are as they were: content and, with ``modes``, permissions."""
+        if not modes:
+            self.contents("existing files are unchanged", {path: file.content for path, file in expected.items()})
+            return
+        states = {path: f"{file.mode:04o} {digest(file.content)}" for path, file in expected.items()}
+        self.test(
+            "existing files are unchanged",
+            f"expected = {_literal(states)}\n"
+            "for path, value in expected.items():\n"
+            "    state = f'{stat.S_IMODE(os.lstat(path).st_mode):04o} {digest(content(path))}'\n"
+            "    assert state == value, path",
+        )
+
+    def unchanged(
+        self, root: str, expected: Mapping[str, GeneratedFile], *, made: Sequence[str], allowed: Sequence[str]
+    ) -> None:
+        """A directory is as it was; ``made`` and what is below it, and names like ``allowed``, do not count."""
+        states = {path: _state(file) for path, file in expected.items() if not _below(path, made)}
+        free = [pattern for path in made for pattern in (path, f"{path}/*")]
+        self.test(
+            f"nothing else in {_base(root)} has changed",
+            f"expected = {_literal(states)}\n"
+            f"free, allowed = {free!r}, {list(allowed)!r}\n"
+            "found = {}\n"
+            f"for path, what in tree({root!r}).items():\n"
+            "    names = any(fnmatch.fnmatchcase(name, one) for name in path.split('/') for one in allowed)\n"
+            "    if not names and not any(fnmatch.fnmatchcase(path, one) for one in free):\n"
+            "        found[path] = what\n"
+            "changed = {path for path in {**expected, **found} if expected.get(path) != found.get(path)}\n"
+            "assert not changed, sorted(changed)",
+        )
+
+    def files(self, folder: str, expected: Mapping[str, bytes], what: str = "", *, empty: Sequence[str] = ()) -> None:
+        """Below ``folder`` are exactly these files, and no directories but theirs and, where one likes, ``empty``."""
         name = what or _base(folder)
         paths = sorted(expected)
+        above = {path.rsplit("/", depth)[0] for path in paths for depth in range(1, path.count("/") + 1)}
         self.test(
-            f"{name} holds the right files", f"expected = {_literal(paths)}\nassert below({folder!r}) == expected"
+            f"{name} holds nothing else",
+            f"expected = {_literal(sorted({'.', *paths, *above, *empty}))}\n"
+            f"assert sorted(set(tree({folder!r})) - set(expected)) == []",
         )
         digests = {path: digest(expected[path]) for path in paths}
         self.test(
@@ -280,7 +366,6 @@ class Checks:
     def json(self, path: str, expected: Any) -> None:
         """``path`` is a JSON file of this value; its layout and the order of its keys are free."""
         name = _base(path)
-        self.test(f"{name} is json", f"json.loads({_decoded(path)})")
         self.test(
             f"{name} has the right value",
             f"expected = json.loads({_literal(json.dumps(expected, indent=1, ensure_ascii=False))})\n"
@@ -290,12 +375,11 @@ class Checks:
     def rows(self, path: str, expected: Sequence[Sequence[str]]) -> None:
         """``path`` is a CSV file of these records, the header among them; quoting and line ends are free."""
         name = _base(path)
-        self.test(f"{name} has the right header", f"assert rows({path!r})[0] == {list(expected[0])!r}")
-        self.test(f"{name} has the right number of records", f"assert len(rows({path!r})) - 1 == {len(expected) - 1}")
-        self.test(
-            f"{name} has the right records",
-            f"expected = {_literal([list(row) for row in expected[1:]])}\nassert rows({path!r})[1:] == expected",
-        )
+        self.test(f"{name} has the right header", f"assert rows({path!r})[0] == {tuple(expected[0])!r}")
+        records = f"expected = {_literal([tuple(row) for row in expected[1:]])}\n"
+        self.test(f"{name} has the right records", f"{records}assert sorted(rows({path!r})[1:]) == sorted(expected)")
+        if len(expected) > 2:
+            self.test(f"records of {name} are in order", f"{records}assert ordered(rows({path!r})[1:], expected)")
 
     def modes(self, expected: Mapping[str, int]) -> None:
         """Permission bits of files and directories."""
@@ -343,8 +427,15 @@ def _base(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-def _words(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+def _state(file: GeneratedFile) -> str:
+    """A file as the helper ``tree`` describes it."""
+    if file.directory:
+        return f"directory {file.mode:04o}"
+    return f"file {file.mode:04o} {digest(file.content)}" if file.link is None else f"link {file.link}"
+
+
+def _below(path: str, folders: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
 def _decoded(path: str) -> str:

@@ -13,13 +13,19 @@ from typing import TypeVar
 
 from . import vocabulary
 from .checks import Checks
+from .requirements import Requirement, Way, breach
 from .task import GeneratedFile, GeneratedTask, Grading
 
-__all__ = ["HOME", "Draft", "fill", "python", "swap"]
+__all__ = ["HOME", "Draft", "breach", "fill", "python", "swap"]
 
 HOME = "/home/user"
 
 _Item = TypeVar("_Item")
+_NOTHING_ELSE = (
+    "Nothing else in {} may change: no other files, directories, links or permissions.",
+    "Everything else in {} must stay as it is, permissions included, and nothing may be added to it.",
+    "Change and add nothing else in {} (files, directories, links, permissions).",
+)
 
 
 class Draft:
@@ -33,13 +39,21 @@ class Draft:
         self.files: dict[str, GeneratedFile] = {}
         #: Paths the prompt says not to change.
         self.kept: list[str] = []
+        #: Whether their permissions must stay too.
+        self.modes_kept = True
         #: Paths that are not as written when the task begins: ``setup`` uses them up or ``start`` writes to them.
         self.passing: list[str] = []
         self.initial = Checks()
         self.final = Checks()
         self.setup = ""
         self.start = ""
+        #: The directory the task is about: the first that ``project`` gave.
+        self.root = HOME
         self._paragraphs: list[str] = []
+        self._sentences: list[str] = []
+        self._requirements: list[Requirement] = []
+        self._honest: list[Way] = []
+        self._unchanged: list[tuple[str, Sequence[str], Sequence[str]]] = []
         self._truth = ""
         self._oracle = ""
         self._near_miss = ""
@@ -68,7 +82,9 @@ class Draft:
 
     def project(self) -> str:
         """A directory for the task."""
-        return f"{HOME}/{self.pick(*vocabulary.PROJECTS)}"
+        place = f"{HOME}/{self.pick(*vocabulary.PROJECTS)}"
+        self.root = place if self.root == HOME else self.root
+        return place
 
     def prose(self, words: int) -> str:
         """A sentence of about so many words."""
@@ -108,25 +124,99 @@ class Draft:
     def say(self, *sentences: str) -> None:
         """A paragraph of the prompt. A sentence that begins with a newline keeps its own layout."""
         text = ""
+        self._sentences += sentences
         for sentence in sentences:
             text += sentence if not text or sentence.startswith("\n") or text.endswith("\n") else f" {sentence}"
         self._paragraphs.append(text.strip("\n"))
 
-    def every_line(self) -> str:
-        """The rule about newlines, as ``Checks.text`` sees it."""
-        return self.pick(
+    def require(self, sentence: str, *breaches: Way) -> str:
+        """A sentence for ``say`` that demands something, and false solutions that break it and nothing else."""
+        self._requirements.append(Requirement(sentence, breaches))
+        return sentence
+
+    def honest(self, what: str, *, after: str = "", instead: str = "", swap: tuple[str, str] = ("", "")) -> None:
+        """A way that earns 1, though it is not the oracle's."""
+        self._honest.append(Way(what, (), after, instead, swap))
+
+    def every_line(self, *paths: str) -> str:
+        """The rule about newlines in these files, as ``Checks.text`` sees it."""
+        sentence = self.pick(
             "Every line ends with a newline, including the last one.",
             "End each line, the last one too, with a single newline; no blank lines.",
             "Terminate every line (also the last) with a newline and add no empty lines.",
         )
+        breaches: list[Way] = []
+        for path in paths:
+            name = path.rpartition("/")[2]
+            breaches.append(
+                breach(
+                    f"{name} without its last newline", f"{name} ends with a newline", after=f"truncate -s -1 {path}"
+                )
+            )
+            breaches.append(breach(f"{name} with a blank line", f"{name} has the right lines", after=f"echo >> {path}"))
+        return self.require(sentence, *breaches) if breaches else sentence
 
-    def leave(self) -> str:
-        """That what is kept must be left alone."""
-        return self.pick(
+    def leave(self, which: str = "") -> str:
+        """That what is kept must be left alone; ``which`` as for ``untouched``."""
+        sentence = self.pick(
             "Leave the existing files exactly as they are.",
             "Do not modify any of the files that are already there.",
             "The files that exist now must stay unchanged.",
         )
+        return self.untouched(sentence, which=which)
+
+    def untouched(self, sentence: str, *paths: str, which: str = "") -> str:
+        """A sentence that says so of these files, or of all that are kept so far.
+
+        ``which`` is the one that false solutions change, by default the first: one that no other check reads.
+        """
+        self.kept += [path for path in paths if path not in self.kept]
+        which = which or self.kept[0]
+        check = "existing files are unchanged"
+        breaches = [
+            breach("a line more in a file that was there", check, after=f"echo more >> {which}"),
+            breach(
+                "a link in place of a file that was there", check, after=f"mv {which} ~/moved && ln -s ~/moved {which}"
+            ),
+        ]
+        if self.modes_kept:
+            mode = self.files[which].mode ^ 0o011
+            breaches.append(
+                breach("other permissions of a file that was there", check, after=f"chmod {mode:o} {which}")
+            )
+        return self.require(sentence, *breaches)
+
+    def nothing_else(
+        self, sentence: str = "", *, made: Sequence[str] = (), allowed: Sequence[str] = (), root: str = ""
+    ) -> str:
+        """A sentence that everything else in the project's folder stays as it is, by default one that says it fully.
+
+        ``made`` are paths, relative to the folder, that the task makes, changes or removes: they and what is below
+        them have checks of their own. ``allowed`` are patterns of names that may appear (``*.db-wal``), which the
+        sentence must say.
+        """
+        root = root or self.root
+        self._unchanged.append((root, made, allowed))
+        check = f"nothing else in {root.rpartition('/')[2]} has changed"
+        breaches = [
+            breach("one more file", check, after=f"echo more > {root}/leftover.txt"),
+            breach("one more directory, empty", check, after=f"mkdir {root}/leftover"),
+            breach("one more link", check, after=f"ln -s /etc/hostname {root}/leftover"),
+            breach("other permissions of the folder", check, after=f"chmod 700 {root}"),
+        ]
+        return self.require(sentence or self.pick(*_NOTHING_ELSE).format(root), *breaches)
+
+    def _tree(self, root: str) -> dict[str, GeneratedFile]:
+        """What is below a directory, by its path relative to it; implied directories too."""
+        found = {".": GeneratedFile(mode=0o755, directory=True)}
+        for path, file in self.files.items():
+            if path == root or (path.startswith(f"{root}/") and path not in self.passing):
+                relative = path[len(root) + 1 :] or "."
+                parts = relative.split("/")
+                for depth in range(1, len(parts)):
+                    found.setdefault("/".join(parts[:depth]), GeneratedFile(mode=0o755, directory=True))
+                found[relative] = file
+        return found
 
     # --- what is right -------------------------------------------------------------------------
 
@@ -150,7 +240,10 @@ class Draft:
             elif file.link is not None:
                 self.initial.link(path, file.link)
         if self.kept:
-            self.final.contents("existing files are unchanged", {path: data[path] for path in self.kept})
+            self.final.kept({path: self.files[path] for path in self.kept}, modes=self.modes_kept)
+        for root, made, allowed in self._unchanged:
+            kept = [path[len(root) + 1 :] for path in self.kept if path.startswith(f"{root}/")]
+            self.final.unchanged(root, self._tree(root), made=[*made, *kept], allowed=allowed)
         return GeneratedTask(
             family=self.family,
             seed=self.seed,
@@ -166,6 +259,10 @@ class Draft:
             grading=grading,
             start=self.start,
             programs=programs,
+            root=self.root,
+            sentences=tuple(self._sentences),
+            requirements=tuple(self._requirements),
+            honest=tuple(self._honest),
         )
 
 

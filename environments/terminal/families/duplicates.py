@@ -70,7 +70,9 @@ def _delete(draft: Draft) -> None:
         "Files whose content exists only once stay. No remaining file may be changed or moved, and no new files may "
         f"appear below {root}.",
     )
-    draft.final.files(root, stays)
+    # Whether a directory that is empty now may stay is not said.
+    folders = {path.removeprefix(f"{root}/").rpartition("/")[0] for path in draft.files}
+    draft.final.files(root, stays, empty=sorted({"/".join(f.split("/")[: n + 1]) for f in folders for n in range(9)}))
     oracle = (
         f"find {root} -type f -exec sha256sum {{}} + | LC_ALL=C sort -k 1,1 -k 2{'r' if last else ''} "
         "| awk 'seen[$1]++ { print $2 }' | xargs -r rm\n"

@@ -29,7 +29,7 @@ def _create(draft: Draft) -> None:
     )
     draft.say(f"Also create the empty directory {empty} in it.", "Each line ends with a newline.")
     draft.initial.absent(root)
-    draft.final.files(root, {path: text.encode() for path, text in files.items()})
+    draft.final.files(root, {path: text.encode() for path, text in files.items()}, empty=[empty])
     draft.final.directory(f"{root}/{empty}")
     draft.final.test("empty directory is empty", f"assert os.listdir({f'{root}/{empty}'!r}) == []")
     oracle = f"mkdir -p {root}/{empty}\n"

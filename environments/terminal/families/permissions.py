@@ -10,6 +10,7 @@ __all__ = ["FAMILY"]
 
 
 def _table(draft: Draft) -> None:
+    draft.modes_kept = False
     root = draft.project()
     modes: dict[str, int] = {}
     for name in draft.some(WORDS, draft.number(4, 7)):
@@ -45,6 +46,7 @@ def _table(draft: Draft) -> None:
 
 
 def _repair(draft: Draft) -> None:
+    draft.modes_kept = False
     root = f"{draft.project()}/{draft.pick('site', 'public', 'www', 'htdocs')}"
     script, script_mode, file_mode, folder_mode = draft.pick(
         ("sh", 0o755, 0o644, 0o755), ("cgi", 0o750, 0o640, 0o750), ("py", 0o700, 0o600, 0o700)
@@ -81,6 +83,7 @@ def _repair(draft: Draft) -> None:
 
 
 def _audit(draft: Draft) -> None:
+    draft.modes_kept = False
     root = draft.project()
     report = f"{root}-{draft.pick('audit', 'world-writable', 'findings')}.txt"
     who, bit = draft.pick(("everybody (others)", 0o002), ("the group", 0o020))

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from .requirements import Requirement, Way
+
 __all__ = ["GeneratedFile", "GeneratedTask", "Grading"]
 
 #: ``frozen``: graded when every process of the agent has ended. ``live``: its services go on meanwhile.
@@ -55,3 +57,11 @@ class GeneratedTask:
     start: str = ""
     #: Commands the image must have, bash and the core utilities apart.
     programs: tuple[str, ...] = ()
+    #: The directory the task is about.
+    root: str = ""
+    #: The prompt's sentences in their order.
+    sentences: tuple[str, ...] = ()
+    #: Those sentences that demand something, and false solutions of each.
+    requirements: tuple[Requirement, ...] = ()
+    #: Ways that earn 1.
+    honest: tuple[Way, ...] = ()

@@ -1,0 +1,19 @@
+"""Honest ways that every family has: what an agent may leave behind anywhere, and what no prompt speaks of."""
+
+from __future__ import annotations
+
+from .requirements import Way
+
+__all__ = ["EVERYWHERE"]
+
+EVERYWHERE = (
+    Way(
+        "leftovers in the home",
+        after="""
+cd ~ && mkdir -p .cache/tool 'scratch place/empty' && echo 'print(1)' > solve.py && echo ls >> .bash_history
+ln -s /nowhere broken && echo x > .cache/tool/entry && chmod 700 .cache
+""",
+    ),
+    Way("a process left running", after="nohup sleep 300 > /dev/null 2>&1 < /dev/null & setsid -f sleep 300"),
+    Way("other times of files", after="find . -exec touch -h -d '2001-02-03 04:05:06' {} +"),
+)
