@@ -4,8 +4,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# The environment is made anew when the project's metadata, the checkout's place or the interpreter changes.
-INSTALLED := .venv/installed-$(shell { cat pyproject.toml; pwd; $(PYTHON) --version; } | sha256sum | cut -c 1-16)
+# The environment is made anew when the project's metadata, the checkout's place or the interpreter changes. It begins
+# with what serving needs; the development tools are added to that where a target needs them.
+KEY := $(shell { cat pyproject.toml; pwd; $(PYTHON) --version; } | sha256sum | cut -c 1-16)
+SERVES := .venv/serves-$(KEY)
+INSTALLED := .venv/installed-$(KEY)
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+
+# Sandboxes, and what families of terminal tasks are about.
+PROGRAMS := bubblewrap uidmap git sqlite3
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint types format test tests-sandboxes tests-others apptainer test-all serve bench clean
@@ -15,10 +22,14 @@ help: ## List the targets
 
 venv: $(INSTALLED) ## Make .venv with the package (editable) and the tools of the `dev` extra
 
-$(INSTALLED):
+$(SERVES):
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || scripts/debian-packages python3-venv
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP_INSTALL) --editable '.[openreward]'
+	@touch $@
+
+$(INSTALLED): $(SERVES)
+	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 
 lint: venv ## Check style and formatting
@@ -33,14 +44,20 @@ format: venv ## Repair style and formatting in place
 	$(BIN)/ruff format
 
 test: lint ## Lint, check types and run every test but the long ones
-	@scripts/debian-packages bubblewrap uidmap || echo "Going on without: the tests of sandboxes that need them are skipped."
+	@scripts/debian-packages $(PROGRAMS) || echo "Going on without: the tests that need them are skipped."
+	@mkdir -p build && : >$(NOT_RUN)
 	@# Beside each other: the type checker keeps one processor busy for minutes, and tests wait for half of theirs.
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=target types tests-sandboxes tests-others
+	$(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target types tests-sandboxes tests-others; \
+	$(SHOW_NOT_RUN)
 
 # One process for everything that starts sandboxes: some of its tests look at the whole machine for what is left behind.
 # The last two start none: they make this process last about as long as the other.
 SANDBOXES := $(addprefix tests/,benchmarks cli containers images sandbox_service terminal terminal_families \
 	robustness rollouts)
+
+# Each process adds what it left out, and why (tests/conftest.py); shown at the end, whatever the tests' status.
+export NOT_RUN := build/not-run
+SHOW_NOT_RUN := status=$$?; echo; echo "Not run, of all processes:"; cat $(NOT_RUN); exit $$status
 
 tests-sandboxes: venv
 	$(BIN)/pytest $(SANDBOXES)
@@ -53,9 +70,10 @@ apptainer: ## Install Apptainer for the tests that run it, where that can be don
 
 test-all: apptainer test ## Also build and run the container images and train with TRL
 	-scripts/debian-packages podman runc containernetworking-plugins iptables debootstrap
-	$(BIN)/pytest -m long
+	$(BIN)/pytest -m long; $(SHOW_NOT_RUN)
 
-serve: venv ## Serve the bundled environments on http://127.0.0.1:8080
+serve: $(SERVES) ## Serve the bundled environments on http://127.0.0.1:8080
+	@scripts/debian-packages $(PROGRAMS) || echo "Going on without: what needs them is not served."
 	$(BIN)/ors-server serve echo terminal
 
 bench: venv ## The short forms of all benchmarks, with one summary page in build/bench

@@ -1,26 +1,38 @@
-"""Says at the end of every run which tests did not run, and why: a skip nobody reads is a test nobody has."""
+"""Says at the end of every run which tests did not run, and why: a skip nobody reads is a test nobody has.
 
+Where ``NOT_RUN`` names a file it is said there as well: `make test` runs several processes, and shows what all of them
+left out in one place.
+"""
+
+import os
 from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints one line a reason, with the tests it kept from running."""
+    lines = list(_not_run(terminalreporter))
+    terminalreporter.section("not run")
+    for line in lines or ["nothing was skipped."]:
+        terminalreporter.line(line)
+    if path := os.environ.get("NOT_RUN"):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with Path(path).open("a") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+
+def _not_run(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
     tests_by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for report in terminalreporter.getreports("skipped"):
         tests_by_reason[_reason(report)].append(report.nodeid)
-    deselected = len(terminalreporter.stats.get("deselected", []))
-
-    terminalreporter.section("not run")
-    if deselected:
-        terminalreporter.line(f"{deselected} tests were not selected; `make test-all` runs every test.")
+    if deselected := len(terminalreporter.stats.get("deselected", [])):
+        yield f"{deselected} tests were not selected; `make test-all` runs every test."
     for reason, tests in sorted(tests_by_reason.items()):
-        terminalreporter.line(f"{len(tests)} skipped: {reason}")
-        for test in tests:
-            terminalreporter.line(f"    {test}")
-    if not deselected and not tests_by_reason:
-        terminalreporter.line("nothing was skipped.")
+        yield f"{len(tests)} skipped: {reason}"
+        yield from (f"    {test}" for test in tests)
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
