@@ -116,7 +116,9 @@ def _pack(draft: Draft) -> None:
 
     def altered(change: str) -> str:
         """Bash that packs a copy of the directory, which was changed before."""
-        return f"mkdir ~/copy && cp -r {root} ~/copy && cd ~/copy && {change}\n" + swap(oracle, "/home/user", "~/copy")
+        return f"mkdir ~/copy && cp -r {root} ~/copy && cd ~/copy && {change}\n" + swap(
+            oracle, "-C /home/user", "-C ~/copy"
+        )
 
     draft.say(
         draft.pick(f"Please make a backup of {root}.", f"I want to send {root} to a colleague as one file."),
