@@ -191,10 +191,11 @@ _HELPERS = {
             return found
         ''',
     "undisturbed": '''
-        def undisturbed():
-            """Command lines of the processes that the task began with and that go on, neither stopped nor ended.
+        def undisturbed(first):
+            """Command lines of the processes that began with an id from ``first`` on, neither stopped nor ended.
 
-            They have the first ids. Linux gives ids below 300 once: when all are used up it begins again at 300.
+            A range of twenty ids below 300 belongs to one of those that the task began with: Linux gives such ids once.
+            When all are used up it begins again at 300.
             """
             found = []
             for number, line in processes().items():
@@ -203,8 +204,35 @@ _HELPERS = {
                         state = file.read().rpartition(")")[2].split()[0]
                 except (FileNotFoundError, ProcessLookupError):
                     continue  # it has ended
-                if number < 300 and state not in "TtXxZ":
+                if first <= number < first + 20 and state not in "TtXxZ":
                     found.append(line)
+            return found
+        ''',
+    "alive": '''
+        def alive(first):
+            """Ids of a range, as above, in which bash goes on, stopped or not, whatever its command line says."""
+            found = []
+            for name in os.listdir("/proc"):
+                if name.isdigit() and first <= int(name) < first + 20:
+                    try:
+                        if os.path.basename(os.readlink(f"/proc/{name}/exe")) == "bash":
+                            found.append(int(name))
+                    except (FileNotFoundError, ProcessLookupError):
+                        continue  # it has ended
+            return found
+        ''',
+    "opened": '''
+        def opened(path):
+            """Ids of the processes that have a file open."""
+            found = []
+            for name in os.listdir("/proc"):
+                if name.isdigit() and int(name) != os.getpid():
+                    try:
+                        links = [os.readlink(f"/proc/{name}/fd/{number}") for number in os.listdir(f"/proc/{name}/fd")]
+                    except (FileNotFoundError, ProcessLookupError, PermissionError):
+                        continue  # it has ended, or is none of the user's
+                    if path in links:
+                        found.append(int(name))
             return found
         ''',
     "listening": '''

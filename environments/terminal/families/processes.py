@@ -1,7 +1,8 @@
 """Running processes: found and stopped. Graded while they run.
 
-Those that must go on have to be the ones that the task began with: a process that the agent starts in the place of one
-has a higher id, which nobody without privileges can choose.
+Those that must go on have to be the ones that the task began with, and the one that must end has to be the one itself:
+each began with an id of a range of its own below 300, which nobody without privileges can choose. What a process says
+it is (its command line lies in its own memory) decides nothing alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import shlex
 
 from .checks import Checks
-from .draft import Draft, swap
+from .draft import Draft, breach, python, swap
 from .family import Family
 from .vocabulary import PRODUCTS, SERVICES, WORDS
 
@@ -18,8 +19,11 @@ __all__ = ["FAMILY"]
 _LOOP = "while :; do sleep 5; done\n"
 
 
-#: Returns when a process of this command line is there, which must have one of the first ids: ``undisturbed`` says why.
-_WAIT = r"""
+#: A process of the beginning has an id in a range of its own, whatever it says it is.
+_FIRST, _WIDTH = 120, 20
+#: ``begin FIRST`` uses up the ids before a range; ``wait_for LINE FIRST`` waits for a process of it with that command.
+_BEGIN = r"""
+begin() { until [ "$(echo $BASHPID)" -ge "$1" ]; do :; done; }
 wait_for() {
   local file words
   until
@@ -27,37 +31,142 @@ wait_for() {
       { mapfile -d '' -t words < "$file"; } 2> /dev/null && [ "${words[*]}" = "$1" ] && break
     done
   do
-    sleep 0.1
+    sleep 0.05
   done
-  file=${file%/cmdline}
-  [ "${file#/proc/}" -lt 300 ] || { echo "'$1' has too high an id: ${file#/proc/}"; exit 1; }
+  file=${file%/cmdline} file=${file#/proc/}
+  [ "$file" -ge "$2" ] && [ "$file" -lt $(($2 + 20)) ] || { echo "'$1' has the id $file, not $2"; exit 1; }
 }
 """
 
+#: Bash of the agent's: ``each WORD COMMAND`` runs the command with the id of each process whose command line it is.
+_EACH = r"""
+each() {
+  local folder line
+  for folder in /proc/[0-9]*; do
+    line=$(tr '\0' ' ' 2> /dev/null < $folder/cmdline)
+    [ "$line" = "$1 " ] && "${@:2}" ${folder#/proc/}
+  done
+  return 0
+}
+"""
+#: Writes another command line into the memory of a process.
+_POSE = r"""
+import sys
+number, words = sys.argv[1], sys.argv[2].split(" ")
+fields = open(f"/proc/{number}/stat").read().rpartition(")")[2].split()
+first, end = int(fields[45]), int(fields[46])
+line = "\0".join(words).encode().ljust(end - first, b"\0")
+assert len(line) == end - first, "too long"
+with open(f"/proc/{number}/mem", "r+b", buffering=0) as memory:
+    memory.seek(first)
+    memory.write(line)
+"""
 
-def _started(draft: Draft, commands: list[str], running: list[list[str]]) -> None:
-    """Each command runs on its own, whatever becomes of the shell that started it; ``running`` runs then.
 
-    All ids below 300 have been given when the agent comes: what it starts has a higher one.
-    """
-    draft.start = (
-        "".join(f"setsid -f {command} < /dev/null > /dev/null 2>&1\n" for command in commands)
-        + _WAIT.lstrip()
-        + "".join(f"wait_for {shlex.quote(' '.join(line))}\n" for line in running)
-        + 'until [ "$(echo $BASHPID)" -gt 300 ]; do :; done\n'
+class _Begun:
+    """The processes that a task begins with, in the order in which they are started."""
+
+    def __init__(self, draft: Draft, groups: list[tuple[str, list[list[str]]]]) -> None:
+        """Each group is a command and the command lines of the processes that run then."""
+        self.draft = draft
+        self.first: dict[str, int] = {}
+        script = _BEGIN.lstrip()
+        for number, (command, lines) in enumerate(groups):
+            first = _FIRST + number * _WIDTH
+            script += f"begin {first}\nsetsid -f {command} < /dev/null > /dev/null 2>&1\n"
+            for line in lines:
+                script += f"wait_for {shlex.quote(' '.join(line))} {first}\n"
+                self.first[" ".join(line)] = first
+        # What the agent starts has a higher id than all of them.
+        draft.start = script + "begin 301\n"
+        self.running(draft.initial, [line for _, lines in groups for line in lines])
+
+    def running(self, checks: Checks, lines: list[list[str]]) -> None:
+        """These go on, and are the same as in the beginning."""
+        expected = [(self.first[" ".join(line)], line) for line in lines]
+        checks.test(
+            "the others are still running",
+            f"for first, line in {expected!r}:\n    assert undisturbed(first).count(line) == 1, line",
+        )
+
+    def stopped(self, *lines: list[str]) -> None:
+        """The processes of one group are gone."""
+        words = [" ".join(line) for line in lines]
+        self.draft.final.test(
+            "the process is stopped",
+            f"assert alive({self.first[words[0]]}) == []\n"
+            f"assert not [line for line in {list(lines)!r} if line in processes().values()]",
+        )
+
+    def breaches(self, target: list[str], others: list[list[str]], stop: str, go_on: str, *before: str) -> list[str]:
+        """The two sentences, that the target is stopped and that the others go on, with what breaks them."""
+        stopped, running = "the process is stopped", "the others are still running"
+        line, names = " ".join(target), [" ".join(other) for other in others]
+        pose = f'pose() {{ python3 -c {shlex.quote(_POSE)} $2 "$1"; }}\n'
+        instead = "\n".join([*before, _EACH, pose])
+        again = "again() { kill -9 $1; sleep 0.1; setsid -f $line < /dev/null > /dev/null 2>&1; sleep 0.3; }\n"
+        ways = [
+            breach("the process stopped for a while", stopped, instead=f"{instead}each '{line}' kill -STOP"),
+            breach("another name for the process", stopped, instead=f"{instead}each '{line}' pose 'bash x'"),
+            breach("no name for the process", stopped, instead=f"{instead}each '{line}' pose ''"),
+            breach(
+                "the process started again",
+                stopped,
+                after="\n".join([f"setsid -f {line} < /dev/null > /dev/null 2>&1; sleep 0.3", *before]),
+            ),
+        ]
+        fitting = [name for name in names if len(name) <= len(line)]
+        if fitting:
+            ways.append(
+                breach(
+                    "the process in the place of another",
+                    stopped,
+                    running,
+                    instead=f"{instead}each '{fitting[0]}' kill\nsleep 0.3\neach '{line}' pose '{fitting[0]}'",
+                )
+            )
+        return [
+            self.draft.require(stop, *ways),
+            self.draft.require(
+                go_on,
+                breach(
+                    "another stopped for a while", running, after=f"{_EACH}each '{names[-1]}' kill -STOP; sleep 0.2"
+                ),
+                breach("another ended", running, after=f"{_EACH}each '{names[0]}' kill -9; sleep 0.2"),
+                breach(
+                    "the others started again",
+                    running,
+                    after=_EACH + again + "".join(f"line='{name}'; each '{name}' again\n" for name in names),
+                ),
+            ),
+        ]
+
+
+def _honest(draft: Draft, target: list[str], after: str = ":") -> None:
+    line = " ".join(target)
+    draft.honest("ended outright", instead=f"{_EACH}each '{line}' kill -9; sleep 0.3\n{after}")
+    draft.honest("asked in another way", instead=f"{_EACH}each '{line}' kill -HUP; sleep 0.3\n{after}")
+    draft.honest(
+        "ended with what it waits for",
+        instead=f"{_EACH}end() {{ kill -- -$1; }}\neach '{line}' end; sleep 0.3\n{after}",
     )
-    _running(draft.initial, running)
-
-
-def _running(checks: Checks, lines: list[list[str]]) -> None:
-    checks.test(
-        "the others are still running",
-        f"lines = undisturbed()\nfor expected in {lines!r}:\n    assert lines.count(expected) == 1, expected",
+    draft.honest(
+        "found by Python",
+        instead=python(
+            """
+            import os, signal, time
+            for name in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    if open(f"/proc/{name}/cmdline").read().split("\\0")[:-1] == @target@:
+                        os.kill(int(name), signal.SIGTERM)
+                except OSError:
+                    pass
+            time.sleep(0.3)
+            """,
+            target=target,
+        )
+        + after,
     )
-
-
-def _stopped(draft: Draft, line: list[str]) -> None:
-    draft.final.test("the process is stopped", f"assert {line!r} not in processes().values()")
 
 
 def _by_argument(draft: Draft) -> None:
@@ -69,15 +178,21 @@ def _by_argument(draft: Draft) -> None:
     weights = "".join(f"{queue} {draft.number(1, 99)}\n" for queue in sorted(queues))
     draft.file(f"{root}/queues.txt", f"# Name and weight of each queue\n{weights}", keep=True)
     lines = [["bash", script, "--queue", queue] for queue in queues]
-    _started(draft, [" ".join(line) for line in draft.shuffled(lines)], lines)
+    begun = _Begun(draft, [(" ".join(line), [line]) for line in draft.shuffled(lines)])
     draft.say(
         draft.pick("Several workers are running on this machine.", f"Some processes of {script} are running."),
-        f"Each was started as 'bash {script} --queue NAME'. Stop the one whose queue is exactly {queues[0]}, for "
-        "good. All others, also those with similar names, must keep running without interruption.",
-        f"Do not change or delete any file in {root}.",
+        f"Each was started as 'bash {script} --queue NAME'.",
+        *begun.breaches(
+            lines[0],
+            lines[1:],
+            f"Stop the one whose queue is exactly {queues[0]}, for good.",
+            "All others, also those with similar names, must keep running without interruption.",
+        ),
+        draft.untouched(f"Do not change or delete any file in {root}."),
     )
-    _stopped(draft, lines[0])
-    _running(draft.final, lines[1:])
+    begun.stopped(lines[0])
+    begun.running(draft.final, lines[1:])
+    _honest(draft, lines[0])
     oracle = (
         "for folder in /proc/[0-9]*; do\n"
         '  line=$(tr "\\0" " " 2> /dev/null < "$folder/cmdline")\n'
@@ -99,31 +214,48 @@ def _by_environment(draft: Draft) -> None:
     names = draft.some(PRODUCTS, draft.number(4, 6))
     numbers = draft.some(range(100, 999), len(names))
     lines = [["bash", script, str(number)] for number in numbers]
-    _started(
+    begun = _Begun(
         draft,
-        draft.shuffled([f"env {variable}={n} {' '.join(line)}" for n, line in zip(names, lines, strict=True)]),
-        lines,
+        draft.shuffled(
+            [(f"env {variable}={n} {' '.join(line)}", [line]) for n, line in zip(names, lines, strict=True)]
+        ),
     )
     target = f"{root}/{draft.pick('stopped', 'result', 'answer')}.txt"
+    to_number = f'tr "\\0" "\\n" < "$folder/cmdline" | tail -n 1 > {target}'
     draft.say(
         draft.pick(
             f"Several processes of {script} are running with different numbers as argument.",
             f"A few jobs are running here, each started as 'bash {script} NUMBER'.",
         ),
-        f"They differ in the environment variable {variable}. Find the one in whose environment {variable} is "
-        f"{names[0]}, stop it for good, and write its NUMBER (the argument, not the process id) to {target}, followed "
-        "by a newline.",
-        "All the others must keep running without interruption, and the script must stay as it is.",
+        f"They differ in the environment variable {variable}.",
+        *begun.breaches(
+            lines[0],
+            lines[1:],
+            f"Find the one in whose environment {variable} is {names[0]}, and stop it for good.",
+            "All the others must keep running without interruption.",
+            f"echo {numbers[0]} > {target}",
+        ),
+        draft.require(
+            f"Write its NUMBER (the argument, not the process id) to {target},",
+            breach("another's number", "* has the right lines", after=f"echo {numbers[1]} > {target}"),
+            breach("the process id", "* has the right lines", swap=(to_number, f"echo ${{folder#/proc/}} > {target}")),
+        ),
+        draft.require(
+            "followed by a newline.",
+            breach("no newline", "* ends with a newline", after=f"truncate -s -1 {target}"),
+        ),
+        draft.untouched("The script must stay as it is."),
     )
     draft.initial.absent(target)
     draft.final.text(target, f"{numbers[0]}\n")
-    _stopped(draft, lines[0])
-    _running(draft.final, lines[1:])
+    begun.stopped(lines[0])
+    begun.running(draft.final, lines[1:])
+    _honest(draft, lines[0], f"printf '%s\\n' {numbers[0]} | tee {target} > /dev/null")
     oracle = (
         "for folder in /proc/[0-9]*; do\n"
         f'  if tr "\\0" "\\n" 2> /dev/null < "$folder/environ" | grep -qx {variable}={names[0]} &&\n'
         f'    tr "\\0" " " < "$folder/cmdline" | grep -q "^bash {script} "; then\n'
-        f'    tr "\\0" "\\n" < "$folder/cmdline" | tail -n 1 > {target}\n'
+        f"    {to_number}\n"
         '    kill "${folder#/proc/}"\n  fi\ndone\nsleep 0.2\n'
     )
     draft.solve(oracle, swap(oracle, '    kill "${folder#/proc/}"\n', ""), f"{names[0]}: {numbers[0]}")
@@ -142,21 +274,41 @@ def _by_open_file(draft: Draft) -> None:
             f"{root}/bin/{name}.sh", f"#!/bin/bash\n{writes if number == 0 else _LOOP}", 0o755, keep=True
         )
         lines.append(["bash", script])
-    _started(draft, [" ".join(line) for line in draft.shuffled(lines)], lines)
+    begun = _Begun(draft, [(" ".join(line), [line]) for line in draft.shuffled(lines)])
     target = f"{root}/{draft.pick('culprit', 'answer', 'writer')}.txt"
     draft.say(
         draft.pick(f"The file {log} keeps growing.", f"Something writes to {log} all the time."),
-        f"One of the scripts in {root}/bin, which all run in the background, has it open. Find out which and stop "
-        "that process for good; then empty the file (it must exist, with a size of 0) and write the script's name "
-        f"without directory to {target}, followed by a newline.",
-        f"The other scripts must keep running without interruption, and no file in {root}/bin may be changed.",
+        f"One of the scripts in {root}/bin, which all run in the background, has it open.",
+        *begun.breaches(
+            lines[0],
+            lines[1:],
+            "Find out which, and stop that process for good.",
+            "The other scripts must keep running without interruption.",
+            f"echo {names[0]}.sh > {target}; rm {log}; : > {log}",
+        ),
+        draft.require(
+            "Then empty the file (it must exist, with a size of 0)",
+            breach("the file as it was", "the log is empty", swap=(f": > {log}", "")),
+            breach("no file", "the log is empty", swap=(f": > {log}", f"rm {log}")),
+            breach("a link to nothing", "the log is empty", after=f"ln -sf /dev/null {log}"),
+        ),
+        draft.require(
+            f"and write the script's name without directory to {target},",
+            breach("the whole path", "* has the right lines", swap=("basename ", "echo ")),
+            breach("another script", "* has the right lines", after=f"echo {names[1]}.sh > {target}"),
+        ),
+        draft.require(
+            "followed by a newline.",
+            breach("no newline", "* ends with a newline", after=f"truncate -s -1 {target}"),
+        ),
+        draft.untouched(f"No file in {root}/bin may be changed."),
     )
     draft.initial.absent(target)
     draft.final.text(target, f"{names[0]}.sh\n")
     draft.final.test("the log is empty", f"assert content({log!r}) == b''")
-    draft.final.test("the log stays empty", f"time.sleep(1)\nassert content({log!r}) == b''")
-    _stopped(draft, lines[0])
-    _running(draft.final, lines[1:])
+    begun.stopped(lines[0])
+    begun.running(draft.final, lines[1:])
+    _honest(draft, lines[0], f"truncate -s 0 {log}; echo {names[0]}.sh > {target}")
     oracle = (
         "for folder in /proc/[0-9]*; do\n"
         f'  if ls -l "$folder/fd" 2> /dev/null | grep -q " {log}$"; then\n'
@@ -182,22 +334,57 @@ def _supervised(draft: Draft) -> None:
     quiet = draft.file(f"{root}/{other}.sh", f"#!/bin/bash\n{_LOOP}", 0o755, keep=True)
     draft.file(f"{root}/README", f"{draft.prose(5)}\n{draft.prose(6)}\n", keep=True)
     lines = [["bash", keeper, child], ["bash", child], ["bash", keeper, quiet], ["bash", quiet]]
-    _started(draft, [" ".join(lines[0]), " ".join(lines[2])], lines)
+    begun = _Begun(draft, [(" ".join(lines[0]), lines[:2]), (" ".join(lines[2]), lines[2:])])
+    gone, running = "the process is stopped", "the others are still running"
+    kept, watcher = (" ".join(line) for line in (lines[3], lines[2]))
+    guard, target = (" ".join(line) for line in (lines[0], lines[1]))
+    pose = f'pose() {{ python3 -c {shlex.quote(_POSE)} $2 "$1"; }}\n'
     draft.say(
         draft.pick(
             f"The program {child} has to go, but it keeps coming back.", f"Whenever I kill {child}, it is there again."
         ),
-        "It runs in the background, and something starts it again whenever it ends. Stop it for good, without "
-        f"changing or deleting any file in {root}.",
-        f"The program {quiet} is kept alive in the same way; it, and what watches over it, must keep running without "
-        "interruption.",
+        "It runs in the background, and something starts it again whenever it ends.",
+        draft.require(
+            "Stop both for good.",
+            breach("the program alone", gone, instead=f"{_EACH}each '{target}' kill; sleep 0.5"),
+            breach("what starts it alone", gone, instead=f"{_EACH}each '{guard}' kill"),
+            breach(
+                "what starts it stopped for a while",
+                gone,
+                instead=f"{_EACH}each '{guard}' kill -STOP; each '{target}' kill",
+            ),
+            breach(
+                "another name for the program",
+                gone,
+                instead=f"{_EACH}{pose}each '{guard}' kill; each '{target}' pose x",
+            ),
+            breach(
+                "another name for the program that came back",
+                gone,
+                instead=f"{_EACH}{pose}each '{target}' kill; sleep 1\neach '{guard}' kill; each '{target}' pose x",
+            ),
+        ),
+        draft.untouched(f"Do that without changing or deleting any file in {root}.", which=f"{root}/README"),
+        draft.require(
+            f"The program {quiet} is kept alive in the same way; it, and what watches over it, must keep running "
+            "without interruption.",
+            breach("the other ended", running, after=f"{_EACH}each '{kept}' kill; sleep 1"),
+            breach("what watches over it ended", running, after=f"{_EACH}each '{watcher}' kill; sleep 0.2"),
+            breach("the other stopped for a while", running, after=f"{_EACH}each '{kept}' kill -STOP; sleep 0.2"),
+        ),
     )
     draft.final.test(
-        "the program stays away",
-        f"time.sleep(1.5)\nassert {lines[1]!r} not in processes().values()\nassert {lines[0]!r} not in "
-        f"processes().values()",
+        gone,
+        f"time.sleep(1)\nassert alive({begun.first[guard]}) == []\nassert opened({child!r}) == []\n"
+        f"assert not [line for line in {lines[:2]!r} if line in processes().values()]",
     )
-    _running(draft.final, lines[2:])
+    begun.running(draft.final, lines[2:])
+    draft.honest("both ended outright", swap=("&& kill ", "&& kill -9 "))
+    draft.honest(
+        "the program before what starts it",
+        instead=f"{_EACH}each '{guard}' kill -STOP; each '{target}' kill; each '{guard}' kill -KILL; sleep 0.2",
+    )
+    draft.honest("by the group", instead=f"{_EACH}end() {{ kill -- -$1; }}\neach '{guard}' end; sleep 0.2")
     stop = (
         "stop() {\n  for folder in /proc/[0-9]*; do\n"
         '    [ "$(tr "\\0" " " 2> /dev/null < "$folder/cmdline")" = "$1 " ] && kill "${folder#/proc/}"\n  done\n}\n'
