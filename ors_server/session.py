@@ -40,10 +40,11 @@ from ors_server.errors import (
 from ors_server.execution import Execution
 from ors_server.prompts import flatten_messages
 from ors_server.protocol import Blocks, GroupScore, ListToolsOutput, Message, ScoreGroup, ScoreGroupOutput
+from ors_server.session_toolsets import build_toolset, find_toolset, listing_with, tools_with
 from ors_server.settings import ReturnErrors
 from ors_server.sse import error_frame, result_frames
 from ors_server.tasks import copy_json
-from ors_server.tools import RefusedCall, ToolRunner
+from ors_server.tools import RefusedCall, ToolRunner, ToolTable
 
 if TYPE_CHECKING:
     from ors_server.hosting import HostedEnvironment
@@ -80,14 +81,18 @@ class State(Enum):
 
 
 class TaskChoice:
-    """The task a session is for: given whole, or by split and index."""
+    """What a session is for: a task, given whole or by split and index; and the toolset it is played with."""
 
-    __slots__ = ("index", "spec", "split")
+    __slots__ = ("index", "spec", "split", "toolset")
 
-    def __init__(self, spec: Mapping[str, Any] | None, split: str | None, index: int | None) -> None:
+    def __init__(
+        self, spec: Mapping[str, Any] | None, split: str | None, index: int | None, toolset: str | None = None
+    ) -> None:
         self.spec = spec
         self.split = split
         self.index = index
+        #: The name of a toolset that the session has beside the environment's tools.
+        self.toolset = toolset
 
 
 class Session:
@@ -105,6 +110,8 @@ class Session:
         "_secrets",
         "_setup",
         "_tools_execution",
+        "_toolset",
+        "_toolset_class",
         "_waiters",
         "end_reason",
         "ending",
@@ -145,6 +152,8 @@ class Session:
         self._execution: Execution | None = None
         self._tools_execution: Execution | None = None
         self._runner: ToolRunner | None = None
+        self._toolset_class: type | None = None
+        self._toolset: Any = None
         self._ledger: CallLedger | None = None
         #: What else runs the instance's code: prompts being made, and calls answered with a time-out before their end.
         self._lingering: set[asyncio.Task[Any]] | None = None
@@ -192,6 +201,8 @@ class Session:
             else:
                 assert choice.split is not None and choice.index is not None
                 task = await hosted.tasks.get(choice.split, choice.index)
+            if choice.toolset is not None:
+                self._toolset_class = find_toolset(hosted.cls, choice.toolset)
             self._execution, self._tools_execution = hosted.executions()
             secrets = self._secrets
             self.instance = await self._build(task, secrets)
@@ -217,8 +228,21 @@ class Session:
         assert self._execution is not None
         keywords = {"task_spec": copy_json(task), "secrets": secrets}
         if hosted.has_constructor:
-            return await self._execution.run(hosted.cls, **keywords)
-        return hosted.cls(**keywords)
+            instance = await self._execution.run(hosted.cls, **keywords)
+        else:
+            instance = hosted.cls(**keywords)
+        if self._toolset_class is not None:
+            await self._build_toolset(self._toolset_class, instance)
+        return instance
+
+    async def _build_toolset(self, toolset: type, instance: Any) -> None:
+        settings = self._owner.settings
+        assert self._execution is not None
+        try:
+            self._toolset = await self._execution.run(build_toolset, toolset, instance, settings.return_errors)
+        except BaseException:  # whatever it is: nobody else has the instance
+            await self._tear_down(instance, settings.teardown_timeout)
+            raise
 
     async def _set_up(self, task: Any, secrets: dict[str, str] | None) -> None:
         """Set the instance up; where the machine has no room for that, later and with a new instance."""
@@ -368,6 +392,14 @@ class Session:
 
     async def task_tools(self) -> bytes:
         """All tools of this session, as JSON; does not wait for set-up."""
+        listing = await self._environment_tools()
+        if self._toolset_class is None:
+            return listing
+        own = ListToolsOutput.model_validate_json(listing)
+        return encode(listing_with(own, self._tools(), self._toolset_class))
+
+    async def _environment_tools(self) -> bytes:
+        """The environment's tools in this session, as JSON."""
         hosted = self._bound()
         if not hosted.has_task_tools:
             return hosted.session_tools_json
@@ -424,6 +456,10 @@ class Session:
             self._lingering.discard(run)
             self._lingering = self._lingering or None
 
+    def _tools(self) -> ToolTable:
+        hosted = self._bound()
+        return hosted.tools if self._toolset_class is None else tools_with(hosted.cls, self._toolset_class)
+
     def _bound(self) -> HostedEnvironment:
         assert self.hosted is not None
         return self.hosted
@@ -477,9 +513,10 @@ class Session:
             if self._runner is None:
                 self._runner = ToolRunner(
                     self.instance,
-                    self._bound().tools,
+                    self._tools(),
                     self._tools_execution,
                     enforce_finished=owner.settings.enforce_finished,
+                    toolsets=None if self._toolset_class is None else {self._toolset_class: self._toolset},
                 )
             outcome = await self._runner.run(call.name, call.input)
             if self.state is State.ENDING:
@@ -631,7 +668,7 @@ class Session:
             self._ledger.close()
         if self._owner.collector is not None and self.instance is not None:
             self._owner.collector.left(self.instance)
-        self.instance = self._runner = None
+        self.instance = self._runner = self._toolset = None
 
     async def _tear_down(self, instance: Any, limit: float) -> None:
         hosted = self._bound()

@@ -19,7 +19,6 @@ from ors_server.errors import (
     EnvironmentConflict,
     EnvironmentFailed,
     InfrastructureError,
-    InvalidToolset,
     MachineBusy,
     OrsError,
     RequestError,
@@ -108,11 +107,6 @@ class Sessions:
         if self._closing:
             raise InfrastructureError("The server is shutting down", "Retry on another one, or when it is back.")
         self._keep_house()
-        if request.toolset_name is not None:
-            raise InvalidToolset(
-                f"unknown toolset {request.toolset_name!r}; valid options are []",
-                "This server has no session toolsets; give the environment class its toolsets.",
-            )
         hosted: HostedEnvironment | None
         if request.env_name is not None:
             hosted = self.catalogue.by_path(request.env_name)
@@ -132,7 +126,7 @@ class Sessions:
                     "Retry, or give the server a larger machine.",
                     retry_after=2.0,
                 )
-            choice = TaskChoice(request.task_spec, request.split, request.index)
+            choice = TaskChoice(request.task_spec, request.split, request.index, request.toolset_name)
             session = Session(self, sid, hosted, choice, secrets, fingerprint)
             self._sessions[sid] = session
             self._tombstones.discard(sid)
@@ -313,4 +307,5 @@ class Sessions:
 
 def _fingerprint(hosted: HostedEnvironment | None, request: CreateSession, secrets: dict[str, str]) -> int:
     name = "" if hosted is None else hosted.name
-    return hash((name, json.dumps([request.split, request.index, request.task_spec, secrets], sort_keys=True)))
+    chosen = [request.split, request.index, request.task_spec, request.toolset_name, secrets]
+    return hash((name, json.dumps(chosen, sort_keys=True)))

@@ -34,7 +34,7 @@ from ors_server.protocol import (
     ToolSpec,
 )
 
-__all__ = ["RefusedCall", "Tool", "ToolRunner", "ToolTable", "compile_tools", "outcome_to_model"]
+__all__ = ["RefusedCall", "Tool", "ToolRunner", "ToolTable", "compile_tools", "compile_toolset", "outcome_to_model"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -161,6 +161,29 @@ def compile_tools(cls: type) -> ToolTable:
         dropped=dropped,
         own_listing=_own_listing(cls),
     )
+
+
+def compile_toolset(cls: type, toolset: type) -> tuple[dict[str, Tool], TerminalToolSpec | None]:
+    """The tools that a toolset brings into a session of an environment class, and its terminal tool.
+
+    Raises ``DefinitionError`` for a malformed terminal tool; other malformed tools are left out, as openreward does.
+    """
+    tools: dict[str, Tool] = {}
+    terminal: TerminalToolSpec | None = None
+    for name in dir(toolset):
+        function = inspect.getattr_static(toolset, name, None)
+        function = getattr(function, "__func__", function)
+        if not callable(function) or not _is_marked(function):
+            continue
+        try:
+            tools[name] = _compile_tool(cls, toolset, name, function, f"{toolset.__name__}.{name}")
+        except DefinitionError:
+            if getattr(function, "_env_tool_terminal", False):
+                raise
+            continue
+        if tools[name].is_terminal:
+            terminal = _terminal_spec(tools[name])
+    return tools, terminal
 
 
 def _is_marked(function: Any) -> bool:
@@ -349,13 +372,15 @@ class ToolRunner:
         execution: Execution | None = None,
         *,
         enforce_finished: bool = True,
+        toolsets: dict[type, Any] | None = None,
     ) -> None:
         self._environment = environment
         self._table = table
         self._execution: Execution = execution or LoopExecution()
         self._enforce_finished = enforce_finished
         self._gate = _Gate()
-        self._toolsets: dict[type, Any] | None = None
+        #: Instances by their classes; those not given are built when they are first needed.
+        self._toolsets = toolsets
         #: Whether a tool has returned ``finished=True``.
         self.finished = False
 

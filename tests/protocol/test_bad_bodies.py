@@ -9,7 +9,7 @@ CREATE = {"split": "train", "index": 0}
 
 
 async def test_toolset_name_is_400_and_opens_nothing(serve: Serve) -> None:
-    """Section 8: accept the key, 400 where the name is unknown, which all are."""
+    """Section 8: accept the key, 400 where the name is unknown, which all are for a class of our own."""
     client = serve(Echo)
     response = await client.create("s", {**CREATE, "toolset_name": "claude-code"})
     assert response.status_code == 400

@@ -1,0 +1,39 @@
+"""The virtual environment of a published environment: what its ``requirements.txt`` asks for, and this project.
+
+    python -m tests.long.published.virtual_environments FOLDER…
+
+They lie outside the clone (``ors_benchmarks.cached_environment``), one for each set of requirements, because those of
+different environments shut each other out.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+from ors_benchmarks.cached_environment import cached_environment, pip
+
+__all__ = ["python_of"]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def python_of(folder: Path) -> Path:
+    """The Python that runs the environment in ``folder``; its environment is made where it is missing.
+
+    Raises ``subprocess.CalledProcessError`` where pip cannot install what it asks for.
+    """
+    wanted = sorted(set((folder / "requirements.txt").read_text().split("\n")) - {""})
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+
+    def install(python: Path) -> None:
+        pip(python, "install", "-qq", *wanted, str(ROOT))
+
+    return cached_environment("published", [*wanted, *project], install)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        sys.stdout.write(f"{name}\t{python_of(Path(name))}\n")
+        sys.stdout.flush()
