@@ -94,7 +94,7 @@ def default_signals() -> None:
 def lower(message: Message, *, shielded: bool = False) -> None:
     """Give up everything a sandbox's program must not have, in the order in which it can still be given up.
 
-    ``shielded`` leaves ``system_calls.SHIELD``, which does nothing but keep processes without it from this one.
+    ``shielded`` leaves ``system_calls.SHIELD``, which does nothing but keep processes that have less from this one.
     """
     for name, value in message["resources"].items():
         number = getattr(resource, f"RLIMIT_{name}")
@@ -107,7 +107,7 @@ def lower(message: Message, *, shielded: bool = False) -> None:
     if not message["one_id"]:  # else the kernel has made it the only user there is
         system.become(message["user"], message["group"])
     if shielded:
-        system.keep_capability(system.SHIELD)
+        system.keep_ambient(system.SHIELD)
     else:
         system.drop_capabilities()
     system.no_new_privileges()

@@ -1,30 +1,144 @@
-"""For the program of an examination: keep the programs it starts out of its memory and its descriptors.
+"""For the program of an examination: keep the programs it starts out of each other and out of itself.
 
 Runs in the sandbox, on the standard library alone: it is one of the packages of the toolset (``import shield``).
 
-The program of an examination has a capability that no process of the agent has, and the kernel lets nobody inspect a
-process who has less than it. The programs it starts get that capability too, unless ``up`` was called: then they have
-none, and a program of the agent that a test starts can neither read nor change the tests, the verdict and the
-interpreter of the one that started it. Its user is still the same, so it may send signals, and read and write every
-file the user may: files with expected results are deleted before.
+The program of an examination has capabilities that permit nothing in a sandbox (``system_calls.SHIELD``) and that no
+process of the agent has. The kernel lets nobody inspect a process that has a capability the inspector lacks: its
+memory, descriptors, environment, root and working folder in ``/proc`` and to ``ptrace``. After ``up``, each program
+that this process starts gets a different half of them. No half holds another, so such a program can be inspected by
+this process and by what it starts itself, but neither by the agent's processes nor by any other program started here,
+and it can inspect none of these. What it starts has the same half.
+
+The user of all of them is the same. So they may send signals to each other, and read and write every file the user
+may: files with expected results are deleted before a program of the agent is started.
+
+Invariant: a half is given to one program only. ``TooManyPrograms`` is raised where none is left.
 """
 
+from __future__ import annotations
+
+import _posixsubprocess
+import contextlib
 import ctypes
+import itertools
 import os
-from pathlib import Path
+import sys
+from array import array
+from collections.abc import Callable, Generator
+from typing import Any
 
-__all__ = ["up"]
+__all__ = ["Shield", "TooManyPrograms", "up"]
 
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
+#: Audit events that come before a new process; ``subprocess`` and ``multiprocessing`` have ``fork_exec`` besides.
+_STARTS = frozenset(("os.fork", "os.forkpty", "os.posix_spawn", "os.system"))
 
 
-def up() -> None:
-    """From now on the programs this process starts cannot inspect it. Raises ``OSError`` where that cannot be done."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) == -1:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl(PR_CAP_AMBIENT): {os.strerror(number)}")
-    lines = Path("/proc/self/status").read_text().splitlines()
+class TooManyPrograms(RuntimeError):
+    """More programs were started than can be kept apart."""
+
+
+class Shield:
+    """The capabilities of this process, and who got which half of them."""
+
+    def __init__(self, capabilities: list[int]) -> None:
+        self._prctl = ctypes.CDLL(None, use_errno=True).prctl
+        self._halves = list(itertools.combinations(capabilities, len(capabilities) // 2))
+        self._numbers = _shared_numbers(len(self._halves))
+        self._keeping = False
+        self._all = sum(1 << capability for capability in capabilities)
+        #: How many programs this process has started or tried to.
+        self.started = 0
+        #: Whether there were more of them than halves.
+        self.exhausted = False
+        #: The half of each program that ``subprocess`` started, by process id; halves are masks as in ``CapPrm``.
+        self.halves: dict[int, int] = {}
+        #: What is called with the process id of each such program and with the arguments of ``fork_exec``.
+        self.on_start: Callable[[int, tuple[Any, ...]], None] = lambda process, arguments: None
+        #: The halves that were given within ``keeping``.
+        self.kept: set[int] = set()
+        self._current = 0
+
+    @contextlib.contextmanager
+    def keeping(self) -> Generator[None]:
+        """Note the halves of what is started in this block in ``kept``."""
+        before, self._keeping = self._keeping, True
+        try:
+            yield
+        finally:
+            self._keeping = before
+
+    def install(self) -> None:
+        """Give away halves from now on; cannot be undone. Raises ``OSError`` where that cannot be done."""
+        self._change()
+        start = _posixsubprocess.fork_exec
+
+        def fork_exec(*arguments: Any) -> int:
+            self._change()
+            half = self._current
+            process = start(*arguments)
+            self.halves[process] = half
+            self.on_start(process, arguments)
+            return process
+
+        _posixsubprocess.fork_exec = fork_exec
+        if "subprocess" in sys.modules:  # it has taken the name already
+            vars(sys.modules["subprocess"])["_fork_exec"] = fork_exec
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _STARTS:
+            self._change()
+            if self._keeping and event in ("os.fork", "os.forkpty"):
+                self.kept.add(self._all)  # a copy of this process keeps what it has
+
+    def _change(self) -> None:
+        """Take another half for the programs that this thread starts."""
+        self.started += 1
+        half = self._halves[self._next()]
+        self._control(_PR_CAP_AMBIENT_CLEAR_ALL, 0)
+        for capability in half:
+            self._control(_PR_CAP_AMBIENT_RAISE, capability)
+        self._current = sum(1 << capability for capability in half)
+        if self._keeping:
+            self.kept.add(self._current)
+
+    def _next(self) -> int:
+        try:
+            piece = os.read(self._numbers, array("H").itemsize)
+        except OSError:  # a child made by `os.fork` has closed everything
+            return int.from_bytes(os.urandom(4)) % len(self._halves)
+        if not piece:
+            self.exhausted = True
+            raise TooManyPrograms(f"more than {len(self._halves)} programs were started")
+        return array("H", piece)[0] % len(self._halves)
+
+    def _control(self, operation: int, capability: int) -> None:
+        if self._prctl(_PR_CAP_AMBIENT, operation, capability, 0, 0) == -1:
+            number = ctypes.get_errno()
+            raise OSError(number, f"prctl(PR_CAP_AMBIENT): {os.strerror(number)}")
+
+
+def _shared_numbers(count: int) -> int:
+    """A descriptor to read each of the numbers below ``count`` from once, also for children made by ``os.fork``."""
+    descriptor = os.memfd_create("halves")
+    numbers = array("H", range(count)).tobytes()
+    os.write(descriptor, numbers)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def up() -> Shield:
+    """From now on the programs this process starts cannot inspect it, nor each other.
+
+    Call it once, in the main thread, before anything is started. Raises ``OSError`` where it cannot be done.
+    """
+    with open("/proc/self/status") as file:  # noqa: PTH123 - one import less
+        lines = file.read().splitlines()
     fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    if int(fields["CapPrm"], 16) == 0 or int(fields["CapAmb"], 16) != 0:
+    permitted = int(fields["CapPrm"], 16)
+    if permitted == 0:
         raise OSError("this is no examination: the process has nothing that its children would lack")
+    shield = Shield([number for number in range(permitted.bit_length()) if permitted >> number & 1])
+    shield.install()
+    return shield

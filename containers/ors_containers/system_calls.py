@@ -40,8 +40,8 @@ __all__ = [
     "drop_capabilities",
     "end_with_parent",
     "fork_bare",
+    "keep_ambient",
     "keep_capabilities",
-    "keep_capability",
     "keep_only",
     "kill_all",
     "make_inheritable",
@@ -73,10 +73,13 @@ _MNT_DETACH = 2
 
 ALL_CAPABILITIES = range(64)
 
-#: CAP_WAKE_ALARM. The kernel asks for it in the host's user namespace only, so in a sandbox it permits nothing. But a
-#: process that has it cannot be inspected by those that have not: its memory, descriptors, root, directory, environment
-#: and maps in /proc are closed to them (ptrace(2), "Ptrace access mode checking"), user ids being the same or not.
-SHIELD = 35
+#: Capabilities that permit nothing in a sandbox: the kernel asks for each in the host's user namespace only (LINUX_
+#: IMMUTABLE, SYS_MODULE, SYS_RAWIO, SYS_PACCT, SYS_TIME, SYS_TTY_CONFIG, MKNOD, AUDIT_WRITE, AUDIT_CONTROL,
+#: MAC_OVERRIDE, SYSLOG, WAKE_ALARM, BLOCK_SUSPEND, AUDIT_READ). But a process that has one cannot be inspected by those
+#: that have it not: its memory, descriptors, root, directory, environment and maps in /proc are closed to them
+#: (ptrace(2), "Ptrace access mode checking"), user ids being the same or not. There are several so that the programs of
+#: an examination can be kept apart as well (``shield``).
+SHIELD = (9, 16, 17, 20, 25, 26, 27, 29, 30, 32, 34, 35, 36, 37)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -243,22 +246,26 @@ def keep_capabilities() -> None:
     _checked(_libc.prctl(_PR_SET_SECUREBITS, _KEEPING, 0, 0, 0), "prctl(PR_SET_SECUREBITS)")
 
 
-def make_inheritable(capability: int) -> None:
-    """Let ``keep_capability`` keep this one; must come before ``drop_bounding_set``."""
+def make_inheritable(capabilities: Collection[int]) -> None:
+    """Let ``keep_ambient`` keep these; must come before ``drop_bounding_set``."""
     found = (ctypes.c_uint32 * 6)()
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _checked(_libc.capget(ctypes.byref(header), ctypes.byref(found)), "capget")
-    found[3 * (capability // 32) + 2] |= 1 << capability % 32
+    for capability in capabilities:
+        found[3 * (capability // 32) + 2] |= 1 << capability % 32
     _set_capabilities(list(found))
 
 
-def keep_capability(capability: int) -> None:
-    """Give up every capability but this one, which the programs this process executes have as well (it is ambient)."""
+def keep_ambient(capabilities: Collection[int]) -> None:
+    """Give up every capability but these, which the programs this process executes have as well."""
     _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "prctl(PR_CAP_AMBIENT)")
     wanted = [0] * 6
-    wanted[3 * (capability // 32) : 3 * (capability // 32) + 3] = [1 << capability % 32] * 3
+    for capability in capabilities:
+        for place in range(3):
+            wanted[3 * (capability // 32) + place] |= 1 << capability % 32
     _set_capabilities(wanted)
-    _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0), "prctl(PR_CAP_AMBIENT)")
+    for capability in capabilities:
+        _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0), "prctl(PR_CAP_AMBIENT)")
 
 
 def _set_capabilities(wanted: list[int]) -> None:

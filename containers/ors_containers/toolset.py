@@ -7,7 +7,7 @@ and pytest, into a folder that sandboxes get read-only at ``AT``:
     bin/python3            asks for the loader below; runs by itself, so ``sys.executable`` can be used
     lib/                   the loader (``ld.so``) and the shared libraries
     lib/pythonX.Y/         the standard library, compiled
-    packages/              pytest and what it needs, and ``shield``; a program puts them on its ``sys.path``
+    packages/              pytest and what it needs, ``shield``, ``leftovers``; a program puts them on its ``sys.path``
     l.cache, nss.conf      what the loader and the C library read in place of files in /etc
     locale/                the locale C.UTF-8
 
@@ -67,6 +67,8 @@ _NOT_COPIED = shutil.ignore_patterns(
 #: Extension modules left out: tests, what needs a terminal or a display, and what reads configurations that load code.
 _NO_MODULES = re.compile(r"_ssl|_hashlib|_tkinter|readline|nis|_test.*|_ctypes_test|xx.*|_xx(?!subinterpreters).*")
 _PACKAGE = "pytest"
+#: Modules of this package that a program imports as ``shield`` and ``leftovers``.
+_MODULES = tuple(Path(__file__).with_name(name) for name in ("leftovers.py", "shield.py"))
 #: Loaded by name when a thread ends; ``ldd`` does not know.
 _ALSO_NEEDED = "libgcc_s.so.1"
 _ALSO_WELCOME = "libnss_files.so.2"  # part of the C library from glibc 2.34 on
@@ -98,7 +100,7 @@ class Toolset:
 
     @property
     def packages(self) -> str:
-        """What a program puts first on its ``sys.path`` to import ``pytest`` and ``shield``."""
+        """What a program puts first on its ``sys.path`` to import ``pytest``, ``shield`` and ``leftovers``."""
         return f"{AT}/packages"
 
 
@@ -180,7 +182,7 @@ def _interpreter() -> Path:
 
 def _key(packages: Iterable[importlib.metadata.Distribution]) -> str:
     program = _interpreter()
-    files = [program, Path(__file__), Path(__file__).with_name("shield.py"), Path(sysconfig.__file__)]
+    files = [program, Path(__file__), *_MODULES, Path(sysconfig.__file__)]
     files += [Path(path) for path in _libraries(program).values()]
     described = [
         _FORMAT,
@@ -235,7 +237,8 @@ def _fill(new: Path, packages: Iterable[importlib.metadata.Distribution]) -> Non
         shutil.copytree(_LOCALE, new / "locale" / _LOCALE.name)
     for package in packages:
         _copy_package(package, new / "packages")
-    shutil.copyfile(Path(__file__).with_name("shield.py"), new / "packages" / "shield.py")
+    for module in _MODULES:
+        shutil.copyfile(module, new / "packages" / module.name)
     _compile(new)
     for path in new.rglob("*"):
         if not path.is_symlink():

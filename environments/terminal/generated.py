@@ -23,7 +23,7 @@ logger = logging.getLogger("ors_server.terminal")
 
 #: Seeds of the test split start here; no training split is that long.
 _TEST_SEEDS = 500_000
-_NAME = re.compile(r"([A-Za-z0-9_]+)-(\d{1,9})")
+_NAME = re.compile(r"([A-Za-z0-9_]+)-([0-9]{6,9})")
 
 
 class GeneratedSource:
@@ -62,7 +62,8 @@ class GeneratedSource:
     def find(self, name: str) -> TerminalTask:
         """See ``TaskSource``."""
         matched = _NAME.fullmatch(name)
-        if matched is None or matched[1] not in self._families:
+        # One spelling names a task: another would be the same task to us and a different one to a trainer.
+        if matched is None or matched[1] not in self._families or task_name(matched[1], int(matched[2])) != name:
             raise InvalidTask(f"There is no task {name!r} here", "Fetch the tasks again.")
         return generated_task(matched[1], int(matched[2]))
 

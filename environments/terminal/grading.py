@@ -38,6 +38,8 @@ from .plain_tests import plain_tests
 __all__ = ["GradingFailed", "Tools", "Verdict", "run_tests"]
 
 _RUNNER = "trusted_runner.py"
+#: The runner, and what it imports from beside it.
+_FILES = (_RUNNER, "trusted_endings.py", "trusted_guard.py", "trusted_surroundings.py")
 _OUTPUT_LIMIT = 64 * 1024
 #: Outcomes that are the fault of the tests.
 _UNFIT = {
@@ -97,7 +99,7 @@ async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, t
     }
     result = await sandbox.examine(
         [*tools.command, "-I", "-S", "-B", f"{EXAMINATION}/{_RUNNER}"],
-        files={_RUNNER: _runner()},
+        files=_files(),
         input=json.dumps(request).encode(),
         timeout=timeout,
         output_limit=_OUTPUT_LIMIT,
@@ -117,8 +119,11 @@ def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:
     outcome, detail = last.get("outcome"), str(last.get("detail", ""))
     if outcome == "passed" and result.exit_status == 0:
         return Verdict(True, "passed")
-    if outcome == "failed" and result.exit_status == 1:
+    if outcome == "failed":
+        # Whatever became of the runner after it had said so.
         return Verdict(False, "failed", detail)
+    if outcome == "killed" or (outcome == "passed" and result.exit_status > 128):
+        return Verdict(False, "killed", detail or f"signal {result.exit_status - 128}")
     if outcome in _UNFIT:
         raise GradingFailed(f"The tests {_UNFIT[str(outcome)]}: {detail}", "Correct the task's tests, or leave it out.")
     if outcome is not None:
@@ -144,5 +149,5 @@ def _said(output: bytes, nonce: str) -> list[dict[str, Any]]:
 
 
 @cache
-def _runner() -> bytes:
-    return Path(__file__).with_name(_RUNNER).read_bytes()
+def _files() -> dict[str, bytes]:
+    return {name: Path(__file__).with_name(name).read_bytes() for name in _FILES}

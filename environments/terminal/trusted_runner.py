@@ -16,95 +16,44 @@ standard library and pytest is imported; no configuration, plugin or conftest of
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import ctypes
 import json
 import linecache
 import os
-import re
 import sys
-from collections.abc import Callable
-from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, NoReturn, cast
+from collections.abc import Callable, Generator
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from ors_containers.shield import Shield
+
+    from .trusted_endings import Endings
+    from .trusted_guard import Guard
+    from .trusted_surroundings import Scratch, held_by, is_trusted_folder, prepare_environment
+else:
+    # Its other parts lie beside it, and nothing else does yet; afterwards nothing is imported from there.
+    sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120 - pathlib is one import more before the guard
+    from trusted_endings import Endings
+    from trusted_guard import Guard
+    from trusted_surroundings import Scratch, held_by, is_trusted_folder, prepare_environment
+
+    del sys.path[0]
 
 #: What the tests' text is called in tracebacks; an empty file of this name is what pytest collects.
 TESTS = "test_state.py"
 
 #: How it ended, and the exit status that says the same.
 PASSED, FAILED, BROKEN, INTERNAL = "passed", "failed", "broken", "internal"
-REFUSED, EMPTY, NETWORK = "refused", "empty", "network"
-STATUS = {PASSED: 0, FAILED: 1, BROKEN: 2, INTERNAL: 3, REFUSED: 4, EMPTY: 5, NETWORK: 6}
+REFUSED, EMPTY, NETWORK, KILLED = "refused", "empty", "network", "killed"
+STATUS = {PASSED: 0, FAILED: 1, BROKEN: 2, INTERNAL: 3, REFUSED: 4, EMPTY: 5, NETWORK: 6, KILLED: 7}
 
 _DETAIL_LIMIT = 8_000
 #: pytest's own plugins that no test of a state needs: they cost time, or write files.
 _UNNEEDED = ("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise")
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
-
-
-def caller() -> FrameType:
-    """The frame that did what an audit hook was called for: the second one up from here, builtins have none."""
-    return sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - it is CPython's, as audit hooks are
-
-
-class UntrustedCode(RuntimeError):
-    """The tests were about to run code of the sandbox in the grader's own process."""
-
-
-class Guard:
-    """The audit hook: it cannot be removed again, and what it saw once is remembered."""
-
-    def __init__(self, trusted: tuple[str, ...], tests: str, text: str) -> None:
-        self._trusted = trusted
-        self._tests = tests
-        self._text = text
-        #: Whether the tests have asked a service of the sandbox's: what they look for then may be its idea.
-        self._asked = False
-        #: The first code that was refused.
-        self.refused = ""
-        #: The first host that the tests by themselves wanted to reach: a sandbox has no network but its own.
-        self.remote = ""
-
-    def install(self) -> None:
-        sys.addaudithook(self._audit)
-
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "exec":
-            self._check_code(arguments[0], caller().f_code.co_filename)
-        elif event == "marshal.loads":
-            # A .pyc without its source: its code may claim to come from anywhere.
-            path: object = caller().f_locals.get("bytecode_path")
-            if isinstance(path, str) and not self._is_trusted(path):
-                self._refuse(path)
-        elif event == "import":
-            if isinstance(arguments[1], str) and not self._is_trusted(arguments[1]):
-                self._refuse(arguments[1])  # a shared library
-        elif event == "ctypes.dlopen":
-            if isinstance(arguments[0], str) and "/" in arguments[0] and not self._is_trusted(arguments[0]):
-                self._refuse(arguments[0])
-        elif event == "pickle.find_class":
-            self._refuse(f"a pickle that names {arguments[0]}.{arguments[1]}")
-        elif event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname"):
-            address: Any = arguments[1] if event == "socket.connect" else arguments[0]
-            host = host_of(address)
-            if is_local(host):
-                self._asked = self._asked or event == "socket.connect"
-            elif not self._asked and names_host(self._text, str(host)):
-                self.remote = self.remote or str(host)
-
-    def _check_code(self, code: CodeType, caller: str) -> None:
-        if caller == self._tests:
-            self._refuse("text given to exec or eval")
-        name = code.co_filename
-        generated = name.startswith("<") and (caller.startswith("<frozen") or self._is_trusted(caller))
-        if not (generated or name == self._tests or self._is_trusted(name)):
-            self._refuse(name)
-
-    def _is_trusted(self, path: str) -> bool:
-        return path.startswith((*self._trusted, "<frozen ")) or path == self._tests
-
-    def _refuse(self, what: str) -> NoReturn:
-        self.refused = self.refused or what
-        raise UntrustedCode(f"{what} would run inside the grader")
 
 
 def main() -> int:
@@ -133,10 +82,9 @@ def main() -> int:
 
 
 def protect() -> bool:
-    """Close this process to those it will start, which have its user: its memory and descriptors, in /proc and by
-    tracing. What the examination has given it to the same end is not passed on. Returns whether that worked."""
+    """Close this process to those that have its user: its memory and descriptors, in /proc and by tracing. Returns
+    whether that worked."""
     library = ctypes.CDLL(None)
-    library.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     return library.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 0
 
@@ -144,31 +92,50 @@ def protect() -> bool:
 def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, str]:
     """Run the request's tests: how they went, and what there is to say of it."""
     sys.path.append(request["packages"])
+    if TYPE_CHECKING:
+        from ors_containers import leftovers, shield
+    else:
+        import leftovers
+        import shield
+
     scratch: str = request["scratch"]
-    prepare_environment(scratch)
+    text: str = request["tests"]
+    prepare_environment(scratch, text)
     tests = f"{scratch}/{TESTS}"
     with open(tests, "w", encoding="utf-8"):  # noqa: PTH123 - pathlib is one import more before the guard
         pass
-    text: str = request["tests"]
     linecache.cache[tests] = (len(text), None, text.splitlines(keepends=True), tests)
     guard = Guard(tuple(f"{folder.rstrip('/')}/" for folder in request["trusted"]), tests, text)
-    state = _State()
+    home = os.environ.get("HOME", "/")
+    endings = Endings(text, lambda folder: is_trusted_folder(folder, home), guard.signalled)
+    endings.install()
+    leftovers.adopt()
+    shielded = shield.up()
+    shielded.on_start = endings.started
+    state = _State(shielded, leftovers.end, Scratch(scratch))
 
     def start() -> None:
         ready()
         guard.install()
 
     run = run_plainly if request["plain"] else run_with_pytest
-    return judge(run(tests, text, scratch, state, start), state, guard, tests)
+    try:
+        status = run(tests, text, scratch, state, start)
+        state.clean_up(last=True)
+    except (MemoryError, RecursionError, TimeoutError) as error:
+        # By what the agent left: nothing else here is large, deep, or refuses to end.
+        return FAILED, f"{type(error).__name__}: {error}"
+    return judge(status, state, guard, endings, tests, text)
 
 
 def load(tests: str, text: str, state: _State) -> ModuleType:
     """The tests' module, made of the text that came with the request and not of a file."""
     module = ModuleType("test_state")
     module.__file__ = tests
-    sys.modules[module.__name__] = module
+    sys.modules[module.__name__] = state.module = module
     try:
-        exec(compile(text, tests, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - trusted
+        with state.keeping():
+            exec(compile(text, tests, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - trusted
     except Exception as error:
         state.error = error
         raise
@@ -191,6 +158,7 @@ def run_plainly(tests: str, text: str, scratch: str, state: _State, start: Calla
             state.passed += 1
         except BaseException as error:  # noqa: BLE001 - a test fails by whatever it raises, SystemExit too
             state.failed[name] = describe(error, tests)
+        state.clean_up()
     return 5 if not functions else 1 if state.failed else 0
 
 
@@ -224,6 +192,14 @@ def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: C
         def pytest_pycollect_makemodule(self, module_path: Any, parent: Any) -> pytest.Module:
             return cast("Any", Tests).from_parent(parent, path=module_path)
 
+        @pytest.hookimpl(wrapper=True)
+        def pytest_fixture_setup(self, fixturedef: Any) -> Generator[Any, Any, Any]:
+            with contextlib.nullcontext() if fixturedef.scope == "function" else state.keeping():
+                return (yield)
+
+        def pytest_runtest_logfinish(self) -> None:
+            state.clean_up()
+
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             if report.failed:
                 state.failed[report.nodeid.rpartition("::")[2]] = report.longreprtext
@@ -241,82 +217,90 @@ def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: C
 
 
 class _State:
-    """What was seen of a run."""
+    """What was seen of a run, and what it has started and written."""
 
-    def __init__(self) -> None:
+    def __init__(self, shielded: Shield, end: Callable[[set[int]], None], scratch: Scratch) -> None:
+        self._shield = shielded
+        self._end = end
+        self._scratch = scratch
+        self._started = shielded.started
         self.passed = 0
         self.failed: dict[str, str] = {}
-        #: What the tests' module raised when it was executed.
+        #: The tests' module, and what it raised when it was executed.
+        self.module: ModuleType | None = None
         self.error: Exception | None = None
 
+    @property
+    def started(self) -> int:
+        """How many programs the tests have started."""
+        return self._shield.started - 1
 
-def judge(status: int, state: _State, guard: Guard, tests: str) -> tuple[str, str]:
-    """The outcome and its detail, from pytest's exit status and what plugin and guard saw."""
+    @property
+    def exhausted(self) -> bool:
+        """Whether they wanted to start more than can be kept apart."""
+        return self._shield.exhausted
+
+    @contextlib.contextmanager
+    def keeping(self) -> Generator[None]:
+        """Keep the programs and files of this block: those of the module, and of fixtures for several tests."""
+        with self._shield.keeping(), self._scratch.keeping():
+            yield
+
+    def clean_up(self, *, last: bool = False) -> None:
+        """End what a test has started, and remove its temporary files. ``last``: end all there is."""
+        if self._started != self._shield.started:
+            kept = set[int]()
+            if not last:
+                held = (getattr(value, "pid", None) for value in held_by(self.module))
+                kept = self._shield.kept | {self._shield.halves[pid] for pid in held if pid in self._shield.halves}
+            self._end(kept)
+            if not kept:
+                self._started = self._shield.started
+        self._scratch.clean(self.module)
+
+
+def judge(status: int, state: _State, guard: Guard, endings: Endings, tests: str, text: str) -> tuple[str, str]:
+    """The outcome and its detail, from pytest's exit status and what was seen on the way."""
     if guard.refused:
         return REFUSED, guard.refused
+    if guard.planted:
+        return FAILED, f"{guard.planted} would have run inside the grader"
+    if state.exhausted:
+        return FAILED, "the tests were led to start more programs than can be kept apart"
     if guard.remote and status != 0:
         return NETWORK, guard.remote
+    if status == 0 and endings.killed:
+        return KILLED, endings.killed
     if status == 0:
         # All skipped is no proof of anything.
         return (PASSED, "") if state.passed else (FAILED, "every test was skipped")
     if status == 1:
-        return FAILED, "\n".join(f"{name}: {text}" for name, text in state.failed.items())
+        return FAILED, "\n".join(f"{name}: {said}" for name, said in state.failed.items())
     if status == 2:
         # A module that cannot be imported is the task's fault; one that trips over the state of things is the agent's.
         error = state.error
-        text = f"{type(error).__name__}: {error}"
         # The agent's too, where the tests read Python that it wrote.
         own = isinstance(error, ImportError) or (isinstance(error, SyntaxError) and error.filename == tests)
-        return (BROKEN if own else FAILED), text
+        return (BROKEN if own else FAILED), f"{type(error).__name__}: {error}"
     if status == 5:
-        return EMPTY, "there is no test"
-    return INTERNAL, f"pytest ended with {status}"
+        # Where the state decides which tests there are, an agent that leaves nothing to test has not done the task.
+        return (FAILED if has_conditional_tests(text) else EMPTY), "there is no test"
+    # A program of the agent's that the tests have started may have spoilt anything that its user can write.
+    return (FAILED if state.started else INTERNAL), f"pytest ended with {status}"
 
 
-def prepare_environment(scratch: str) -> None:
-    """What the tests and the programs they start find around them: no path that the agent may have written to."""
-    home = os.environ.get("HOME", "/")
-    folders = os.environ.get("PATH", "").split(":")
-    os.environ["PATH"] = ":".join(folder for folder in folders if is_trusted_folder(folder, home))
-    for name in [name for name in os.environ if name.startswith(("PYTEST_", "PYTHON", "LD_"))]:
-        del os.environ[name]
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    # For the Python that a test starts: a site-packages in the agent's home could change what it says.
-    os.environ["PYTHONNOUSERSITE"] = "1"
-    # On a full disk too.
-    os.environ["TMPDIR"] = scratch
-    try:
-        os.getcwd()  # noqa: PTH109 - as above
-    except OSError:
-        os.chdir("/")
-
-
-def is_trusted_folder(folder: str, home: str) -> bool:
-    """Whether programs may be looked up there: neither the agent's nor writable for it."""
-    if not folder.startswith("/") or f"{folder}/".startswith(f"{home.rstrip('/')}/"):
-        return False
-    return os.getuid() == 0 or not os.access(folder, os.W_OK)
-
-
-def host_of(address: object) -> object:
-    """The host of a socket's address, which may be the address itself."""
-    return (
-        cast("tuple[object, ...]", address)[0]
-        if isinstance(address, tuple) and address != ()
-        else cast("object", address)
-    )
-
-
-def names_host(text: str, host: str) -> bool:
-    """Whether a text has a host's name by itself, not as a part of a longer one."""
-    return re.search(rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)", text, re.IGNORECASE) is not None
-
-
-def is_local(host: object) -> bool:
-    """Whether a socket's host, or its whole address, is of the sandbox itself."""
-    if not isinstance(host, str):
-        return True  # bytes and numbers: Unix sockets, netlink
-    return host in ("", "localhost", "::1", "0.0.0.0", "::") or host.startswith(("127.", "/"))  # noqa: S104 - compared
+def has_conditional_tests(text: str) -> bool:
+    """Whether a module makes tests in branches, loops or by name, so that there may be none."""
+    module = ast.parse(text)
+    for statement in module.body:
+        if isinstance(statement, (ast.If, ast.For, ast.While, ast.Try, ast.With)) and any(
+            isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name.lower().startswith("test")
+            for node in ast.walk(statement)
+        ):
+            return True
+    names = {node.id for node in ast.walk(module) if isinstance(node, ast.Name)}
+    defined = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
+    return bool(names & {"globals", "vars", "setattr", "locals"}) or "pytest_generate_tests" in defined
 
 
 if __name__ == "__main__":

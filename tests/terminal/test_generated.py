@@ -44,7 +44,13 @@ def test_a_task_follows_from_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "nothing-000001", "csv_join", "csv_join-x", "csv_join-1/../2", "csv_join-000001 "]
+    "name",
+    [
+        *("", "nothing-000001", "csv_join", "csv_join-x", "csv_join-1/../2", "csv_join-000001 ", "csv_join-000001\n"),
+        # Other spellings of a number: a task has one name.
+        *("csv_join-1", "csv_join-00001", "csv_join-0000001", "csv_join-+00001"),
+        *(f"csv_join-00000{chr(digit)}" for digit in (0x661, 0xFF11)),
+    ],
 )
 def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(InvalidTask):

@@ -142,7 +142,10 @@ UNFIT = {
     "runs it": ("import runpy\ndef test_a(): runpy.run_path('/home/user/answer.py')", "inside the grader"),
     "executes its text": ("def test_a(): exec(open('/home/user/answer.py').read())", "inside the grader"),
     "evaluates its text": ("def test_a(): assert eval(open('/home/user/text').read())", "inside the grader"),
-    "unpickles": ("import pickle\ndef test_a(): pickle.load(open('/home/user/pickle', 'rb'))", "inside the grader"),
+    "evaluates a configuration of logging": (
+        "import logging.config\ndef test_a(): logging.config.fileConfig('/home/user/logging.ini')",
+        "inside the grader",
+    ),
     "loads a library": (
         "import ctypes\ndef test_a(): ctypes.CDLL('/home/user/library.so')",
         "inside the grader",
@@ -156,6 +159,8 @@ open('/home/user/ran', 'w').close()
 os._exit(0)
 END
 printf 'open("/home/user/ran", "w") and 1' > text
+printf '[loggers]\nkeys=root\n[handlers]\nkeys=h\n[formatters]\nkeys=\n[logger_root]\nhandlers=h\n' > logging.ini
+printf '[handler_h]\nclass=open("/home/user/ran", "w") and FileHandler\nargs=("x",)\n' >> logging.ini
 printf 'cposix\\nsystem\\n(S"touch /home/user/ran"\\ntR.' > pickle
 cp /usr/lib/x86_64-linux-gnu/libc.so.6 library.so || touch library.so
 mkdir compiled
@@ -185,6 +190,59 @@ async def see_refused(service: Service, tests: str, expected: str) -> None:
         assert (await sandbox.run("ls ran", timeout=10)).exit_status == 2, "the agent's code ran in the grader"
     finally:
         await sandbox.stop()
+
+
+#: What an agent can do to sound tests: it is its own doing, and earns 0.
+PLANTED = {
+    "a pickle that runs something": (
+        "import pickle\ndef test_a(): pickle.load(open('/home/user/pickle', 'rb'))",
+        "a pickle that names posix.system",
+    ),
+    "and tests that forgive it": (
+        "import pickle\ndef test_a():\n  try: pickle.load(open('/home/user/pickle', 'rb'))\n  except Exception: pass",
+        "a pickle that names posix.system",
+    ),
+    "a pickle when the tests are imported": (
+        "import pickle\nDATA = pickle.load(open('/home/user/pickle', 'rb'))\ndef test_a(): pass",
+        "a pickle that names posix.system",
+    ),
+    "a module of the standard library": (
+        "import sys\ndef test_a():\n  sys.path.insert(0, '/home/user/shadows')\n  import colorsys",
+        "/home/user/shadows/colorsys.py",
+    ),
+    "nothing that could be tested": (
+        "import glob\nfor name in glob.glob('/home/user/*.report'):\n  def test_a(): pass",
+        "there is no test",
+    ),
+    "nothing that could be tested, by name": (
+        "import glob\nfor n, name in enumerate(glob.glob('/home/user/*.report')):\n"
+        "  globals()[f'test_{n}'] = lambda: None",
+        "there is no test",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+async def test_what_only_the_agent_can_cause_earns_nothing(service: Service, what: str) -> None:
+    tests, expected = PLANTED[what]
+    verdict = await grade(service, tests, AGENTS_CODE, "mkdir shadows; cp answer.py shadows/colorsys.py")
+    assert (verdict.how, expected in verdict.detail) == ("failed", True), verdict
+
+
+async def test_pickles_of_data_are_read(service: Service) -> None:
+    program = (
+        "import collections, datetime, decimal, pickle, uuid\n"
+        "data = [1, {'a': (2, None)}, {3}, frozenset('b'), 1j, bytearray(b'c'), collections.OrderedDict(a=1),"
+        " collections.Counter('aa'), collections.defaultdict(list), datetime.datetime.now(), datetime.timedelta(1),"
+        " decimal.Decimal('1.5'), uuid.UUID(int=1)]\n"
+        "[pickle.dump(data, open(f'data{n}', 'wb'), n) for n in range(5)]\n"
+    )
+    tests = (
+        "import pickle\ndef test_a():\n  for n in range(5):\n"
+        "    data = pickle.load(open(f'/home/user/data{n}', 'rb'))\n    assert data[:2] == [1, {'a': (2, None)}]"
+    )
+    verdict = await grade(service, tests, f"cat > program.py <<'END'\n{program}END\npython3 program.py")
+    assert verdict.passed, verdict
 
 
 async def test_live_tests_see_services_and_frozen_ones_do_not(service: Service) -> None:
@@ -266,6 +324,27 @@ async def test_an_examination_that_says_nothing_is_no_reward(toolset: Toolset, s
     stub: object = Stub(CommandResult(status, output, 0.1))
     with pytest.raises(grading.GradingFailed):
         await grading.run_tests(stub, toolset, "def test_a(): pass", live=False, timeout=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "expected"),
+    [
+        ("passed", 0, "passed"),
+        ("passed", 137, "killed"),  # between its verdict and its end
+        ("failed", 137, "failed"),
+        ("failed", 1, "failed"),
+        ("killed", 7, "killed"),
+        ("killed", 137, "killed"),
+    ],
+)
+async def test_a_runner_that_is_killed_after_its_verdict(
+    toolset: Toolset, monkeypatch: pytest.MonkeyPatch, said: str, status: int, expected: str
+) -> None:
+    monkeypatch.setattr(grading.secrets, "token_hex", lambda size: "n")  # type: ignore[attr-defined]
+    output = b'{"nonce": "n", "ready": true}\n{"nonce": "n", "outcome": "%s", "detail": ""}\n' % said.encode()
+    stub: object = Stub(CommandResult(status, output, 0.1))
+    verdict = await grading.run_tests(stub, toolset, "def test_a(): pass", live=True, timeout=1)  # type: ignore[arg-type]
+    assert (verdict.how, verdict.passed) == (expected, expected == "passed")
 
 
 async def test_a_grader_that_never_began_is_no_reward_unless_the_agent_could_have_stopped_it(toolset: Toolset) -> None:

@@ -1,0 +1,107 @@
+"""What programs of the tests say cannot be forged by the agent's processes, however these run beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import ors_containers
+import pytest
+from ors_containers import Limits
+from ors_containers.toolset import Toolset
+
+from .conftest import RUNTIMES, Service
+from .forging import FORGER, FORMS, KINDS, SETUP, module_of
+from .parts import FOLDER, grading
+
+LIMITS = Limits(memory=256 * 2**20, disk=64 * 2**20, pids=64)
+TRIES = 3
+
+
+async def forged(service: Service, form: str, kind: str, *, root: bool = False) -> grading.Verdict:
+    """The verdict on one try."""
+    tools = await service.toolset()
+    image = service.runtime.host_image()
+    image = dataclasses.replace(image, binds=(*image.binds, tools.bind))
+    if root:
+        image = dataclasses.replace(image, user=0, group=0, user_name="root")
+    sandbox = await service.open(image, LIMITS)
+    try:
+        start = "./program" if kind == "live" else ""
+        tried = FORMS[form]
+        result = await sandbox.run(SETUP.format(forger=FORGER, deeds=tried.deeds, start=start), timeout=20)
+        assert result.exit_status == 0, result
+        return await grading.run_tests(sandbox, tools, module_of(tried, kind), live=kind == "live", timeout=30)
+    finally:
+        await sandbox.stop()
+
+
+CHANCES = [(form, kind) for form in FORMS for kind in KINDS if kind != "same" or FORMS[form].same]
+#: One of every way in; the others are played by `make test-all`.
+QUICK = {
+    ("stdout", "live"),
+    ("exit status of a shell", "live"),
+    ("temporary files", "live"),
+    ("memory", "frozen"),
+    ("files", "frozen"),
+    ("descriptors", "same"),
+}
+EARNS_NOTHING = ("failed", "killed", "timed out")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_nothing_is_paid(service: Service) -> None:
+    assert set(CHANCES) >= QUICK
+    verdicts = await asyncio.gather(*(forged(service, form, kind) for form, kind in QUICK))
+    assert [verdict for verdict in verdicts if verdict.how not in EARNS_NOTHING] == []
+
+
+@pytest.mark.long
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("root", [False, True], ids=["the user", "root"])
+@pytest.mark.parametrize(("form", "kind"), CHANCES)
+async def test_nothing_is_paid_in_many_tries(service: Service, form: str, kind: str, root: bool) -> None:
+    verdicts = await asyncio.gather(*(forged(service, form, kind, root=root) for _ in range(TRIES)))
+    assert [verdict for verdict in verdicts if verdict.how not in EARNS_NOTHING] == []
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_nothing_is_paid_where_the_server_is_an_ordinary_user(toolset: Toolset, name: str) -> None:
+    python = shutil.which("python3", path="/usr/bin")
+    if python is None or subprocess.run([python, "-c", "import sys; exit(sys.version_info < (3, 11))"]).returncode:
+        pytest.skip("there is no Python 3.11 in /usr/bin, and an ordinary user may not reach this one")
+    user = str(300_000 + os.getpid() % 100_000)
+    with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
+        copy = Path(directory)
+        copy.chmod(0o755)
+        package = Path(ors_containers.__file__).resolve().parent
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(package, copy / package.name, ignore=ignored)
+        shutil.copytree(FOLDER, copy / "terminal", ignore=ignored)
+        (copy / "terminal" / "__init__.py").touch()
+        for file in ("forging.py", "ordinary_forging.py"):
+            shutil.copy(Path(__file__).with_name(file), copy)
+        arguments = [python, copy / "ordinary_forging.py", copy, toolset.folder, name, json.dumps(CHANCES)]
+        done = subprocess.run(
+            ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--", *map(str, arguments)],
+            cwd="/",
+            env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    shutil.rmtree(f"/tmp/ors-containers-{user}", ignore_errors=True)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    if "unavailable" in answer:
+        pytest.skip(answer["unavailable"])
+    assert len(answer["said"]) == len(CHANCES)
+    assert [said for said in answer["said"] if said[2] not in EARNS_NOTHING] == []
