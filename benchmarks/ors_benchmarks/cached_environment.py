@@ -13,13 +13,14 @@ import argparse
 import fcntl
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["cached_environment", "location", "pip", "say", "script"]
+__all__ = ["cached_environment", "location", "pip", "say", "script", "torch_constraint"]
 
 
 def location(name: str, content: Sequence[str]) -> Path:
@@ -64,6 +65,36 @@ def pip(python: Path, *arguments: str) -> None:
     """Run an environment's pip, its words on stderr; raises ``CalledProcessError``."""
     command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
     subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def torch_constraint(python: Path) -> Path:
+    """Write pip's constraints of an environment that PyTorch goes into; the file.
+
+    PyTorch's build for the CPU is taken where pip is offered one (versions that end in "+cpu"), the newest of them;
+    else whatever pip finds, which on Linux brings gigabytes of CUDA. ``PIP_FIND_LINKS``, ``PIP_EXTRA_INDEX_URL`` or
+    pip's configuration offer it.
+    """
+    constraints = python.parent.parent / "constraints.txt"
+    build = _cpu_build_of_torch(python)
+    if build is None:
+        say("pip is offered no PyTorch for the CPU: taking what it finds")
+        constraints.write_text("")
+    else:
+        say(f"taking torch {build}")
+        constraints.write_text(f"torch=={build}\n")
+    return constraints
+
+
+def _cpu_build_of_torch(python: Path) -> str | None:
+    """The newest version of PyTorch for the CPU that pip is offered, such as 2.9.1+cpu; None where there is none."""
+    command = [python, "-m", "pip", "--disable-pip-version-check", "index", "versions", "torch"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        # `pip index` is marked experimental; without it the plain requirement still installs.
+        return None
+    available = re.search(r"^Available versions: (.*)$", listed.stdout, re.MULTILINE)  # newest first
+    versions = available.group(1).split(", ") if available else []
+    return next((version for version in versions if version.endswith("+cpu")), None)
 
 
 def say(text: str) -> None:

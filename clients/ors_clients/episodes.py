@@ -17,7 +17,7 @@ from typing import Any
 
 from ors_clients.client import AsyncClient
 from ors_clients.configuration import TrainingConfiguration, resolve_secrets
-from ors_clients.errors import ClientError, InfrastructureFailure
+from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure
 from ors_clients.rendering import ChatRenderer
 from ors_clients.rollout_events import RolloutLabels
 from ors_clients.rollout_loop import RolloutLimits, rollout
@@ -72,6 +72,16 @@ class Episode:
     reward: float | None
     #: What the engine answered, in order.
     generations: list[Generation] = field(default_factory=list[Generation])
+
+
+def _too_long(trajectory: Trajectory, limit: int) -> ConfigurationError | None:
+    """The mistake of a limit that the prompt alone reaches; there is nothing to train on."""
+    if trajectory.stop_reason != "max_tokens" or trajectory.turns:
+        return None
+    return ConfigurationError(
+        f"The prompt has {len(trajectory.prompt_ids)} tokens of {limit} that a rollout may have",
+        "Give rollouts more tokens, or leave such tasks out",
+    )
 
 
 def episode_trajectory(episode: TurnEpisode, rollout_id: str, task: Any, seconds: float) -> Trajectory:
@@ -157,7 +167,8 @@ class EpisodeRunner:
         metadata: dict[str, Any] | None = None,
     ) -> Episode:
         """Play the episode of ``row``, under an id of its own. ``routing_key``: what the router goes by, if the
-        trainer has one; ``stopped``: asked before each generation; ``metadata``: sent on with the rollout.
+        trainer has one; ``stopped``: asked before each generation and while the episode waits, which it then aborts;
+        ``metadata``: sent on with the rollout.
 
         Raises ``ConfigurationError`` and ``RequestRefused`` for what would fail every rollout alike, and
         ``InfrastructureFailure`` where ``count_failure`` does.
@@ -174,11 +185,12 @@ class EpisodeRunner:
             sampling=sampling,
             system_prompt=configuration.system_prompt,
             task=row,
+            stopped=stopped,
         )
         reward = trajectory.reward(configuration.environment(row.environment).reward_rule)
         parameters = {name: getattr(sampling, name) for name in SENT_PARAMETERS}
         self.send(row, trajectory, reward, metadata=metadata, parameters=parameters)
-        self.count_failure(row, trajectory.failure, begun)
+        self.count_failure(row, trajectory.failure or _too_long(trajectory, max_total_tokens), begun)
         return Episode(row, trajectory, reward, watched.generations)
 
     def send(

@@ -4,18 +4,23 @@
     --custom-rm-path                 ors_clients.miles.reward_func
     --dynamic-sampling-filter-path   ors_clients.miles.keep_group
     --custom-rollout-log-function-path ors_clients.miles.log_rollout_data
+    --custom-eval-rollout-log-function-path ors_clients.miles.log_eval_rollout_data
 
 ``generate`` is both of Miles' forms: called with a ``GenerateFnInput`` it returns a ``GenerateFnOutput``; called with
 ``(args, sample, sampling_params)``, as Miles' older rollouts and slime do, it returns the sample. It does what
 ``ors_clients.slime.generate`` does. The other way is the agent function, in which Miles' session server keeps the
 tokens:
 
-    --custom-generate-function-path miles.rollout.generate_hub.agentic_tool_call.generate
+    --custom-generate-function-path ors_clients.miles.generate_with_agent
     --custom-agent-function-path    ors_clients.miles.run
     --custom-rm-path                ors_clients.miles.reward_func
 
 A rollout whose infrastructure failed is ABORTED, with ``remove_sample``: Miles' own filters reject groups with an
 aborted sample, and so does ``keep_group``.
+
+Miles' synchronous rollout logs what a generate function raises, and draws another group. So an error that no rollout
+can escape is kept, and ``keep_group`` raises it, which Miles calls where nothing is caught. In an evaluation it is
+raised.
 
 Sources: radixark/miles ``miles/rollout/base_types.py``, ``miles/rollout/inference_rollout``,
 ``miles/rollout/generate_hub``, ``examples/experimental/openenv``.
@@ -29,12 +34,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
-from ors_clients.miles_agent import run
-from ors_clients.sample_groups import group_failed
-from ors_clients.slime import close, fill_sample, log_rollout_data, reward_func
+from ors_clients.miles_agent import generate_with_agent, run
+from ors_clients.sample_groups import drop_reason
+from ors_clients.slime import close, fill_or_end, fill_sample, log_eval_rollout_data, log_rollout_data, reward_func
 from ors_clients.trainer_packages import import_trainer_module
+from ors_clients.trainer_process import raise_end
 
-__all__ = ["add_arguments", "close", "generate", "keep_group", "log_rollout_data", "reward_func", "run"]
+__all__ = [
+    "add_arguments",
+    "close",
+    "generate",
+    "generate_with_agent",
+    "keep_group",
+    "log_eval_rollout_data",
+    "log_rollout_data",
+    "reward_func",
+    "run",
+]
 
 INSTALL = "Install Miles: pip install -e /path/to/miles"
 
@@ -45,22 +61,38 @@ async def generate(
     """Play the episode of a sample and fill it.
 
     ``input``: a ``GenerateFnInput``, or the arguments where ``sample`` is given as well. Miles tells its two forms
-    apart by the name of this parameter. Raises as ``ors_clients.slime.generate``.
+    apart by the name of this parameter. Raises nothing in training: ``keep_group`` does.
     """
     if sample is None:
-        await _fill(input.args, input.sample, input.sampling_params, input.evaluation, input.state)
+        sample = await _fill(input.args, input.sample, input.sampling_params, input.evaluation, input.state)
         base_types = import_trainer_module("miles.rollout.base_types", INSTALL)
-        return base_types.GenerateFnOutput(samples=input.sample)
-    await _fill(input, sample, sampling_params or {}, evaluation, _generate_state(input))
-    return sample
+        return base_types.GenerateFnOutput(samples=sample)
+    return await _fill(input, sample, sampling_params or {}, evaluation, _generate_state(input))
 
 
-async def _fill(args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool, state: Any) -> None:
-    if getattr(args, "lora_rank", 0):
+async def _fill(args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool, state: Any) -> Any:
+    async def fill() -> Any:
+        _refuse_adapters(args)
+        await _fill_sample(args, sample, sampling_params, evaluation, state)
+        return sample
+
+    return await (fill() if evaluation else fill_or_end(args, sample, fill))
+
+
+def _refuse_adapters(args: Any) -> None:
+    """Raises ``ConfigurationError`` where Miles trains an adapter and samples with it."""
+    has_adapter = getattr(args, "lora_rank", 0) or getattr(args, "lora_adapter_path", None) is not None
+    if has_adapter and not getattr(args, "lora_train_only", False):
         raise ConfigurationError(
-            "With --lora-rank each request has to name Miles' adapter, or the engine answers as the model without it",
-            "Use the agent function (ors_clients.miles.run), where Miles makes the requests",
+            "With --lora-rank or --lora-adapter-path each request has to name Miles' adapter, or the engine answers as"
+            " the model without it",
+            "Use the agent function (ors_clients.miles.generate_with_agent), where Miles makes the requests",
         )
+
+
+async def _fill_sample(
+    args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool, state: Any
+) -> None:
     await fill_sample(
         args,
         sample,
@@ -69,7 +101,6 @@ async def _fill(args: Any, sample: Any, sampling_params: Mapping[str, Any], eval
         state=state,
         stopped=lambda: bool(getattr(state, "aborted", False)),
         routing_key=getattr(sample, "routing_key", None) or getattr(sample, "session_id", None),
-        failed_status="ABORTED",
     )
 
 
@@ -84,10 +115,12 @@ generate.add_arguments = add_arguments  # pyright: ignore[reportFunctionMemberAc
 
 
 def keep_group(args: Any, samples: Sequence[Any], **kwargs: Any) -> Any:
-    """A dynamic sampling filter: not the groups of which the infrastructure lost a sample. The trainer draws others."""
+    """A dynamic sampling filter: not the groups of which the infrastructure lost a sample, nor those whose prompt left
+    the model nothing to write. The trainer draws others. Raises what ended the run."""
+    raise_end()
     filters = import_trainer_module("miles.rollout.filter_hub.base_types", INSTALL)
-    failed = group_failed(samples)
-    return filters.DynamicFilterOutput(keep=not failed, reason="infrastructure_failure" if failed else None)
+    reason = drop_reason(samples)
+    return filters.DynamicFilterOutput(keep=reason is None, reason=reason)
 
 
 def _generate_state(args: Any) -> Any:

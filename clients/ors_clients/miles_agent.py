@@ -6,36 +6,142 @@ back exactly as it came, for the server matches it against what it has stored. T
 metadata to ``reward_func``. The episode itself is ``TurnEpisode``, as in every other adapter, and what was said in it
 goes to the sinks as well.
 
-Source: radixark/miles ``miles/rollout/generate_hub/agentic_tool_call.py``, ``miles/rollout/generate_utils``.
+``generate_with_agent`` is around Miles' own generate function, which calls ``run``: it knows what ``run`` cannot tell
+Miles (that a rollout was lost, or stopped, or that its prompt was too long) and what Miles does not tell ``run`` (that
+the batch is complete, and that the session's tokens are not those of the chat template).
+
+Source: radixark/miles ``miles/rollout/generate_hub/agentic_tool_call.py``, ``miles/rollout/generate_utils``,
+``miles/rollout/session``, ``miles/utils/chat_template_utils/token_seq_comparator.py``.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 from ors_clients.conversation import ChatMessage, text_of
 from ors_clients.episodes import SENT_PARAMETERS, episode_trajectory
-from ors_clients.errors import SamplerFailed
-from ors_clients.samples import RECORD_KEYS, episode_record
+from ors_clients.errors import ClientError, SamplerFailed
+from ors_clients.sample_groups import flatten
+from ors_clients.samples import RECORD_KEYS, episode_record, reset_sample, withdraw_sample
+from ors_clients.slime import fill_or_end
 from ors_clients.tasks import TaskRow, read_metadata
 from ors_clients.tool_calls import FoundCall, MalformedCall, ToolCall, ToolCallFormat
 from ors_clients.tool_calls.calls import Unreadable, named_call
 from ors_clients.tool_schemas import openai_tools
 from ors_clients.trainer_arguments import max_total_tokens
-from ors_clients.trainer_process import episode_runner, http_client
-from ors_clients.trajectory import Trajectory
+from ors_clients.trainer_packages import import_trainer_module
+from ors_clients.trainer_process import episode_runner, http_client, run_ended
+from ors_clients.trajectory import UNTRAINABLE, Trajectory
 from ors_clients.turns import TurnEpisode
 from ors_server import ToolSpec
 
-__all__ = ["run"]
+__all__ = ["generate_with_agent", "run"]
 
 _log = logging.getLogger(__name__)
+
+#: Differences between a session's tokens and the chat template's that no turn of the model makes by itself.
+_SEVERE = ("special_token_count", "special_token_type", "non_assistant_text")
+
+
+@dataclass
+class _Rollout:
+    """What ``generate_with_agent`` and the ``run`` that is called within it tell each other."""
+
+    stopped: Callable[[], bool]
+    #: What ``run`` returned.
+    record: dict[str, Any] = field(default_factory=dict[str, Any])
+    #: What ended it; None for an episode that was played.
+    error: Exception | None = None
+    failure: ClientError | None = None
+    #: Whether the prompt alone is over the limit.
+    too_long: bool = False
+
+
+_current: ContextVar[_Rollout | None] = ContextVar("_current", default=None)
+
+
+async def generate_with_agent(input: Any) -> Any:
+    """Miles' ``agentic_tool_call.generate`` with the agent function ``run``; a ``GenerateFnOutput``.
+
+    A sample that was lost or stopped is ABORTED. With ``--tito-model default`` a rollout whose turn boundaries are not
+    the chat template's is lost: the default merger only guesses them. Raises nothing in training: ``keep_group`` does.
+    """
+    args, evaluation = input.args, input.evaluation
+    module = import_trainer_module("miles.rollout.generate_hub.agentic_tool_call", "pip install -e /path/to/miles")
+
+    async def fill() -> Any:
+        reset_sample(input.sample)  # Miles keeps what an earlier attempt has left in it
+        begun = time.monotonic()
+        options = SimpleNamespace()
+        runner, row = episode_runner(options), TaskRow.of_metadata(input.sample.metadata)
+        rollout = _Rollout(lambda: run_ended() or (not evaluation and bool(getattr(input.state, "aborted", False))))
+        token = _current.set(rollout)
+        samples: Any = input.sample
+        try:
+            samples = (await module.generate(input)).samples
+        except Exception as error:  # noqa: BLE001 - Miles could not make samples of the session, for whatever reason
+            _log.exception("Miles made no sample of a rollout")
+            rollout.failure = rollout.failure or SamplerFailed(f"Miles made no sample of the session: {error}")
+        finally:
+            _current.reset(token)
+        if rollout.error is not None:
+            raise rollout.error
+        for sample in flatten([samples]):
+            _settle(args, sample, rollout)
+        runner.count_failure(row, rollout.failure, begun)
+        return samples
+
+    samples = await (fill() if evaluation else fill_or_end(args, input.sample, fill))
+    base_types = import_trainer_module("miles.rollout.base_types", "pip install -e /path/to/miles")
+    return base_types.GenerateFnOutput(samples=samples)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of Miles' function, with which it is called."""
+    module = import_trainer_module("miles.rollout.generate_hub.agentic_tool_call", "pip install -e /path/to/miles")
+    module.generate.add_arguments(parser)
+
+
+# Where Miles looks for them.
+generate_with_agent.add_arguments = _add_arguments  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _settle(args: Any, sample: Any, rollout: _Rollout) -> None:
+    """Make ``sample``, which Miles made of a session, what the episode of that session was."""
+    sample.metadata = {**sample.metadata, **rollout.record}
+    severe = [found for found in sample.metadata.get("tito_session_mismatch") or () if found.get("type") in _SEVERE]
+    if severe and getattr(args, "tito_model", "default") == "default":
+        rollout.failure = rollout.failure or SamplerFailed(
+            f"Miles' session server does not write turns as the chat template does ({severe[0]['type']})",
+            "Name the model's family with --tito-model",
+        )
+    stopped = rollout.record.get("stop_reason") in UNTRAINABLE
+    if not sample.response_length and not stopped and rollout.too_long:
+        # Miles would have it generated anew, for ever.
+        withdraw_sample(sample)
+        sample.status = sample.Status.TRUNCATED
+        rollout.failure = SamplerFailed("The prompt alone is over --max-seq-len", "Give rollouts more tokens")
+        reward = rollout.record.get("episode_reward")
+    elif stopped or rollout.failure is not None or not sample.response_length:
+        if rollout.failure is None and not stopped:
+            rollout.failure = SamplerFailed("Miles' session server has no tokens of the rollout")
+        withdraw_sample(sample)
+        sample.status = sample.Status.ABORTED
+        sample.metadata |= {"failure": str(rollout.failure) if rollout.failure else None, "episode_reward": None}
+        reward = None
+    else:
+        return  # its reward is that of `reward_func`
+    if not getattr(args, "group_rm", False):
+        sample.reward = reward or 0.0
 
 
 async def run(
@@ -49,22 +155,25 @@ async def run(
 
     ``prompt`` is the row's name of its task and not used. The training configuration is that of ``TRAIN_CONFIG``, the
     model's name ``AGENT_MODEL_NAME`` (``model``). Raises nothing: Miles would log it, and reward the sample by what an
-    earlier attempt has left in its metadata. So it is logged here, and returned as a lost rollout.
+    earlier attempt has left in its metadata. It is returned as a lost rollout, and ``generate_with_agent`` raises it.
     """
+    rollout = _current.get() or _Rollout(run_ended)
     try:
-        return await _run(base_url, request_kwargs, metadata)
+        rollout.record = await _run(rollout, base_url, request_kwargs, metadata)
     except Exception as error:  # noqa: BLE001 - whatever it is, Miles would go on with an earlier attempt's metadata
         _log.exception("The agent function failed, and its sample is not trained on")
+        rollout.error = error
         lost: dict[str, Any] = {
             "rewards": [],
             "stop_reason": "infrastructure",
             "failure": f"{type(error).__name__}: {error}",
         }
-        return {**dict.fromkeys(RECORD_KEYS), **lost}
+        rollout.record = {**dict.fromkeys(RECORD_KEYS), **lost}
+    return rollout.record
 
 
 async def _run(
-    base_url: str, request_kwargs: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None
+    rollout: _Rollout, base_url: str, request_kwargs: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """``run``, which raises whatever goes wrong."""
     begun = time.monotonic()
@@ -81,19 +190,25 @@ async def _run(
     )
     form = _MessageFormat(configuration.format)
     rule = configuration.environment(row.environment).reward_rule
-    episode = TurnEpisode(runner.session(row), form, limits, rule, configuration.system_prompt)
+    session = runner.session(row)
+    episode = TurnEpisode(session, form, limits, rule, configuration.system_prompt, stopped=rollout.stopped)
     async with episode.playing():
-        await _play(episode, form, f"{base_url}/v1/chat/completions", configuration.thinking, sampling)
+        await _play(rollout, episode, form, f"{base_url}/v1/chat/completions", configuration.thinking, sampling)
     parameters = {name: sampling[name] for name in SENT_PARAMETERS if name in sampling}
     trajectory = episode_trajectory(episode, rollout_id, row, time.monotonic() - begun)
     reward = trajectory.reward(rule)
     runner.send(row, trajectory, reward, parameters=parameters)
-    runner.count_failure(row, episode.failure, begun)
+    rollout.failure = episode.failure
     return _record(row, trajectory, reward)
 
 
 async def _play(
-    episode: TurnEpisode, form: _MessageFormat, url: str, thinking: bool, sampling: Mapping[str, Any]
+    rollout: _Rollout,
+    episode: TurnEpisode,
+    form: _MessageFormat,
+    url: str,
+    thinking: bool,
+    sampling: Mapping[str, Any],
 ) -> None:
     """Take turns until the episode is over. Raises ``ClientError``."""
     start = await episode.reset()
@@ -113,6 +228,7 @@ async def _play(
         text, finish = text_of(message.get("content")), choice.get("finish_reason")
         usage: dict[str, Any] = answer.get("usage") or {}
         left = episode.limits.max_total_tokens - (usage.get("total_tokens") or 0)
+        rollout.too_long |= (usage.get("prompt_tokens") or 0) >= episode.limits.max_total_tokens
         if finish == "abort":
             episode.abort(text)
         elif finish == "length" or left < 0:

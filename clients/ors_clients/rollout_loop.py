@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,11 +39,13 @@ async def rollout(
     system_prompt: str | None = None,
     task: Any = None,
     rollout_id: str | None = None,
+    stopped: Callable[[], bool] | None = None,
 ) -> Trajectory:
     """Open ``session``, play its episode to the end, close it.
 
     ``session`` is not open yet. ``sampling.max_tokens`` and what is left of the limits bound each generation; ``task``
-    is kept in the trajectory. Raises ``ConfigurationError`` and, while the session is opened, ``RequestRefused``.
+    is kept in the trajectory; ``stopped`` says, whenever it is asked, whether the trainer has no more use for the
+    episode. Raises ``ConfigurationError`` and, while the session is opened, ``RequestRefused``.
     """
     limits = limits or RolloutLimits()
     begun = time.perf_counter()
@@ -53,6 +56,7 @@ async def rollout(
         limits,
         system_prompt=system_prompt,
         describe_tools=not renderer.describes_tools,
+        stopped=stopped,
     )
     async with episode.playing():
         await _play(trajectory, episode, sampler, renderer, sampling or SamplingParameters())

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from ors_clients.tasks import read_metadata
+from ors_clients.trajectory import UNTRAINABLE
 
-__all__ = ["episode_metrics", "flatten", "group_failed"]
+__all__ = ["drop_reason", "episode_metrics", "flatten", "leave_out_lost", "sample_lost"]
 
 
 def flatten(samples: Iterable[Any]) -> Iterator[Any]:
@@ -24,15 +25,50 @@ def flatten(samples: Iterable[Any]) -> Iterator[Any]:
             yield sample
 
 
-def group_failed(samples: Iterable[Any]) -> bool:
-    """Whether a group has a sample that its infrastructure lost, or that was aborted.
-
-    It has no reward, so no mean over the group is a baseline for the others; such a group is better drawn again.
-    """
-    return any(
-        sample.status == sample.Status.ABORTED or read_metadata(sample.metadata).get("failure")
-        for sample in flatten(samples)
+def sample_lost(sample: Any) -> bool:
+    """Whether a sample has no reward, as its infrastructure lost it or it was aborted."""
+    metadata = read_metadata(sample.metadata)
+    return (
+        sample.status == sample.Status.ABORTED
+        or bool(metadata.get("failure"))
+        or metadata.get("stop_reason") in UNTRAINABLE
     )
+
+
+def drop_reason(samples: Iterable[Any]) -> str | None:
+    """Why a group is not to be trained on; None for one that is.
+
+    A sample without a reward is in no mean, so no mean over its group is a baseline for the others. Neither is the
+    reward of one whose prompt left the model nothing to write.
+    """
+    found = list(flatten(samples))
+    if any(sample_lost(sample) for sample in found):
+        return "infrastructure_failure"
+    return "prompt_too_long" if any(sample.remove_sample for sample in found) else None
+
+
+def leave_out_lost(data: dict[str, dict[str, Any]], group_size: int) -> dict[str, int]:
+    """Take the rollouts that were lost out of an evaluation's results; how many there were of each data set.
+
+    ``data``: slime's and Miles' form, lists of one entry a sample under each name. ``group_size``: samples of one
+    prompt that a pass rate needs together; one that lacks a sample is left out whole. A data set of which nothing is
+    left is taken out.
+    """
+    lost: dict[str, int] = {}
+    for name, results in list(data.items()):
+        samples: list[Any] | None = results.get("samples")
+        if not samples:
+            continue
+        missing = [place for place, sample in enumerate(samples) if sample_lost(sample)]
+        lost[name] = len(missing)
+        left_out = {place // group_size for place in missing}
+        kept = [place for place in range(len(samples)) if place // group_size not in left_out]
+        for key, values in results.items():
+            if isinstance(values, list) and len(cast("list[Any]", values)) == len(samples):
+                results[key] = [values[place] for place in kept]
+        if not kept:
+            del data[name]
+    return lost
 
 
 def episode_metrics(samples: Iterable[Any]) -> dict[str, float]:

@@ -7,6 +7,9 @@ them. Otherwise (Miles) the same lists are filled here. Invariants: tokens are a
 log-probabilities have the length of the response, which is never 0; ``metadata`` stays a mapping; and a sample that
 must not be trained on has a mask of zeros, ``remove_sample`` set and its failure in ``metadata``.
 
+A lost rollout is ABORTED, for that is what the trainers generate anew. slime's FAILED is not: its fully asynchronous
+rollout looks at ABORTED only and calls no filter, and would make a reward of 0 in its group's baseline of it.
+
 Sources: slime ``slime/utils/types.py`` and ``slime/ray/rollout.py``; Miles ``miles/utils/types.py``.
 """
 
@@ -26,6 +29,7 @@ __all__ = [
     "RECORD_KEYS",
     "episode_record",
     "reset_sample",
+    "spoil_sample",
     "thinking_length",
     "withdraw_sample",
     "write_sample",
@@ -38,7 +42,7 @@ _STATUS: dict[StopReason, str] = {
     "max_time": "TRUNCATED",
     "stopped": "TRUNCATED",
     "aborted": "ABORTED",
-    "infrastructure": "FAILED",
+    "infrastructure": "ABORTED",
 }
 
 _KEPT_BESIDE_TOKENS = (
@@ -80,14 +84,13 @@ def write_sample(
     renderer: ChatRenderer,
     processor: Any = None,
     mask_thinking: bool = True,
-    failed_status: str = "FAILED",
 ) -> None:
     """Fill a sample that was ``reset_sample`` with what ``trajectory`` holds.
 
     ``generations``: the engine's answers in order, for their ``meta_info``; ``renderer``: the rollout's;
-    ``processor``: the vision model's, without which a sample with images is refused (``ConfigurationError``);
-    ``failed_status``: the trainer's name for a rollout that its infrastructure lost. An aborted rollout leaves the
-    sample empty, to be generated anew.
+    ``processor``: the vision model's, without which a sample with images is refused (``ConfigurationError``). A rollout
+    that was aborted or lost is ABORTED, to be generated anew; an aborted one leaves the sample empty. With
+    ``--group-rm`` the sample has no reward yet: Miles sets it only where there is none.
     """
     if trajectory.stop_reason == "aborted":
         sample.status = sample.Status.ABORTED
@@ -106,15 +109,14 @@ def write_sample(
                 sample.loss_mask[begin : begin + length] = [0] * length
         else:
             _append_given(sample, args, segment)
-    status = failed_status if trajectory.failure is not None else _STATUS[trajectory.stop_reason]
-    sample.status = sample.Status[status]
+    sample.status = sample.Status[_STATUS[trajectory.stop_reason]]
     if hasattr(sample, "non_generation_time"):
         sample.non_generation_time = max(0.0, trajectory.seconds - trajectory.generation_seconds)
     sample.metadata |= episode_record(trajectory, reward)
     if reward is None or not sample.response_length:  # without a response: its prompt alone reaches a limit
         withdraw_sample(sample)
-    if reward is not None:
-        sample.reward = reward
+    if not getattr(args, "group_rm", False):
+        sample.reward = reward or 0.0  # the trainers make a tensor of every sample's, withdrawn or not
 
 
 def _append_generated(sample: Any, args: Any, segment: Segment, generation: Generation | None) -> None:
@@ -190,7 +192,25 @@ def withdraw_sample(sample: Any) -> None:
         sample.rollout_log_probs = [0.0]
     sample.loss_mask = [0] * sample.response_length
     sample.remove_sample = True
-    sample.reward = 0.0  # the trainers make a tensor of every sample's; `group_failed` keeps it out of a baseline
+    if hasattr(sample, "rollout_top_p_token_offsets") and sample.rollout_top_p_token_offsets is None:
+        # For the replay of top-p sampling slime wants a span for each token of every sample.
+        sample.rollout_top_p_token_ids = []
+        sample.rollout_top_p_token_offsets = [0] * (sample.response_length + 1)
+
+
+def spoil_sample(sample: Any, args: Any, error: Exception) -> None:
+    """Make a sample of a run that cannot go on: one that no trainer drops or generates anew, nor makes a batch of.
+
+    So the group reaches what raises the error (``trainer_process.raise_end``); where none of that is configured, the
+    mask ends the run, as it has not the length of the response.
+    """
+    reset_sample(sample)
+    withdraw_sample(sample)
+    sample.loss_mask = []
+    sample.status = sample.Status.FAILED
+    sample.metadata |= {"stop_reason": "infrastructure", "failure": str(error)}
+    if not getattr(args, "group_rm", False):
+        sample.reward = 0.0
 
 
 #: What ``episode_record`` puts into a sample's metadata. The first four are openreward-cookbook's.

@@ -1,7 +1,8 @@
 """Tasks as rows of a dataset: one line of JSON with ``prompt``, ``label`` and ``metadata``, as slime and Miles read it.
 
-The prompt is only a name; the episode's own prompt comes from the environment when the rollout opens its session. So a
-row holds what is needed to open that session: the environment, the split, the index and the task as the server gave it.
+The prompt is only a name, as a user's message; the episode's own prompt comes from the environment when the rollout
+opens its session. So a row holds what is needed to open that session: the environment, the split, the index and the
+task as the server gave it.
 ``metadata`` is written as a mapping, which the trainers write into themselves, and read as one or as a string of JSON
 (openreward-cookbook's rows). The same configuration and seed give the same rows.
 """
@@ -63,7 +64,9 @@ class TaskRow:
         Raises ``TypeError`` for a task that JSON cannot hold.
         """
         name = f"[{self.environment}:{self.task.split}:{self.hash}]"
-        return json.dumps({"prompt": name, "label": "", "metadata": self.metadata}, ensure_ascii=False, default=dict)
+        # A conversation: with a vision model's processor the trainers take nothing else for a prompt.
+        prompt = [{"role": "user", "content": name}]
+        return json.dumps({"prompt": prompt, "label": "", "metadata": self.metadata}, ensure_ascii=False, default=dict)
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[str, Any]) -> TaskRow:

@@ -3,11 +3,15 @@
 slime and Miles call a function for each sample and give it nothing to keep things in. Here they are made at first use,
 for the event loop that asks, and found again by the arguments they were made from. What waits to be sent when the
 process ends is sent then.
+
+Some trainers log what a function raises and draw another group, so that an error which every rollout would meet never
+ends their run. ``end_run`` keeps it, for the whole process; ``raise_end`` raises it where the trainer does not catch.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -25,7 +29,18 @@ from ors_clients.trainer_packages import INSTALL_TRAIN, import_trainer_module
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["chat_renderer", "close_all", "engine", "episode_runner", "http_client"]
+__all__ = [
+    "chat_renderer",
+    "close_all",
+    "end_run",
+    "engine",
+    "episode_runner",
+    "http_client",
+    "raise_end",
+    "run_ended",
+]
+
+_log = logging.getLogger(__name__)
 
 Kept = TypeVar("Kept")
 
@@ -77,8 +92,31 @@ def http_client() -> httpx.AsyncClient:
     return _keep("http", lambda: httpx.AsyncClient(timeout=httpx.Timeout(None, connect=30.0), limits=limits))
 
 
+#: Why the run has to end: at most one error, the first.
+_end: list[Exception] = []
+
+
+def end_run(error: Exception) -> None:
+    """Keep an error that no later rollout of this process can escape. The first one stands."""
+    if not _end:
+        _log.error("The run cannot go on: %s", error, exc_info=error)
+        _end.append(error)
+
+
+def run_ended() -> bool:
+    """Whether ``end_run`` was called."""
+    return bool(_end)
+
+
+def raise_end() -> None:
+    """Raise the error that ended the run, if one did."""
+    if _end:
+        raise _end[0]
+
+
 async def close_all() -> None:
-    """Close what was made for the running event loop."""
+    """Close what was made for the running event loop, and forget what ended the run."""
+    _end.clear()
     for kept in _kept.pop(asyncio.get_running_loop(), {}).values():
         close = getattr(kept, "close", None) or getattr(kept, "aclose", None)
         if close is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,6 +40,8 @@ __all__ = ["EpisodeSession", "EpisodeStart", "RolloutLimits", "TurnEpisode", "Tu
 _NO_CALL = "No tool call was found. Use one of the tools to go on."
 _CUT_OFF = "The turn was cut off at its token limit before it held a complete tool call. Write a shorter one."
 _AGAIN = "Write the call again in the form you were told."
+#: Seconds between two looks at whether the trainer has stopped.
+_WATCH_SECONDS = 0.5
 #: Marks of the end of a turn in the chat templates of the field, where a trainer hands over a text with them.
 _END_MARKS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>")
 
@@ -139,6 +141,9 @@ class TurnEpisode:
 
     #: Whether the system prompt has to say which tools there are and how to call them: nothing else does.
     describe_tools: bool = False
+    #: Says whether the trainer has no more use for the episode. It is asked now and then while the episode is played,
+    #: and once it says so the episode is aborted, though a tool or a generation may be running.
+    stopped: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         self.messages: list[ChatMessage] = []
@@ -286,22 +291,29 @@ class TurnEpisode:
 
     @contextlib.asynccontextmanager
     async def playing(self) -> AsyncGenerator[None]:
-        """Play within this: lost infrastructure and the limit of time become the reason of the stop, and the session is
-        closed. Other exceptions, a cancellation among them, go on."""
+        """Play within this: lost infrastructure, the limit of time and ``stopped`` become the reason of the stop, and
+        the session is closed. Other exceptions, a cancellation among them, go on."""
         deadline = asyncio.timeout(self.limits.max_seconds)
+        watch = None
         try:
             async with deadline:
+                if self.stopped is not None:
+                    watch = asyncio.create_task(_expire_once(self.stopped, deadline))
                 yield
         except InfrastructureFailure as failure:
             self.stop("infrastructure", failure)
         except TimeoutError:
             if not deadline.expired():
                 raise
-            if self.turns:
+            if self.stopped is not None and self.stopped():
+                self.stop("aborted")
+            elif self.turns:
                 self.stop("max_time")
             else:
                 self.stop("infrastructure", _too_slow(self.limits.max_seconds))
         finally:
+            if watch is not None:
+                watch.cancel()
             await self.close()
 
     async def close(self) -> None:
@@ -310,6 +322,14 @@ class TurnEpisode:
             self._entered = False
             with contextlib.suppress(ClientError):
                 await self.session.close()
+
+
+async def _expire_once(condition: Callable[[], bool], deadline: asyncio.Timeout) -> None:
+    """Let ``deadline`` be over as soon as ``condition`` holds."""
+    while not condition():  # noqa: ASYNC110 - it is the trainer's flag, which tells nobody that it has changed
+        await asyncio.sleep(_WATCH_SECONDS)
+    with contextlib.suppress(RuntimeError):  # it is over already
+        deadline.reschedule(asyncio.get_running_loop().time())
 
 
 def _too_slow(seconds: float | None) -> DeadlineExceeded:

@@ -163,6 +163,20 @@ class ScriptedEngine:
         async def _health() -> dict[str, str]:
             return {"status": "ok"}
 
+        # What trainers ask of SGLang's router and of the engines behind it when they stop a batch.
+
+        @app.get("/workers")
+        async def _workers() -> dict[str, Any]:
+            return {"workers": [{"url": self.url}]}
+
+        @app.post("/abort_request")
+        async def _abort() -> dict[str, str]:
+            return {}
+
+        @app.get("/v1/loads")
+        async def _loads() -> dict[str, Any]:
+            return {"loads": [{"num_reqs": 0}]}
+
         return app
 
     @contextmanager

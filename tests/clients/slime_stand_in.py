@@ -1,9 +1,12 @@
 """A stand-in for slime, which is not on PyPI: what of it a custom generate function meets, and what reads its samples.
 
 Written in our own words after THUDM/slime: ``slime/utils/types.py`` (``Sample`` and its rules), ``slime/utils/data.py``
-(rows to samples), ``slime/rollout/sglang_rollout.py`` (who calls ``generate``, aborting, over-sampling),
-``slime/rollout/filter_hub/base_types.py`` and ``slime/ray/rollout.py`` (samples to a training batch). ``install`` makes
-it importable under slime's own names. Where slime would fail on a sample, this fails.
+(rows to samples), ``slime/rollout/sglang_rollout.py`` (who calls ``generate``, aborting, over-sampling, evaluation),
+``slime/rollout/fully_async_rollout.py``, ``slime/rollout/filter_hub/base_types.py``, ``slime/ray/rollout.py`` (samples
+to a training batch) and ``slime/observability/rollout_metrics.py`` (an evaluation's score). ``install`` makes it
+importable under slime's own names. Where slime would fail on a sample, this fails.
+
+``tests/long/trainers/check_slime.py`` plays the same with slime's own modules.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import copy
 import importlib
 import inspect
 import json
+import logging
 import statistics
 import sys
 import types
@@ -24,7 +28,19 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GenerateState", "Sample", "convert_samples", "generate_and_rm", "generate_rollout", "install", "read_rows"]
+__all__ = [
+    "GenerateState",
+    "Sample",
+    "convert_samples",
+    "evaluate",
+    "generate_and_rm",
+    "generate_rollout",
+    "generate_rollout_fully_async",
+    "install",
+    "read_rows",
+]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -33,7 +49,8 @@ class Sample:
 
     group_index: int | None = None
     index: int | None = None
-    prompt: str = ""
+    rollout_id: int | None = None
+    prompt: str | list[dict[str, Any]] = ""
     tokens: list[int] = field(default_factory=list[int])
     multimodal_inputs: dict[str, Any] | None = None
     multimodal_train_inputs: dict[str, Any] | None = None
@@ -46,6 +63,8 @@ class Sample:
     rollout_log_probs: list[float] | None = None
     rollout_top_p_token_ids: list[int] | None = None
     rollout_top_p_token_offsets: list[int] | None = None
+    rollout_routed_experts: list[Any] | None = None
+    teacher_log_probs: list[float] | None = None
     remove_sample: bool = False
 
     class Status(Enum):
@@ -69,6 +88,12 @@ class Sample:
         total_prompt_tokens: int = 0
 
     prefix_cache_info: PrefixCacheInfo = field(default_factory=PrefixCacheInfo)
+
+    @dataclass
+    class SpecInfo:
+        spec_verify_ct: int = 0
+
+    spec_info: SpecInfo = field(default_factory=SpecInfo)
 
     def append_response_tokens(
         self,
@@ -148,6 +173,7 @@ class DynamicFilterOutput:
 
     keep: bool
     reason: str | None = None
+    keep_when_insufficient: bool = False
 
 
 def install(monkeypatch: Any) -> None:
@@ -174,9 +200,21 @@ def load_function(path: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(module), name)
 
 
-def read_rows(path: Path, *, input_key: str, label_key: str, metadata_key: str) -> list[Sample]:
-    """``slime.utils.data.Dataset`` on JSONL."""
+def read_rows(
+    path: Path,
+    *,
+    input_key: str,
+    label_key: str,
+    metadata_key: str,
+    processor: Any = None,
+    apply_chat_template: bool = False,
+) -> list[Sample]:
+    """``slime.utils.data.Dataset`` on JSONL. ``processor``: a vision model's, for which a prompt is a conversation."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if isinstance(row[input_key], str) and apply_chat_template:
+            row[input_key] = [{"role": "user", "content": row[input_key]}]
+        assert processor is None or isinstance(row[input_key], list), "a prompt must be a list with a processor"
     return [
         Sample(prompt=row[input_key], label=row[label_key], metadata=row.get(metadata_key) or {}, index=index)
         for index, row in enumerate(rows)
@@ -252,17 +290,54 @@ async def generate_rollout(
                 data.append(group)
     state.aborted = True
     aborted: list[list[Sample]] = []
+    await asyncio.wait(pending) if pending else None  # nothing is cancelled: each ends by itself
     if args.partial_rollout:
-        aborted = [await task for task in pending]
+        aborted = [task.result() for task in pending]
         for sample in (sample for group in aborted for sample in group):
             if sample.response:
                 sample.metadata.setdefault("start_rollout_id", 0)
-    else:
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
     state.aborted = False
     return data, aborted, dict(dropped)
+
+
+async def generate_rollout_fully_async(
+    args: Any, buffer: list[list[Sample]], sampling_params: dict[str, Any], *, seconds: float = 10.0
+) -> list[list[Sample]]:
+    """A batch out of ``buffer``, one group under way at a time; ``TimeoutError`` where slime would wait for ever.
+
+    No filter is asked. Groups with an aborted sample go back into the buffer, and what a group raises is logged.
+    """
+    collected: list[list[Sample]] = []
+    async with asyncio.timeout(seconds):
+        while len(collected) < args.rollout_batch_size:
+            if not buffer:
+                await asyncio.sleep(0.05)
+                continue
+            try:
+                group = await generate_and_rm_group(args, buffer.pop(0), sampling_params)
+            except Exception:  # noqa: BLE001 - as slime does
+                _log.exception("fully-async: process task raised")
+                continue
+            if any(sample.status == Sample.Status.ABORTED for sample in group):
+                buffer.append(group)
+            else:
+                collected.append(group)
+    return collected
+
+
+async def evaluate(
+    args: Any, prompts: Sequence[Sample], sampling_params: dict[str, Any], name: str = "e"
+) -> dict[str, float]:
+    """What is logged of an evaluation of one sample a prompt: the mean of its data set's rewards, lost or not."""
+    samples = await asyncio.gather(*(generate_and_rm(args, prompt, sampling_params, True) for prompt in prompts))
+    rewards = [sample.reward for sample in samples]
+    truncated = [sample.status == Sample.Status.TRUNCATED for sample in samples]
+    data: dict[str, Any] = {name: {"rewards": rewards, "truncated": truncated, "samples": samples}}
+    if args.custom_eval_rollout_log_function_path is not None:
+        log = load_function(args.custom_eval_rollout_log_function_path)
+        if log(0, args, data, None):
+            return {}
+    return {f"eval/{key}": sum(results["rewards"]) / len(results["rewards"]) for key, results in data.items()}
 
 
 def convert_samples(args: Any, samples: Sequence[Sample]) -> dict[str, list[Any]]:
@@ -271,13 +346,18 @@ def convert_samples(args: Any, samples: Sequence[Sample]) -> dict[str, list[Any]
     for first in range(0, len(samples), args.n_samples_per_prompt):
         raw = [float(sample.reward) for sample in samples[first : first + args.n_samples_per_prompt]]  # type: ignore[arg-type]
         mean = statistics.fmean(raw)
-        rewards += [(reward - mean) / (statistics.pstdev(raw) + 1e-6) for reward in raw]
+        deviation = statistics.stdev(raw) if len(raw) > 1 else 0.0  # torch's: of a sample
+        rewards += [(reward - mean) / (deviation + 1e-6) for reward in raw]
     batch: dict[str, list[Any]] = {"rewards": rewards, "tokens": [], "loss_masks": [], "log_probs": [], "truncated": []}
     for sample in samples:
         assert isinstance(sample.tokens, list) and isinstance(sample.metadata, dict)
         assert 0 < sample.response_length < len(sample.tokens)
         mask = [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
         assert len(mask) == sample.response_length
+        if getattr(args, "rollout_top_p", 1.0) != 1.0:
+            assert sample.rollout_top_p_token_ids is not None and sample.rollout_top_p_token_offsets is not None
+            assert len(sample.rollout_top_p_token_offsets) == sample.response_length + 1
+            assert sample.rollout_top_p_token_offsets[-1] == len(sample.rollout_top_p_token_ids)
         batch["tokens"].append(sample.tokens)
         batch["loss_masks"].append([0] * sample.response_length if sample.remove_sample else mask)
         batch["log_probs"].append(sample.rollout_log_probs)

@@ -365,7 +365,7 @@ def test_weights_and_biases(trainer: str) -> None:
 def test_miles_can_leave_the_tokens_to_its_session_server() -> None:
     words = command("miles", "--agent", "--max-total-len", "4000")
     assert "--use-session-server" in words
-    assert value(words, "--custom-generate-function-path").endswith("agentic_tool_call.generate")
+    assert value(words, "--custom-generate-function-path") == "generate.generate_with_agent"
     assert value(words, "--custom-agent-function-path") == "generate.run"
     assert value(words, "--max-seq-len") == "4000"
     assert run("slime", "--dry-run", "--agent").returncode == 2

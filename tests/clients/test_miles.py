@@ -146,13 +146,28 @@ async def test_a_lost_rollout_is_aborted_and_its_group_dropped(make_state: MakeS
     await closed(url)
 
 
-async def test_adapters_that_requests_would_have_to_name_are_refused(make_state: MakeState) -> None:
+@pytest.mark.parametrize("adapter", [{"lora_rank": 16}, {"lora_rank": 0, "lora_adapter_path": "/adapter"}])
+async def test_adapters_that_requests_would_have_to_name_are_refused(
+    make_state: MakeState, adapter: dict[str, Any]
+) -> None:
     with speaker(call("echo", text="hello")).serve() as engine:
         state = make_state(engine)
-        state.args.lora_rank = 16
+        state.args.__dict__.update(adapter)
         with pytest.raises(ConfigurationError, match="lora-rank"):
-            await generate_and_rm(state, sample_of(), SAMPLING)
+            await generate_and_rm(state, sample_of(), SAMPLING, evaluation=True)
+        sample = await generate_and_rm(state, sample_of(), SAMPLING)
+        with pytest.raises(ConfigurationError, match="lora-rank"):
+            miles.keep_group(state.args, [sample])
     assert not engine.requests
+
+
+async def test_an_adapter_that_is_trained_and_not_sampled_with_is_taken(make_state: MakeState) -> None:
+    with speaker(call("echo", text="hello")).serve() as engine:
+        state = make_state(engine)
+        state.args.__dict__.update(lora_rank=16, lora_train_only=True)
+        sample = await generate_and_rm(state, sample_of(), SAMPLING)
+    assert isinstance(sample, Sample)
+    assert sample.reward == 1.0
 
 
 async def test_no_generation_is_begun_once_miles_is_stopping(make_state: MakeState) -> None:

@@ -45,7 +45,7 @@ def test_the_command_writes_rows_of_several_environments(url: str, tmp_path: Pat
     row = next(row for row in rows if row["metadata"]["task_spec"].get("target") == "reward")
     metadata = row["metadata"]
     assert row["label"] == ""
-    assert row["prompt"] == f"[echoenvironment:test:{metadata['task_hash']}]"
+    assert row["prompt"] == [{"role": "user", "content": f"[echoenvironment:test:{metadata['task_hash']}]"}]
     assert len(metadata.pop("task_hash")) == 16
     assert metadata == {
         "env_name": "echoenvironment",
@@ -75,7 +75,9 @@ def test_slime_reads_the_rows(url: str, tmp_path: Path) -> None:
     config = write_configuration(tmp_path, url, {"stepenvironment": {}})
     output = tmp_path / "tasks.jsonl"
     assert main(["--config", str(config), "--output", str(output)]) == 0
-    samples = slime_stand_in.read_rows(output, input_key="prompt", label_key="label", metadata_key="metadata")
+    keys: dict[str, Any] = {"input_key": "prompt", "label_key": "label", "metadata_key": "metadata"}
+    samples = slime_stand_in.read_rows(output, **keys)
+    assert slime_stand_in.read_rows(output, **keys, processor="a vision model's") == samples
     rows = [TaskRow.of_metadata(sample.metadata) for sample in samples]
     assert sorted(row.task.spec["number"] for row in rows) == [0, 1, 2, 3, 4]
     assert all(row.metadata == sample.metadata for row, sample in zip(rows, samples, strict=True))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from ors_clients.sample_groups import episode_metrics, flatten, group_failed
+from ors_clients.sample_groups import drop_reason, episode_metrics, flatten, leave_out_lost
 from ors_clients.samples import reset_sample, thinking_length, withdraw_sample
 
 from tests.clients.slime_stand_in import Sample
@@ -63,6 +63,7 @@ def test_a_sample_that_is_withdrawn_can_be_batched(tokens: list[int]) -> None:
     assert len(sample.tokens) == max(2, len(tokens) + 1)
     assert sample.remove_sample
     assert sample.loss_mask == [0]
+    assert sample.rollout_top_p_token_offsets == [0, 0]
 
 
 def test_a_sample_is_reset_to_what_it_was() -> None:
@@ -79,9 +80,32 @@ def test_a_sample_is_reset_to_what_it_was() -> None:
 def test_groups_nest() -> None:
     a, b, c = Sample(index=0), Sample(index=1), Sample(index=2)
     assert list(flatten([a, [b, [c]]])) == [a, b, c]
-    assert not group_failed([a, [b]])
+    assert drop_reason([a, [b]]) is None
     c.metadata["failure"] = "the machine died"
-    assert group_failed([a, [b, [c]]])
+    assert drop_reason([a, [b, [c]]]) == "infrastructure_failure"
     b.status = Sample.Status.ABORTED
-    assert group_failed([a, b])
+    assert drop_reason([a, b]) == "infrastructure_failure"
     assert episode_metrics([a, b]) == {}
+
+
+def test_a_group_with_a_sample_that_has_no_reward_of_its_own_is_dropped() -> None:
+    # Miles' session server says COMPLETED of a session whose episode was stopped behind a turn.
+    stopped = Sample(status=Sample.Status.COMPLETED, metadata={"stop_reason": "aborted"})
+    assert drop_reason([Sample(), stopped]) == "infrastructure_failure"
+    assert drop_reason([Sample(), Sample(remove_sample=True)]) == "prompt_too_long"
+
+
+@pytest.mark.parametrize(("group", "kept"), [(1, [0, 2, 3]), (2, [2, 3])])
+def test_lost_rollouts_are_left_out_of_an_evaluation(group: int, kept: list[int]) -> None:
+    samples = [Sample(index=index) for index in range(4)]
+    samples[1].metadata["failure"] = "the machine died"
+    data: dict[str, Any] = {
+        "e": {"rewards": [1.0, 0.0, 0.5, 0.25], "truncated": [False] * 4, "samples": samples, "other": "x"},
+        "gone": {"rewards": [0.0], "samples": [Sample(status=Sample.Status.ABORTED)]},
+        "foreign": {"rewards": [1.0]},
+    }
+    assert leave_out_lost(data, group) == {"e": 1, "gone": 1}
+    assert [sample.index for sample in data["e"]["samples"]] == kept
+    assert len(data["e"]["rewards"]) == len(data["e"]["truncated"]) == len(kept)
+    assert 0.0 not in data["e"]["rewards"]
+    assert set(data) == {"e", "foreign"}

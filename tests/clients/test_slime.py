@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,7 +142,7 @@ async def test_fault_2_tokens_are_a_list_and_metadata_a_mapping(play: Play, form
     [
         ((call("finish", reward=1),), {}, "COMPLETED", "finished"),
         ((call("earn", reward=1),), {"max_turns": 2}, "TRUNCATED", "max_turns"),
-        ((call("lose"),), {}, "FAILED", "infrastructure"),
+        ((call("lose"),), {}, "ABORTED", "infrastructure"),
     ],
 )
 async def test_fault_3_the_status_says_how_the_episode_ended(
@@ -157,7 +158,7 @@ async def test_fault_3_a_session_that_cannot_be_opened_is_not_trained_on(play: P
     with speaker(call("finish", reward=1)).serve() as engine:
         sample = await play(engine, "brokenenvironment")
     assert not engine.requests
-    assert sample.status == Sample.Status.FAILED
+    assert sample.status == Sample.Status.ABORTED
     assert sample.remove_sample
     assert "no machine" in sample.metadata["failure"]
     batch = slime_stand_in.convert_samples(SimpleNamespace(n_samples_per_prompt=1), [sample])
@@ -169,7 +170,7 @@ async def test_fault_3_a_session_that_cannot_be_opened_is_not_trained_on(play: P
 async def test_fault_3_what_was_generated_before_a_failure_is_masked(play: Play) -> None:
     with speaker(call("earn", reward=5), call("lose")).serve() as engine:
         sample = await play(engine, "stepenvironment")
-    assert sample.status == Sample.Status.FAILED
+    assert sample.status == Sample.Status.ABORTED
     assert sample.reward == 0.0
     assert sample.loss_mask == [0] * sample.response_length
     assert sample.response_length > 20
@@ -541,9 +542,7 @@ def batch_arguments(file: Path, engine: ScriptedEngine, **more: Any) -> SimpleNa
         custom_generate_function_path=GENERATE,
         custom_rm_path="ors_clients.slime.reward_func",
         dynamic_sampling_filter_path="ors_clients.slime.keep_group",
-        rollout_batch_size=2,
-        over_sampling_batch_size=3,
-        **{"n_samples_per_prompt": 4, **more},
+        **{"rollout_batch_size": 2, "over_sampling_batch_size": 3, "n_samples_per_prompt": 4, **more},
     )
 
 
@@ -589,6 +588,92 @@ async def test_groups_that_the_infrastructure_broke_are_drawn_again(url: str, tm
         data, _, dropped = await slime_stand_in.generate_rollout(args, prompts, dict(SAMPLING))
     assert all(sample.metadata["env_name"] == "echoenvironment" for group in data for sample in group)
     assert dropped["rollout/dynamic_filter/drop_infrastructure_failure"] >= 1
+
+
+FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
+
+
+def outcomes(*turns: str) -> Callable[[str], str]:
+    """A policy whose first turn is another one in each episode."""
+    left = list(turns)
+    return lambda prompt: left.pop(0) if len(left) > 1 else left[0]
+
+
+def step_group(size: int) -> list[Sample]:
+    metadata = row_of("stepenvironment", {"number": 0})
+    return [Sample(index=index, group_index=0, metadata=dict(metadata)) for index in range(size)]
+
+
+async def test_fully_asynchronous_rollouts_generate_what_was_lost_anew(url: str, tmp_path: Path) -> None:
+    # No filter is asked there, and only ABORTED groups go back: FAILED, a lost rollout would be a 0 in the baseline.
+    file = write_configuration(tmp_path, url, {"stepenvironment": {}})
+    rewards = [call("finish", reward=reward) for reward in (0.9, 1.0, 0.5, 0.25)]
+    policy = outcomes(call("lose"), *rewards[:2], call("lose"), *rewards[2:])
+    with ScriptedEngine(policy, tiny_tokenizer()).serve() as engine:
+        args = batch_arguments(file, engine, rollout_batch_size=1, rollout_function_path=FULLY_ASYNC)
+        (group,) = await slime_stand_in.generate_rollout_fully_async(args, [step_group(4)], dict(SAMPLING))
+    assert sorted(sample.reward for sample in group) == [0.25, 0.5, 0.9, 1.0]  # type: ignore[type-var]
+    batch = slime_stand_in.convert_samples(args, group)
+    assert sum(batch["rewards"]) == pytest.approx(0.0, abs=1e-6)
+    assert not any(sample.remove_sample or sample.metadata["failure"] for sample in group)
+
+
+@pytest.mark.parametrize("mistake", ["lost", "misconfigured"])
+async def test_an_error_that_nothing_escapes_ends_a_fully_asynchronous_run(
+    url: str, tmp_path: Path, mistake: str
+) -> None:
+    # The rollout logs what `generate` raises, and goes on for ever. What slime does with a batch is not in its hands.
+    environments: dict[str, Any] = {"stepenvironment": {}} if mistake == "lost" else {"echoenvironment": {}}
+    file = write_configuration(tmp_path, url, environments, max_failures_in_row=2)
+    with ScriptedEngine(outcomes(call("lose")), tiny_tokenizer()).serve() as engine:
+        args = batch_arguments(file, engine, rollout_batch_size=1, rollout_function_path=FULLY_ASYNC)
+        buffer = [step_group(2)]
+        (group,) = await slime_stand_in.generate_rollout_fully_async(args, buffer, dict(SAMPLING))
+    error = InfrastructureFailure if mistake == "lost" else ConfigurationError
+    with pytest.raises(error):
+        slime.log_rollout_data(0, args, group, {}, 1.0)
+    with pytest.raises(error):
+        slime.keep_group(args, group)
+    with pytest.raises(error):
+        slime.log_eval_rollout_data(0, args, {}, None)
+    with pytest.raises(AssertionError):  # where none of them is configured
+        slime_stand_in.convert_samples(args, group)
+
+
+async def test_an_evaluation_leaves_lost_rollouts_out(url: str, tmp_path: Path) -> None:
+    file = write_configuration(tmp_path, url, {"stepenvironment": {}})
+    policy = outcomes(call("lose"), call("finish", reward=0.5), call("lose"), call("finish", reward=1.0))
+    prompts = [Sample(index=index, metadata=row_of("stepenvironment", {"number": index})) for index in range(5)]
+    with ScriptedEngine(policy, tiny_tokenizer()).serve() as engine:
+        path = "ors_clients.slime.log_eval_rollout_data"
+        args = batch_arguments(file, engine, custom_eval_rollout_log_function_path=path)
+        logged = await slime_stand_in.evaluate(args, prompts, dict(SAMPLING))
+    assert logged == {"eval/e": pytest.approx(2.5 / 3), "eval/e/infrastructure_failures": 2.0}
+
+
+async def test_lost_rollouts_of_an_evaluation_are_added_to_the_trainers_metrics(play: Play) -> None:
+    with speaker(call("lose")).serve() as engine:
+        sample = await play(engine, "stepenvironment", evaluation=True)
+    metrics: dict[str, Any] = {}
+    data: dict[str, Any] = {"e": {"rewards": [0.0], "samples": [sample]}}
+    assert slime.log_eval_rollout_data(0, SimpleNamespace(), data, metrics) is False
+    assert (data, metrics) == ({}, {"eval/e/infrastructure_failures": 1})
+
+
+async def test_a_complete_batch_waits_for_no_tool(url: str, tmp_path: Path) -> None:
+    file = write_configuration(tmp_path, url, {"stepenvironment": {}})
+    prompts = [Sample(index=index, metadata=row_of("stepenvironment", {"number": index})) for index in range(2)]
+
+    def policy(prompt: str) -> str:
+        return call("wait", seconds=20) if "Task 1." in prompt else call("finish", reward=1)
+
+    with ScriptedEngine(policy, tiny_tokenizer()).serve() as engine:
+        args = batch_arguments(file, engine, rollout_batch_size=1, over_sampling_batch_size=2)
+        begun = time.monotonic()
+        data, _, _ = await slime_stand_in.generate_rollout(args, prompts, dict(SAMPLING))
+    assert len(data) == 1
+    assert time.monotonic() - begun < 8
+    await closed(url)
 
 
 async def test_a_run_that_loses_every_rollout_ends(play: Play, caplog: pytest.LogCaptureFixture) -> None:
@@ -706,7 +791,7 @@ async def test_an_engine_that_is_busy_at_first(play: Play) -> None:
 async def test_an_engine_that_refuses_is_no_fault_of_the_agent(play: Play) -> None:
     with speaker(call("echo", text="no"), failures=[400]).serve() as engine:
         sample = await play(engine)
-    assert sample.status == Sample.Status.FAILED
+    assert sample.status == Sample.Status.ABORTED
     assert "400" in sample.metadata["failure"]
 
 
@@ -741,6 +826,9 @@ async def test_a_prompt_that_reaches_the_limit_leaves_nothing_to_train_on(play: 
     assert sample.reward == -1.0
     assert sample.remove_sample
     assert (sample.response_length, sample.loss_mask) == (1, [0])
+    assert slime.keep_group(None, [sample]).reason == "prompt_too_long"
+    replayed = SimpleNamespace(n_samples_per_prompt=1, rollout_top_p=0.9)
+    assert slime_stand_in.convert_samples(replayed, [sample])["loss_masks"] == [[0]]
 
 
 async def test_a_task_that_the_server_does_not_have_ends_the_run(play: Play) -> None:

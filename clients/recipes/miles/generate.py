@@ -1,5 +1,12 @@
 """What Miles' command line names, beside this recipe: --custom-generate-function-path generate.generate."""
 
-from ors_clients.miles import generate, keep_group, log_rollout_data, run
+from ors_clients.miles import (
+    generate,
+    generate_with_agent,
+    keep_group,
+    log_eval_rollout_data,
+    log_rollout_data,
+    run,
+)
 
-__all__ = ["generate", "keep_group", "log_rollout_data", "run"]
+__all__ = ["generate", "generate_with_agent", "keep_group", "log_eval_rollout_data", "log_rollout_data", "run"]

@@ -314,11 +314,12 @@ function_arguments=(
     --custom-rm-path reward.reward_func
     --dynamic-sampling-filter-path generate.keep_group
     --custom-rollout-log-function-path generate.log_rollout_data
+    --custom-eval-rollout-log-function-path generate.log_eval_rollout_data
 )
 if [[ "${agent}" == true ]]; then
     function_arguments+=(
         --use-session-server
-        --custom-generate-function-path miles.rollout.generate_hub.agentic_tool_call.generate
+        --custom-generate-function-path generate.generate_with_agent
         --custom-agent-function-path generate.run
         --max-seq-len "${max_total_len}"
     )

@@ -299,6 +299,7 @@ function_arguments=(
     --custom-rm-path reward.reward_func
     --dynamic-sampling-filter-path generate.keep_group
     --custom-rollout-log-function-path generate.log_rollout_data
+    --custom-eval-rollout-log-function-path generate.log_eval_rollout_data
 )
 
 if [[ "${dry_run}" == false ]]; then

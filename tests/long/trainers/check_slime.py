@@ -1,0 +1,318 @@
+"""slime's own modules with our functions plugged in, up to the tensors that would be trained on.
+
+``ORS_SLIME_CHECKOUT`` names a checkout of THUDM/slime. Its ``Dataset``, data source, rollout functions (synchronous,
+fully asynchronous, evaluation), conversion, normalisation and logging run as they are; SGLang is scripted behind its
+wire format, the environments are served by a process of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ors_clients import slime as ours
+from ors_clients.errors import ConfigurationError, InfrastructureFailure
+
+from tests.clients.scripted_engine import ScriptedEngine
+from tests.clients.tiny_tokenizer import tiny_tokenizer
+from tests.clients.trainer_setup import call, serving, write_configuration
+from tests.long.trainers.upstream import Outcomes, check_tokens, checkout, import_checkout, write_rows
+
+CHECKOUT = checkout("ORS_SLIME_CHECKOUT", "slime")
+if CHECKOUT is None:
+    pytest.skip("ORS_SLIME_CHECKOUT names no checkout of slime", allow_module_level=True)
+import_checkout(CHECKOUT)
+
+rollout_metrics: Any = import_module("slime.observability.rollout_metrics")
+rollout_manager: Any = import_module("slime.ray.rollout")
+base_types: Any = import_module("slime.rollout.base_types")
+data_source: Any = import_module("slime.rollout.data_source")
+fully_async_rollout: Any = import_module("slime.rollout.fully_async_rollout")
+sglang_rollout: Any = import_module("slime.rollout.sglang_rollout")
+slime_arguments: Any = import_module("slime.utils.arguments")
+async_utils: Any = import_module("slime.utils.async_utils")
+eval_config: Any = import_module("slime.utils.eval_config")
+http_utils: Any = import_module("slime.utils.http_utils")
+misc: Any = import_module("slime.utils.misc")
+
+FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
+STEPS = "stepenvironment"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    with serving(tmp_path_factory.mktemp("server")) as address:
+        yield address
+
+
+class Run:
+    """One run of slime: its arguments, data source and the manager that makes batches."""
+
+    def __init__(self, args: Any, engine: ScriptedEngine) -> None:
+        self.args, self.engine = args, engine
+        self.source = data_source.RolloutDataSourceWithBuffer(args)
+        self.manager: Any = object.__new__(rollout_manager.RolloutManager)
+        self.manager.args = args
+        self.manager.data_source = self.source
+        self.manager.generate_rollout = misc.load_function(args.rollout_function_path)
+        self.manager.custom_reward_post_process_func = None
+        self.manager.custom_convert_samples_to_train_data_func = None
+
+    def batch(self, rollout_id: int = 0) -> tuple[list[Any], dict[str, Any]]:
+        """As ``RolloutManager.generate``, without what it ships to GPUs: the samples and the training data."""
+        samples, metrics = self.manager._get_rollout_data(rollout_id)
+        rollout_metrics.log_rollout_data(rollout_id, self.args, samples, metrics, 1.0)
+        return samples, self.manager._convert_samples_to_train_data(samples)
+
+    def evaluate(self) -> dict[str, Any]:
+        """As ``RolloutManager.eval``: what is logged."""
+        result = base_types.call_rollout_fn(sglang_rollout.generate_rollout, self.args, 0, self.source, evaluation=True)
+        return rollout_metrics.log_eval_rollout_data(0, self.args, result.data, result.metrics)
+
+
+def _log_nothing(*args: Any, **options: Any) -> None:
+    pass
+
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture
+def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Start]:
+    """Starts a run whose model says what ``outcomes`` has for each episode."""
+    engines: list[Any] = []
+    tokenizer = tiny_tokenizer("qwen3")
+    checkpoint = tmp_path / "checkpoint"
+    tokenizer.save_pretrained(checkpoint)
+    monkeypatch.setattr(rollout_metrics.logging_utils, "log", _log_nothing)
+
+    def make(
+        outcomes: Sequence[Any],
+        *,
+        configuration: dict[str, Any] | None = None,
+        rule: dict[str, Any] | None = None,
+        tasks: int = 8,
+        server: str | None = None,
+        rows: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> Run:
+        engine = ScriptedEngine(Outcomes(outcomes), tokenizer)
+        serving_engine = engine.serve()
+        serving_engine.__enter__()
+        engines.append(serving_engine)
+        file = write_configuration(tmp_path, server or url, {STEPS: rule or {}}, **(configuration or {}))
+        data = write_rows(tmp_path / "tasks.jsonl", STEPS, ({"number": n} for n in range(tasks)), **(rows or {}))
+        parser = argparse.ArgumentParser()
+        slime_arguments.get_slime_extra_args_provider()(parser)
+        args: Any = parser.parse_args(["--rollout-batch-size", "1"])
+        monkeypatch.setattr(sys, "argv", ["train_async.py"])
+        args.__dict__.update(slime_arguments._pre_parse_mode().__dict__)
+        host, _, port = engine.url.removeprefix("http://").partition(":")
+        args.__dict__.update(
+            hf_checkpoint=str(checkpoint),
+            prompt_data=str(data),
+            input_key="prompt",
+            label_key="label",
+            metadata_key="metadata",
+            rollout_shuffle=False,
+            rollout_batch_size=1,
+            n_samples_per_prompt=4,
+            over_sampling_batch_size=1,
+            rollout_max_response_len=256,
+            rollout_num_gpus=1,
+            rollout_num_gpus_per_engine=1,
+            rollout_num_engines=1,
+            # Fully asynchronous, it is also the number of groups under way.
+            sglang_server_concurrency=1 if arguments.get("rollout_function_path") == FULLY_ASYNC else 64,
+            sglang_dp_size=1,
+            sglang_router_ip=host,
+            sglang_router_port=int(port),
+            sglang_speculative_algorithm=None,
+            use_distributed_post=False,
+            custom_generate_function_path="ors_clients.slime.generate",
+            custom_rm_path="ors_clients.slime.reward_func",
+            dynamic_sampling_filter_path="ors_clients.slime.keep_group",
+            custom_rollout_log_function_path="ors_clients.slime.log_rollout_data",
+            custom_eval_rollout_log_function_path="ors_clients.slime.log_eval_rollout_data",
+            advantage_estimator="grpo",
+            rewards_normalization=True,
+            grpo_std_normalization=True,
+            num_layers=2,
+            train_config=str(file),
+        )
+        args.__dict__.update(arguments)
+        http_utils.init_http_client(args)
+        return Run(args, engine)
+
+    yield make
+    fully_async_rollout._stop_global_worker()
+    async_utils.run(ours.close())
+    misc.SingletonMeta._instances.clear()
+    for engine in engines:
+        engine.__exit__(None, None, None)
+
+
+def earn(reward: float) -> str:
+    return call("finish", reward=reward)
+
+
+LOST = call("lose")
+
+
+def check_batch(run: Run, samples: Sequence[Any], data: dict[str, Any]) -> None:
+    """Every sample is one of an episode that ended, with its reward, and the baseline is that of its group."""
+    size = run.args.n_samples_per_prompt
+    for place, sample in enumerate(samples):
+        assert not sample.remove_sample
+        assert sample.metadata["failure"] is None
+        assert data["raw_reward"][place] == sample.metadata["episode_reward"]
+        check_tokens(data["tokens"][place], data["loss_masks"][place], data["rollout_log_probs"][place], run.engine)
+    for first in range(0, len(samples), size):
+        raw = data["raw_reward"][first : first + size]
+        mean = sum(raw) / size
+        deviation = (sum((reward - mean) ** 2 for reward in raw) / (size - 1)) ** 0.5
+        expected = [(reward - mean) / (deviation + 1e-6) for reward in raw]
+        assert data["rewards"][first : first + size] == pytest.approx(expected, abs=1e-4)
+
+
+MODES = {"synchronous": "slime.rollout.sglang_rollout.generate_rollout", "fully asynchronous": FULLY_ASYNC}
+
+
+@pytest.mark.parametrize("path", MODES.values(), ids=MODES)
+def test_a_batch_is_what_happened(start: Start, path: str) -> None:
+    turns = [[call("earn", reward=0.25), earn(0.5)], earn(0.9), [call("write", count=3), earn(1.0)], earn(0.0)]
+    run = start(turns, rollout_function_path=path)
+    samples, data = run.batch()
+    assert sorted(data["raw_reward"]) == [0.0, 0.75, 0.9, 1.0]
+    check_batch(run, samples, data)
+
+
+@pytest.mark.parametrize("path", MODES.values(), ids=MODES)
+def test_a_lost_rollout_is_in_no_baseline(start: Start, path: str) -> None:
+    run = start([LOST, earn(0.9), earn(1.0), LOST, earn(0.5)], rollout_function_path=path)
+    samples, data = run.batch()
+    check_batch(run, samples, data)
+
+
+@pytest.mark.parametrize("path", MODES.values(), ids=MODES)
+def test_a_run_that_loses_everything_ends(start: Start, path: str) -> None:
+    run = start([LOST], rollout_function_path=path, configuration={"max_failures_in_row": 2})
+    with pytest.raises(InfrastructureFailure, match="2 times in a row"):
+        ended(run.batch)
+
+
+@pytest.mark.parametrize("path", MODES.values(), ids=MODES)
+def test_a_mistake_of_configuration_ends_the_run(start: Start, path: str) -> None:
+    run = start([earn(1.0)], rollout_function_path=path, rows={"metadata": {"env_name": "nobody", "task_spec": {}}})
+    with pytest.raises(ConfigurationError, match="nobody"):
+        ended(run.batch)
+
+
+def test_a_requeued_group_is_no_hot_loop(start: Start) -> None:
+    run = start([LOST] * 12 + [earn(0.5), earn(1.0)], rollout_function_path=FULLY_ASYNC, sglang_server_concurrency=1)
+    begun = time.monotonic()
+    samples, data = run.batch()
+    check_batch(run, samples, data)
+    assert run.engine.policy.begun <= 12 + 4 * (2 + time.monotonic() - begun)  # type: ignore[attr-defined]
+
+
+def test_an_evaluation_leaves_lost_rollouts_out(start: Start) -> None:
+    outcomes = [LOST, LOST, LOST, *[earn(1.0)] * 6, earn(0.5)]
+    run = start(outcomes, tasks=10)
+    evaluate_on(run)
+    logged = run.evaluate()
+    assert logged["eval/e"] == pytest.approx(6.5 / 7)
+    assert logged["eval/e/infrastructure_failures"] == 3
+
+
+def test_pass_rates_leave_out_prompts_that_lost_a_rollout(start: Start) -> None:
+    run = start([LOST, *[earn(1.0)] * 7], tasks=4, log_passrate=True, n_samples_per_eval_prompt=2)
+    evaluate_on(run)
+    logged = run.evaluate()
+    assert logged["eval/e"] == 1.0
+    assert logged["eval/e-pass@1"] == 1.0
+
+
+def test_an_evaluation_of_which_everything_is_lost_has_no_score(start: Start) -> None:
+    run = start([LOST], tasks=3)
+    evaluate_on(run)
+    logged = run.evaluate()
+    assert "eval/e" not in logged
+    assert logged["eval/e/infrastructure_failures"] == 3
+
+
+def evaluate_on(run: Run) -> None:
+    run.args.eval_datasets = [
+        eval_config.EvalDatasetConfig(
+            name="e",
+            path=run.args.prompt_data,
+            input_key="prompt",
+            label_key="label",
+            metadata_key="metadata",
+            n_samples_per_eval_prompt=run.args.n_samples_per_eval_prompt,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=-1,
+            max_response_len=256,
+        )
+    ]
+
+
+def test_a_complete_batch_waits_for_no_tool(start: Start, url: str) -> None:
+    slow = [call("wait", seconds=20), earn(1.0)]
+    run = start([*[earn(0.5)] * 2, *[slow] * 2], n_samples_per_prompt=2, over_sampling_batch_size=2)
+    begun = time.monotonic()
+    samples, data = run.batch()
+    check_batch(run, samples, data)
+    assert time.monotonic() - begun < 6
+
+
+def test_partial_rollouts_are_begun_anew(start: Start) -> None:
+    slow = [call("wait", seconds=20), earn(1.0)]
+    outcomes = [*[earn(0.5)] * 2, slow, earn(0.25), earn(0.75)]
+    run = start(outcomes, n_samples_per_prompt=2, over_sampling_batch_size=2, partial_rollout=True)
+    first = run.batch(0)
+    check_batch(run, *first)
+    second = run.batch(1)
+    check_batch(run, *second)
+    assert sorted(second[1]["raw_reward"]) == [0.25, 0.75]
+
+
+@pytest.mark.parametrize("path", MODES.values(), ids=MODES)
+def test_a_prompt_over_the_limit_is_not_trained_on(start: Start, path: str) -> None:
+    run = start([earn(1.0)], rollout_function_path=path, rollout_max_context_len=4, dynamic_sampling_filter_path=None)
+    _, data = run.batch()
+    assert data["loss_masks"] == [[0]] * 4
+
+
+def test_a_prompt_over_the_limit_can_be_batched_with_top_p_replay(start: Start) -> None:
+    run = start([earn(1.0)], rollout_top_p=0.9, rollout_max_context_len=4, dynamic_sampling_filter_path=None)
+    _, data = run.batch()
+    assert data["rollout_top_p_token_offsets"] == [[0, 0]] * 4
+
+
+def ended(function: Callable[[], Any], seconds: float = 60) -> Any:
+    """What ``function`` returns or raises; a failure of the test if it is still running after so many seconds."""
+    outcome: dict[str, Any] = {}
+
+    def target() -> None:
+        try:
+            outcome["result"] = function()
+        except BaseException as error:  # noqa: BLE001 - handed to the caller
+            outcome["error"] = error
+
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        pytest.fail(f"the run has not ended within {seconds} s")
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["result"]

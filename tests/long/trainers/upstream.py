@@ -1,0 +1,160 @@
+"""What the drivers of trainers' own modules share: a checkout made importable, and stand-ins for what a CPU has not.
+
+A trainer's rollout code imports engines, clusters and parallel backends that it does not use on the way from a prompt
+to the tensors of a batch. ``import_checkout`` puts the checkout on ``sys.path``, and answers imports of those packages
+with empty modules whose attributes are empty classes. Nothing of the trainer's own is replaced.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+import threading
+import types
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ors_clients.samplers.scripted import scripted_logprob
+
+from tests.clients.scripted_engine import ScriptedEngine
+from tests.clients.trainer_setup import row_of
+
+__all__ = ["Outcomes", "check_tokens", "checkout", "import_checkout", "write_rows"]
+
+#: Packages that take a GPU, or a cluster.
+ABSENT = (
+    "deep_ep",
+    "kubernetes_asyncio",
+    "megatron",
+    "memray",
+    "polars",
+    "ray",
+    "setproctitle",
+    "sglang",
+    "sglang_router",
+    "torchft",
+    "wandb",
+)
+
+
+class _Nothing:
+    """Takes any arguments."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        pass
+
+
+class _Empty(types.ModuleType):
+    """A module whose attributes are empty classes."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (_Nothing,), {"__module__": self.__name__})
+        setattr(self, name, made)
+        return made
+
+
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds an empty module for each name under ``ABSENT``."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] not in ABSENT:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _Empty(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        if module.__name__ == "ray":
+            vars(module)["remote"] = _undecorated
+        if module.__name__ == "sglang_router":
+            vars(module)["__version__"] = "0.3.2"
+
+
+def _undecorated(*args: Any, **options: Any) -> Any:
+    """``ray.remote``, with which a class stays the class that it is."""
+
+    def decorate(decorated: Any) -> Any:
+        return decorated
+
+    return args[0] if args and callable(args[0]) else decorate
+
+
+def checkout(variable: str, package: str) -> Path | None:
+    """The checkout that an environment variable names, None where it names none. Fails for a folder without
+    ``package``."""
+    name = os.environ.get(variable)
+    if not name:
+        return None
+    folder = Path(name).resolve()
+    if not (folder / package / "__init__.py").is_file():
+        pytest.fail(f"{variable}={name} is no checkout with the package {package}")
+    return folder
+
+
+def import_checkout(folder: Path) -> None:
+    """Make the packages of a checkout importable in this process."""
+    if not any(isinstance(finder, _Absent) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Absent())
+    sys.path.insert(0, str(folder))
+
+
+class Outcomes:
+    """A policy that gives each episode what is next in a list: the turns that its model says. The last one repeats."""
+
+    def __init__(self, outcomes: Iterable[str | Sequence[str]]) -> None:
+        self._left = [[outcome] if isinstance(outcome, str) else list(outcome) for outcome in outcomes]
+        self._lock = threading.Lock()
+        #: Turns that are left of the episodes under way, by what was said in them so far.
+        self._open: list[tuple[str, list[str]]] = []
+        self.begun = 0
+
+    def __call__(self, prompt: str) -> str:
+        with self._lock:
+            known = next((pair for pair in self._open if prompt.startswith(pair[0])), None)
+            if known is not None:
+                self._open.remove(known)
+                turns = known[1]
+            else:
+                self.begun += 1
+                turns = self._left.pop(0) if len(self._left) > 1 else list(self._left[0])
+            said, rest = turns[0], turns[1:]
+            if rest:
+                self._open.append((prompt + said, rest))
+            return said
+
+
+def write_rows(file: Path, environment: str, specs: Iterable[dict[str, Any]], **more: Any) -> Path:
+    """Rows of tasks as ``prepare_tasks`` writes them."""
+    rows = [
+        {"prompt": f"[{environment}:{number}]", "label": "", "metadata": row_of(environment, spec, index=number)} | more
+        for number, spec in enumerate(specs)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def check_tokens(tokens: Sequence[int], mask: Sequence[int], logprobs: Sequence[float], engine: ScriptedEngine) -> None:
+    """Compare what would be trained on with what the engine was asked and answered.
+
+    Every request of the episode is a prefix of the tokens; what is trained on has the log-probability that the engine
+    gives at its place, and what the model did not make has none.
+    """
+    begin = len(tokens) - len(mask)
+    assert len(mask) == len(logprobs)
+    assert list(tokens[:begin]) in engine.prompts
+    for place, (kept, logprob) in enumerate(zip(mask, logprobs, strict=True)):
+        if kept or logprob:
+            assert logprob == pytest.approx(scripted_logprob(begin + place))
+    requests = [ids for ids in engine.prompts if list(tokens[: len(ids)]) == ids]
+    assert requests
+    assert sum(mask) > 0
