@@ -1,8 +1,9 @@
-"""The adapters of ROLL and Atropos with the real packages: atroposlib with its ``run-api``, gem, Hydra.
+"""The adapters with the real packages: atroposlib with its ``run-api``, gem, Hydra; and with checkouts of trainers.
 
-They live in the virtual environment that scripts/trainers-venv makes. The tests of ``tests/clients`` run there once
+The packages live in the virtual environment that scripts/trainers-venv makes. The tests of ``tests/clients`` run there once
 more without their stand-ins, then what only works with the real packages (``tests/long/trainers``), then the scripts
-that users verify their own machine with.
+that users verify their own machine with. slime and Miles are on no package index: their drivers run where
+``ORS_SLIME_CHECKOUT`` and ``ORS_MILES_CHECKOUT`` name a checkout, in the environment of scripts/upstream-venv.
 """
 
 from __future__ import annotations
@@ -34,7 +35,12 @@ CHECKS = ("check_run_api.py", "check_roll_start.py", "check_math_verify.py")
 @pytest.fixture(scope="module")
 def trainers_python() -> Path:
     """The Python that has the packages. The first run of a machine downloads them."""
-    command = [sys.executable, ROOT / "scripts" / "trainers-venv"]
+    return made_by("trainers-venv")
+
+
+def made_by(script: str) -> Path:
+    """The Python of the environment that one of ``scripts`` makes."""
+    command = [sys.executable, ROOT / "scripts" / script]
     made = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     if made.returncode != 0:
         pytest.fail(made.stderr)
@@ -68,6 +74,20 @@ def test_with_the_real_packages(trainers_python: Path, file: Path) -> None:
     passed = re.search(r"(\d+) passed", report)
     assert passed is not None
     assert int(passed[1]) >= 3
+    assert "skipped" not in report.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("variable", "driver"), [("ORS_SLIME_CHECKOUT", "check_slime.py"), ("ORS_MILES_CHECKOUT", "check_miles.py")]
+)
+def test_with_a_checkout_of_the_trainer(variable: str, driver: str) -> None:
+    if not os.environ.get(variable):
+        pytest.skip(f"{variable} names no checkout of the trainer, which is on no package index")
+    file = ROOT / "tests" / "long" / "trainers" / driver
+    report = run(made_by("upstream-venv"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", file)
+    passed = re.search(r"(\d+) passed", report)
+    assert passed is not None
+    assert int(passed[1]) >= 10
     assert "skipped" not in report.splitlines()[-1]
 
 
