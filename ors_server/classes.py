@@ -10,7 +10,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-__all__ = ["Dialect", "dialect_of", "is_environment_class", "is_sdk_class", "is_server_class", "overrides"]
+__all__ = [
+    "Dialect",
+    "dialect_of",
+    "is_environment_class",
+    "is_sdk_class",
+    "is_server_class",
+    "overrides",
+    "sdk_environment",
+]
 
 
 class Dialect(Enum):
@@ -38,6 +46,11 @@ def dialect_of(cls: type) -> Dialect:
         if dialect is not None:
             return dialect
     return Dialect.OWN
+
+
+def sdk_environment(cls: type) -> type | None:
+    """The SDK's ``Environment`` that a class derives from; None for a class that only looks like an environment."""
+    return next((base for base in cls.__mro__ if base.__name__ == "Environment" and _sdk_of(base) is not None), None)
 
 
 def is_environment_class(candidate: Any) -> bool:

@@ -68,7 +68,7 @@ def encode_tool_output(tool: str, output: Any) -> bytes:
     return b'{"ok":true,"output":' + to_json(plain) + b"}"
 
 
-def encode_tool_error(error: str, reason: str) -> bytes:
+def encode_tool_error(error: str, reason: str | None) -> bytes:
     """JSON bytes of a failed ``RunToolOutput``."""
     return encode({"ok": False, "error": error, "reason": reason})
 

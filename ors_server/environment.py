@@ -224,10 +224,14 @@ class Environment:
         )
 
     async def _call_tool(self, name: str, input: JSONObject) -> RunToolOutput:
-        """Call a tool as the server would, without a server: for an author's own tests (both SDKs have it)."""
+        """Call a tool as the server would, without a server: for an author's own tests (both SDKs have it).
+
+        A class that overrides it gets every call of the server, with the input as the client sent it.
+        """
+        from ors_server.call_overrides import inner_runner
         from ors_server.tools import ToolRunner, compile_tools, outcome_to_model
 
-        runner = cast("ToolRunner | None", self.__dict__.get("_ors_runner"))
+        runner = inner_runner(self) or cast("ToolRunner | None", self.__dict__.get("_ors_runner"))
         if runner is None:
             runner = ToolRunner(self, compile_tools(type(self)))
             self.__dict__["_ors_runner"] = runner

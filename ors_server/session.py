@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from ors_server.call_overrides import OverridingRunner, tool_runner
 from ors_server.calls import Call, CallLedger
 from ors_server.classes import Dialect
 from ors_server.encoding import NonFiniteReward, encode, encode_tool_error, encode_tool_output
@@ -151,7 +152,7 @@ class Session:
         self._waiters: list[asyncio.Future[None]] | None = None
         self._execution: Execution | None = None
         self._tools_execution: Execution | None = None
-        self._runner: ToolRunner | None = None
+        self._runner: ToolRunner | OverridingRunner | None = None
         self._toolset_class: type | None = None
         self._toolset: Any = None
         self._ledger: CallLedger | None = None
@@ -511,7 +512,7 @@ class Session:
             if self.state is not State.READY:
                 await self.ready()
             if self._runner is None:
-                self._runner = ToolRunner(
+                self._runner = tool_runner(
                     self.instance,
                     self._tools(),
                     self._tools_execution,

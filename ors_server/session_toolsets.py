@@ -8,6 +8,7 @@ its classes can have them: the package is then there, and the toolset finds in t
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 from typing import Any, cast
@@ -54,13 +55,11 @@ def tools_with(cls: type, toolset: type) -> ToolTable:
         for name, tool in table.tools.items()
         if name not in added and not (terminal is not None and tool.is_terminal)
     }
-    return ToolTable(
+    return dataclasses.replace(
+        table,
         tools=kept | added,
         terminal=terminal or table.terminal,
-        supports_score_group=table.supports_score_group,
         collisions={name: where for name, where in table.collisions.items() if name not in added},
-        dropped=table.dropped,
-        own_listing=table.own_listing,
     )
 
 

@@ -34,7 +34,17 @@ from ors_server.protocol import (
     ToolSpec,
 )
 
-__all__ = ["RefusedCall", "Tool", "ToolRunner", "ToolTable", "compile_tools", "compile_toolset", "outcome_to_model"]
+__all__ = [
+    "RefusedCall",
+    "Tool",
+    "ToolRunner",
+    "ToolTable",
+    "after_finish",
+    "compile_tools",
+    "compile_toolset",
+    "is_tool_output",
+    "outcome_to_model",
+]
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,12 +83,18 @@ class ToolTable:
     dropped: list[str]
     #: ``list_tools()`` of an author who wrote his own.
     own_listing: ListToolsOutput | None
+    #: Whether a session has those ``shared=False`` tools only that the author's own ``list_tools`` or
+    #: ``list_task_tools`` names: so in a class of another SDK that has either.
+    only_listed: bool = False
+    has_task_tools: bool = False
     #: Types of tool results already seen to be a ``ToolOutput``.
     output_types: set[type] = field(default_factory=set[type])
 
     def listing(self, *, session: bool = False) -> ListToolsOutput:
-        """The shared tools; for a session also those marked ``shared=False``. The terminal tool is in neither."""
-        tools = [tool.spec for tool in self.tools.values() if not tool.is_terminal and (session or tool.shared)]
+        """The shared tools; for a session also those marked ``shared=False``, unless the author lists them himself.
+        The terminal tool is in neither."""
+        unshared = session and not self.only_listed
+        tools = [tool.spec for tool in self.tools.values() if not tool.is_terminal and (unshared or tool.shared)]
         if self.own_listing is not None:
             listed = {spec.name for spec in self.own_listing.tools}
             hidden = [spec for spec in tools if spec.name not in listed and not self.tools[spec.name].shared]
@@ -95,7 +111,8 @@ class ToolTable:
 class RefusedCall:
     """A call that ran no tool."""
 
-    reason: RunToolErrorReason
+    #: None where the author of a class gave none.
+    reason: RunToolErrorReason | None
     error: str
 
 
@@ -160,6 +177,8 @@ def compile_tools(cls: type) -> ToolTable:
         collisions=collisions,
         dropped=dropped,
         own_listing=_own_listing(cls),
+        only_listed=lenient and (overrides(cls, "list_task_tools") or overrides(cls, "list_tools")),
+        has_task_tools=overrides(cls, "list_task_tools"),
     )
 
 
@@ -208,7 +227,7 @@ def _compile_tool(cls: type, owner: type | None, name: str, function: Any, label
     parameters = list(inspect.signature(real).parameters.values())
     if parameters and not isinstance(inspect.getattr_static(owner or cls, name), staticmethod):
         parameters = parameters[1:]
-    if not _is_tool_output(hints.get("return")):
+    if not is_tool_output(hints.get("return")):
         got = "has no return annotation" if "return" not in hints else f"returns {_show(hints['return'])}"
         raise DefinitionError(f"Tool {label} {got}; a tool returns ToolOutput", f"Write {signature}.")
     if len(parameters) > 1:
@@ -266,7 +285,8 @@ def _own_listing(cls: type) -> ListToolsOutput | None:
     return ListToolsOutput(tools=[ToolSpec.model_validate(dict(tool)) for tool in listing.tools])
 
 
-def _is_tool_output(annotation: Any) -> bool:
+def is_tool_output(annotation: Any) -> bool:
+    """Whether this is the ``ToolOutput`` of one of the three packages, or derived from it."""
     return (
         inspect.isclass(annotation)
         and issubclass(annotation, BaseModel)
@@ -389,8 +409,10 @@ class ToolRunner:
         it returns something else."""
         table = self._table
         tool = table.tools.get(name)
-        if tool is None:
-            return RefusedCall("not_found", f"{name!r} is not a valid tool. Tools: {', '.join(self._callable())}")
+        if tool is None or (table.only_listed and not (tool.shared or tool.is_terminal)):
+            names = await self._names()
+            if tool is None or name not in names:
+                return RefusedCall("not_found", f"{name!r} is not a valid tool. Tools: {', '.join(names)}")
         if table.collisions and name in table.collisions:
             return RefusedCall(
                 "name_collision",
@@ -398,7 +420,7 @@ class ToolRunner:
                 f"{table.collisions[name]!r}. Rename one of them.",
             )
         if self.finished and self._enforce_finished:
-            return _after_finish(name)
+            return after_finish(name)
         if tool.model is None:
             values: tuple[Any, ...] = ()
         else:
@@ -417,7 +439,7 @@ class ToolRunner:
             await gate.wait(tool)
         try:
             if self.finished and self._enforce_finished:
-                return _after_finish(name)  # the call this one waited for ended the episode
+                return after_finish(name)  # the call this one waited for ended the episode
             target = self._environment if tool.owner is None else await self._toolset(tool.owner)
             function: Callable[..., Any] = getattr(target, name)
             if tool.is_async:
@@ -428,11 +450,11 @@ class ToolRunner:
             gate.leave(tool)
         output_type: type[Any] = output.__class__
         if output_type not in table.output_types:
-            if not _is_tool_output(output_type):
+            if not is_tool_output(output_type):
                 raise TypeError(f"Tool {name!r} returned {output_type.__name__}; a tool returns ToolOutput")
             table.output_types.add(output_type)
         if self.finished and self._enforce_finished:
-            return _after_finish(name)  # a call that ran beside this one has ended the episode first
+            return after_finish(name)  # a call that ran beside this one has ended the episode first
         if output.finished:
             self.finished = True
         return output
@@ -452,11 +474,20 @@ class ToolRunner:
             toolset = self._toolsets.setdefault(owner, toolset)
         return toolset
 
-    def _callable(self) -> list[str]:
-        return [tool.name for tool in self._table.tools.values() if not tool.is_terminal]
+    async def _names(self) -> list[str]:
+        """The tools that the model may know of."""
+        tools = [tool for tool in self._table.tools.values() if not tool.is_terminal]
+        if not self._table.only_listed:
+            return [tool.name for tool in tools]
+        listed = {spec.name for spec in (self._table.own_listing or ListToolsOutput(tools=[])).tools}
+        if self._table.has_task_tools:
+            listing = await self._execution.run(self._environment.list_task_tools)
+            listed |= {spec.name for spec in listing.tools}
+        return [tool.name for tool in tools if tool.shared or tool.name in listed]
 
 
-def _after_finish(name: str) -> RefusedCall:
+def after_finish(name: str) -> RefusedCall:
+    """The refusal of a call that comes after the end of the episode."""
     return RefusedCall(
         "episode_finished",
         f"{name!r} was not run: the episode has finished (a tool returned finished=True), "

@@ -16,6 +16,7 @@ import importlib
 import os
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,58 @@ def environments(sdk: Any, prefix: str) -> list[type[Any]]:
         def list_tasks(cls, split: str) -> Any:
             return [{"subject": "derived"}]
 
-    return [Bench, Base, Derived]
+    class Listing(Bench):
+        """Its task says which of the tools it keeps back a session has."""
+
+        def list_task_tools(self) -> Any:
+            if not self.is_set_up and "listed" not in self.task_spec:
+                raise RuntimeError("nothing is listed")
+            specs = [
+                sdk.ToolSpec(name=name, description="of this task", input_schema=None)
+                for name in self.task_spec["listed"]
+            ]
+            return sdk.ListToolsOutput(tools=specs)
+
+        @sdk.tool(shared=False)
+        async def hint(self) -> sdk.ToolOutput:
+            """Of the class."""
+            return said("hint")
+
+        @sdk.tool(shared=False)
+        async def solve(self) -> sdk.ToolOutput:
+            return said("solved", reward=1.0, finished=True)
+
+    class Dynamic(Bench):
+        """Answers names that are no tools, and looks at every call before and after the SDK does."""
+
+        async def _call_tool(self, name: str, input: Any) -> Any:
+            note(f"called-{name}", self.subject)
+            kind, _, rest = name.partition(".")
+            if kind == "made":
+                text = f"{rest} {sorted(input.items())}"
+                input["changed"] = True
+                return sdk.RunToolOutput(sdk.RunToolSuccess(output=said(text, reward=0.5, metadata={"name": rest})))
+            if kind == "finish":
+                await asyncio.sleep(input.get("seconds", 0))
+                return sdk.RunToolOutput(sdk.RunToolSuccess(output=said("over", reward=1.0, finished=True)))
+            if kind == "refuse":
+                return sdk.RunToolOutput(sdk.RunToolError(error="not now"))
+            if kind == "raise":
+                raise KeyError("in the method")
+            if kind == "bare":
+                return said("bare")
+            if kind == "alias":
+                return await super()._call_tool(rest, input)
+            result = await super()._call_tool(name, input)
+            if result.root.ok and type(result.root.output) is sdk.ToolOutput:
+                result.root.output.blocks.append(sdk.TextBlock(text="seen"))
+            return result
+
+        @sdk.tool
+        def thread(self) -> sdk.ToolOutput:
+            return said(threading.current_thread().name)
+
+    return [Bench, Base, Derived, Listing, Dynamic]
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +41,8 @@ class Side:
     is_reference: bool
     http: httpx.AsyncClient
     journal: Path
+    #: The environment of a session that is not of `bench`.
+    others: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def prefix(self) -> str:
@@ -68,9 +70,10 @@ class Side:
         task = {"subject": sid, **spec}
         return await self.post("/create", sid, {"task_spec": task, "env_name": self.prefix + environment})
 
-    async def open(self, **spec: Any) -> str:
+    async def open(self, environment: str = "bench", **spec: Any) -> str:
         sid = uuid.uuid4().hex
-        response = await self.create(sid, **spec)
+        self.others[sid] = environment
+        response = await self.create(sid, environment, **spec)
         assert response.status_code == 200, response.text
         return sid
 
@@ -81,7 +84,7 @@ class Side:
         body: dict[str, Any] = {"name": tool, "input": arguments}
         if task_id is not None:
             body["task_id"] = task_id
-        response = await self.post(self.path("call"), sid, body)
+        response = await self.post(self.path("call", self.others.get(sid, "bench")), sid, body)
         assert response.status_code == 200, response.text
         return response
 
@@ -358,6 +361,81 @@ async def test_a_subclass_with_splits_and_tasks_of_its_own(side: Side) -> None:
     assert await splits("base") == (["train"] if side.is_reference else ["train", "test"])
     assert await task("base") == {"subject": "listed"}
     assert await task("derived") == {"subject": "listed" if side.is_reference else "derived"}
+
+
+async def test_tools_that_the_author_keeps_back(side: Side) -> None:
+    """A session has the shared tools and those that `list_task_tools` names; theirs runs the others all the same."""
+
+    async def tools(sid: str) -> dict[str, str]:
+        response = await side.http.get(side.path("task_tools", "listing"), headers={"X-Session-ID": sid})
+        return {tool["name"]: tool["description"] for tool in response.json()["tools"]}
+
+    shared = {tool["name"] for tool in (await side.http.get(side.path("tools", "listing"))).json()["tools"]}
+    assert not shared & {"hint", "solve"}
+    none, one = await side.open("listing", listed=[]), await side.open("listing", listed=["hint"])
+    assert set(await tools(none)) == shared
+    assert set(await tools(one)) == shared | {"hint"}
+    assert (await tools(one))["hint"] == "of this task"
+    assert (await side.call(one, "hint")).text == "hint"
+    assert (await side.call(one, "echo", text="a")).text == "a"
+    kept_back = await side.call(one, "solve")
+    assert (kept_back.result["ok"]) is side.is_reference
+    assert (await side.call(none, "hint")).result["ok"] is side.is_reference
+    if not side.is_reference:
+        assert kept_back.reason == "not_found"
+        told = kept_back.result["error"]
+        assert "hint" in told
+        assert "solve" not in told.removeprefix("'solve'")
+
+
+async def test_a_call_tool_of_the_authors_own(side: Side) -> None:
+    """`_call_tool` is run for every call, and `super()._call_tool` runs tools; the same answers as theirs."""
+    sid = await side.open("dynamic")
+    made = (await side.call(sid, "made.up", b=1, a=[2])).output
+    assert made["blocks"][0]["text"] == "up [('a', [2]), ('b', 1)]"
+    assert (made["reward"], made["finished"], made["metadata"]) == (0.5, False, {"name": "up"})
+    echoed = (await side.call(sid, "echo", text="one")).output
+    assert [block["text"] for block in echoed["blocks"]] == ["one", "seen"]
+    assert (await side.call(sid, "alias.echo", text="two")).text == "two"
+    refused = (await side.call(sid, "refuse")).result
+    assert (refused["ok"], refused["error"], refused.get("reason")) == (False, "not now", None)
+    unknown = (await side.call(sid, "unknown")).result
+    assert unknown["error"].startswith("'unknown' is not a valid tool")
+    invalid = (await side.call(sid, "echo", text=[])).result
+    assert invalid["error"].startswith("Tool input validation error")
+    assert (await side.call(sid, "raise")).names[-1] == "error"
+    called = ("made.up", "echo", "alias.echo", "refuse", "unknown", "echo", "raise")
+    assert [event for event in side.noted(sid) if event.startswith("called-")] == [f"called-{name}" for name in called]
+
+
+async def test_a_call_tool_of_the_authors_own_ends_the_episode(side: Side) -> None:
+    """Once: theirs grants a reward for each call that a class answers by itself."""
+    sid = await side.open("dynamic")
+    first = asyncio.create_task(side.call(sid, "finish", seconds=0.3))
+    second = asyncio.create_task(side.call(sid, "finish.again", seconds=0.1))
+    results = [(await task).result for task in (second, first)]
+    assert results[0]["output"]["reward"] == 1.0
+    late = (await side.call(sid, "made.up")).result
+    if side.is_reference:
+        assert results[1]["ok"] is late["ok"] is True
+    else:
+        assert results[1]["reason"] == late["reason"] == "episode_finished"
+    sid = await side.open("dynamic")
+    assert (await side.call(sid, "win")).output["reward"] == 1.0
+    assert (await side.call(sid, "win")).result["ok"] is (side.is_reference and side.sdk == "ors-sdk")
+
+
+async def test_synchronous_tools_behind_a_call_tool(side: Side) -> None:
+    """Never on the event loop, where ors-sdk runs them."""
+    thread = (await side.call(await side.open("dynamic"), "thread")).output["blocks"][0]["text"]
+    assert (thread == "MainThread") is (side.is_reference and side.sdk == "ors-sdk")
+    if not side.is_reference:
+        assert thread.startswith("ors-")
+
+
+@of_openreward
+async def test_a_call_tool_that_returns_something_else(side: Side) -> None:
+    assert (await side.call(await side.open("dynamic"), "bare")).names[-1] == "error"
 
 
 @of_ors_sdk
