@@ -147,3 +147,24 @@ async def test_a_new_instance_has_a_new_toolset(serve: Serve) -> None:
     client = serve(cast("Any", Busy))
     sid = await client.open({**CREATE, "toolset_name": "codex"})
     assert (await client.call(sid, "bash", {"command": "ls"})).text.startswith("instance 2")
+
+
+class Counting(Bench):
+    """Gets every call but those of the session's toolset."""
+
+    async def _call_tool(self, name: str, input: Any) -> Any:
+        result: Any = await super()._call_tool(name, input)
+        result.root.output.blocks.append(openreward.TextBlock(text="counted"))
+        return result
+
+
+async def test_a_toolset_goes_past_the_environments_call_tool(serve: Serve) -> None:
+    """As in openreward's server; the end of the episode is theirs together."""
+    client = serve(Counting)
+    plain = await client.open(CREATE)
+    assert (await client.call(plain, "bash")).text == "owncounted"
+    sid = await client.open({**CREATE, "toolset_name": "codex"})
+    assert "ran " in (ran := (await client.call(sid, "bash", {"command": "ls"})).result)["output"]["blocks"][0]["text"]
+    assert len(ran["output"]["blocks"]) == 1
+    assert (await client.call(sid, "answer")).text == "donecounted"
+    assert (await client.call(sid, "bash", {"command": "ls"})).reason == "episode_finished"
