@@ -6,6 +6,9 @@ rewards of the steps, and ends an episode when ``step`` says ``terminated`` and 
 text, or ROLL's ``EpisodeStopReason`` where it ends the episode. So here every turn counts as a step, whatever the model
 wrote; the step that reaches ``max_steps`` terminates; and the whole reward is given at the end, all other steps give 0.
 
+ROLL's managers of text environments keep only the texts of a message's parts, and write a content of None as "None". So
+here a remark stands for each image, with a warning in the log, and an empty text for None.
+
 An episode whose infrastructure failed has no reward. ``failure`` says so, and ``OrsStepEnvManager``
 (``ors_clients.roll_manager``) drops the sample; a manager that does not know it sees 0 and ``failure_mode``.
 
@@ -22,8 +25,9 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from ors_clients.chatml import without_images
 from ors_clients.conversation import ChatMessage
 from ors_clients.errors import ClientError, ConfigurationError, DeadlineExceeded, InfrastructureFailure
 from ors_clients.trainer_packages import import_trainer_module
@@ -85,6 +89,7 @@ class RollEnvironment(_gem.Env):
         self._playing = False
         self._messages: list[ChatMessage] = []
         self._reward: float | None = None
+        self._warned = False
 
     # --- what a subclass gives ---------------------------------------------------------------
 
@@ -141,7 +146,7 @@ class RollEnvironment(_gem.Env):
         self._messages, tools, name = opened
         self._playing = True
         info = {"tools": tools, "task_name": name, "failure_mode": "", "error_msg": ""}
-        return copy.deepcopy(self._messages), info
+        return self._observation(), info
 
     def step(self, action: Any) -> tuple[list[ChatMessage], float, bool, bool, dict[str, Any]]:
         """Take the model's text, or ROLL's reason to stop: conversation, reward, terminated, truncated, info.
@@ -151,7 +156,7 @@ class RollEnvironment(_gem.Env):
         self.current_step += 1
         reason = stop_reason_of(action)
         if not self._playing:
-            return copy.deepcopy(self._messages), 0.0, True, True, self._info("already_over", [])
+            return self._observation(), 0.0, True, True, self._info("already_over", [])
         try:
             # ROLL decodes with the special tokens.
             done = self._play(without_end_marks(str(action)).rstrip()) if reason is None else self._stop(reason)
@@ -159,7 +164,7 @@ class RollEnvironment(_gem.Env):
             done = RollStep(self._messages, "infrastructure", failure=failure)
         self._messages = done.messages
         if done.stop_reason is None:
-            return copy.deepcopy(self._messages), 0.0, False, False, self._info("continue", done.problems)
+            return self._observation(), 0.0, False, False, self._info("continue", done.problems)
         if done.failure is not None:
             self._note(done.failure)
             logger.warning("The episode is lost, not to be trained on: %s", done.failure)
@@ -167,7 +172,7 @@ class RollEnvironment(_gem.Env):
         self.close()
         truncated = done.stop_reason != "finished"
         info = self._info(reason or done.stop_reason, done.problems)
-        return copy.deepcopy(self._messages), done.reward or 0.0, True, truncated, info
+        return self._observation(), done.reward or 0.0, True, truncated, info
 
     def close(self) -> None:
         """Release the episode; more than once is fine, and ``reset`` opens another one."""
@@ -175,6 +180,13 @@ class RollEnvironment(_gem.Env):
         self._close()
 
     # --- helpers -----------------------------------------------------------------------------
+
+    def _observation(self) -> list[ChatMessage]:
+        """The conversation in a copy for the manager, its contents as texts."""
+        if not self._warned and any(map(_has_images, self._messages)):
+            self._warned = True
+            logger.warning("ROLL's environment manager takes no images: the model is told that it cannot see them")
+        return [_as_text(message) for message in copy.deepcopy(self._messages)]
 
     def _retry(self, opening: Callable[[], Any]) -> Any:
         wait = self.retry_backoff_seconds
@@ -216,6 +228,18 @@ class RollEnvironment(_gem.Env):
             "stop_reason": stop_reason,
             "test_output": "",
         }
+
+
+def _has_images(message: ChatMessage) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(part["type"] != "text" for part in cast("list[dict[str, Any]]", content))
+
+
+def _as_text(message: ChatMessage) -> ChatMessage:
+    content = message.get("content")
+    if isinstance(content, str):
+        return message
+    return {**message, "content": "" if content is None else without_images(cast("list[dict[str, Any]]", content))}
 
 
 def _failure_mode(failure: ClientError) -> str:

@@ -2,10 +2,10 @@
 
 gem: ``gem/core.py`` and ``gem/envs/registration.py`` of gem-llm 0.1.0, as far as ROLL uses them; its real package runs
 in ``tests/long``. ROLL has no package. Its manager here is a sketch of ``AgentNativeStepEnvManager`` with the same
-dealings with the environment, in the same order: alibaba/ROLL,
+dealings with the environment, in the same order: alibaba/ROLL 8eb27cc2,
 ``roll/pipeline/agentic/env_manager/agent_native_env_manager.py`` (``reset``, ``step``, ``make_decision``,
-``run_rollout_loop``, ``formulate_rollouts``, ``create_placeholder_rollout``), with texts in place of tensors, and
-``roll/utils/constants.py`` (``EpisodeStopReason``).
+``run_rollout_loop``, ``formulate_rollouts``, ``create_placeholder_rollout``, ``GroupFilter``), with texts in place of
+tensors, and ``roll/utils/constants.py`` (``EpisodeStopReason``). ``tests/long/trainers/check_roll.py`` runs ROLL's own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-__all__ = ["AgentNativeStepEnvManager", "EpisodeStopReason", "Rollout", "install"]
+__all__ = ["STRATEGIES", "AgentNativeStepEnvManager", "EpisodeStopReason", "GroupFilter", "Rollout", "install"]
 
 
 class Env(abc.ABC):
@@ -64,6 +64,25 @@ class EpisodeStopReason(enum.Enum):
     ENV_TIMEOUT = "env_timeout"
 
 
+#: ``strategy_name`` of ``roll/configs/worker_config.py``, a ``Literal`` that dacite enforces, since ROLL v0.3.0.
+STRATEGIES = ("hf_infer", "vllm", "sglang", "megatron_infer", "megatron_train", "fsdp2_train", "fsdp2_infer")
+
+
+class BatchProxy:
+    """What ``DataProto.batch`` gives since ROLL v0.3.0: never None, empty or not."""
+
+    def __init__(self, batch: dict[str, Any] | None) -> None:
+        self._batch = batch or {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._batch:
+            raise KeyError(f"Key '{key}' not found in batch or remote_batch")
+        return self._batch[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._batch
+
+
 @dataclass
 class Rollout:
     """ROLL's ``DataProto``: one sample a turn, and what is said about them all."""
@@ -73,8 +92,33 @@ class Rollout:
 
     @property
     def dropped(self) -> bool:
-        """What ROLL's ``GroupFilter`` looks at."""
+        """Whether it asks to be dropped. A group filter decides whether it is."""
         return bool(self.meta_info.get("drop_flag", False))
+
+    @property
+    def returns(self) -> list[float]:
+        """What STEP_REINFORCE trains each turn on: the rewards from its step on, of samples alone.
+
+        ``compute_discounted_returns`` in ``roll/pipeline/agentic/utils.py``, with ``step_reward_gamma: 1``.
+        """
+        scores = [sample["step_score"] for sample in self.samples]
+        return [sum(scores[step:]) for step in range(len(scores))]
+
+
+class GroupFilter:
+    """ROLL's own filter: it keeps every group once it has filtered half of them."""
+
+    def __init__(self, config: Any, env_manager_config: Any, mode: str) -> None:
+        self.total = self.filtered = 0
+
+    def filter(self, group_id: int, episode_id: int, group: list[Rollout]) -> bool:
+        self.total += 1
+        if not any(rollout.dropped for rollout in group) or self.filtered / self.total >= 0.5:
+            return False
+        if (self.filtered + 1) / self.total > 0.5:
+            return False
+        self.filtered += 1
+        return True
 
 
 class AgentNativeStepEnvManager:
@@ -86,15 +130,19 @@ class AgentNativeStepEnvManager:
         policy: Callable[[list[dict[str, Any]], list[dict[str, Any]]], str],
         *,
         sequence_length: int = 10**9,
+        adv_estimator: str = "step_reinforce",
+        mode: str = "train",
     ) -> None:
         self.env = env
         self.policy = policy
-        self.sequence_length = sequence_length
+        self.pipeline_config = SimpleNamespace(sequence_length=sequence_length, adv_estimator=adv_estimator)
+        self.mode = mode
         self.episode_id = 0
         self.failure_mode = ""
         self.stop_reason = EpisodeStopReason.FINISH
         self.tools: list[dict[str, Any]] = []
         self.prompts: list[str] = []
+        self.rollout_cache: Any = None
 
     def play(self, seed: int | None) -> Rollout:
         """One round of ``run_rollout_loop``."""
@@ -108,37 +156,49 @@ class AgentNativeStepEnvManager:
             self.env.close()
             return rollout
         self.tools = info.get("tools", [])
-        cache = SimpleNamespace(history=[{"observation": copy.deepcopy(observation), **info}], terminated=False)
-        while not cache.terminated:
-            response = self._decide(cache.history[-1])
-            observation, reward, terminated, truncated, info = self.env.step(action=response)
-            cache.terminated, cache.truncated = terminated, truncated
-            cache.history[-1].update(reward=reward, llm_response=response, **info)
-            cache.history.append({"observation": copy.deepcopy(observation)})
-        return self.formulate_rollouts(cache)
+        self.rollout_cache = SimpleNamespace(
+            history=[{"observation": copy.deepcopy(observation), **info}], terminated=False, env_id=0
+        )
+        while not self.rollout_cache.terminated:
+            output = self._decide(self.rollout_cache.history[-1])
+            if output.meta_info["stop_reason"] == "MAX_LENGTH":
+                self.stop_reason = EpisodeStopReason.MAX_LENGTH
+            self.step(output)
+        rollout = self.formulate_rollouts(self.rollout_cache)
+        # Two episodes of this environment in one group have one name, and STEP_REINFORCE adds up their returns.
+        rollout.meta_info["traj_id"] = f"tag_group_{self.episode_id}_{self.rollout_cache.env_id}"
+        return rollout
 
     def _decide(self, current: dict[str, Any]) -> Any:
-        prompt = json.dumps([current["observation"], self.tools])
-        if len(prompt) >= self.sequence_length:
-            self.stop_reason = EpisodeStopReason.MAX_LENGTH
-            return self.stop_reason
+        prompt = json.dumps([list(map(_text_only, current["observation"])), self.tools])
+        if len(prompt) >= self.pipeline_config.sequence_length:
+            return SimpleNamespace(batch=BatchProxy(None), meta_info={"stop_reason": "MAX_LENGTH"})
         self.prompts.append(prompt)
         text = self.policy(current["observation"], self.tools)
         current.update(prompt_ids=prompt, response_ids=text)
-        return f"{text}<|im_end|>"  # ROLL decodes with the special tokens
+        return SimpleNamespace(batch=BatchProxy({"responses": [text]}), meta_info={"stop_reason": "FINISH"})
+
+    def step(self, llm_output: Any) -> Any:
+        """Pass the model's text to the environment; without a batch, the reason to stop."""
+        # ROLL decodes with the special tokens.
+        response = self.stop_reason if llm_output.batch is None else f"{llm_output.batch['responses'][0]}<|im_end|>"
+        cache = self.rollout_cache
+        observation, reward, cache.terminated, cache.truncated, info = self.env.step(action=response)
+        cache.history[-1].update(reward=reward, llm_response=response, **info)
+        cache.history.append({"observation": copy.deepcopy(observation)})
+        return cache
 
     def formulate_rollouts(self, rollout_cache: Any) -> Rollout:
-        """The samples of the turns, and the metrics of the last one."""
+        """The samples of the turns up to the first step without a response, and the metrics of the last step."""
         history: list[dict[str, Any]] = rollout_cache.history[:-1]
         taken = [turn for turn in history if "response_ids" in turn]
         if not taken:
             raise ValueError("nothing to concatenate")  # what ROLL's DataProto.concat makes of it
-        rewards = [turn["reward"] for turn in history]
         last = history[-1]
         assert set(last["metrics_agg_mode"].values()) == {"last"}
         rollout = Rollout([{"prompt": turn["prompt_ids"], "step_score": turn["reward"]} for turn in taken])
         rollout.meta_info |= {
-            "episode_score": sum(rewards),
+            "episode_score": sum(turn["reward"] for turn in history),
             "metrics": {name: float(value) for name, value in last["metrics"].items()},
             "stop_reason": last["stop_reason"],
             "failure_mode": last["failure_mode"],
@@ -149,8 +209,17 @@ class AgentNativeStepEnvManager:
         return rollout
 
     def create_placeholder_rollout(self, episode_id: int) -> Rollout:
-        """A sample without a response: nothing of it goes into the loss."""
-        return Rollout([], {"metrics": {}})
+        """A sample without a response and with a score of 0, which counts in its group's mean if it is kept."""
+        return Rollout([], {"metrics": {}, "episode_score": 0.0})
+
+
+def _text_only(message: dict[str, Any]) -> dict[str, Any]:
+    """``convert_list_content_str``: the texts of a message's parts; everything else as Python writes it."""
+    content = message["content"]
+    if isinstance(content, list):
+        parts = cast("list[dict[str, Any]]", content)
+        return {**message, "content": "".join(part["text"] for part in parts if "text" in part)}
+    return {**message, "content": str(content)}
 
 
 def install() -> None:
@@ -165,4 +234,4 @@ def install() -> None:
     parts = path.split(".")
     for depth in range(1, len(parts) + 1):
         sys.modules.setdefault(".".join(parts[:depth]), ModuleType(".".join(parts[:depth])))
-    vars(sys.modules[path])["AgentNativeStepEnvManager"] = AgentNativeStepEnvManager
+    vars(sys.modules[path]).update(AgentNativeStepEnvManager=AgentNativeStepEnvManager, GroupFilter=GroupFilter)

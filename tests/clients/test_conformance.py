@@ -208,7 +208,8 @@ async def with_roll(
         if played.dropped:
             return None, "infrastructure"
         reason = played.meta_info["stop_reason"]
-        return played.meta_info["episode_score"], "max_turns" if reason == "max_steps" else reason
+        assert played.returns[0] == pytest.approx(played.meta_info["episode_score"])
+        return played.returns[0], "max_turns" if reason == "max_steps" else reason
 
     return await asyncio.to_thread(play)
 

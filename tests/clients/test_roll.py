@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from ors_clients.errors import ConfigurationError, NotFound, RequestRefused
+from ors_clients.errors import ConfigurationError, InfrastructureFailure, NotFound, RequestRefused
 from ors_clients.rollout_events import RolloutLabels, rollout_events
 from ors_clients.trajectory import Trajectory
 
@@ -23,9 +24,15 @@ from tests.clients.served import served
 roll_stand_in.install()
 
 from ors_clients.roll import OpenRewardEnv, register_environments  # noqa: E402 - needs the stand-in
+from ors_clients.roll_groups import LostGroupFilter  # noqa: E402
 from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
 
-from tests.clients.roll_stand_in import AgentNativeStepEnvManager, EpisodeStopReason, Rollout  # noqa: E402
+from tests.clients.roll_stand_in import (  # noqa: E402
+    AgentNativeStepEnvManager,
+    EpisodeStopReason,
+    GroupFilter,
+    Rollout,
+)
 
 ENVIRONMENTS = Path(__file__).with_name("roll_environments.py")
 
@@ -158,12 +165,18 @@ def test_values_of_xml_calls_get_the_types_of_the_schema(make: MakeEnv) -> None:
     assert json.loads(observation[-1]["content"]) == arguments
 
 
-def test_pictures_are_kept(make: MakeEnv) -> None:
-    env = make()
-    env.reset(0)
-    observation, *_ = env.step(call("picture"))
-    kinds = [part["type"] for part in observation[-1]["content"]]
-    assert kinds == ["text", "image"]
+def test_the_model_is_told_of_a_picture(make: MakeEnv, caplog: pytest.LogCaptureFixture) -> None:
+    """ROLL's manager keeps the texts of a message's parts, and nothing of an image."""
+    turns = iter([call("picture"), call("finish", reward=1)])
+
+    def policy(messages: Any, tools: Any) -> str:
+        return next(turns)
+
+    manager = cast(Any, OrsStepEnvManager)(make(), policy)
+    manager.play(0)
+    assert "look" in manager.prompts[-1]
+    assert "an image that this model cannot see" in manager.prompts[-1]
+    assert "takes no images" in caplog.text
 
 
 def test_the_observation_is_the_callers_own(make: MakeEnv) -> None:
@@ -265,10 +278,13 @@ def test_the_step_that_reaches_max_steps_terminates(make: MakeEnv, opened: Path)
 
 def test_roll_ends_an_episode_whose_prompt_grew_too_long(make: MakeEnv, opened: Path) -> None:
     env = make(nonterminal_reward=-0.5)
-    rollout = play(env, [call("earn", reward=1.0, padding="x" * 20_000)] * 3, sequence_length=20_000)
+    turns = [call("earn", reward=0.7), call("earn", reward=0.3, padding="x" * 20_000)]
+    rollout = play(env, turns, sequence_length=20_000)
     assert rollout.meta_info["stop_reason"] == "max_length"
     assert rollout.meta_info["truncated"] is True
     assert rollout.meta_info["episode_score"] == pytest.approx(0.5)
+    # ROLL has no sample of the step that ends the episode: its reward is trained on with the last turn, or not at all.
+    assert rollout.returns == pytest.approx([0.5, 0.5])
     wait_until_open(opened, 0)
 
 
@@ -310,6 +326,65 @@ def test_close_ends_the_session_and_reset_opens_another(make: MakeEnv, opened: P
     env.close()
     wait_until_open(opened, 0)
     assert env.reset(2)[0]
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+WON, LOST = Rollout([], {"metrics": {}}), Rollout([], {"metrics": {}, "drop_flag": True})
+
+
+def group_filter(kind: type = LostGroupFilter, mode: str = "train", **tags: dict[str, int]) -> Any:
+    environments = tags or {"Tag": {}}
+    return kind(SimpleNamespace(custom_envs=environments), SimpleNamespace(tags=list(environments)), mode)
+
+
+def test_every_group_with_a_lost_episode_is_drawn_again() -> None:
+    """ROLL's own filter keeps every second one in an outage, and a lost first group of a run."""
+    outage = [[WON, LOST]] * 10
+    assert [group_filter(GroupFilter).filter(0, episode, [WON, LOST]) for episode in range(1)] == [False]
+    theirs, ours = group_filter(GroupFilter), group_filter()
+    assert sum(theirs.filter(0, episode, group) for episode, group in enumerate(outage)) == 5
+    assert all(ours.filter(0, episode, group) for episode, group in enumerate(outage))
+    assert not ours.filter(0, 10, [WON, WON])
+    assert not ours.filter(0, 11, [WON, cast(Any, None)])  # a member that has left
+
+
+def test_a_run_that_only_loses_groups_ends() -> None:
+    ours = group_filter(Tag={"max_lost_groups_in_row": 3}, Other={"max_lost_groups_in_row": 9})
+    for episode in range(2):  # an outage costs each group its episode
+        assert all(ours.filter(group, episode, [LOST]) for group in range(50))
+    assert not ours.filter(7, 2, [WON])  # the outage is over
+    assert ours.filter(0, 3, [LOST])
+    assert ours.filter(0, 4, [LOST])
+    last = [WON, LOST]
+    with pytest.raises(InfrastructureFailure, match="group 0 was lost 3 times in a row"):
+        ours.filter(0, 5, last)
+    assert last == []  # ROLL's queue would still hold it
+    with pytest.raises(ConfigurationError, match="max_lost_groups_in_row"):
+        group_filter(Tag={"max_lost_groups_in_row": 0})
+
+
+def test_episodes_of_one_environment_in_one_group_are_told_apart(make: MakeEnv) -> None:
+    """An environment that is faster than its siblings gets several places of a group, and ROLL joins what has one
+    name."""
+
+    def policy(messages: Any, tools: Any) -> str:
+        return call("finish", reward=1)
+
+    manager = cast(Any, OrsStepEnvManager)(make(), policy)
+    names = {manager.play(0).meta_info["traj_id"] for _ in range(3)}
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "reinforce", "gae", "agentic_reinforce"])
+def test_an_estimator_that_blames_early_turns_is_refused(make: MakeEnv, estimator: str) -> None:
+    manager = cast(Any, OrsStepEnvManager)
+    with pytest.raises(ConfigurationError, match="step_reinforce"):
+        manager(make(max_steps=2), None, adv_estimator=estimator)
+    manager(make(max_steps=1), None, adv_estimator=estimator)
+    manager(make(max_steps=2), None, adv_estimator=estimator, mode="val")
+    for fitting in ("step_reinforce", "gigpo"):
+        manager(make(max_steps=2), None, adv_estimator=fitting)
 
 
 # --- tasks ---------------------------------------------------------------------------------------

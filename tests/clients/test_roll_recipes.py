@@ -29,6 +29,7 @@ from ors_clients.atropos import OrsAtroposConfig  # noqa: E402 - needs the stand
 from ors_clients.client import AsyncClient  # noqa: E402
 from ors_clients.roll import OpenRewardEnv  # noqa: E402
 from ors_clients.roll_atropos import AtroposEnv, reward_bridge  # noqa: E402
+from ors_clients.roll_groups import LostGroupFilter  # noqa: E402
 from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
 from ors_clients.server_keys import server_key  # noqa: E402
 
@@ -102,6 +103,25 @@ def test_the_terminal_recipe_is_the_one_that_was_asked_for() -> None:
     assert training["strategy_config"]["context_parallel_size"] == 2
     assert document["actor_infer"]["strategy_args"]["strategy_name"] == "vllm"
     assert document["actor_infer"]["device_mapping"] == "list(range(0,8))"
+
+
+@CONFIGURATIONS
+def test_roll_knows_every_strategy_and_the_estimator_fits_the_turns(file: Path) -> None:
+    document = load(file)
+    for worker in ("actor_train", "actor_infer", "reference"):
+        if worker in document:
+            assert document[worker]["strategy_args"]["strategy_name"] in roll_stand_in.STRATEGIES
+    for environment in document["custom_envs"].values():
+        assert environment["max_steps"] == "${max_actions_per_traj}"
+    assert document["adv_estimator"] == "step_reinforce" or document["max_actions_per_traj"] == 1
+
+
+@CONFIGURATIONS
+def test_groups_with_a_lost_episode_are_filtered(file: Path) -> None:
+    document = load(file)
+    assert document["group_filter_cls"] == f"{LostGroupFilter.__module__}.{LostGroupFilter.__name__}"
+    for manager in ("train_env_manager", "val_env_manager"):
+        assert document[manager]["group_filter_cls"] == "${group_filter_cls}"
 
 
 def test_the_gsm8k_recipe_is_the_one_that_was_asked_for() -> None:

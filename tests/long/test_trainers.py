@@ -2,8 +2,9 @@
 
 The packages live in the virtual environment that scripts/trainers-venv makes. The tests of ``tests/clients`` run there once
 more without their stand-ins, then what only works with the real packages (``tests/long/trainers``), then the scripts
-that users verify their own machine with. slime and Miles are on no package index: their drivers run where
-``ORS_SLIME_CHECKOUT`` and ``ORS_MILES_CHECKOUT`` name a checkout, in the environment of scripts/upstream-venv.
+that users verify their own machine with. slime, Miles and ROLL are on no package index: their drivers run where
+``ORS_SLIME_CHECKOUT``, ``ORS_MILES_CHECKOUT`` and ``ORS_ROLL_CHECKOUT`` name a checkout, in the environment of
+scripts/upstream-venv.
 """
 
 from __future__ import annotations
@@ -78,7 +79,12 @@ def test_with_the_real_packages(trainers_python: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "driver"), [("ORS_SLIME_CHECKOUT", "check_slime.py"), ("ORS_MILES_CHECKOUT", "check_miles.py")]
+    ("variable", "driver"),
+    [
+        ("ORS_SLIME_CHECKOUT", "check_slime.py"),
+        ("ORS_MILES_CHECKOUT", "check_miles.py"),
+        ("ORS_ROLL_CHECKOUT", "check_roll.py"),
+    ],
 )
 def test_with_a_checkout_of_the_trainer(variable: str, driver: str) -> None:
     if not os.environ.get(variable):
