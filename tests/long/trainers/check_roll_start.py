@@ -91,9 +91,12 @@ def test_recipes_start(roll: list[Any], folder: str, name: str, monkeypatch: pyt
 def test_interpolations_of_the_recipes() -> None:
     omegaconf: Any = import_module("omegaconf")
     folder = str(RECIPES / "roll-atropos")
-    composed = compose(folder, "atropos_gsm8k_grpo_qwen25_0.5b", [])
+    zero2 = "actor_train.strategy_args.strategy_config=${deepspeed_zero2_cpuoffload}"
+    composed = compose(folder, "atropos_gsm8k_grpo_qwen25_0.5b", [zero2])
     resolved: Any = omegaconf.OmegaConf.to_container(composed, resolve=True)
-    assert resolved["actor_train"]["strategy_args"]["strategy_config"]["zero_optimization"]["stage"] == 2
+    strategy = resolved["actor_train"]["strategy_args"]["strategy_config"]
+    assert strategy["zero_optimization"]["stage"] == 2
+    assert "fsdp_size" not in strategy
     markers = resolved["custom_envs"]["AtroposGSM8KTrain"]["env_config"]["reward_config"]["format_markers"]
     assert markers == [{"marker": "<think>", "reward": 0.2}, {"marker": "\\boxed{", "reward": 0.3}]
 
