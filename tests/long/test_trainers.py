@@ -1,8 +1,8 @@
 """The adapters with the real packages: atroposlib with its ``run-api``, gem, Hydra; and with checkouts of trainers.
 
-The packages live in the virtual environment that scripts/trainers-venv makes. The tests of ``tests/clients`` run there once
-more without their stand-ins, then what only works with the real packages (``tests/long/trainers``), then the scripts
-that users verify their own machine with. slime, Miles and ROLL are on no package index: their drivers run where
+The packages live in the virtual environment that scripts/trainers-venv makes. The tests of ``tests/clients`` run there
+once more without their stand-ins, then what only works with the real packages (``tests/long/trainers``), then the
+scripts that users verify their own machine with. slime, Miles and ROLL are on no package index: their drivers run where
 ``ORS_SLIME_CHECKOUT``, ``ORS_MILES_CHECKOUT`` and ``ORS_ROLL_CHECKOUT`` name a checkout, in the environment of
 scripts/upstream-venv.
 """

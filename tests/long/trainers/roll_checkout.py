@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -27,6 +28,9 @@ CHECKOUT = Path(folder) if (folder := os.environ.get("ORS_ROLL_CHECKOUT")) else 
 
 #: Packages that ROLL imports and that no check here calls.
 STUBS = ("ray", "transfer_queue", "mcp", "mcore_adapter", "megatron", "vllm")
+
+#: ROLL opens a log file as soon as it is imported. The folder goes with this process.
+_logs = tempfile.TemporaryDirectory()
 
 #: The event loop of all actors, as each has one of its own in Ray.
 loop = asyncio.new_event_loop()
@@ -120,6 +124,7 @@ class _StubFinder(MetaPathFinder, Loader):
 
 def add_checkout(checkout: Path) -> None:
     """Put ROLL on the search path, and stubs behind everything that is installed."""
+    os.environ["ROLL_LOG_DIR"] = _logs.name
     sys.path.append(str(checkout))  # behind ours, for ROLL has a package `tests` too
     absent = [name for name in STUBS if importlib.util.find_spec(name) is None]
     sys.meta_path.append(_StubFinder(absent))
