@@ -173,13 +173,10 @@ class Draft:
         self.kept += [path for path in paths if path not in self.kept]
         which = which or self.kept[0]
         check = "existing files are unchanged"
-        breaches = [
-            breach("a line more in a file that was there", check, after=f"echo more >> {which}"),
-            breach(
-                "a link in place of a file that was there", check, after=f"mv {which} ~/moved && ln -s ~/moved {which}"
-            ),
-        ]
+        breaches = [breach("a line more in a file that was there", check, after=f"echo more >> {which}")]
         if self.modes_kept:
+            link = f"mv {which} ~/moved && ln -s ~/moved {which}"
+            breaches.append(breach("a link in place of a file that was there", check, after=link))
             mode = self.files[which].mode ^ 0o011
             breaches.append(
                 breach("other permissions of a file that was there", check, after=f"chmod {mode:o} {which}")
@@ -187,13 +184,19 @@ class Draft:
         return self.require(sentence, *breaches)
 
     def nothing_else(
-        self, sentence: str = "", *, made: Sequence[str] = (), allowed: Sequence[str] = (), root: str = ""
+        self,
+        sentence: str = "",
+        *,
+        made: Sequence[str] = (),
+        allowed: Sequence[str] = (),
+        root: str = "",
+        which: str = "",
     ) -> str:
         """A sentence that everything else in the project's folder stays as it is, by default one that says it fully.
 
         ``made`` are paths, relative to the folder, that the task makes, changes or removes: they and what is below
         them have checks of their own. ``allowed`` are patterns of names that may appear (``*.db-wal``), which the
-        sentence must say.
+        sentence must say. ``which`` is a file that false solutions change, one that no other check reads.
         """
         root = root or self.root
         self._unchanged.append((root, made, allowed))
@@ -202,8 +205,11 @@ class Draft:
             breach("one more file", check, after=f"echo more > {root}/leftover.txt"),
             breach("one more directory, empty", check, after=f"mkdir {root}/leftover"),
             breach("one more link", check, after=f"ln -s /etc/hostname {root}/leftover"),
-            breach("other permissions of the folder", check, after=f"chmod 700 {root}"),
+            breach("other permissions of the folder", check, after=f"chmod 711 {root}"),
         ]
+        if which:
+            breaches.append(breach("a line more in another file", check, after=f"echo more >> {which}"))
+            breaches.append(breach("another file gone", check, after=f"rm {which}"))
         return self.require(sentence or self.pick(*_NOTHING_ELSE).format(root), *breaches)
 
     def _tree(self, root: str) -> dict[str, GeneratedFile]:
