@@ -21,8 +21,6 @@ import json
 import logging
 import math
 import os
-import shutil
-import tempfile
 import time
 import weakref
 from collections import OrderedDict, deque
@@ -34,6 +32,7 @@ from typing import Any, NamedTuple
 from ors_server.errors import IdempotencyConflict
 from ors_server.exchange import Exchange
 from ors_server.execution import ThreadPool
+from ors_server.result_folder import ResultFolder
 from ors_server.settings import Settings
 
 logger = logging.getLogger("ors_server.calls")
@@ -391,15 +390,6 @@ class CallLedger:
         self._by_key = self._lost = None
 
 
-def _make_folder() -> Path:
-    """A folder for this process's results; those of processes that were killed are removed."""
-    for stale in Path(tempfile.gettempdir()).glob("ors-results-*-*"):
-        owner = stale.name.split("-")[2]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(stale, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"ors-results-{os.getpid()}-"))
-
-
 def _same(call: Call, name: str, input: Mapping[str, Any]) -> bool:
     if call.name != name:
         return False
@@ -425,7 +415,7 @@ class ResultStore:
         self._delivered_bytes = 0
         self._undelivered: deque[tuple[CallLedger, str]] = deque()
         self._undelivered_bytes = 0
-        self._folder: Path | None = None
+        self._folder: ResultFolder | None = None
         self._names = itertools.count()
         self._spilling: asyncio.Task[None] | None = None
 
@@ -537,15 +527,15 @@ class ResultStore:
     async def _to_disk(self, batch: dict[Call, CallLedger]) -> None:
         try:
             if self._folder is None:
-                self._folder = _make_folder()
+                self._folder = ResultFolder()
                 # Also where nobody closes: a server without a lifespan, or one that ends by an exception.
-                self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+                self._remove = weakref.finalize(self, self._folder.remove)
             contents = [call.frames or b"" for call in batch]
-            path = self._folder / str(next(self._names))
+            path = self._folder.path / str(next(self._names))
             file: _ResultFile = await self._pool.submit(lambda: _ResultFile(path, contents))
         except OSError:
-            if self._folder is not None and not self._folder.exists():
-                self._folder = None  # somebody has tidied up; the next try makes another
+            if self._folder is not None and not self._folder.path.exists():
+                self.close()  # somebody has tidied up; the next try makes another
             self._undelivered.extendleft((ledger, call.task_id) for call, ledger in reversed(batch.items()))
             raise
         offset = 0
