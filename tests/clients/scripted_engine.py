@@ -54,7 +54,9 @@ class ScriptedEngine:
     def prompts(self) -> list[list[int]]:
         """The ids of each request, in order."""
         return [
-            body.get("input_ids") or body["prompt"] for path, body in self.requests if path != "/v1/chat/completions"
+            body.get("input_ids") or body["prompt"]
+            for path, body in self.requests
+            if path != "/v1/chat/completions" or "input_ids" in body
         ]
 
     def generate(self, ids: list[int], maximum: int) -> tuple[list[int], list[float], str, str]:
@@ -110,10 +112,12 @@ class ScriptedEngine:
             }
 
         async def chat(body: dict[str, Any]) -> dict[str, Any]:
-            prompt = self.tokenizer.apply_chat_template(
-                body["messages"], tools=body.get("tools"), tokenize=False, add_generation_prompt=True
-            )
-            ids = self.tokenizer.encode(prompt, add_special_tokens=False)
+            ids: list[int] | None = body.get("input_ids")  # SGLang's, which then renders no messages
+            if ids is None:
+                prompt = self.tokenizer.apply_chat_template(
+                    body["messages"], tools=body.get("tools"), tokenize=False, add_generation_prompt=True
+                )
+                ids = self.tokenizer.encode(prompt, add_special_tokens=False)
             sampled, logprobs, text, finish = self.generate(ids, body.get("max_tokens") or 4096)
             return {
                 "object": "chat.completion",
@@ -130,10 +134,23 @@ class ScriptedEngine:
                             ]
                         },
                         "token_ids": sampled,
+                        "meta_info": {
+                            "output_token_logprobs": [
+                                [logprob, token, None] for logprob, token in zip(logprobs, sampled, strict=True)
+                            ],
+                            "prompt_tokens": len(ids),
+                            "completion_tokens": len(sampled),
+                            "cached_tokens": 0,
+                            "weight_version": "7",
+                        },
                     }
                 ],
                 "prompt_token_ids": ids,
-                "usage": {"prompt_tokens": len(ids), "completion_tokens": len(sampled)},
+                "usage": {
+                    "prompt_tokens": len(ids),
+                    "completion_tokens": len(sampled),
+                    "total_tokens": len(ids) + len(sampled),
+                },
             }
 
         def route(path: str, answer: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
@@ -23,7 +22,7 @@ from ors_clients.errors import ConfigurationError, InfrastructureFailure
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.clients.trainer_setup import call, serving, write_configuration
-from tests.long.trainers.upstream import Outcomes, check_tokens, checkout, import_checkout, write_rows
+from tests.long.trainers.upstream import Outcomes, check_tokens, checkout, ended, import_checkout, write_rows
 
 CHECKOUT = checkout("ORS_SLIME_CHECKOUT", "slime")
 if CHECKOUT is None:
@@ -296,23 +295,3 @@ def test_a_prompt_over_the_limit_can_be_batched_with_top_p_replay(start: Start) 
     run = start([earn(1.0)], rollout_top_p=0.9, rollout_max_context_len=4, dynamic_sampling_filter_path=None)
     _, data = run.batch()
     assert data["rollout_top_p_token_offsets"] == [[0, 0]] * 4
-
-
-def ended(function: Callable[[], Any], seconds: float = 60) -> Any:
-    """What ``function`` returns or raises; a failure of the test if it is still running after so many seconds."""
-    outcome: dict[str, Any] = {}
-
-    def target() -> None:
-        try:
-            outcome["result"] = function()
-        except BaseException as error:  # noqa: BLE001 - handed to the caller
-            outcome["error"] = error
-
-    thread = threading.Thread(target=target, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        pytest.fail(f"the run has not ended within {seconds} s")
-    if "error" in outcome:
-        raise outcome["error"]
-    return outcome["result"]

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ors_clients.samplers.scripted import scripted_logprob
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.clients.trainer_setup import row_of
 
-__all__ = ["Outcomes", "check_tokens", "checkout", "import_checkout", "write_rows"]
+__all__ = ["Outcomes", "check_tokens", "checkout", "ended", "import_checkout", "write_rows"]
 
 #: Packages that take a GPU, or a cluster.
 ABSENT = (
@@ -49,13 +49,22 @@ class _Nothing:
         pass
 
 
+class _Attributes(type):
+    """The type of classes whose attributes are empty classes."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Attributes(name, (_Nothing,), {})
+
+
 class _Empty(types.ModuleType):
     """A module whose attributes are empty classes."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = type(name, (_Nothing,), {"__module__": self.__name__})
+        made = _Attributes(name, (_Nothing,), {"__module__": self.__name__})
         setattr(self, name, made)
         return made
 
@@ -78,6 +87,17 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             vars(module)["remote"] = _undecorated
         if module.__name__ == "sglang_router":
             vars(module)["__version__"] = "0.3.2"
+        if module.__name__ == "sglang.srt.debug_utils.dumper":
+            vars(module)["DumperConfig"] = type("DumperConfig", (), {"_kv_pairs_to_dict": _no_pairs})
+        if module.__name__ == "sglang.srt.entrypoints.openai.protocol":
+            # Miles hands on what of a rollout's parameters is a field of SGLang's request.
+            fields = dict.fromkeys(("max_tokens", "temperature", "top_p", "top_k", "stop", "stop_token_ids", "seed"))
+            vars(module)["ChatCompletionRequest"] = type("ChatCompletionRequest", (), {"model_fields": fields})
+
+
+def _no_pairs(raw: Any) -> dict[str, Any]:
+    """SGLang's reader of what is to be dumped, which is nothing."""
+    return {}
 
 
 def _undecorated(*args: Any, **options: Any) -> Any:
@@ -158,3 +178,23 @@ def check_tokens(tokens: Sequence[int], mask: Sequence[int], logprobs: Sequence[
     requests = [ids for ids in engine.prompts if list(tokens[: len(ids)]) == ids]
     assert requests
     assert sum(mask) > 0
+
+
+def ended(function: Callable[[], Any], seconds: float = 30) -> Any:
+    """What ``function`` returns or raises; a failure of the test if it is still running after so many seconds."""
+    outcome: dict[str, Any] = {}
+
+    def target() -> None:
+        try:
+            outcome["result"] = function()
+        except BaseException as error:  # noqa: BLE001 - handed to the caller
+            outcome["error"] = error
+
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        pytest.fail(f"the run has not ended within {seconds} s")
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["result"]
