@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 PROGRAMS := bubblewrap uidmap git sqlite3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types format test tests-sandboxes tests-others apptainer test-all serve bench clean
+.PHONY: help venv lint types format test tests-sandboxes tests-terminal tests-others apptainer test-all serve bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,13 +47,12 @@ test: lint ## Lint, check types and run every test but the long ones
 	@scripts/debian-packages $(PROGRAMS) || echo "Going on without: the tests that need them are skipped."
 	@mkdir -p build && : >$(NOT_RUN)
 	@# Beside each other: the type checker keeps one processor busy for minutes, and tests wait for half of theirs.
-	$(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target types tests-sandboxes tests-others; \
-	$(SHOW_NOT_RUN)
+	$(MAKE) --no-print-directory --keep-going --jobs=4 --output-sync=target types $(TESTS); $(SHOW_NOT_RUN)
 
-# One process for everything that starts sandboxes: some of its tests look at the whole machine for what is left behind.
-# The last two start none: they make this process last about as long as the other.
-SANDBOXES := $(addprefix tests/,benchmarks cli containers images sandbox_service terminal terminal_families \
-	robustness rollouts)
+# The processes that run the tests; each takes about as long as the others. The last has what the others have not.
+TESTS := tests-sandboxes tests-terminal tests-others
+SANDBOXES := $(addprefix tests/,benchmarks cli containers images rollouts)
+TERMINAL := $(addprefix tests/,protocol sandbox_service terminal terminal_families)
 
 # Each process adds what it left out, and why (tests/conftest.py); shown at the end, whatever the tests' status.
 export NOT_RUN := build/not-run
@@ -62,8 +61,11 @@ SHOW_NOT_RUN := status=$$?; echo; echo "Not run, of all processes:"; cat $(NOT_R
 tests-sandboxes: venv
 	$(BIN)/pytest $(SANDBOXES)
 
+tests-terminal: venv
+	$(BIN)/pytest $(TERMINAL)
+
 tests-others: venv
-	$(BIN)/pytest $(addprefix --ignore=,$(SANDBOXES))
+	$(BIN)/pytest $(addprefix --ignore=,$(SANDBOXES) $(TERMINAL))
 
 apptainer: ## Install Apptainer for the tests that run it, where that can be done
 	-scripts/install-apptainer

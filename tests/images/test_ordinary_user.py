@@ -15,7 +15,8 @@ from typing import Any
 import ors_containers
 import pytest
 
-_USER = 12346
+#: Of this run alone: others may test on the machine at the same time.
+_USER = 300_000 + os.getpid() % 100_000
 _OWN_FILES = "set -e; for name in passwd subuid subgid; do mount --bind $0/$name /etc/$name; done; "
 _RUNNING = 'exec setpriv --reuid "$1" --regid "$1" --clear-groups -- "$2" "$3" "$4"'
 
