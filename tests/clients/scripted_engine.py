@@ -112,12 +112,14 @@ class ScriptedEngine:
             }
 
         async def chat(body: dict[str, Any]) -> dict[str, Any]:
-            ids: list[int] | None = body.get("input_ids")  # SGLang's, which then renders no messages
-            if ids is None:
+            def render() -> list[int]:
                 prompt = self.tokenizer.apply_chat_template(
                     body["messages"], tools=body.get("tools"), tokenize=False, add_generation_prompt=True
                 )
-                ids = self.tokenizer.encode(prompt, add_special_tokens=False)
+                return self.tokenizer.encode(prompt, add_special_tokens=False)
+
+            # SGLang renders no messages where it is given ids.
+            ids: list[int] = body["input_ids"] if "input_ids" in body else render()
             sampled, logprobs, text, finish = self.generate(ids, body.get("max_tokens") or 4096)
             return {
                 "object": "chat.completion",

@@ -371,6 +371,74 @@ def test_miles_can_leave_the_tokens_to_its_session_server() -> None:
     assert run("slime", "--dry-run", "--agent").returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        ("Qwen/Qwen3-4B", "qwen3"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3"),
+        ("/models/Qwen3-4B-Thinking-2507", "qwennext"),
+        ("Qwen/Qwen3-Next-80B-A3B-Thinking", "qwennext"),
+        ("Qwen/Qwen3.5-2B", "qwen35"),
+        ("zai-org/GLM-4.7", "glm47"),
+        ("nvidia/Nemotron-3-Nano", "nemotron3"),
+        ("moonshotai/Kimi-K2.6", "kimi26"),
+        ("MiniMaxAI/MiniMax-M2.5", "minimax_m25"),
+        ("deepseek-ai/DeepSeek-V3.2", "deepseekv32"),
+    ],
+)
+def test_miles_session_server_writes_turns_as_the_models_family(model: str, family: str) -> None:
+    assert value(command("miles", "--agent", "--model", model), "--tito-model") == family
+    assert "--tito-model" not in command("miles", "--model", model)
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-7B", "/models/mine", "Qwen/Qwen3-VL-8B"])
+def test_miles_agent_is_refused_without_the_models_family(model: str) -> None:
+    refused = run("miles", "--dry-run", "--agent", "--model", model)
+    assert refused.returncode == 2
+    assert "--tito-model" in refused.stderr
+    assert value(command("miles", "--agent", "--model", model, "--tito-model", "default"), "--tito-model") == "default"
+    words = command("miles", "--agent", "--model", model, "--", "--tito-model", "qwen3")
+    assert words.count("--tito-model") == 1
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_cookbooks_names_of_options_are_taken(trainer: str, megatron: tuple[str, ...], tmp_path: Path) -> None:
+    weights = checkpoint(tmp_path / "torch_dist", "trainer")
+    words = command(trainer, "--num-gpus", "8", "--actor-nodes", "2")
+    assert words[:2] == ["python", "train.py"]  # train_async.py refuses it
+    assert "--colocate" in words
+    assert (value(words, "--actor-num-gpus-per-node"), value(words, "--rollout-num-gpus")) == ("8", "16")
+    assert command(trainer, "--colocate", "--actor-gpus", "8") == command(trainer, "--num-gpus", "8")
+    assert "--colocate" not in command(trainer)
+    if trainer == "slime":
+        named = command("slime", "--megatron-ckpt", weights, *megatron[2:])
+        assert named == command("slime", *megatron, "--ref-load", weights)
+    library = tmp_path / "Megatron-LM"
+    (library / "megatron").mkdir(parents=True)
+    program = "import os, sys; print(os.getcwd(), os.environ['PYTHONPATH'])"
+    repository = trainer_repository(tmp_path, trainer, program)
+    paths = (f"--{trainer}-path", str(repository), "--megatron-path", str(library))
+    (tmp_path / "t.jsonl").touch()
+    done = run(trainer, "--task-data", "t.jsonl", *paths, folder=tmp_path, PATH=PYTHON_FIRST)
+    assert done.returncode == 0, done.stderr
+    folder, path = done.stdout.split()
+    assert folder == str(repository)
+    assert str(library) in path.split(":")
+    assert run(trainer, "--dry-run", "--megatron-path", str(tmp_path)).returncode == 2
+
+
+def test_miles_without_context_parallelism_in_fsdp_is_told_apart(tmp_path: Path) -> None:
+    repository = trainer_repository(tmp_path, "miles")
+    options = ("--task-data", "tasks.jsonl", "--", "--context-parallel-size", "2")
+    assert run("miles", *options, folder=repository, PATH=PYTHON_FIRST).returncode == 0
+    (repository / "miles" / "utils").mkdir()
+    source = 'assert args.context_parallel_size == 1, "Context parallelism is not supported for FSDP backend."'
+    (repository / "miles" / "utils" / "arguments.py").write_text(source)
+    refused = run("miles", *options, folder=repository, PATH=PYTHON_FIRST)
+    assert refused.returncode == 2
+    assert "--train-backend megatron" in refused.stderr
+
+
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_what_the_rollouts_find_in_their_surroundings(trainer: str, tmp_path: Path) -> None:
     """``train_async.py`` runs in the folder of the trainer, with the recipe importable and the file's full path."""

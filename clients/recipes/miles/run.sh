@@ -30,6 +30,9 @@ Optimizer:
 Cluster:
   --actor-gpus N             GPUs that train, on each node (default: 4)
   --rollout-gpus N           GPUs that generate (default: 4)
+  --colocate                 the GPUs that train generate as well, in turns (default: off); train.py then runs in place
+                             of train_async.py, and --rollout-gpus is not used
+  --num-gpus N               openreward-cookbook's name for --colocate --actor-gpus N
   --tp N                     GPUs an inference engine; with megatron also tensor parallelism (default: 4)
   --actor-nodes N            nodes that train (default: 1)
   --train-backend NAME       fsdp or megatron (default: fsdp)
@@ -47,6 +50,7 @@ Rollouts:
   --temperature FLOAT        sampling temperature (default: 1.0)
   --num-rollout N            batches in all (default: 3000)
   --agent                    let Miles' session server keep the tokens, and only drive the conversation
+  --tito-model FAMILY        with --agent: whose turns the session server writes (default: by the name of --model)
 
 Data:
   --config FILE              training configuration (default: train_config.yaml beside this script)
@@ -57,6 +61,8 @@ Tracking, if WANDB_API_KEY is set or WANDB_MODE is offline:
   --wandb-run NAME           name of the run, there and for uploaded rollouts (default: miles-rl-openreward-DATE;
                              uploads: openreward_run_name of the training configuration)
 
+  --miles-path DIR            the Miles repository (default: the working folder)
+  --megatron-path DIR        the Megatron-LM repository, put on PYTHONPATH (default: as installed)
   --dry-run                  print the command instead of running it
   --help                     print this
 
@@ -81,6 +87,9 @@ lr_decay_style=constant
 importance_sampling=true
 
 actor_gpus=4
+colocate=false
+repository=""
+megatron_path=""
 rollout_gpus=4
 tp=4
 actor_nodes=1
@@ -97,6 +106,7 @@ max_total_len=8192
 temperature=1.0
 num_rollout=3000
 agent=false
+tito_model=""
 
 config="${here}/train_config.yaml"
 task_data="${here}/tasks.jsonl"
@@ -148,6 +158,7 @@ while [[ $# -gt 0 ]]; do
         --gradient-checkpointing) gradient_checkpointing=true; shift; continue ;;
         --no-gradient-checkpointing) gradient_checkpointing=false; shift; continue ;;
         --agent) agent=true; shift; continue ;;
+        --colocate) colocate=true; shift; continue ;;
         --) shift; extra=("$@"); break ;;
         *) ;;
     esac
@@ -155,7 +166,7 @@ while [[ $# -gt 0 ]]; do
     [[ "$2" != --* ]] || fail "$1 takes a value and is followed by the option $2, or is no option; see --help"
     case "$1" in
         --rollout-gpus) check "$1" "$2" '^(0|[1-9][0-9]*)$' "a whole number" ;; # 0 where they share those that train
-        --save-interval | --actor-gpus | --tp | --actor-nodes | --max-tokens-per-gpu | --rollout-batch-size | \
+        --save-interval | --actor-gpus | --num-gpus | --tp | --actor-nodes | --max-tokens-per-gpu | --rollout-batch-size | \
             --n-samples | --max-response-len | --max-total-len | --num-rollout)
             check "$1" "$2" '^[1-9][0-9]*$' "a whole number over 0"
             ;;
@@ -166,6 +177,8 @@ while [[ $# -gt 0 ]]; do
     esac
     case "$1" in
         --model) model="$2" ;;
+        --tito-model) tito_model="$2" ;;
+        --miles-path) repository="$2" ;;
         --save) save="$2" ;;
         --load) load="$2" ;;
         --ref-load) ref_load="$2" ;;
@@ -177,6 +190,8 @@ while [[ $# -gt 0 ]]; do
         --adam-eps) adam_eps="$2" ;;
         --lr-decay-style) lr_decay_style="$2" ;;
         --actor-gpus) actor_gpus="$2" ;;
+        --num-gpus) actor_gpus="$2"; colocate=true ;;
+        --megatron-path) megatron_path="$2" ;;
         --rollout-gpus) rollout_gpus="$2" ;;
         --tp) tp="$2" ;;
         --actor-nodes) actor_nodes="$2" ;;
@@ -202,6 +217,22 @@ done
 [[ -f "${config}" ]] || fail "no training configuration at ${config}"
 # The rollouts run in other processes, in other folders.
 config="$(cd "$(dirname "${config}")" && pwd)/$(basename "${config}")"
+
+[[ -f "${task_data}" ]] && task_data="$(cd "$(dirname "${task_data}")" && pwd)/$(basename "${task_data}")"
+if [[ -n "${repository}" ]]; then
+    cd "${repository}" || fail "--miles-path is no folder that can be entered"
+fi
+program=train_async.py
+cluster_arguments=(--rollout-num-gpus "${rollout_gpus}")
+if [[ "${colocate}" == true ]]; then
+    program=train.py # train_async.py refuses GPUs that do both
+    cluster_arguments=(--rollout-num-gpus "$((actor_nodes * actor_gpus))" --colocate)
+fi
+if [[ -n "${megatron_path}" ]]; then
+    [[ -d "${megatron_path}/megatron" ]] || fail "no Megatron-LM repository at ${megatron_path}"
+    megatron_path="$(cd "${megatron_path}" && pwd)"
+    export PYTHONPATH="${megatron_path}${PYTHONPATH:+:${PYTHONPATH}}"
+fi
 
 backend_arguments=()
 if [[ "${train_backend}" == megatron ]]; then
@@ -316,7 +347,37 @@ function_arguments=(
     --custom-rollout-log-function-path generate.log_rollout_data
     --custom-eval-rollout-log-function-path generate.log_eval_rollout_data
 )
+# The family by which Miles' session server writes what stands between two turns of the model. Its default only puts the
+# texts together: with Qwen's templates every line break between turns is missing, or each second turn fails.
+tito_family() {
+    local name="${1,,}"
+    case "${name}" in
+        *qwen3-next* | *qwen3*thinking-2507*) echo qwennext ;;
+        *qwen3.5*) echo qwen35 ;;
+        *qwen3.[6-9]* | *qwen3-vl* | *qwen3-omni* | *qwen3-coder*) ;; # templates of their own
+        *qwen3*) echo qwen3 ;;
+        *glm-4.7* | *glm-5*) echo glm47 ;;
+        *nemotron-3*) echo nemotron3 ;;
+        *kimi-k2.5*) echo kimi25 ;;
+        *kimi-k2.6*) echo kimi26 ;;
+        *minimax-m2.5*) echo minimax_m25 ;;
+        *minimax-m2.7*) echo minimax_m27 ;;
+        *deepseek-v3.2*) echo deepseekv32 ;;
+        *deepseek-v4*) echo deepseekv4 ;;
+        *inkling*) echo inkling ;;
+        *) ;;
+    esac
+}
+
 if [[ "${agent}" == true ]]; then
+    named="$(extra_value --tito-model)"
+    if [[ -z "${named}" ]]; then
+        tito_model="${tito_model:-$(tito_family "$(basename "${model}")")}"
+        [[ -n "${tito_model}" ]] ||
+            fail "--agent needs the family of ${model}: --tito-model FAMILY, one of Miles'" \
+                "docs/user-guide/agentic-rollout.md (default: none of them; what it writes wrongly is not trained on)"
+        function_arguments+=(--tito-model "${tito_model}")
+    fi
     function_arguments+=(
         --use-session-server
         --custom-generate-function-path generate.generate_with_agent
@@ -328,10 +389,15 @@ else
 fi
 
 if [[ "${dry_run}" == false ]]; then
+    context_parallel="$(extra_value --context-parallel-size)"
+    if [[ "${train_backend}" == fsdp && "${context_parallel:-1}" != 1 ]] &&
+        grep -qs "Context parallelism is not supported for FSDP" miles/utils/arguments.py; then
+        fail "--context-parallel-size needs --train-backend megatron: the FSDP backend of this Miles has none"
+    fi
     [[ -f "${task_data}" ]] ||
         fail "no tasks at ${task_data}; write them with: python ${here}/prepare_tasks.py --config ${config}" \
             "--output ${task_data}"
-    [[ -f train_async.py ]] || fail "no train_async.py here; run this from the root of the Miles repository"
+    [[ -f "${program}" ]] || fail "no ${program} here; run this from the root of the Miles repository"
 fi
 
 reference_arguments=()
@@ -356,10 +422,10 @@ if [[ -n "${reference}" && -z "$(extra_value --ref-load)" ]]; then
 fi
 
 command=(
-    python train_async.py
+    python "${program}"
     --actor-num-nodes "${actor_nodes}"
     --actor-num-gpus-per-node "${actor_gpus}"
-    --rollout-num-gpus "${rollout_gpus}"
+    "${cluster_arguments[@]}"
     --rollout-num-gpus-per-engine "${tp}"
     --train-backend "${train_backend}"
     "${backend_arguments[@]}"

@@ -14,6 +14,7 @@ Model and checkpoints:
   --load DIR                 checkpoints to go on from; the latest is taken if there is one (default: as --save)
   --ref-load DIR             checkpoint of the reference model, and with megatron of the first weights: a folder
                              (default: none; with fsdp and --use-kl-loss the checkpoint of --model)
+  --megatron-ckpt DIR        openreward-cookbook's name for --train-backend megatron --ref-load DIR
   --save-interval N          steps between checkpoints (default: 10)
 
 Optimizer:
@@ -29,6 +30,9 @@ Optimizer:
 Cluster:
   --actor-gpus N             GPUs that train, on each node (default: 4)
   --rollout-gpus N           GPUs that generate (default: 4)
+  --colocate                 the GPUs that train generate as well, in turns (default: off); train.py then runs in place
+                             of train_async.py, and --rollout-gpus is not used
+  --num-gpus N               openreward-cookbook's name for --colocate --actor-gpus N
   --tp N                     GPUs an inference engine; with megatron also tensor parallelism (default: 4)
   --actor-nodes N            nodes that train (default: 1)
   --train-backend NAME       fsdp or megatron (default: fsdp)
@@ -55,6 +59,8 @@ Tracking, if WANDB_API_KEY is set or WANDB_MODE is offline:
   --wandb-run NAME           name of the run, there and for uploaded rollouts (default: slime-rl-openreward-DATE;
                              uploads: openreward_run_name of the training configuration)
 
+  --slime-path DIR            the slime repository (default: the working folder)
+  --megatron-path DIR        the Megatron-LM repository, put on PYTHONPATH (default: as installed)
   --dry-run                  print the command instead of running it
   --help                     print this
 
@@ -79,6 +85,9 @@ lr_decay_style=constant
 importance_sampling=true
 
 actor_gpus=4
+colocate=false
+repository=""
+megatron_path=""
 rollout_gpus=4
 tp=4
 actor_nodes=1
@@ -144,6 +153,7 @@ while [[ $# -gt 0 ]]; do
         --no-dynamic-batch-size) dynamic_batch_size=false; shift; continue ;;
         --gradient-checkpointing) gradient_checkpointing=true; shift; continue ;;
         --no-gradient-checkpointing) gradient_checkpointing=false; shift; continue ;;
+        --colocate) colocate=true; shift; continue ;;
         --) shift; extra=("$@"); break ;;
         *) ;;
     esac
@@ -151,7 +161,7 @@ while [[ $# -gt 0 ]]; do
     [[ "$2" != --* ]] || fail "$1 takes a value and is followed by the option $2, or is no option; see --help"
     case "$1" in
         --rollout-gpus) check "$1" "$2" '^(0|[1-9][0-9]*)$' "a whole number" ;; # 0 where they share those that train
-        --save-interval | --actor-gpus | --tp | --actor-nodes | --max-tokens-per-gpu | --rollout-batch-size | \
+        --save-interval | --actor-gpus | --num-gpus | --tp | --actor-nodes | --max-tokens-per-gpu | --rollout-batch-size | \
             --n-samples | --max-response-len | --max-total-len | --num-rollout)
             check "$1" "$2" '^[1-9][0-9]*$' "a whole number over 0"
             ;;
@@ -162,9 +172,11 @@ while [[ $# -gt 0 ]]; do
     esac
     case "$1" in
         --model) model="$2" ;;
+        --slime-path) repository="$2" ;;
         --save) save="$2" ;;
         --load) load="$2" ;;
         --ref-load) ref_load="$2" ;;
+        --megatron-ckpt) ref_load="$2"; train_backend=megatron ;;
         --save-interval) save_interval="$2" ;;
         --lr) lr="$2" ;;
         --weight-decay) weight_decay="$2" ;;
@@ -173,6 +185,8 @@ while [[ $# -gt 0 ]]; do
         --adam-eps) adam_eps="$2" ;;
         --lr-decay-style) lr_decay_style="$2" ;;
         --actor-gpus) actor_gpus="$2" ;;
+        --num-gpus) actor_gpus="$2"; colocate=true ;;
+        --megatron-path) megatron_path="$2" ;;
         --rollout-gpus) rollout_gpus="$2" ;;
         --tp) tp="$2" ;;
         --actor-nodes) actor_nodes="$2" ;;
@@ -198,6 +212,22 @@ done
 [[ -f "${config}" ]] || fail "no training configuration at ${config}"
 # The rollouts run in other processes, in other folders.
 config="$(cd "$(dirname "${config}")" && pwd)/$(basename "${config}")"
+
+[[ -f "${task_data}" ]] && task_data="$(cd "$(dirname "${task_data}")" && pwd)/$(basename "${task_data}")"
+if [[ -n "${repository}" ]]; then
+    cd "${repository}" || fail "--slime-path is no folder that can be entered"
+fi
+program=train_async.py
+cluster_arguments=(--rollout-num-gpus "${rollout_gpus}")
+if [[ "${colocate}" == true ]]; then
+    program=train.py # train_async.py refuses GPUs that do both
+    cluster_arguments=(--rollout-num-gpus "$((actor_nodes * actor_gpus))" --colocate)
+fi
+if [[ -n "${megatron_path}" ]]; then
+    [[ -d "${megatron_path}/megatron" ]] || fail "no Megatron-LM repository at ${megatron_path}"
+    megatron_path="$(cd "${megatron_path}" && pwd)"
+    export PYTHONPATH="${megatron_path}${PYTHONPATH:+:${PYTHONPATH}}"
+fi
 
 backend_arguments=()
 if [[ "${train_backend}" == megatron ]]; then
@@ -311,7 +341,7 @@ if [[ "${dry_run}" == false ]]; then
     [[ -f "${task_data}" ]] ||
         fail "no tasks at ${task_data}; write them with: python ${here}/prepare_tasks.py --config ${config}" \
             "--output ${task_data}"
-    [[ -f train_async.py ]] || fail "no train_async.py here; run this from the root of the slime repository"
+    [[ -f "${program}" ]] || fail "no ${program} here; run this from the root of the slime repository"
 fi
 
 reference_arguments=()
@@ -336,10 +366,10 @@ if [[ -n "${reference}" && -z "$(extra_value --ref-load)" ]]; then
 fi
 
 command=(
-    python train_async.py
+    python "${program}"
     --actor-num-nodes "${actor_nodes}"
     --actor-num-gpus-per-node "${actor_gpus}"
-    --rollout-num-gpus "${rollout_gpus}"
+    "${cluster_arguments[@]}"
     --rollout-num-gpus-per-engine "${tp}"
     --train-backend "${train_backend}"
     "${backend_arguments[@]}"

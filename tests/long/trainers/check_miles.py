@@ -248,7 +248,7 @@ def test_a_run_that_loses_everything_ends(start: Start, path: str, agent: str | 
 @pytest.mark.parametrize("agent", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("path", MODES.values(), ids=MODES)
 def test_a_mistake_of_configuration_ends_the_run(start: Start, path: str, agent: str | None) -> None:
-    rows = {"metadata": {"env_name": "nobody", "task_spec": {}}}
+    rows: dict[str, Any] = {"metadata": {"env_name": "nobody", "task_spec": {}}}
     run = start([earn(1.0)], rollout_function_path=path, agent=agent, rows=rows)
     with pytest.raises(ConfigurationError, match="nobody"):
         ended(run.batch)
