@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         NoSuchFile,
         NotAFile,
         Overloaded,
+        ProcessesRemain,
         ProgramMissing,
         RuntimeUnavailable,
         SandboxBusy,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         UnknownImage,
         UnknownRuntime,
     )
+    from ors_containers.hidden import keep_from_sandboxes
     from ors_containers.image import Directory, Image, folder_image
     from ors_containers.images import ImageStore, Recipe, RecipeFile
     from ors_containers.limits import LIMIT_NAMES, Enforcement, LimitName, Limits
@@ -75,6 +77,7 @@ _MODULES = {
         "NoSuchFile",
         "NotAFile",
         "Overloaded",
+        "ProcessesRemain",
         "ProgramMissing",
         "RuntimeUnavailable",
         "SandboxBusy",
@@ -88,6 +91,7 @@ _MODULES = {
         "UnknownImage",
         "UnknownRuntime",
     ),
+    "hidden": ("keep_from_sandboxes",),
     "image": ("Directory", "Image", "folder_image"),
     "images": ("ImageStore", "Recipe", "RecipeFile"),
     "limits": ("LIMIT_NAMES", "Enforcement", "LimitName", "Limits"),
@@ -130,6 +134,7 @@ __all__ = [
     "NoSuchFile",
     "NotAFile",
     "Overloaded",
+    "ProcessesRemain",
     "ProgramMissing",
     "Recipe",
     "RecipeFile",
@@ -148,6 +153,7 @@ __all__ = [
     "UnknownRuntime",
     "find_runtime",
     "folder_image",
+    "keep_from_sandboxes",
     "runtime_names",
     "self_check",
 ]

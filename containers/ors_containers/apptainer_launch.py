@@ -22,14 +22,16 @@ import contextlib
 import errno
 import os
 import select
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ors_containers import system_calls as system
 from ors_containers.entering import default_signals, join_groups, place
 from ors_containers.kernel_objects import TERMINAL_OPTIONS, replacements
-from ors_containers.preparation import prepare_root
+from ors_containers.own_inodes import DEVICES, OWN_DEVICES, has_own_devices
+from ors_containers.preparation import bound_trees, prepare_root, shared_text
+from ors_containers.process_status import mount_points
 from ors_containers.supervision import EXAMINATION
 from ors_containers.user_namespaces import map_one_id
 
@@ -73,29 +75,31 @@ systemd cgroups = no
 user bind control = yes
 """
 
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 #: Of /proc, what could change the machine if its owner were let; written by nobody in a sandbox.
 _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi")
 _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts")
 
 
-def start_apptainer(message: Message, holder: int, groups: Iterable[int]) -> NoReturn:
-    """Run Apptainer until its container has ended. ``holder`` is the program that is process 1; ``groups`` to join.
+def start_apptainer(message: Message, program: bytes, groups: Iterable[int]) -> NoReturn:
+    """Run Apptainer until its container has ended. ``program`` is that of process 1; ``groups`` are to be joined.
 
     Raises ``OSError`` before anything was started; errors of Apptainer itself go to its standard error.
     """
     launcher = os.getppid()
-    prepare_root(message)
+    os.write(1, shared_text(prepare_root(message)))
     join_groups(groups)
-    program = os.pread(holder, 1 << 16, 0)
     handover = Path("root", _HANDOVER)
     handover.mkdir(mode=0o755)
     (handover / "holder").write_bytes(program)
     (handover / "holder").chmod(0o555)
-    (handover / "full").touch()
+    devices = DEVICES if has_own_devices(Path()) else ("full",)  # else Apptainer brings the others
+    for name in devices:
+        (handover / name).touch()
     scripts = Path("root", _SCRIPTS)
     if scripts.is_symlink():
         raise OSError(errno.ELOOP, f"the image's /{_SCRIPTS} is a link")
+    with contextlib.suppress(OSError):  # a kernel that refuses it, or has too many already
+        system.unshare(system.CLONE_NEWTIME)
     flags = system.CLONE_NEWPID | system.CLONE_NEWCGROUP
     if message["one_id"]:
         # Apptainer cannot be told which user to be inside: it stays who it is, so it has to be the image's already.
@@ -107,11 +111,11 @@ def start_apptainer(message: Message, holder: int, groups: Iterable[int]) -> NoR
         os._exit(0)
     ours, theirs = os.pipe()  # closed when this child has ended: for the moment before `end_with_parent` there
     if os.fork() == 0:
-        _hold(holder, ours, theirs)
+        _hold(handover / "holder", ours, theirs)
     master = os.fork()
     if master == 0:
         os.close(theirs)
-        _become_apptainer(message, has_scripts=scripts.exists())
+        _become_apptainer(message, devices, has_scripts=scripts.exists())
     # The launcher's socket, and pipes whose readers must see that the container has closed them.
     os.closerange(0, theirs)
     os.closerange(theirs + 1, 1 << 20)
@@ -121,7 +125,7 @@ def start_apptainer(message: Message, holder: int, groups: Iterable[int]) -> NoR
             os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def _hold(holder: int, alive: int, other: int) -> NoReturn:
+def _hold(holder: Path, alive: int, other: int) -> NoReturn:
     """Be the outer pid namespace's process 1."""
     os.close(other)
     system.end_with_parent()
@@ -134,7 +138,7 @@ def _hold(holder: int, alive: int, other: int) -> NoReturn:
     os._exit(0)
 
 
-def _become_apptainer(message: Message, *, has_scripts: bool) -> NoReturn:
+def _become_apptainer(message: Message, devices: Sequence[str], *, has_scripts: bool) -> NoReturn:
     stage: str = message["stage"]
     own = f"{stage}/apptainer"
     try:
@@ -152,12 +156,13 @@ def _become_apptainer(message: Message, *, has_scripts: bool) -> NoReturn:
         for name in ("passwd", "group"):
             with contextlib.suppress(FileNotFoundError):
                 system.mount(f"{own}/{name}", f"/etc/{name}", "", system.MS_BIND)
-        binds = [(f"{stage}/bind{number}", target, True) for number, (_, target) in enumerate(message["binds"])]
+        binds = [(f"{stage}/{source}", target, True) for source, target in bound_trees(message)]
         binds.append((f"{stage}/disk/nothing", EXAMINATION, True))
         if has_scripts:
             binds.append((f"{stage}/disk/nothing", f"/{_SCRIPTS}", True))  # until the container is settled
         binds.append((f"{stage}/disk/shm", "/dev/shm", False))  # noqa: S108 - the sandbox's own
-        binds.append(("/dev/full", f"/{_HANDOVER}/full", False))
+        folder = f"{stage}/{OWN_DEVICES}" if devices == DEVICES else "/dev"
+        binds += [(f"{folder}/{name}", f"/{_HANDOVER}/{name}", False) for name in devices]
         arguments = [
             message["program"],
             *("--quiet", "--config", f"{own}/apptainer.conf", "exec"),
@@ -198,15 +203,19 @@ def settle_container(message: Message, descriptors: list[int]) -> Message:
     guarded = system.MS_REMOUNT | system.MS_BIND | system.MS_NOSUID
     Path("/proc/sys/user/max_user_namespaces").write_text("0")
     Path("/dev/full").touch()
-    system.mount(f"/{_HANDOVER}/full", "/dev/full", "", system.MS_MOVE)
+    for name in DEVICES:
+        if Path("/", _HANDOVER, name).exists():
+            if name != "full":
+                system.unmount(f"/dev/{name}")
+            system.mount(f"/{_HANDOVER}/{name}", f"/dev/{name}", "", system.MS_MOVE)
     kept = {"/", "/proc", "/dev", "/dev/pts", "/dev/shm", EXAMINATION}  # noqa: S108 - inside
-    kept |= {f"/dev/{name}" for name in _DEVICES}
+    kept |= {f"/dev/{name}" for name in DEVICES}
     bound = tuple(f"{target.rstrip('/')}/" for target in message["targets"])  # with the host's mounts below it
     # Process 1's table: this process has no number in there.
-    for point in reversed(_mount_points(Path("/proc/1/mountinfo").read_text())):
+    for point in reversed(mount_points(Path("/proc/1/mountinfo").read_text())):
         if point not in kept and not f"{point}/".startswith(bound):
             system.unmount(point)
-    for name in _DEVICES:
+    for name in DEVICES:
         system.mount("", f"/dev/{name}", "", guarded)
     mqueue = Path("/dev/mqueue")
     if mqueue.is_dir():
@@ -226,14 +235,3 @@ def settle_container(message: Message, descriptors: list[int]) -> Message:
         path.unlink()
     handover.rmdir()
     return {}
-
-
-def _mount_points(table: str) -> list[str]:
-    """The points of a ``mountinfo``, in its order; it writes white space and backslashes as octal numbers."""
-    points: list[str] = []
-    for line in table.splitlines():
-        point = line.split()[4]
-        for number in (0o40, 0o11, 0o12, 0o134):
-            point = point.replace(f"\\{number:03o}", chr(number))
-        points.append(point)
-    return points

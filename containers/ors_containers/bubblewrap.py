@@ -38,6 +38,8 @@ __all__ = ["BubblewrapRuntime"]
 
 _SWEEP_EVERY = 60.0
 _ACCOUNT_REMEDY = "For accounts of their own, start the server as root with CAP_SYS_PTRACE."
+_DEVICES_REMEDY = "For devices of their own, start the server as root with CAP_MKNOD."
+_TREES_REMEDY = "As an ordinary user, it does where nothing is mounted below."
 _GROUP_REMEDY = "Start the server as root, or under `systemd-run --user --scope -p Delegate=yes`"
 
 
@@ -110,7 +112,8 @@ class BubblewrapRuntime(Runtime):
             Enforcement("wall", "server", True),
             Enforcement("output", "server", True),
         ]
-        return Description(self.name, self._version, tuple(enforcements), tuple(self._notes()))
+        shared = tuple(sorted(self._require().common))
+        return Description(self.name, self._version, tuple(enforcements), tuple(self._notes()), shared)
 
     def _notes(self) -> Iterable[str]:
         match self._require().mapping.by:
@@ -132,6 +135,14 @@ class BubblewrapRuntime(Runtime):
             yield (
                 "System V shared memory and messages are not bounded: they outlive what made them and use "
                 "up the sandbox's memory. Linux 6.9 can bound them, where /proc/sys can be written."
+            )
+        common = self._require().common
+        if "/dev" in common:
+            yield f"Locks on and watches of /dev/null and the like are shared by all sandboxes. {_DEVICES_REMEDY}"
+        if trees := sorted(common - {"/dev"}):
+            yield (
+                f"Locks on and watches of files in {', '.join(trees)} are shared by all sandboxes and the machine: "
+                f"Linux mounts no overlay of that here. {_TREES_REMEDY}"
             )
         if linux_version() < (6, 6):
             yield "Linux before 6.6: a directory of the image cannot be removed and made again."

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import os
 import re
 import secrets
@@ -28,6 +29,7 @@ from ors_containers.errors import (
     ExaminationFailed,
     FileTooLarge,
     InvalidCommand,
+    ProcessesRemain,
     SandboxDied,
     SandboxExpired,
     SandboxStopped,
@@ -36,6 +38,7 @@ from ors_containers.errors import (
     file_error,
 )
 from ors_containers.examination import check_examination, run_examination
+from ors_containers.hidden import hidden_in
 from ors_containers.image import Image
 from ors_containers.kernel_objects import RESOURCES
 from ors_containers.launching import Answer, LauncherClient, LauncherGone, OperationFailed
@@ -56,6 +59,8 @@ _END_PATIENCE = 1.0
 _DEATH_PATIENCE = 0.5
 _OPEN_FILES = 4096
 _HOST_NAME = "sandbox"
+#: What ``preparation.shared_text`` writes.
+_SHARED = re.compile(rb"\[shared (\[.*?\])\]")
 
 
 def examination_of(sandbox: str) -> str:
@@ -82,6 +87,8 @@ class Shared:
     sandboxes: dict[str, BubblewrapSandbox] = field(default_factory=dict[str, "BubblewrapSandbox"])
     #: Whether the kernel let what System V IPC holds be bounded, as far as was tried.
     ipc_bounded: bool = True
+    #: Places whose inodes sandboxes have in common with the machine, as far as was seen.
+    common: set[str] = field(default_factory=set[str])
     #: The ends of launchers that ended by themselves.
     retired: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _slot: int = field(default_factory=_any_slot)
@@ -208,6 +215,10 @@ class BubblewrapSandbox(Sandbox):
 
     async def _launch(self, container: str, ready_text: bytes, **message: Any) -> bytes:
         """Have the launcher start a container; what it wrote, up to ``ready_text``, which says that it is up."""
+        layers = [str(layer) for layer in self.image.layers]
+        binds = [(source, target, source.is_dir()) for source, target in self.image.binds]
+        trees = [str(source if is_directory else source.parent) for source, _, is_directory in binds]
+        hidden = await hidden_in((*layers, *trees))
         ready, ready_there = os.pipe()
         errors, errors_there = os.pipe()
         try:
@@ -217,8 +228,9 @@ class BubblewrapSandbox(Sandbox):
                     (ready_there, errors_there),
                     container=container,
                     stage=str(self._shared.state / "stage"),
-                    layers=[str(layer) for layer in self.image.layers],
-                    binds=[[str(source), target] for source, target in self.image.binds],
+                    layers=layers,
+                    binds=[[str(source), *others] for source, *others in binds],
+                    hidden=hidden,
                     directories=[
                         [
                             directory.path,
@@ -241,6 +253,8 @@ class BubblewrapSandbox(Sandbox):
             if not text.endswith(ready_text):
                 await asyncio.wait([self._monitor], timeout=_STOP_PATIENCE)
                 raise StartFailed(f"The sandbox did not come up: {_said(errors) or 'it ended at once'}")
+            for places in _SHARED.findall(text):
+                self._shared.common.update(json.loads(places))
             return text
         finally:
             os.close(ready)
@@ -319,7 +333,10 @@ class BubblewrapSandbox(Sandbox):
                 await self._settle(_END_PATIENCE)
                 if isinstance(error, LauncherGone):
                     raise SandboxDied(self.id, str(error)) from error
-                raise ExaminationFailed(f"Sandbox {self.id} could not be examined: {error}") from error
+                # What is there to be killed and goes on is the sandbox's own; the launcher waits for nothing else.
+                remain = isinstance(error, OperationFailed) and error.number == errno.ETIMEDOUT
+                failure = ProcessesRemain if remain else ExaminationFailed
+                raise failure(f"Sandbox {self.id} could not be examined: {error}") from error
             finally:
                 # What cannot be removed now is in the lease.
                 await remove_group(groups.directories(examination_of(self.id)))

@@ -91,7 +91,7 @@ def _prepare(request: Message) -> None:
         namespace = mapped_namespace(mapping)
         for name, source in sources.items():
             try:
-                system.attach(source, f"{stage}/{name}", namespace)
+                system.attach(source, f"{stage}/{name}", namespace if mapping["idmapped"] else None)
             except OSError:
                 system.attach(source, f"{stage}/{name}")
         system.setns(namespace, system.CLONE_NEWUSER)

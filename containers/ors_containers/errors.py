@@ -27,6 +27,7 @@
         ├── LauncherGone                     the process that starts sandboxes has ended, and all of them with it
         ├── ShellFailed                      the sandbox lives, but no shell can be started in it
         ├── ExaminationFailed                the sandbox lives, but could not be examined
+        │   └── ProcessesRemain              … because its processes did not end, though they were killed
         ├── ProgramMissing                   a program that the machine lacks is needed for this
         ├── StoreFailed                      the store of images cannot be written: full, read-only, not ours
         └── Overloaded                       the machine has no room for another sandbox now; asking later may help
@@ -58,6 +59,7 @@ __all__ = [
     "NoSuchFile",
     "NotAFile",
     "Overloaded",
+    "ProcessesRemain",
     "ProgramMissing",
     "RuntimeUnavailable",
     "SandboxBusy",
@@ -225,6 +227,13 @@ class ShellFailed(InfrastructureFailure):
 
 class ExaminationFailed(InfrastructureFailure):
     """The sandbox could not be examined: nothing can be concluded about what the agent did."""
+
+
+class ProcessesRemain(ExaminationFailed):
+    """The sandbox's processes were killed and went on: only what they did themselves can make them.
+
+    Who grades an agent's work takes it for the agent's doing, and nobody else for more than a failed examination.
+    """
 
 
 class Overloaded(InfrastructureFailure):

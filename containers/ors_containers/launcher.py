@@ -36,7 +36,7 @@ from ors_containers.entering import default_signals, give_pipe, is_open, join_gr
 from ors_containers.holder import holder_program
 from ors_containers.kernel_objects import hide, limit_ipc
 from ors_containers.passing import receive
-from ors_containers.preparation import FILTER_AT, HOLDER_AT, NEWS_AT, Message, prepare
+from ors_containers.preparation import FILTER_AT, HOLDER_AT, NEWS_AT, Message, prepare, shared_text
 from ors_containers.seccomp import seccomp_filter
 from ors_containers.supervision import EXAMINATION, start_examination
 from ors_containers.visits import interrupt_command, open_file, stat_file
@@ -56,7 +56,7 @@ class Launcher:
         self._control = control
         self._helpers: dict[int, int] = {}  # process id → request id
         self._filter = seccomp_filter(machine)
-        self._holder = _sealed("ors-holder", holder_program(machine))
+        self._holder = holder_program(machine)
         self._operations: dict[str, Callable[[Message, list[int]], Message | None]] = {
             "start": self._start,
             "enter": self._enter,
@@ -149,11 +149,14 @@ class Launcher:
             groups = open_groups(message["groups"])  # before rights are given up
             if message["container"] == "apptainer":
                 start_apptainer(message, self._holder, groups)
-            arguments = prepare(message)
+            arguments, shared = prepare(message)
+            os.write(1, shared_text(shared))
             # Not sooner: the first process to join after a pause waits ten milliseconds for all processors. The child
             # for the first shell does so meanwhile (``_enter``).
             join_groups(groups)
-            place([(self._holder, HOLDER_AT), (_sealed("ors-filter", self._filter), FILTER_AT), (1, NEWS_AT)])
+            # A holder of its own: process 1's program is a file that a root inside can open, and so lock.
+            holder = _sealed("ors-holder", self._holder)
+            place([(holder, HOLDER_AT), (_sealed("ors-filter", self._filter), FILTER_AT), (1, NEWS_AT)])
             default_signals()
             os.execv(arguments[0], arguments)  # noqa: S606 - becoming it is the point
         except (OSError, ValueError) as error:
@@ -173,7 +176,6 @@ class Launcher:
         else:
             groups = open_groups(message["groups"])
         news, report = os.pipe()
-        devnull = os.open(os.devnull, os.O_RDWR)
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
         for pipe in passed:
             give_pipe(pipe, message["user"], message["group"], holder)
@@ -194,6 +196,7 @@ class Launcher:
                 os.write(report, f"{os.getpid()}\n".encode())
                 for pipe in passed:
                     give_pipe(pipe, message["user"], message["group"])
+                devnull = os.open(os.devnull, os.O_RDWR)  # the sandbox's
                 # `report` stays open until the program runs: its end says that it does.
                 place(
                     [(report, 40), (devnull, 0), (devnull, 1), (devnull, 2), *zip(passed, message["at"], strict=True)]

@@ -3,14 +3,15 @@
 Runs in a child of the launcher that becomes ``bwrap`` afterwards. Everything is mounted below ``stage``, an empty
 directory of the host, in a mount namespace of this process's own, so nothing is ever mounted on the host.
 
-Invariant: a layer of an image is mounted read-only before anything can write through it; what is written goes to one
-tmpfs of the disk limit's size.
+Invariants: a layer of an image is mounted read-only before anything can write through it; what is written goes to one
+tmpfs of the disk limit's size; a sandbox's files are inodes of its own (``own_inodes``), but for what is reported.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,18 @@ from typing import Any
 from ors_containers import system_calls as system
 from ors_containers.kernel_objects import TERMINAL_OPTIONS, limit_watches, make_nothing, replacements
 from ors_containers.layers import LayeredTree
+from ors_containers.own_inodes import (
+    DEVICES,
+    OWN_DEVICES,
+    has_own_devices,
+    make_own_devices,
+    overlay_own,
+    without,
+)
 from ors_containers.supervision import EXAMINATION
 from ors_containers.user_namespaces import join_mapped_namespace, mapped_namespace
 
-__all__ = ["FILTER_AT", "HOLDER_AT", "NEWS_AT", "Message", "prepare", "prepare_root"]
+__all__ = ["FILTER_AT", "HOLDER_AT", "NEWS_AT", "Message", "bound_trees", "prepare", "prepare_root", "shared_text"]
 
 Message = dict[str, Any]
 
@@ -33,7 +42,6 @@ FILTER_AT = 21
 NEWS_AT = 22
 _STAGE_SIZE = 1 << 20
 _DEVICES_SIZE = 1 << 16
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {
     "fd": "/proc/self/fd",
     "stdin": "/proc/self/fd/0",
@@ -43,12 +51,15 @@ _LINKS = {
 }
 
 
-def prepare(message: Message) -> list[str]:
-    """Make the namespaces and mounts that bubblewrap 0.8 cannot make, and return its command line."""
-    prepare_root(message)
-    for number, (_, target) in enumerate(message["binds"]):
+def prepare(message: Message) -> tuple[list[str], list[str]]:
+    """Make the namespaces and mounts that bubblewrap 0.8 cannot make.
+
+    Returns its command line, and what of the sandbox is not its own (``prepare_root``).
+    """
+    shared = prepare_root(message)
+    for source, target in bound_trees(message):
         # Here and not by bubblewrap, which reads the whole mount table again for each.
-        system.mount(f"bind{number}", f"root{target}", "", system.MS_BIND | system.MS_REC)
+        system.mount(source, f"root{target}", "", system.MS_BIND | system.MS_REC)
     # A mount point directly below / is what nobody in the sandbox can rename, remove or put something in place of, its
     # root neither; an examination mounts its files over this.
     system.attach("disk/nothing", f"root{EXAMINATION}")
@@ -57,23 +68,29 @@ def prepare(message: Message) -> list[str]:
     # With one user the first process that enters may not mount anything there, as ``kernel_objects.hide`` does.
     one_user = message["mapping"]["by"] == "user"
     hidden = list(replacements(f"{stage}/disk/nothing", Path(stage, "disk"), everything=one_user))
+    with contextlib.suppress(OSError):  # a kernel that refuses it, or has too many already
+        system.unshare(system.CLONE_NEWTIME)
     os.chdir("/")
     return [
         *(message["program"], *message["arguments"]),
         *("--dev-bind", f"{stage}/root", "/", "--proc", "/proc"),
         *(word for source, target in hidden for word in ("--ro-bind", source, target)),
         *("--seccomp", str(FILTER_AT), "--info-fd", str(NEWS_AT), "--", f"/proc/self/fd/{HOLDER_AT}"),
-    ]
+    ], shared
 
 
 def _make_devices() -> None:
     """Mount /dev: bubblewrap's own takes ten readings of the mount table, and has no bound for terminals."""
     _make_point("/dev", directory=True)
     guarded = system.MS_NOSUID | system.MS_NODEV
-    system.mount("tmpfs", "root/dev", "tmpfs", guarded, f"size={_DEVICES_SIZE},mode=755")
-    for name in _DEVICES:
-        Path("root/dev", name).touch()
-        system.mount(f"/dev/{name}", f"root/dev/{name}", "", system.MS_BIND)
+    if has_own_devices(Path()):
+        guarded = system.MS_NOSUID
+        system.mount(OWN_DEVICES, "root/dev", "", system.MS_BIND)
+    else:
+        system.mount("tmpfs", "root/dev", "tmpfs", guarded, f"size={_DEVICES_SIZE},mode=755")
+        for name in DEVICES:
+            Path("root/dev", name).touch()
+            system.mount(f"/dev/{name}", f"root/dev/{name}", "", system.MS_BIND)
     for name, target in _LINKS.items():
         Path("root/dev", name).symlink_to(target)
     for name in ("pts", "shm"):
@@ -83,15 +100,33 @@ def _make_devices() -> None:
     system.mount("", "root/dev", "", system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | guarded)
 
 
-def prepare_root(message: Message) -> None:
+def shared_text(places: Sequence[str]) -> bytes:
+    """How a sandbox that comes up tells what ``prepare_root`` returned."""
+    return f"[shared {json.dumps(places)}]".encode() if places else b""
+
+
+def bound_trees(message: Message) -> list[tuple[str, str]]:
+    """The image's binds as ``prepare_root`` has left them: where each is below ``stage``, and where it shall appear."""
+    return [
+        (f"bind{number}" if is_directory else f"bind{number}/{Path(source).name}", target)
+        for number, (source, target, is_directory) in enumerate(message["binds"])
+    ]
+
+
+def prepare_root(message: Message) -> list[str]:
     """Make a user namespace in which this process is root, and below ``stage`` the copy-on-write root.
 
-    The image's binds are at ``bind0``, ``bind1``, …, not yet where they appear. Leaves this process in ``stage``.
+    The image's binds are where ``bound_trees`` says, not yet where they appear. Leaves this process in ``stage``.
+    Returns the places in the sandbox whose inodes are not its own: what it locks or watches there, others may see.
     """
     stage: str = message["stage"]
     mapping = message["mapping"]
     layers = {f"layer{number}": source for number, source in enumerate(message["layers"])}
-    binds = {f"bind{number}": source for number, (source, _) in enumerate(message["binds"])}
+    # Of a file its folder: an overlay is made of folders.
+    binds = {
+        f"bind{number}": source if is_directory else str(Path(source).parent)
+        for number, (source, _, is_directory) in enumerate(message["binds"])
+    }
     sources = {**layers, **binds}
     # Names in `stage` that are mounted there already, with the owners they have inside.
     mapped: set[str] = set()
@@ -100,8 +135,9 @@ def prepare_root(message: Message) -> None:
         system.unshare(system.CLONE_NEWNS)
         system.mount("", "/", "", system.MS_REC | system.MS_SLAVE)
         _make_stage(stage, sources)
+        make_own_devices(Path(stage), mapping["base"])
         namespace = mapped_namespace(mapping)
-        for name, source in sources.items():
+        for name, source in sources.items() if mapping["idmapped"] else ():
             # A file system that cannot: its files will seem to be nobody's, and are as readable.
             with contextlib.suppress(OSError):
                 system.attach(source, f"{stage}/{name}", namespace)
@@ -131,17 +167,24 @@ def prepare_root(message: Message) -> None:
     Path("disk/nothing").mkdir(0o555)
     for path, mode, user, group in message["directories"]:
         _add_directory(Path("disk/upper"), [Path(layer) for layer in layers], path, mode, user, group)
-    options = f"lowerdir={':'.join(layers)},upperdir=disk/upper,workdir=disk/work,userxattr"
+    hidden: Mapping[str, list[str]] = message["hidden"]
+    lower = [part for name, source in layers.items() for part in without(name, hidden.get(source, []))]
+    options = f"lowerdir={':'.join(lower)},upperdir=disk/upper,workdir=disk/work,userxattr"
     system.mount("overlay", "root", "overlay", guarded, options)
-    for name, (_, target) in zip(binds, message["binds"], strict=True):
-        _make_point(target, directory=Path(name).is_dir())
+    shared = [] if has_own_devices(Path()) else ["/dev"]
+    for (name, source), (_, target, is_directory) in zip(binds.items(), message["binds"], strict=True):
+        _make_point(target, directory=is_directory)
+        if not overlay_own(name, hidden.get(source, [])):
+            shared.append(target)
     _make_point(EXAMINATION, directory=True)
     if mapping["by"] != "user":
         make_nothing(Path("root"))
+    return shared
 
 
 def _make_stage(stage: str, sources: Mapping[str, str]) -> None:
-    system.mount("tmpfs", stage, "tmpfs", system.MS_NOSUID | system.MS_NODEV, f"size={_STAGE_SIZE},mode=755")
+    # Nothing of it is seen in the sandbox but its own devices, which have to work.
+    system.mount("tmpfs", stage, "tmpfs", system.MS_NOSUID, f"size={_STAGE_SIZE},mode=755")
     for name, source in sources.items():
         if Path(source).is_dir():
             Path(f"{stage}/{name}").mkdir()

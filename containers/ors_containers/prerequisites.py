@@ -34,6 +34,7 @@ __all__ = [
 IDS = 65536
 _LEAST_VERSION = (0, 8)
 _LEAST_LINUX = (5, 12)  # mount_setattr
+_MAPPED_LAYERS = (5, 19)
 _CAP_SYS_PTRACE = 19
 
 
@@ -50,7 +51,10 @@ class IdMapping:
     def message(self, slot: int) -> dict[str, Any]:
         """For the launcher; ``slot`` is the first host id of the sandbox's own range, where it has one."""
         if self.by == "root":
-            return {"by": "root", "base": slot, "count": IDS, "own_account": self.own_account}
+            # Overlays of trees with mapped owners: Linux 5.19.
+            idmapped = linux_version() >= _MAPPED_LAYERS
+            mapping: dict[str, Any] = {"by": "root", "base": slot, "count": IDS}
+            return {**mapping, "own_account": self.own_account, "idmapped": idmapped}
         if self.by == "helper":
             return {
                 "by": "helper",

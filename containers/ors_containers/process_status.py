@@ -1,7 +1,7 @@
-"""What the kernel says of a process in ``/proc/PID/stat``.
+"""What the kernel says of a process in ``/proc/PID/stat`` and ``mountinfo``.
 
-The second field is the program's name, in parentheses and of the program's choosing: it may hold spaces and parentheses
-of its own. So the fields are counted from behind it.
+The second field of ``stat`` is the program's name, in parentheses and of the program's choosing: it may hold spaces and
+parentheses of its own. So the fields are counted from behind it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ProcessStatus", "process_status", "read_status"]
+__all__ = ["ProcessStatus", "mount_points", "process_status", "read_status"]
+
+_EXITING = 0x4
 
 
 class ProcessStatus(NamedTuple):
@@ -22,6 +24,8 @@ class ProcessStatus(NamedTuple):
     started: int
     #: Where its arguments are in its memory; 0 where that may not be seen.
     arguments: tuple[int, int]
+    #: Whether it is on its way out (``PF_EXITING``): it executes no instruction of its program any more.
+    exiting: bool
 
 
 def process_status(process: int | str) -> ProcessStatus:
@@ -32,4 +36,17 @@ def process_status(process: int | str) -> ProcessStatus:
 def read_status(content: bytes) -> ProcessStatus:
     """Read the content of a ``stat`` file."""
     fields = content.rpartition(b")")[2].split()
-    return ProcessStatus(fields[0].decode(), int(fields[1]), int(fields[19]), (int(fields[45]), int(fields[46])))
+    arguments = int(fields[45]), int(fields[46])
+    exiting = bool(int(fields[6]) & _EXITING)
+    return ProcessStatus(fields[0].decode(), int(fields[1]), int(fields[19]), arguments, exiting)
+
+
+def mount_points(table: str) -> list[str]:
+    """The points of a ``mountinfo``, in its order; it writes white space and backslashes as octal numbers."""
+    points: list[str] = []
+    for line in table.splitlines():
+        point = line.split()[4]
+        for number in (0o40, 0o11, 0o12, 0o134):
+            point = point.replace(f"\\{number:03o}", chr(number))
+        points.append(point)
+    return points

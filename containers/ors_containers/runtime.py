@@ -38,6 +38,8 @@ class Description:
     enforcements: tuple[Enforcement, ...]
     #: What else a person should know of it here, a sentence each.
     notes: tuple[str, ...] = ()
+    #: Places in a sandbox whose inodes are the machine's: what is locked or watched there, other sandboxes can tell.
+    shared: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import platform
 import secrets
+import shlex
 import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from ors_containers.errors import (
@@ -34,6 +37,7 @@ from ors_containers.errors import (
     SandboxExpired,
     SandboxStopped,
 )
+from ors_containers.hidden import hidden_in
 from ors_containers.limits import MIB, LimitName, Limits
 from ors_containers.runtime import Runtime
 from ors_containers.sandbox import CommandResult, Sandbox
@@ -486,6 +490,105 @@ async def _(runtime: Runtime, sandbox: Sandbox) -> None:
     await sandbox.run("echo mine > /tmp/file; echo mine > /dev/shm/file; echo mine > file", timeout=20)
     async with runtime.sandbox(runtime.host_image(), _SMALL) as other:
         await _refused(other, "cat /tmp/file /dev/shm/file /home/user/file")
+
+
+#: By ``platform.machine()``: inotify_init1, inotify_add_watch.
+_WATCHING = {"x86_64": (294, 254), "aarch64": (26, 27)}
+_LOCK = r"""
+my @kept; for my $path (@PATHS@) {
+    next unless open(my $file, "<", $path);
+    my ($found, $mine) = (pack("s2x4q2lx4", 1, 0, 0, 0, 0), pack("s2x4q2lx4", 0, 0, 0, 0, 0));
+    my $free = fcntl($file, 5, $found) && unpack("s", $found) == 2 && flock($file, 6) && fcntl($file, 6, $mine);
+    print(($free ? "free" : "taken") . " $path\n"); push @kept, $file;
+}
+$| = 1; print "done\n"; sleep @SECONDS@;
+"""
+_WATCH = r"""
+my $watch = syscall(@CREATE@, 04000); open(my $events, "<&=", $watch);
+for my $path (@PATHS@) { my $name = "$path\0"; syscall(@ADD@, $watch, $name, 0xfff) }
+$| = 1; print "done\n";
+while (1) { print "seen\n" while sysread($events, my $some, 65536); select(undef, undef, undef, 0.05) }
+"""
+
+
+@_promise("locks and watches do not reach from a sandbox to another or to the host")
+async def _(runtime: Runtime, sandbox: Sandbox) -> None:
+    targets = [target for _, target in sandbox.image.binds]
+    candidates = ["/", sandbox.image.shell, "/usr/bin/env", "/etc/passwd", *targets, "/dev/null", "/dev/zero"]
+    candidates += ["/proc/self/exe", "/proc/1/exe", "/proc/self/ns/time", "/proc/self/ns/user"]
+    shared = tuple(f"{place}/" for place in runtime.describe().shared)
+    common = [path for path in candidates if f"{path}/".startswith(shared)]
+    if any(path in common for path in (sandbox.image.shell, "/usr/bin/env")):
+        common.append("/proc/self/exe")
+    paths = [path for path in candidates if path not in common]
+
+    def program(text: str, seconds: int = 0) -> str:
+        create, add = _WATCHING[platform.machine()]
+        words = {"@PATHS@": ", ".join(f'"{path}"' for path in paths), "@SECONDS@": str(seconds)}
+        for name, value in {**words, "@CREATE@": str(create), "@ADD@": str(add)}.items():
+            text = text.replace(name, value)
+        return f"perl -e '{text}'"
+
+    async def start(name: str, text: str) -> None:
+        await sandbox.run(
+            f"({program(text, 1000)}) >/tmp/{name} 2>&1 & until grep -q done /tmp/{name}; do sleep 0.05; done",
+            timeout=60,
+        )
+
+    result = await sandbox.run(f"{program(_LOCK)} 2>&1", timeout=60)
+    if result.exit_status == 127:
+        return  # nothing here makes system calls of one's choice
+    _expect("taken" not in result.text and "free /etc/passwd\n" in result.text, f"alone: {result.text}")
+    await start("locks", _LOCK)
+    result = await sandbox.run(f"{program(_LOCK)} 2>&1", timeout=60)
+    _expect("taken /etc/passwd" in result.text, f"a lock of its own is not seen: {result.text}")
+    await start("watches", _WATCH)
+    said = "/tmp/watches"  # noqa: S108 - inside
+    await asyncio.sleep(0.5)  # what started it is told, too
+    before = (await sandbox.read_file(said)).count(b"seen")
+    async with runtime.sandbox(runtime.host_image(), _SMALL) as other:
+        result = await other.run(f"{program(_LOCK)} 2>&1", timeout=60)
+        _expect("taken" not in result.text and "free" in result.text, f"locked in another: {result.text}")
+        await other.run(f"head -c 1 {' '.join(paths)}; env; echo >/dev/null", timeout=20)
+    for source, target in sandbox.image.binds:
+        if target in paths:
+            await asyncio.to_thread(_take_lock, source)
+    await asyncio.sleep(0.3)
+    seen = (await sandbox.read_file(said)).count(b"seen") - before
+    _expect(seen == 0, f"{seen} times it was told what others opened")
+    await sandbox.run("cat /etc/passwd; env; sleep 0.3", timeout=20)
+    seen = (await sandbox.read_file(said)).count(b"seen") - before
+    _expect(seen > 0, "what it opens itself is not seen")
+
+
+def _take_lock(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _Failed(f"{path} is locked on the host") from error
+    finally:
+        os.close(descriptor)
+
+
+@_promise("nothing names a path of the host")
+async def _(runtime: Runtime, sandbox: Sandbox) -> None:
+    result = await sandbox.run("cat /proc/self/mountinfo /proc/self/mountstats /proc/1/mountinfo", timeout=20)
+    names = [str(path) for path in sandbox.image.layers]
+    names += [str(source) for source, target in sandbox.image.binds if str(source) != target]
+    for name in names:
+        _expect(name not in result.text, f"{name} is in the mount table: {result.text}")
+
+
+@_promise("the server's own code is not there")
+async def _(runtime: Runtime, sandbox: Sandbox) -> None:
+    places = {"": sandbox.image.layers, **{target: (source,) for source, target in sandbox.image.binds}}
+    for target, sources in places.items():
+        for hidden in (await hidden_in([str(source) for source in sources])).values():
+            for path in hidden:
+                await _refused(sandbox, f"ls -d {shlex.quote(f'{target}/{path}')}")
+    for name in ("ors_server.app", "ors_containers.sandbox"):
+        await _refused(sandbox, f"python3 -c 'import {name}'")
 
 
 # ── limits ──

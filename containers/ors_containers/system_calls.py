@@ -11,6 +11,7 @@ import os
 import platform
 import signal
 from collections.abc import Collection
+from pathlib import Path
 
 from ors_containers.process_status import process_status
 
@@ -20,6 +21,7 @@ __all__ = [
     "CLONE_NEWCGROUP",
     "CLONE_NEWNS",
     "CLONE_NEWPID",
+    "CLONE_NEWTIME",
     "CLONE_NEWUSER",
     "MS_BIND",
     "MS_MOVE",
@@ -62,9 +64,13 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
+#: 0 on a kernel without time namespaces. A sandbox has one because its file in /proc is one that can be locked.
+CLONE_NEWTIME = 0x00000080 if Path("/proc/self/ns/time").exists() else 0
 #: Every namespace a sandbox has of its own, joined in one call.
 ALL_NAMESPACES = (
-    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
+    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID)
+    | CLONE_NEWNET
+    | CLONE_NEWTIME
 )
 
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 2, 4, 4096, 16384, 1 << 18, 1 << 19

@@ -11,6 +11,7 @@ What earns what:
 | every test passes | 1 |
 | a test fails, or the tests' module trips over the state it finds | 0 |
 | the tests take too long, or a program that they start ends the grader | 0 |
+| what the agent left running was killed and does not end | 0 |
 | the tests cannot be imported, hold no test, or would run the agent's code inside the grader | ``GradingFailed`` |
 | the tests fail and have looked for a host outside which they name, before they asked any service | ``GradingFailed`` |
 | they fail and were led to such a host by what the agent left | 0 |
@@ -30,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
-from ors_containers import CommandResult, InfrastructureFailure, Sandbox
+from ors_containers import CommandResult, InfrastructureFailure, ProcessesRemain, Sandbox
 from ors_containers.sandbox import EXAMINATION
 
 from .plain_tests import plain_tests
@@ -97,14 +98,17 @@ async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, t
         "packages": tools.packages,
         "trusted": [tools.bind[1]],
     }
-    result = await sandbox.examine(
-        [*tools.command, "-I", "-S", "-B", f"{EXAMINATION}/{_RUNNER}"],
-        files=_files(),
-        input=json.dumps(request).encode(),
-        timeout=timeout,
-        output_limit=_OUTPUT_LIMIT,
-        keep_processes=live,
-    )
+    try:
+        result = await sandbox.examine(
+            [*tools.command, "-I", "-S", "-B", f"{EXAMINATION}/{_RUNNER}"],
+            files=_files(),
+            input=json.dumps(request).encode(),
+            timeout=timeout,
+            output_limit=_OUTPUT_LIMIT,
+            keep_processes=live,
+        )
+    except ProcessesRemain as error:
+        return Verdict(False, "killed", str(error))  # nobody but the agent can bring that about
     return _verdict(result, nonce, live=live)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import time
 
 import pytest
-from ors_containers import CommandResult, Image, Limits, Runtime, Sandbox, SandboxDied
+from ors_containers import CommandResult, Image, Limits, ProcessesRemain, Runtime, Sandbox, SandboxDied
 from ors_containers.toolset import Toolset
 
 from .conftest import Service
@@ -34,6 +34,21 @@ async def grade(
         return await grading.run_tests(sandbox, await service.toolset(), tests, live=live, timeout=timeout)
     finally:
         await sandbox.stop()
+
+
+async def test_processes_that_do_not_end_earn_nothing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only the agent can bring about is its doing, and no failure of the machine."""
+    sandbox = await opened(service)
+
+    async def remaining(*_: object, **__: object) -> CommandResult:
+        raise ProcessesRemain("its processes do not end")
+
+    monkeypatch.setattr(sandbox, "examine", remaining)
+    try:
+        verdict = await grading.run_tests(sandbox, await service.toolset(), "def test_a(): pass", live=False, timeout=9)
+    finally:
+        await sandbox.stop()
+    assert (verdict.passed, verdict.how) == (False, "killed")
 
 
 VERDICTS = {

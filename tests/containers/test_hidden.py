@@ -1,0 +1,125 @@
+"""The server's own code, and with it every solution, in a tree that sandboxes have: nothing of it is in a sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ors_containers
+import pytest
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts trees, and becomes another user")
+
+_SOLUTION = "THE-SOLUTION = 42\n"
+_USER = 300_000 + os.getpid() % 100_000
+_PACKAGES = "lib/python3/dist-packages"
+
+
+@pytest.fixture
+def python() -> str:
+    """An interpreter that everybody may run, and that has none of our packages itself."""
+    found = shutil.which("python3", path="/usr/bin")
+    probe = [found or "", "-c", "import sys; print(sys.version_info >= (3, 11))"]
+    if found is None or subprocess.run(probe, capture_output=True, text=True, check=True).stdout != "True\n":
+        pytest.skip("there is no Python 3.11 in /usr/bin, and an ordinary user may not reach this one")
+    return found
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A tree like /usr with the package installed in it, from a checkout in it; it is mounted on ``again``, too."""
+    with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
+        folder = Path(directory)
+        folder.chmod(0o755)
+        tree = folder / "tree"
+        site = tree / _PACKAGES
+        own = Path(ors_containers.__file__).resolve().parent
+        shutil.copytree(own, site / own.name, ignore=shutil.ignore_patterns("__pycache__"))
+        families = site / "ors_server/_bundled/terminal/families"
+        for path in (
+            families / "task.py",
+            site / "ors_server/secret.py",
+            site / "ors_clients/x.py",
+            site / "ors_server-1.0.dist-info/RECORD",
+            tree / "src/checkout/environments/terminal/task.py",
+            tree / "local/lib/python3.99/site-packages/ors_server/other_pythons.py",
+            folder / "root/usr/local/lib/python3.98/site-packages/ors_server/in_a_layer.py",
+            tree / "served/tests.py",
+        ):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(_SOLUTION)
+        about = {"url": (tree / "src/checkout").as_uri(), "dir_info": {"editable": True}}
+        (site / "ors_server-1.0.dist-info/direct_url.json").write_text(json.dumps(about))
+        (site / "other.py").write_text("other\n")
+        (folder / "root/layer").mkdir()
+        (folder / "root/layer/kept").write_text("kept\n")
+        (tree / "share").mkdir()
+        (tree / "share/link").symlink_to(site / "ors_server")
+        (tree / "share/hard.py").hardlink_to(families / "task.py")
+        (tree / "lib").chmod(0o751)
+        for name in ("again", "state"):
+            (folder / name).mkdir()
+        os.chown(folder / "state", _USER, _USER)
+        shutil.copy(Path(__file__).with_name("hidden_code.py"), folder)
+        yield folder
+
+
+def _look(python: str, place: Path, name: str, *, user: bool = False, mounts: str = "") -> dict[str, Any]:
+    arguments = [
+        python,
+        f"{place}/hidden_code.py",
+        f"{place}/tree/{_PACKAGES}",
+        f"{place}/tree",
+        f"{place}/state",
+        name,
+    ]
+    if user:
+        arguments = ["setpriv", "--reuid", str(_USER), "--regid", str(_USER), "--clear-groups", "--", *arguments]
+    mounts = f"cd {place}; mount --bind tree again{mounts}"
+    command = ["unshare", "--mount", "sh", "-ec", f'{mounts}; cd /; exec "$@"', "sh", *arguments]
+    environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    if "unavailable" in said:
+        pytest.skip(said["unavailable"])
+    return said
+
+
+@pytest.mark.parametrize("user", [False, True], ids=["root", "ordinary user"])
+@pytest.mark.parametrize("name", ["bubblewrap", "apptainer"])
+def test_no_code_of_ours_is_in_a_sandbox(python: str, place: Path, name: str, user: bool) -> None:
+    said = _look(python, place, name, user=user)
+    _check(said["said"], listed=["other.py"])
+    assert not [path for path in said["shared"] if path != "/dev"]
+
+
+@pytest.mark.parametrize("name", ["bubblewrap", "apptainer"])
+def test_nor_where_no_overlay_can_be_mounted(python: str, place: Path, name: str) -> None:
+    """As an ordinary user Linux refuses it of a tree with a mount below; the runtime says so."""
+    (place / "tree/twice").mkdir()
+    (place / "tree/inner").mkdir()
+    mounts = (
+        f"; mount --bind tree/{_PACKAGES} tree/twice; mount --bind tree/{_PACKAGES}/ors_server/_bundled tree/inner; "
+        "mount --rbind tree again"
+    )
+    said = _look(python, place, name, user=True, mounts=mounts)
+    _check(said["said"])
+    assert [path for path in said["shared"] if path != "/dev"] == ["/opt/again", "/opt/tree"]
+
+
+def _check(said: str, listed: list[str] | None = None) -> None:
+    assert "SOLUTION" not in said, said
+    found, read, imported, rest = said.split("--\n")
+    assert found == ""
+    assert read.count("No such file or directory\n") in (3, 4), read  # a file under its second name may be empty
+    assert "ModuleNotFoundError" in imported or "cannot import" in imported, imported
+    assert rest.startswith("other\nother\nkept\n755 /opt/tree\n751 /opt/tree/lib\n755 /opt/tree/lib/python3\n"), rest
+    if listed is not None:
+        assert rest.splitlines()[6:] == listed

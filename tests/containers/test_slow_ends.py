@@ -1,0 +1,85 @@
+"""Processes that take long to die, or will not: what only an agent can cause never becomes a lost episode."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from typing import Any
+
+import pytest
+from ors_containers import BubblewrapRuntime, ExaminationFailed, Limits, ProcessesRemain, Sandbox
+from ors_containers.launching import LauncherClient, OperationFailed
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+#: Ten processes of 4,000 locks each: the kernel takes a minute to make them and half of one to end them.
+_LOCKS = """
+import fcntl, os, sys, time
+open("/tmp/lock", "w").close()
+for number in range(10):
+    if os.fork() == 0:
+        kept = []
+        for _ in range(4000):
+            kept.append(os.open("/tmp/lock", os.O_RDONLY))
+            fcntl.flock(kept[-1], fcntl.LOCK_SH)
+        open(f"/tmp/done{number}", "w").close()
+        time.sleep(1000)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.long
+async def test_thousands_of_locks_hold_up_no_examination(runtime: BubblewrapRuntime) -> None:
+    async with runtime.sandbox(runtime.host_image(), Limits(cpu=2)) as sandbox:
+        await sandbox.write_file("/tmp/locks.py", _LOCKS.encode())
+        result = await sandbox.run(
+            "/usr/bin/python3 /tmp/locks.py & until [ -e /tmp/done9 ] || ! kill -0 $!; do sleep 0.1; done; ls /tmp",
+            timeout=300,
+        )
+        if "done9" not in result.text:
+            pytest.skip(f"there is no Python in /usr/bin: {result.text}")
+        started = time.monotonic()
+        result = await sandbox.examine(["/bin/bash", "-c", "echo alone"], timeout=30)
+        assert (result.exit_status, result.text) == (0, "alone\n")
+        assert time.monotonic() - started < 10
+
+
+async def test_processes_that_remain_are_told_from_other_failures(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = LauncherClient.request
+    numbers = iter((errno.ETIMEDOUT, errno.EIO))
+
+    async def failing(client: LauncherClient, operation: str, *arguments: Any, **message: Any) -> Any:
+        if operation == "examine":
+            raise OperationFailed(next(numbers), "the sandbox's processes do not end")
+        return await request(client, operation, *arguments, **message)
+
+    monkeypatch.setattr(LauncherClient, "request", failing)
+    for kind in (ProcessesRemain, ExaminationFailed):
+        with pytest.raises(ExaminationFailed) as caught:
+            await sandbox.examine(["/bin/true"], timeout=5)
+        assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    "holding",
+    [
+        "for n in {1..50}; do (trap '' TERM INT HUP; sleep 1000) & kill -STOP $!; done",
+        "mkdir deep; cd deep; for n in {1..1500}; do mkdir -p d/d/d/d/d/d/d/d; cd d/d/d/d/d/d/d/d; done; sleep 1000 &",
+        "for n in {1..20000}; do : > $'name\\n\\377'$n; done; sleep 1000 &",
+        "head -c 300000000 /dev/zero > filler; exec 9< filler; rm filler; sleep 1000 &",
+        "while :; do sync; done & while :; do sync; done & while :; do sync -f /usr; done & sleep 0.5",
+        "mkfifo pipe; for n in {1..40}; do cat < pipe & done; sleep 0.2",
+    ],
+    ids=["stopped", "deep", "names", "disk", "sync", "pipes"],
+)
+async def test_what_an_agent_holds_prevents_nothing(runtime: BubblewrapRuntime, holding: str) -> None:
+    async with runtime.sandbox(runtime.host_image(), Limits(disk=256 * 2**20)) as sandbox:
+        await sandbox.run(holding, timeout=10)
+        result = await sandbox.examine(["/bin/bash", "-c", "echo alone"], timeout=30)
+        assert (result.exit_status, result.text) == (0, "alone\n")
+        started = time.monotonic()
+        await asyncio.wait_for(sandbox.stop(), 20)
+        assert time.monotonic() - started < 10
