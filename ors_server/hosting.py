@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from ors_server.classes import Dialect, dialect_of, overrides
@@ -19,7 +21,7 @@ from ors_server.encoding import encode
 from ors_server.errors import DefinitionError, InfrastructureError, NoEnvironments, UnknownEnvironment
 from ors_server.execution import Execution, LoopExecution, PoolExecution, SessionThreadExecution, ThreadPool
 from ors_server.protocol import Split
-from ors_server.sandboxes import sandbox_error
+from ors_server.sandboxes import keep_code_of, sandbox_error
 from ors_server.settings import Settings
 from ors_server.tasks import TaskSource, names_in, normalise_splits
 from ors_server.tools import ToolTable, compile_tools
@@ -63,6 +65,8 @@ class HostedEnvironment:
 
     def __init__(self, cls: type, settings: Settings, tools_pool: ThreadPool, lifecycle_pool: ThreadPool) -> None:
         self.cls = cls
+        if file := getattr(sys.modules.get(cls.__module__), "__file__", None):
+            keep_code_of(Path(file))
         _check_class_methods(cls)
         self.dialect = dialect_of(cls)
         self.name = _name_of(cls)

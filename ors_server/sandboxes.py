@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ors_server.errors import InfrastructureError, MachineBusy, OrsError
@@ -45,10 +46,25 @@ __all__ = [
     "asking_with",
     "close_sandbox_service",
     "hold_sandbox_service",
+    "keep_code_of",
     "sandbox_error",
     "sandbox_service",
     "sandboxes_unavailable",
 ]
+
+
+#: Folders of programs and packages, which sandboxes need: of what is served from one, they lack the file alone.
+_COMMON_FOLDERS = frozenset(("bin", "dist-packages", "lib", "lib64", "sbin", "site-packages"))
+#: Where environments are served from: their tasks and solutions are no business of a sandbox.
+_code: set[Path] = set()
+
+
+def keep_code_of(file: Path) -> None:
+    """Keep a file that environments are served from out of every sandbox, and its folder with it."""
+    path = file.resolve()
+    folder = path.parent
+    common = folder.name in _COMMON_FOLDERS or all((folder / name).is_dir() for name in ("bin", "lib"))
+    _code.add(path if common else folder)
 
 
 class SandboxService:
@@ -189,9 +205,12 @@ async def sandboxes_unavailable(settings: Settings | None = None) -> str:
 
 async def _make(settings: Settings) -> SandboxService:
     from ors_containers.admission import Admission
+    from ors_containers.hidden import keep_from_sandboxes
     from ors_containers.pool import SandboxPool
     from ors_containers.runtime import find_runtime
 
+    for path in _code:
+        keep_from_sandboxes(path)
     runtime = find_runtime(settings.sandbox_runtime)()
     await runtime.start()
     admission = Admission(

@@ -29,6 +29,7 @@ from ors_server.classes import is_environment_class
 from ors_server.errors import OrsError, TargetError
 from ors_server.folder_modules import FolderPackage, folder_package
 from ors_server.module_environments import NoEnvironmentInModule, defined_environments, environments_of
+from ors_server.sandboxes import keep_code_of
 from ors_server.server_calls import line_that_serves
 
 __all__ = [
@@ -136,6 +137,7 @@ def _import_file(file: Path) -> tuple[FolderPackage, ModuleType]:
         proposal = re.sub(r"\W", "_", module)
         raise TargetError(f"{file} cannot be imported: {module!r} is no Python name", f"Rename it to {proposal}.py.")
     package = folder_package(file.parent)
+    keep_code_of(file)
     line = _explained(file, package, lambda: line_that_serves(file))
     if line is not None:
         raise TargetError(

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import ClassVar
 
-from ors_containers import CommandResult, InvalidCommand, Sandbox, ShellFailed
+from ors_containers import CommandResult, InvalidCommand, Sandbox, ShellFailed, keep_from_sandboxes
 from ors_containers.errors import UnknownImage
 from pydantic import BaseModel, Field
 
@@ -248,6 +248,8 @@ _sources: dict[str, TaskSource] = {}
 
 
 def _find_source(settings: TerminalSettings) -> TaskSource:
+    for folder in settings.folders:
+        keep_from_sandboxes(folder)  # tests and solutions
     if settings.folders:
         return EndlessSource(settings.folders, solvable_only=settings.solvable_only)
     try:

@@ -1,0 +1,54 @@
+"""What a server serves lies in no sandbox, wherever the machine has it."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from ors_containers import RuntimeUnavailable
+
+from ors_server.sandboxes import close_sandbox_service, sandbox_service
+from ors_server.targets import load_target
+
+_ENVIRONMENT = """
+from ors_server import Environment, TextBlock, ToolOutput, tool
+
+class Kept(Environment):
+    @classmethod
+    def list_splits(cls): return ["train"]
+    @classmethod
+    def list_tasks(cls, split): return [{}]
+    async def get_prompt(self): return [TextBlock(text="")]
+    @tool
+    async def done(self): return ToolOutput(blocks=[TextBlock(text="")])
+"""
+
+
+@pytest.mark.parametrize(
+    ("served", "hidden", "kept"),
+    [
+        ("src/app", "src/app", "src/other"),
+        ("src/app/server.py", "src/app", "src/other"),
+        ("bin/server.py", "bin/server.py", "bin/program"),
+        ("server.py", "server.py", "bin/program"),
+    ],
+)
+async def test_what_is_served_is_not_there(tmp_path: Path, served: str, hidden: str, kept: str) -> None:
+    for name in ("src/app/solutions.txt", "src/other", "bin/program", "lib/library"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    target = tmp_path / served
+    (target if target.suffix == ".py" else target / "environment.py").write_text(_ENVIRONMENT)
+    assert [environment.__name__ for environment in load_target(str(target))] == ["Kept"]
+    try:
+        service = await sandbox_service()
+    except RuntimeUnavailable as error:
+        pytest.skip(str(error))
+    try:
+        host = service.runtime.host_image()
+        image = dataclasses.replace(host, binds=(*host.binds, (tmp_path, "/opt/tree")), user=0, group=0)
+        sandbox = await service.open(image)
+        result = await sandbox.run(f"cd /opt/tree; ls -d {kept} {hidden}", timeout=10)
+        assert result.text == f"ls: cannot access '{hidden}': No such file or directory\n{kept}\n"
+        await sandbox.stop()
+    finally:
+        await close_sandbox_service()
