@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +18,9 @@ from ors_server.cli.output import flush_output, forgive_output, note
 from ors_server.errors import OrsError, TargetError
 from ors_server.settings import Settings
 from ors_server.targets import failed_in_authors_code, load_targets
+
+if TYPE_CHECKING:
+    from ors_server.server import Server
 
 __all__ = ["SERVE_EXAMPLES", "serve"]
 
@@ -54,20 +58,31 @@ def serve(
     ] = None,
 ) -> None:
     """Serve environments over the Open Reward Standard, until Ctrl-C or SIGTERM."""
-    signal.signal(signal.SIGTERM, _end)
+    end = _End()
+    signal.signal(signal.SIGTERM, end)
     forgive_output()
     for warning in unknown_variables():
         note(f"Warning: {warning}")
     aliases = dict(_parse_alias(text) for text in alias or [])
     if tasks:
         os.environ["ORS_TERMINAL_TASKS"] = os.pathsep.join(str(folder.absolute()) for folder in tasks)
+    try:
+        server = _build(targets, settings, aliases)
+    finally:
+        end.if_asked()
+    from ors_server.cli.banner import print_banner
+
+    flush_output()
+    server.serve(on_ready=partial(print_banner, server))
+
+
+def _build(targets: Sequence[str], settings: Settings, aliases: Mapping[str, str]) -> Server:
     environments = load_targets(targets)
     # The web framework is imported here and not above: --help and a wrong target need not wait for it.
-    from ors_server.cli.banner import print_banner
     from ors_server.server import Server
 
     try:
-        server = Server(environments, settings=settings, aliases=aliases)
+        return Server(environments, settings=settings, aliases=aliases)
     except OrsError:
         raise
     # Building a server runs the authors' list_splits, name and list_tools, which may even call sys.exit().
@@ -76,13 +91,27 @@ def serve(
         if explained is None:
             raise
         raise explained from error
-    flush_output()
-    server.serve(on_ready=partial(print_banner, server))
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    """Stopped by SIGTERM, as by Ctrl-C, it has done its work. uvicorn raises the signal again after its shutdown."""
-    sys.exit(0)
+class _End:
+    """The handler of SIGTERM: stopped by it, as by Ctrl-C, a server has done its work.
+
+    It ends the process by an exception, which may come while an author's file is imported. There it would pass for the
+    author's own ``sys.exit()``, and the author may swallow it; ``if_asked`` ends the process all the same.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        # uvicorn has a handler of its own while it serves, and raises the signal again after its shutdown.
+        self._asked = True
+        sys.exit(0)
+
+    def if_asked(self) -> None:
+        """End the process if it was asked to end, whatever is being raised."""
+        if self._asked:
+            sys.exit(0)
 
 
 def _parse_alias(text: str) -> tuple[str, str]:

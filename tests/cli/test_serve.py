@@ -101,6 +101,40 @@ def test_a_second_interrupt_does_not_wait_for_a_slow_end(servers: Any, write_env
     assert time.monotonic() - interrupted < 5
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "wait()",
+        # What the author makes of the exception changes nothing.
+        "try:\n    wait()\nexcept BaseException:\n    pass",
+        "try:\n    wait()\nexcept BaseException as error:\n    raise ImportError('no such file') from error",
+        # While the server is built.
+        "class Late(Environment):\n    @classmethod\n    def list_splits(cls): wait()\n    get_prompt = list_splits",
+    ],
+)
+def test_stopped_while_an_environment_loads(tmp_path: Path, code: str) -> None:
+    """It ends as a server does that is stopped later: nobody is blamed."""
+    (tmp_path / "environment.py").write_text(
+        "import time\nfrom ors_server import Environment\n"
+        f"def wait():\n    print('loading', flush=True)\n    time.sleep(60)\n{code}\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ors_server", "serve", tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, output, errors) == (0, "", "")
+
+
 # --- nobody has to read what it says -------------------------------------------------------------
 
 
