@@ -41,6 +41,7 @@ from ors_server.routes.discovery import DiscoveryRoutes
 from ors_server.routes.episodes import EpisodeRoutes
 from ors_server.routes.platform import platform_router
 from ors_server.routes.rollouts import RolloutRoutes, Stored, platform_error, runs_router
+from ors_server.routes.sandbox_service import sandbox_service_router
 from ors_server.routes.table import Route, answer
 from ors_server.sandboxes import hold_sandbox_service
 from ors_server.sessions import Sessions
@@ -104,6 +105,7 @@ class OrsApp(FastAPI):
         self.add_exception_handler(RequestValidationError, _on_invalid)
         self.include_router(platform_router(catalogue, data_dir))
         self.include_router(runs_router(data_dir))
+        self.include_router(sandbox_service_router())
         self.include_router(_documented_router(self.routes_by_name))
 
     async def answer(self, route: Route, exchange: Exchange) -> None:

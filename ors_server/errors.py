@@ -4,6 +4,7 @@
     ├── DefinitionError (ValueError)       an environment class the server refuses to host
     │   └── NoEnvironments                 a server without environments
     ├── TargetError                        a command-line target that does not load
+    │   └── NoEnvironmentInModule          a file that has no environment class
     ├── PortInUse (OSError)                the address to listen on is taken
     ├── FolderError                        `init`, `deploy`: a folder cannot be read or written as asked
     ├── WheelError                         `init`, `deploy`: the wheel cannot be made
@@ -34,6 +35,7 @@
     │   └── InvalidEvents            422   uploaded events that are none; the others of their upload are stored
     ├── EnvironmentFailed            500   the author's code raised
     ├── OutputTooLarge               500   a tool's output is over the limit
+    ├── NoSandboxService             501   a request for OpenReward's sandbox service
     ├── SessionStarting              503   set-up is still running; retry
     │   └── ServerBusy               503   a limit on sessions or calls is reached; retry
     │       └── MachineBusy          503   the machine has no room for another sandbox now; retry
@@ -41,7 +43,8 @@
     │   └── StoreBusy                503   more rollouts are uploaded than can be written; retry
     └── InfrastructureError          503   the machine failed, not the agent: never a reward
 
-Those of a command are beside it in ``ors_server.cli``, those of rollouts in ``ors_server.rollouts.errors``.
+Those of a command are beside it in ``ors_server.cli``, those of rollouts in ``ors_server.rollouts.errors``;
+``NoEnvironmentInModule`` is in ``ors_server.module_environments``.
 
 A client gets ``{"detail": …}`` with the status; ``detail`` is the cause and, where there is one, the remedy.
 Inside an event stream the same text is the data of an ``error`` event. The detail texts that real clients compare
@@ -72,6 +75,7 @@ __all__ = [
     "MissingSession",
     "NoEnvironments",
     "NoOrganisation",
+    "NoSandboxService",
     "OrsError",
     "OutputTooLarge",
     "PortInUse",
@@ -260,6 +264,23 @@ class SessionGone(RequestError):
     """The session existed and has ended; its id is remembered so that this can be said."""
 
     status = 410
+
+
+class NoSandboxService(OrsError):
+    """A client asked for a sandbox of OpenReward's sandbox service."""
+
+    status = 501
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This server has no sandbox service, so environments that open sandboxes through the openreward client"
+            " cannot run on it"
+        )
+
+    @property
+    def headers(self) -> Sequence[tuple[str, str]]:
+        # openreward's client repeats whatever is above 499: without the header it would wait between its tries.
+        return (("Retry-After", "0"),)
 
 
 class InvalidIdempotencyKey(RequestError):
