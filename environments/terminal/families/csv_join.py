@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from .draft import Draft, python, swap
+from .draft import Draft, breach, python, swap
 from .family import Family
 from .vocabulary import CITIES, DEPARTMENTS, FIRST_NAMES, LAST_NAMES, PRODUCTS
 
 __all__ = ["FAMILY"]
+
+_HEADER, _RECORDS, _ORDER = "* has the right header", "* has the right records", "records of * are in order"
 
 
 def _csv(header: str, rows: list[list[str]]) -> str:
@@ -42,9 +44,44 @@ def _inner(draft: Draft) -> None:
         draft.pick(
             f"Join {root}/{left}.csv with {root}/{right}.csv.", f"{root} has the CSV files {left}.csv and {right}.csv."
         ),
-        f"They belong together by {key}. Write {target} with the header id,name,city,value and a record for each "
-        f"record of {left}.csv, sorted by id as a number, smallest first. Records whose {key} does not occur in "
-        f"{right}.csv are left out.",
+        f"They belong together by {key}.",
+        draft.require(
+            f"Write {target} with the header id,name,city,value",
+            breach("another header", _HEADER, after=f"sed -i 1s/value/amount/ {target}"),
+            breach("one more column", _HEADER, swap=('"city", "value"])', '"city", "value", "more"])')),
+            breach("semicolons", _HEADER, _RECORDS, after=f"sed -i 's/,/;/g' {target}"),
+        ),
+        draft.require(
+            f"and a record for each record of {left}.csv,",
+            breach("a record left out", _RECORDS, after=f"sed -i '$ d' {target}"),
+            breach(
+                "a record for each name",
+                _RECORDS,
+                swap=(f"people.get(row[{key!r}])", f"people.pop(row[{key!r}], None)"),
+            ),
+            breach("the value of another record", _RECORDS, swap=('row["value"]]', 'row["value"] + "0"]')),
+            breach(
+                "the name of another record",
+                _RECORDS,
+                swap=('person["name"], person["city"]', 'person["name"].upper(), person["city"]'),
+            ),
+        ),
+        draft.require(
+            "sorted by id as a number, smallest first.",
+            breach("sorted as text", _ORDER, swap=('int(row["id"])', 'row["id"]')),
+            breach("largest first", _ORDER, swap=('int(row["id"])', '-int(row["id"])')),
+        ),
+        draft.require(
+            f"Records whose {key} does not occur in {right}.csv are left out.",
+            breach(
+                "records without a match",
+                _RECORDS,
+                swap=(
+                    f"if person := people.get(row[{key!r}])",
+                    f'if person := people.get(row[{key!r}], {{"name": "", "city": ""}})',
+                ),
+            ),
+        ),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -54,7 +91,7 @@ def _inner(draft: Draft) -> None:
         import csv
         people = {row[@key@]: row for row in csv.DictReader(open(@right@))}
         with open(@target@, "w") as target:
-            writer = csv.writer(target, lineterminator="\\n")
+            writer = csv.writer(target)
             writer.writerow(["id", "name", "city", "value"])
             for row in sorted(csv.DictReader(open(@left@)), key=lambda row: int(row["id"])):
                 if person := people.get(row[@key@]):
@@ -65,6 +102,7 @@ def _inner(draft: Draft) -> None:
         right=f"{root}/{right}.csv",
         target=target,
     )
+    draft.honest_csv("csv.writer(target")
     draft.solve(oracle, swap(oracle, 'int(row["id"])', 'row["id"]'), str(expected))
 
 
@@ -95,9 +133,50 @@ def _outer(draft: Draft) -> None:
         draft.pick(f"What did each product in {root}/products.csv bring in?", f"Add up {root}/sales.csv by product."),
         f"{root}/products.csv has the columns code and name (names may contain commas and are quoted then), "
         f"{root}/sales.csv has code, quantity and price (of one piece, with two decimals).",
-        f"Write {target}, CSV with the header code,name,quantity,revenue: a record for every product, also for those "
-        "without any sales (0 and 0.00), with the sum of the quantities and the sum of quantity times price, with "
-        "exactly two decimals. Highest revenue first; products with equal revenue by code.",
+        draft.require(
+            f"Write {target}, CSV with the header code,name,quantity,revenue:",
+            breach("another header", _HEADER, after=f"sed -i 1s/revenue/total/ {target}"),
+            breach("semicolons", _HEADER, _RECORDS, swap=("csv.writer(target)", 'csv.writer(target, delimiter=";")')),
+        ),
+        draft.require(
+            "a record for every product, also for those without any sales (0 and 0.00),",
+            breach("products without sales left out", _RECORDS, swap=(" if row)", " if row[2])")),
+            breach("a record twice", _RECORDS, after=f"tail -n 1 {target} >> {target}"),
+            breach("another name", _RECORDS, swap=('row["name"], 0', 'row["name"].split(",")[0], 0')),
+            breach(
+                "nothing in place of 0", _RECORDS, swap=(" if row)", " if row.__setitem__(2, row[2] or '') is None)")
+            ),
+        ),
+        draft.require(
+            "with the sum of the quantities",
+            breach("the number of sales", _RECORDS, swap=('[2] += int(sale["quantity"])', "[2] += 1")),
+        ),
+        draft.require(
+            "and the sum of quantity times price,",
+            breach("the sum of the prices", _RECORDS, swap=('+= int(sale["quantity"]) * Decimal', "+= Decimal")),
+        ),
+        draft.require(
+            "with exactly two decimals.",
+            breach("one decimal where it is enough", _RECORDS, after=f"sed -Ei 's/0(\\r?)$/\\1/' {target}"),
+            breach("three decimals", _RECORDS, after=f"sed -Ei '2,$ s/(\\r?)$/0\\1/' {target}"),
+        ),
+        draft.require(
+            "Highest revenue first;",
+            breach("lowest revenue first", _ORDER, swap=("(-row[3], row[0])", "(row[3], row[0])")),
+            breach(
+                "products in the order of their file",
+                _ORDER,
+                swap=("sorted(rows.values(), key=lambda row: (-row[3], row[0]))", "rows.values()"),
+            ),
+        ),
+        draft.require(
+            "products with equal revenue by code.",
+            breach(
+                "equal revenue by code backwards",
+                _ORDER,
+                swap=("(-row[3], row[0])", "(-row[3], [-ord(letter) for letter in row[0]])"),
+            ),
+        ),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -119,6 +198,7 @@ def _outer(draft: Draft) -> None:
         sales=f"{root}/sales.csv",
         target=target,
     )
+    draft.honest_csv("csv.writer(target")
     draft.solve(oracle, swap(oracle, " if row)", " if row[2])"), str(expected))
 
 
@@ -158,11 +238,67 @@ def _pivot(draft: Draft) -> None:
             f"I need a table of the approved expenses in {root}/expenses.csv.",
             f"Make a pivot table of {root}/expenses.csv.",
         ),
-        f"{root}/members.csv says which team each member belongs to. Count only expenses whose status is approved.",
-        f"Write {target} as CSV. Header: team, then every month (YYYY-MM) in which there is at least one approved "
-        "expense, in chronological order, then total. One record for every team in members.csv, in alphabetical "
-        "order: the team's sum for each month and over all months, always with two decimals (0.00 where there is "
-        "nothing).",
+        f"{root}/members.csv says which team each member belongs to.",
+        draft.require(
+            "Count only expenses whose status is approved.",
+            breach(
+                "expenses that are not rejected",
+                _RECORDS,
+                swap=('row["status"] == "approved"', 'row["status"] != "rejected"'),
+            ),
+            breach(
+                "rejected expenses too", _RECORDS, swap=('row["status"] == "approved"', 'row["status"] != "pending"')
+            ),
+        ),
+        draft.require(
+            f"Write {target} as CSV. Header: team, then every month (YYYY-MM) in which there is at least one approved "
+            "expense, in chronological order, then total.",
+            breach("another header", _HEADER, after=f"sed -i 1s/team/name/ {target}"),
+            breach(
+                "months in another form", _HEADER, after=f"sed -Ei '1s/([0-9]{{4}})-([0-9]{{2}})/\\2-\\1/g' {target}"
+            ),
+            breach(
+                "months backwards",
+                _HEADER,
+                _RECORDS,
+                swap=("for _, month in cells})\nwith", "for _, month in cells}, reverse=True)\nwith"),
+            ),
+            breach("no total", _HEADER, _RECORDS, after=f"sed -Ei 's/,[^,]*$//' {target}"),
+            breach(
+                "a month without expenses",
+                _HEADER,
+                _RECORDS,
+                swap=("for _, month in cells})", f"for _, month in [*cells, ('', '{year + 1}-01')]}})"),
+            ),
+        ),
+        draft.require(
+            "One record for every team in members.csv, in alphabetical order:",
+            breach(
+                "teams backwards",
+                _ORDER,
+                swap=("in sorted(set(team_of.values()))", "in sorted(set(team_of.values()))[::-1]"),
+            ),
+            breach(
+                "a team left out",
+                _RECORDS,
+                swap=("in sorted(set(team_of.values()))", "in sorted(set(team_of.values()))[1:]"),
+            ),
+            breach(
+                "a record for every member",
+                _RECORDS,
+                swap=("in sorted(set(team_of.values()))", "in sorted(team_of.values())"),
+            ),
+        ),
+        draft.require(
+            "the team's sum for each month and over all months,",
+            breach("the last expense in place of the sum", _RECORDS, swap=('cells.get(place, Decimal("0.00")) + ', "")),
+            breach("the total of the first months alone", _RECORDS, swap=("sum(row)]", "sum(row[:-1])]")),
+        ),
+        draft.require(
+            "always with two decimals (0.00 where there is nothing).",
+            breach("one decimal where it is enough", _RECORDS, after=f"sed -Ei '2,$ s/(\\.[0-9])0\\b/\\1/g' {target}"),
+            breach("three decimals", _RECORDS, swap=("sum(row)]", 'f"{sum(row):.3f}"]')),
+        ),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -188,6 +324,7 @@ def _pivot(draft: Draft) -> None:
         root=root,
         target=target,
     )
+    draft.honest_csv("csv.writer(target")
     draft.solve(oracle, swap(oracle, 'row["status"] == "approved"', 'row["status"] != "pending"'), str(expected))
 
 

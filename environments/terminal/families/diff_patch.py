@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 
-from .draft import Draft, python, swap
+from .draft import Draft, breach, python, swap
 from .family import Family
 from .vocabulary import SERVICES, WORDS
 
 __all__ = ["FAMILY"]
+
+_LINES, _ORDER = "* has the right lines", "lines of * are in order"
 
 
 def _apply(draft: Draft) -> None:
@@ -36,17 +38,36 @@ def _apply(draft: Draft) -> None:
         f"/home/user/{draft.pick('fix', 'update', 'changes', 'review')}-{draft.number(1, 99)}.patch", patch
     )
     draft.kept.append(file)
-    draft.say(
-        draft.pick(f"Apply the patch {file} to {root}.", f"A colleague sent me {file}; please apply it to {root}."),
-        f"It is a unified diff whose paths begin with a/ and b/ and are otherwise relative to {root}. All its hunks "
-        "apply cleanly.",
-        f"When you are done there must be no additional files below {root} (such as .orig or .rej files), and the "
-        "patch itself must be unchanged.",
-    )
-    draft.final.files(root, expected)
+    content, alone = "files of * have the right content", "* holds nothing else"
+    changed = next(name for name, data in expected.items() if draft.files[f"{root}/{name}"].content != data)
     oracle = f"cd {root} && patch -s -p1 < {file}\n"
     last = f"$(grep -n '^--- ' {file} | tail -n 1 | cut -d : -f 1)"
     near = f"cd {root} && head -n {last} {file} | head -n -1 | patch -s -p1\n"
+    draft.say(
+        draft.require(
+            draft.pick(f"Apply the patch {file} to {root}.", f"A colleague sent me {file}; please apply it to {root}."),
+            breach("the last file of the patch left out", content, instead=near),
+            breach("the patch applied twice, backwards the second time", content, after=f"patch -s -R -p1 < {file}"),
+            breach("more than the patch says", content, after=f"echo more >> {changed}"),
+            breach("a file deleted", content, after=f"rm {changed}"),
+            breach("a link in place of a file", content, after=f"mv {changed} ~/moved && ln -s ~/moved {changed}"),
+        ),
+        f"It is a unified diff whose paths begin with a/ and b/ and are otherwise relative to {root}. All its hunks "
+        "apply cleanly.",
+        draft.require(
+            f"When you are done there must be nothing additional below {root}: no files (such as .orig or .rej files), "
+            "links or directories,",
+            breach("backups left", alone, swap=("patch -s", "patch -s -b")),
+            breach("rejected hunks left", alone, after=f"echo more > {changed}.rej"),
+            breach("one more link", alone, after="ln -s /etc/hostname more"),
+            breach("one more directory, empty", alone, after="mkdir more"),
+        ),
+        draft.untouched("and the patch itself must be unchanged."),
+    )
+    draft.final.files(root, expected)
+    draft.honest("applied from above", instead=f"patch -s -d {root} -p1 -i {file}")
+    draft.honest("a new file in place of a patched one", after=f"cp {changed} ~/new && mv ~/new {changed}")
+    draft.honest("tried first", instead=f"cd {root} && patch --dry-run -s -p1 < {file} && patch -s -p1 < {file}")
     draft.solve(oracle, near, patch)
 
 
@@ -54,6 +75,7 @@ def _trees(draft: Draft) -> None:
     root = draft.project()
     old, new = draft.pick(("old", "new"), ("before", "after"), ("v1", "v2"), ("staging", "production"))
     lines: dict[str, str] = {}
+    equal = ""
     for index, word in enumerate(draft.some(WORDS, draft.number(10, 16))):
         path = f"{draft.pick('', 'src/', 'src/core/', 'docs/')}{word}.txt"
         data = draft.text(draft.number(40, 160))
@@ -64,18 +86,58 @@ def _trees(draft: Draft) -> None:
             draft.file(f"{root}/{new}/{path}", data[:-2] + b"#\n" if kind == 2 else data, keep=True)
         if kind < 3:
             lines[path] = f"{'ADM'[kind]} {path}\n"
+        else:
+            equal = path
     report = f"{root}/{draft.pick('changes', 'report', 'status')}.txt"
     draft.say(
         draft.pick(
             f"What has changed from {root}/{old} to {root}/{new}?",
             f"Compare the directory trees {root}/{old} and {root}/{new}.",
         ),
-        f"Write {report} with one line for each file that differs: a letter, one space and the path relative to the "
-        f"tree. The letter is A for a file that only {new} has, D for one that only {old} has, and M for one that "
-        "both have with different content. Files that are equal are not mentioned.",
-        "Sort the lines by path in byte order (LC_ALL=C).",
-        draft.every_line(),
-        draft.leave(),
+        draft.require(
+            f"Write {report} with one line for each file that differs: a letter, one space and the path relative to the "
+            "tree.",
+            breach("a tab in place of the space", _LINES, after=f"sed -i 's/ /\\t/' {report}"),
+            breach("paths with the tree", _LINES, after=f"sed -i 's# #&{new}/#' {report}"),
+            breach("a line twice", _LINES, after=f"sed -i 1p {report}"),
+        ),
+        draft.require(
+            f"The letter is A for a file that only {new} has,",
+            breach("new files left out", _LINES, swap=("{*old, *new}", "old")),
+            breach("another letter for a new file", _LINES, after=f"sed -i s/^A/N/ {report}"),
+        ),
+        draft.require(
+            f"D for one that only {old} has,",
+            breach("deleted files left out", _LINES, swap=("{*old, *new}", "new")),
+            breach("old and new exchanged", _LINES, after=f"sed -i y/AD/DA/ {report}"),
+        ),
+        draft.require(
+            "and M for one that both have with different content.",
+            breach(
+                "files of different sizes alone",
+                _LINES,
+                swap=("old[path] != new[path]", "len(old[path]) != len(new[path])"),
+            ),
+            breach("changed files left out", _LINES, after=f"sed -i /^M/d {report}"),
+        ),
+        draft.require(
+            "Files that are equal are not mentioned.",
+            breach("files that are equal", _LINES, swap=("elif old[path] != new[path]", "else")),
+        ),
+        draft.require(
+            "Sort the lines by path in byte order (LC_ALL=C).",
+            breach(
+                "sorted by letter",
+                _ORDER,
+                swap=(
+                    "in sorted({*old, *new})",
+                    "in sorted({*old, *new}, key=lambda path: (path not in old, path in new, path))",
+                ),
+            ),
+            breach("sorted backwards", _ORDER, swap=("in sorted({*old, *new})", "in sorted({*old, *new})[::-1]")),
+        ),
+        draft.every_line(report),
+        draft.leave(which=f"{root}/{old}/{equal}"),
     )
     expected = "".join(lines[path] for path in sorted(lines))
     draft.initial.absent(report)
@@ -100,6 +162,21 @@ def _trees(draft: Draft) -> None:
         new=f"{root}/{new}",
         report=report,
     )
+    draft.honest(
+        "found out by diff",
+        instead=f"""
+cd {root} || exit 1
+{{
+    (cd {new} && find . -type f -printf '%P\\n') | while read -r path; do [ -e "{old}/$path" ] || echo "A $path"; done
+    (cd {old} && find . -type f -printf '%P\\n') | while read -r path; do
+        [ -e "{new}/$path" ] || echo "D $path"
+        [ ! -e "{new}/$path" ] || cmp -s "{old}/$path" "{new}/$path" || echo "M $path"
+    done
+}} | LC_ALL=C sort -k 2 > {report}
+""",
+    )
+    draft.honest("the differences beside it", after=f"diff -r {old} {new} > differences.txt; true")
+    draft.honest("through another file", after=f"cp {report} ~/draft && mv ~/draft {report}")
     draft.solve(oracle, swap(oracle, "old[path] != new[path]", "len(old[path]) != len(new[path])"), expected)
 
 
@@ -137,14 +214,51 @@ def _settings(draft: Draft) -> None:
             f"Tell me how the settings differ between {root}/old.properties and {root}/new.properties.",
             f"Somebody rewrote {root}/old.properties as {root}/new.properties in another order.",
         ),
-        "Both have lines of the form key=value, where spaces around = mean nothing; empty lines and lines beginning "
-        "with # are to be ignored, and so is the order.",
-        f"Write {report} with one line per difference, sorted by key in byte order, in these forms:",
-        "\n- key=value\n+ key=value\n~ key=old -> new",
-        "\nfor a key that only the old file has, for one that only the new file has, and for one whose value is "
-        "different. There is exactly one space after the first character, none around =, and one on each side of the "
-        "arrow. Settings that are the same in both are not mentioned.",
-        draft.every_line(),
+        draft.require(
+            "Both have lines of the form key=value, where spaces around = mean nothing; empty lines and lines beginning "
+            "with # are to be ignored, and so is the order.",
+            breach("spaces that belong to keys", _LINES, swap=("key.strip(): value", "key: value")),
+            breach("comments as settings", _LINES, after=f"echo '+ # comment=1' >> {report}"),
+        ),
+        draft.require(
+            f"Write {report} with one line per difference,",
+            breach("a line twice", _LINES, after=f"sed -i 1p {report}"),
+            breach("a headline", _LINES, after=f"sed -i 1i---old {report}"),
+        ),
+        draft.require(
+            "sorted by key in byte order, in these forms:",
+            breach("sorted by form", _ORDER, after=f"LC_ALL=C sort -s -k 1,1 -o {report} {report}"),
+            breach("sorted backwards", _ORDER, swap=("in sorted({*old, *new})", "in sorted({*old, *new})[::-1]")),
+        ),
+        draft.require(
+            "\n- key=value\n+ key=value\n~ key=old -> new",
+            breach("another sign for a changed value", _LINES, after=f"sed -i s/^~/!/ {report}"),
+            breach("the new value alone", _LINES, swap=("{old[key]} -> {new[key]}", "{new[key]}")),
+            breach("the values exchanged", _LINES, swap=("{old[key]} -> {new[key]}", "{new[key]} -> {old[key]}")),
+        ),
+        draft.require(
+            "\nfor a key that only the old file has,",
+            breach("keys of the old file alone left out", _LINES, swap=("{*old, *new}", "new")),
+        ),
+        draft.require(
+            "for one that only the new file has,",
+            breach("keys of the new file alone left out", _LINES, swap=("{*old, *new}", "old")),
+        ),
+        draft.require(
+            "and for one whose value is different.",
+            breach("changed values left out", _LINES, swap=("elif old[key] != new[key]", "elif False")),
+        ),
+        draft.require(
+            "There is exactly one space after the first character, none around =, and one on each side of the arrow.",
+            breach("no space after the first character", _LINES, after=f"sed -i 's/ //' {report}"),
+            breach("spaces around =", _LINES, after=f"sed -i 's/=/ = /' {report}"),
+            breach("no space beside the arrow", _LINES, after=f"sed -i 's/ -> /->/' {report}"),
+        ),
+        draft.require(
+            "Settings that are the same in both are not mentioned.",
+            breach("settings that are the same", _LINES, swap=("elif old[key] != new[key]", "else")),
+        ),
+        draft.every_line(report),
         draft.leave(),
     )
     draft.initial.absent(report)
@@ -168,6 +282,9 @@ def _settings(draft: Draft) -> None:
         root=root,
         report=report,
     )
+    draft.honest("normalised copies beside it", after="tr -d ' ' < old.properties | sort > old.sorted")
+    draft.honest("closed to others", after=f"chmod 600 {report}")
+    draft.honest("through another file", after=f"cp {report} ~/draft && mv ~/draft {report}")
     draft.solve(oracle, swap(oracle, "{*old, *new}", "new"), "".join(lines))
 
 

@@ -212,6 +212,12 @@ class Draft:
             breaches.append(breach("another file gone", check, after=f"rm {which}"))
         return self.require(sentence or self.pick(*_NOTHING_ELSE).format(root), *breaches)
 
+    def honest_csv(self, writer: str) -> None:
+        """What CSV leaves free, for an oracle that makes its writer so; ``writer`` lacks the closing bracket."""
+        self.honest("every field quoted", swap=(f"{writer})", f"{writer}, quoting=csv.QUOTE_ALL)"))
+        self.honest("a byte-order mark", swap=(', "w") as', ', "w", encoding="utf-8-sig") as'))
+        self.honest("plain newlines", swap=(f"{writer})", f"{writer}, lineterminator='\\n')"))
+
     def _tree(self, root: str) -> dict[str, GeneratedFile]:
         """What is below a directory, by its path relative to it; implied directories too."""
         found = {".": GeneratedFile(mode=0o755, directory=True)}
