@@ -215,7 +215,7 @@ def _pivot(draft: Draft) -> None:
             f"{draft.pick(*months)}-{draft.number(1, 28):02d}",
             draft.pick(*members)[0],
             _euros(draft.number(100, 50000)),
-            "rejected" if index == 0 else draft.pick(*kinds),
+            ("rejected", "pending")[index] if index < 2 else draft.pick(*kinds),
         ]
         for index in range(draft.number(25, 45))
     ]

@@ -95,8 +95,8 @@ def _trees(draft: Draft) -> None:
             f"Compare the directory trees {root}/{old} and {root}/{new}.",
         ),
         draft.require(
-            f"Write {report} with one line for each file that differs: a letter, one space and the path relative to the "
-            "tree.",
+            f"Write {report} with one line for each file that differs: a letter, one space and the path relative to "
+            "the tree.",
             breach("a tab in place of the space", _LINES, after=f"sed -i 's/ /\\t/' {report}"),
             breach("paths with the tree", _LINES, after=f"sed -i 's# #&{new}/#' {report}"),
             breach("a line twice", _LINES, after=f"sed -i 1p {report}"),
@@ -215,8 +215,8 @@ def _settings(draft: Draft) -> None:
             f"Somebody rewrote {root}/old.properties as {root}/new.properties in another order.",
         ),
         draft.require(
-            "Both have lines of the form key=value, where spaces around = mean nothing; empty lines and lines beginning "
-            "with # are to be ignored, and so is the order.",
+            "Both have lines of the form key=value, where spaces around = mean nothing; empty lines and lines "
+            "beginning with # are to be ignored, and so is the order.",
             breach("spaces that belong to keys", _LINES, swap=("key.strip(): value", "key: value")),
             breach("comments as settings", _LINES, after=f"echo '+ # comment=1' >> {report}"),
         ),
