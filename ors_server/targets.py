@@ -104,7 +104,7 @@ def environment_files(folder: Path) -> list[Path]:
 def _split(target: str) -> tuple[str, str]:
     """Location and class name ("" where none is given)."""
     location, separator, class_name = target.rpartition(":")
-    if not separator:
+    if not separator or Path(target).exists():  # a path may have a colon in it
         return target, ""
     if not location or not _DOTTED_NAME.fullmatch(class_name):
         raise TargetError(f"{target!r} is no target", "After the colon comes the name of a class, as in my_env/:MyEnv.")

@@ -55,7 +55,13 @@ class Slow(Other):
 '''
 
 
-@pytest.mark.parametrize("candidate", SERVERS, ids=lambda candidate: candidate.name)
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        pytest.param(candidate, id=candidate.name, marks=[] if candidate is SERVERS[0] else [pytest.mark.long])
+        for candidate in SERVERS
+    ],
+)
 async def test_every_sdk_hosts_the_same_echo(candidate: Candidate, tmp_path: Path) -> None:
     server = StartedServer(candidate, "echo", 0.05, tmp_path, None)
     async with (

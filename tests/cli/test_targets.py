@@ -66,6 +66,15 @@ def test_a_file_is_its_classes(write_environment: WriteEnvironment) -> None:
     assert names_of(f"{file}:Talk") == ["Talk"]
 
 
+@pytest.mark.parametrize("name", ["a place", "it's", "a:b", "noon: 12", "日本"])
+def test_a_path_may_be_any(write_environment: WriteEnvironment, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name / "talk"
+    folder.parent.mkdir()
+    write_environment("talk").rename(folder)
+    for target in (folder, folder / "environment.py", f"{folder}:Talk", f"{folder}/environment.py:Talk"):
+        assert names_of(target) == ["Talk"]
+
+
 def test_the_list_of_a_file_decides(write_environment: WriteEnvironment) -> None:
     folder = write_environment("talk")
     write_environment("talk", "Other", file="other.py")
