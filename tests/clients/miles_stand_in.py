@@ -5,7 +5,10 @@ Written in our own words after radixark/miles: ``miles/utils/types.py`` (``Sampl
 are told apart), ``miles/rollout/filter_hub``, and of ``miles/rollout/generate_hub/agentic_tool_call.py`` with its
 session server what an agent function sees of them, and what becomes of its turns: ``merge_samples`` of
 ``miles/rollout/generate_utils/sample_utils.py`` and ``truncate_samples_by_total_tokens`` of
-``miles/rollout/session/samples/merge.py``. ``install`` makes it importable under Miles' own names.
+``miles/rollout/session/samples/merge.py``; of its template mergers (``tito_tokenizer.py`` of
+``miles/utils/chat_template_utils``) the default one and Qwen's. ``install`` makes it importable under Miles' own names.
+
+``tests/long/trainers/check_miles.py`` plays the same with Miles' own modules.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import copy
 import importlib
 import inspect
 import json
+import logging
 import sys
 import types
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -35,8 +40,11 @@ __all__ = [
     "SessionServer",
     "agentic_generate",
     "generate_and_rm",
+    "generate_rollout",
     "install",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -138,6 +146,8 @@ def install(monkeypatch: Any) -> None:
         "miles.rollout": {},
         "miles.rollout.base_types": {"GenerateFnInput": GenerateFnInput, "GenerateFnOutput": GenerateFnOutput},
         "miles.rollout.filter_hub": {},
+        "miles.rollout.generate_hub": {},
+        "miles.rollout.generate_hub.agentic_tool_call": {"generate": _agentic_tool_call},
         "miles.rollout.filter_hub.base_types": {"DynamicFilterOutput": DynamicFilterOutput},
     }
     for name, contents in names.items():
@@ -170,20 +180,73 @@ async def generate_and_rm(
     state: GenerateState, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False
 ) -> Sample | list[Sample]:
     """One sample through the custom functions, as Miles calls them."""
+    if sample.status in (Sample.Status.COMPLETED, Sample.Status.TRUNCATED):
+        assert state.args.group_rm or sample.reward is not None
+        return sample
     if state.aborted:
         sample.status = Sample.Status.ABORTED
         return sample
     generate = load_generate_function(state.args.custom_generate_function_path)
     output = await generate(GenerateFnInput(state, sample, dict(sampling_params), evaluation))
     assert isinstance(output, GenerateFnOutput)
+    if state.args.group_rm:
+        return output.samples
     samples = output.samples if isinstance(output.samples, list) else [output.samples]
     if not any(sample.status == Sample.Status.ABORTED for sample in samples):
-        module, _, name = state.args.custom_rm_path.rpartition(".")
-        reward: Any = getattr(importlib.import_module(module), name)
-        for sample in samples:
-            if sample.reward is None:
-                sample.reward = await reward(state.args, sample)
+        await _set_rewards(state.args, [sample for sample in samples if sample.reward is None])
     return output.samples
+
+
+async def _set_rewards(args: Any, samples: list[Sample]) -> None:
+    """``batched_async_rm`` with ``inplace_set_reward_field``: not where there is a reward already."""
+    module, _, name = args.custom_rm_path.rpartition(".")
+    rewards = await getattr(importlib.import_module(module), name)(args, samples)
+    for sample, reward in zip(samples, rewards, strict=True):
+        assert sample.reward is None, "Overriding sample.reward"
+        sample.reward = reward
+
+
+async def _generate_group(state: GenerateState, group: list[Sample], sampling_params: dict[str, Any]) -> list[Any]:
+    played: list[Any] = await asyncio.gather(*(generate_and_rm(state, sample, sampling_params) for sample in group))
+    if state.args.group_rm and not state.aborted:
+        await _set_rewards(state.args, played)
+    return played
+
+
+async def generate_rollout(
+    state: GenerateState, prompts: Sequence[Sample], sampling_params: dict[str, Any], *, seconds: float = 20.0
+) -> list[list[Any]]:
+    """``generate_rollout_async``: a batch, of which what a group raises is logged and another one drawn.
+
+    The filter is asked outside of that. Raises ``TimeoutError`` where Miles would go on for ever.
+    """
+    args = state.args
+    module, _, name = args.dynamic_sampling_filter_path.rpartition(".")
+    keep_group: Any = getattr(importlib.import_module(module), name)
+    data: list[list[Any]] = []
+    pending: set[asyncio.Task[list[Any]]] = set()
+    drawn = 0
+    async with asyncio.timeout(seconds):
+        while len(data) < args.rollout_batch_size:
+            while len(pending) < args.rollout_batch_size - len(data):
+                for _ in range(args.over_sampling_batch_size):
+                    prompt = prompts[drawn % len(prompts)]
+                    group = [copy.deepcopy(prompt) for _ in range(args.n_samples_per_prompt)]
+                    pending.add(asyncio.create_task(_generate_group(state, group, sampling_params)))
+                    drawn += 1
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                try:
+                    group = task.result()
+                except Exception:  # noqa: BLE001 - as Miles does
+                    _log.exception("[rollout] Task raised exception")
+                    continue
+                if keep_group(args, group).keep and len(data) < args.rollout_batch_size:
+                    data.append(group)
+        state.aborted = True
+        await asyncio.wait(pending) if pending else None  # nothing is cancelled: each ends by itself
+        state.aborted = False
+    return data
 
 
 # --- the session server --------------------------------------------------------------------------
@@ -206,6 +269,7 @@ class _Session:
     messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     tokens: list[int] = field(default_factory=list[int])
     turns: list[_Turn] = field(default_factory=list[_Turn])
+    mismatch: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
 #: What the engine's reason makes of a turn.
@@ -244,11 +308,14 @@ def _merged(turns: list[_Turn]) -> list[_Turn]:
 class SessionServer:
     """Chat completions over an engine's ids: each session's tokens are kept, and never made twice.
 
-    Strict where Miles' is: each request must repeat the stored conversation word for word, and its ids must continue
-    the stored ones.
+    Strict where Miles' is: each request must repeat the stored conversation word for word. What is new in it is
+    rendered behind a conversation of its own, a system message and a turn of the model, and its ids appended to the
+    stored ones.
     """
 
     engine: ScriptedEngine
+    #: Whose turns are written: ``qwen3`` puts the line break between turns that the model does not write.
+    tito_model: str = "qwen3"
     #: Whether calls are read out of the text, as SGLang does with a tool-call parser.
     reads_calls: bool = False
     #: Whether the model is one that keeps no tokens, so that any conversation will do.
@@ -286,15 +353,13 @@ class SessionServer:
             raise HTTPException(422, "no assistant message in matched prefix")
         if any(not message.get("content") and not message.get("tool_calls") for message in messages):
             raise HTTPException(400, "content cannot be empty")
-        prompt = self.engine.tokenizer.apply_chat_template(
-            [_flat(message) for message in messages],
-            tools=body.get("tools"),
-            tokenize=False,
-            add_generation_prompt=True,
-        )
-        ids: list[int] = self.engine.tokenizer.encode(prompt, add_special_tokens=False)
-        if ids[: len(session.tokens)] != session.tokens:
-            raise HTTPException(422, "the ids do not continue those of the session")
+        tools = body.get("tools")
+        if session.tokens:
+            ids = self._continued(session, messages[len(session.messages) :], tools)
+        else:
+            ids = self._encode(self._render(messages, tools))
+        canonical = self._encode(self._render(messages, tools))
+        session.mismatch = [] if ids == canonical else [{"type": "special_token_count"}]
         sampled, logprobs, text, finish = self.engine.generate(ids, body.get("max_tokens") or 4096)
         finish = self.engine.finish or finish
         session.turns.append(_Turn(ids, sampled, logprobs, _FINISHED[finish]))
@@ -302,14 +367,34 @@ class SessionServer:
         text = text.removesuffix(self.engine.end_of_turn)
         message: dict[str, Any] = {"role": "assistant", "content": text, "tool_calls": None}
         if self.reads_calls and body.get("tools") and "<tool_call>" in text:
-            message |= {"content": None, "raw": text, "tool_calls": _read_calls(text, len(session.turns))}
+            message |= {"content": "", "raw": text, "tool_calls": _read_calls(text, len(session.turns))}
         session.messages = [*messages, {key: value for key, value in message.items() if value is not None}]
         usage = {"prompt_tokens": len(ids), "completion_tokens": len(sampled), "total_tokens": len(session.tokens)}
         return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
 
+    def _render(self, messages: list[dict[str, Any]], tools: Any, *, generate: bool = True) -> str:
+        return self.engine.tokenizer.apply_chat_template(
+            [_flat(message) for message in messages], tools=tools, tokenize=False, add_generation_prompt=generate
+        )
+
+    def _encode(self, text: str) -> list[int]:
+        return self.engine.tokenizer.encode(text, add_special_tokens=False)
+
+    def _continued(self, session: _Session, appended: list[dict[str, Any]], tools: Any) -> list[int]:
+        """The ids of the session with those of new messages behind them."""
+        base = [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}]
+        try:
+            before = self._render(base, tools, generate=False)
+            behind = self._render([*base, *appended], tools).removeprefix(before)
+        except Exception as error:
+            raise HTTPException(500, "Internal Server Error") from error
+        glue = self._encode("\n") if self.tito_model == "qwen3" else []
+        return [*session.tokens, *glue, *self._encode(behind)]
+
     def samples(self, name: str, sample: Sample, max_seq_len: int | None) -> list[Sample]:
         """The session's training samples: one, or none if the model was never asked within the limit."""
-        turns = self.sessions.pop(name).turns
+        session = self.sessions.pop(name)
+        turns = session.turns
         turns = _merged(turns if max_seq_len is None else _truncated(turns, max_seq_len))
         if not turns:
             return []
@@ -324,6 +409,7 @@ class SessionServer:
             mask[place], probabilities[place] = [1] * len(turn.output), turn.logprobs
         sample.loss_mask, sample.rollout_log_probs = mask[begin:], probabilities[begin:]
         sample.status = turns[-1].status
+        sample.metadata["tito_session_mismatch"] = session.mismatch
         return [sample]
 
     @contextlib.asynccontextmanager
@@ -366,7 +452,7 @@ async def agentic_generate(
 ) -> Sequence[Sample]:
     """``miles.rollout.generate_hub.agentic_tool_call.generate``: an agent over a session of its own."""
     limit = {} if max_seq_len is None else {"max_seq_len": max_seq_len}
-    name = f"session-{sample.index}"
+    name = f"session-{uuid.uuid4().hex}"
     server.sessions[name] = _Session()
     request = dict(sampling_params)
     request["max_tokens"] = request.pop("max_new_tokens")
@@ -389,3 +475,13 @@ async def agentic_generate(
         seconds = measured.get("total_tool_time")
         one.non_generation_time = one.non_generation_time if seconds is None else seconds
     return samples
+
+
+async def _agentic_tool_call(input: GenerateFnInput) -> GenerateFnOutput:
+    """As Miles' command line has it: the agent and the limit from the arguments, the server that was started."""
+    module, _, name = input.args.custom_agent_function_path.rpartition(".")
+    agent: Any = getattr(importlib.import_module(module), name)
+    assert input.sample.weight_versions == [], "the input sample must not carry weight versions"
+    limit = getattr(input.args, "max_seq_len", None)
+    samples = await agentic_generate(agent, input.args.session_server, input.sample, input.sampling_params, limit)
+    return GenerateFnOutput(samples[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from typing import Any
 import httpx
 import pytest
 from ors_clients import miles
-from ors_clients.errors import ConfigurationError
+from ors_clients.errors import ConfigurationError, InfrastructureFailure
 from ors_clients.samplers.scripted import scripted_logprob
 
 from tests.clients import miles_stand_in
 from tests.clients.miles_stand_in import GenerateState, Sample, SessionServer, agentic_generate, generate_and_rm
 from tests.clients.scripted_engine import ScriptedEngine
+from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.clients.trainer_setup import (
     call,
     closed,
@@ -190,6 +192,69 @@ async def test_the_metrics_are_added_to_miles(make_state: MakeState) -> None:
     metrics: dict[str, Any] = {}
     assert miles.log_rollout_data(0, state.args, [sample], metrics, 1.0) is False
     assert metrics["rollout/episodes/echoenvironment/reward"] == 1.0
+
+
+# --- what Miles makes of it ----------------------------------------------------------------------
+
+
+def batch_of(state: GenerateState, **more: Any) -> GenerateState:
+    """The state of a run that draws batches."""
+    defaults = {
+        "rollout_batch_size": 1,
+        "over_sampling_batch_size": 1,
+        "n_samples_per_prompt": 4,
+        "dynamic_sampling_filter_path": "ors_clients.miles.keep_group",
+    }
+    state.args.__dict__.update({**defaults, **more})
+    return state
+
+
+def outcomes(*turns: str) -> Callable[[str], str]:
+    """A policy whose first turn is another one in each episode."""
+    left = list(turns)
+    return lambda prompt: left.pop(0) if len(left) > 1 else left[0]
+
+
+REWARDS = [call("finish", reward=reward) for reward in (0.0, 0.25, 0.5, 1.0)]
+
+
+async def test_a_lost_rollout_is_in_no_batch(make_state: MakeState) -> None:
+    with ScriptedEngine(outcomes(call("lose"), *REWARDS[:3], *REWARDS), tiny_tokenizer()).serve() as engine:
+        state = batch_of(make_state(engine, {"stepenvironment": {}}))
+        (group,) = await miles_stand_in.generate_rollout(state, [sample_of("stepenvironment")], SAMPLING)
+    assert sorted(sample.reward for sample in group) == [0.0, 0.25, 0.5, 1.0]
+
+
+async def test_rewards_of_a_whole_group_are_set_by_miles(make_state: MakeState) -> None:
+    # Miles refuses a reward that is there already, logs that, and draws another group for ever.
+    with ScriptedEngine(outcomes(call("lose"), *REWARDS[:3], *REWARDS), tiny_tokenizer()).serve() as engine:
+        state = batch_of(make_state(engine, {"stepenvironment": {}}), group_rm=True)
+        (group,) = await miles_stand_in.generate_rollout(state, [sample_of("stepenvironment")], SAMPLING)
+    assert sorted(sample.reward for sample in group) == [0.0, 0.25, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("group_rm", [False, True])
+@pytest.mark.parametrize("mistake", ["lost", "misconfigured"])
+async def test_an_error_that_nothing_escapes_ends_the_run(make_state: MakeState, mistake: str, group_rm: bool) -> None:
+    # Miles logs what `generate` raises, and draws another group: some hundred a second.
+    with ScriptedEngine(outcomes(call("lose")), tiny_tokenizer()).serve() as engine:
+        state = batch_of(make_state(engine, {"stepenvironment": {}}), group_rm=group_rm)
+        row = sample_of("stepenvironment") if mistake == "lost" else sample_of("other", {})
+        with pytest.raises(InfrastructureFailure if mistake == "lost" else ConfigurationError):
+            await miles_stand_in.generate_rollout(state, [row], SAMPLING)
+
+
+async def test_a_complete_batch_waits_for_no_tool(make_state: MakeState, url: str) -> None:
+    def policy(prompt: str) -> str:
+        return call("wait", seconds=20) if "Task 1." in prompt else REWARDS[3]
+
+    with ScriptedEngine(policy, tiny_tokenizer()).serve() as engine:
+        state = batch_of(make_state(engine, {"stepenvironment": {}}), over_sampling_batch_size=2)
+        prompts = [sample_of("stepenvironment", {"number": number}) for number in range(2)]
+        begun = time.monotonic()
+        assert len(await miles_stand_in.generate_rollout(state, prompts, SAMPLING)) == 1
+    assert time.monotonic() - begun < 8
+    await closed(url)
 
 
 # --- the agent function --------------------------------------------------------------------------
@@ -485,6 +550,108 @@ async def test_a_cancelled_agent_closes_its_session(train_config: Callable[..., 
         with pytest.raises(asyncio.CancelledError):
             await playing
     await closed(url)
+
+
+@pytest.fixture
+def agent_state(make_state: MakeState) -> Callable[..., GenerateState]:
+    """The state of a run with ``generate_with_agent``."""
+
+    def make(server: SessionServer, **more: Any) -> GenerateState:
+        state = make_state(server.engine, {"stepenvironment": {}}, function="generate_with_agent")
+        defaults = {
+            "custom_agent_function_path": "ors_clients.miles.run",
+            "session_server": server,
+            "tito_model": server.tito_model,
+        }
+        state.args.__dict__.update({**defaults, **more})
+        return state
+
+    return make
+
+
+AgentState = Callable[..., GenerateState]
+
+
+async def test_an_agents_rollout_is_what_happened(agent_state: AgentState, train_config: Callable[..., None]) -> None:
+    train_config({"stepenvironment": {}})
+    turns = (call("earn", reward=0.5), call("finish", reward=0.25))
+    async with SessionServer(speaker(*turns, template="qwen2")).serve() as server:
+        sample: Any = await generate_and_rm(agent_state(server), sample_of("stepenvironment"), SAMPLING)
+    assert (sample.status, sample.reward, sample.remove_sample) == (Sample.Status.COMPLETED, 0.75, False)
+    text = server.engine.tokenizer.decode(sample.tokens, skip_special_tokens=False)
+    assert "<|im_end|>\n<|im_start|>" in text and "<|im_end|><|im_start|>" not in text
+
+
+async def test_an_agent_that_writes_turns_as_no_template_does_is_not_trained_on(
+    agent_state: AgentState, train_config: Callable[..., None]
+) -> None:
+    turns = (call("earn", reward=0.5), call("finish", reward=0.25))
+    async with SessionServer(speaker(*turns, template="qwen2"), tito_model="default").serve() as server:
+        state = agent_state(server)
+        train_config({"stepenvironment": {}}, max_failures_in_row=2)
+        sample: Any = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
+        assert (sample.status, sample.remove_sample) == (Sample.Status.ABORTED, True)
+        assert "--tito-model" in sample.metadata["failure"]
+        again = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
+        with pytest.raises(InfrastructureFailure, match="--tito-model"):
+            miles.keep_group(state.args, [again])
+
+
+async def test_an_agents_lost_rollout_is_aborted_and_generated_anew(
+    agent_state: AgentState, train_config: Callable[..., None]
+) -> None:
+    train_config({"stepenvironment": {}})
+    async with SessionServer(speaker(call("earn", reward=5), call("lose"), template="qwen2")).serve() as server:
+        state = agent_state(server)
+        sample: Any = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
+        assert (sample.status, sample.reward, sample.remove_sample) == (Sample.Status.ABORTED, 0.0, True)
+        assert miles.keep_group(state.args, [sample]).reason == "infrastructure_failure"
+        server.engine.policy = outcomes(call("finish", reward=1))
+        again: Any = await generate_and_rm(state, sample, SAMPLING)
+    # Miles keeps what the sample had: its reward and its removal would be those of the attempt before.
+    assert (again.status, again.reward, again.remove_sample) == (Sample.Status.COMPLETED, 1.0, False)
+
+
+async def test_an_agent_stops_with_the_batch(
+    agent_state: AgentState, train_config: Callable[..., None], url: str
+) -> None:
+    train_config({"stepenvironment": {}})
+    async with SessionServer(speaker(call("wait", seconds=20), template="qwen2")).serve() as server:
+        state = agent_state(server)
+        playing = asyncio.create_task(generate_and_rm(state, sample_of("stepenvironment"), SAMPLING))
+        await until(lambda: server.requests)
+        state.aborted = True
+        sample: Any = await asyncio.wait_for(playing, 8)
+        assert len(server.requests) == 1
+    # The session's only turn is complete, and Miles calls it COMPLETED.
+    assert (sample.status, sample.remove_sample) == (Sample.Status.ABORTED, True)
+    await closed(url)
+
+
+async def test_an_agents_prompt_over_the_limit_is_no_lost_rollout(
+    agent_state: AgentState, train_config: Callable[..., None]
+) -> None:
+    async with SessionServer(speaker(call("finish", reward=1), template="qwen2")).serve() as server:
+        state = agent_state(server, max_seq_len=5)
+        train_config({"stepenvironment": {"nonterminal_reward": -1.0}})
+        sample: Any = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
+    # ABORTED, Miles would generate it anew for ever, fully asynchronous.
+    assert (sample.status, sample.reward, sample.loss_mask) == (Sample.Status.TRUNCATED, -1.0, [0])
+    assert miles.keep_group(state.args, [sample]).reason == "prompt_too_long"
+
+
+async def test_an_agents_mistake_of_configuration_ends_the_run(
+    agent_state: AgentState, train_config: Callable[..., None]
+) -> None:
+    train_config({"echoenvironment": {}})
+    async with SessionServer(speaker("", template="qwen2")).serve() as server:
+        state = agent_state(server)
+        train_config({"echoenvironment": {}})
+        with pytest.raises(ConfigurationError, match="stepenvironment"):
+            await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING, evaluation=True)
+        sample = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
+        with pytest.raises(ConfigurationError, match="stepenvironment"):
+            miles.keep_group(state.args, [sample])
 
 
 async def test_an_agent_without_a_task_says_how_to_prepare_one(
