@@ -1,6 +1,7 @@
 """A pytest plugin for OpenReward's own tests: where they ask for openreward's ``Server`` they get ours."""
 
 # pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from typing import Any, cast

@@ -28,7 +28,7 @@ def python_of(folder: Path) -> Path:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
 
     def install(python: Path) -> None:
-        pip(python, "install", "-qq", *wanted, str(ROOT))
+        pip(python, "install", "-qq", "--no-compile", *wanted, str(ROOT))
 
     return cached_environment("published", [*wanted, *project], install)
 

@@ -1,0 +1,123 @@
+"""Published environments, unchanged: ``ors-server serve FOLDER`` answers as the server of their own SDK does.
+
+``ORS_PUBLISHED_ENVIRONMENTS`` names a folder with a checkout in each of its folders (or several, separated as in PATH).
+Each gets a virtual environment of its own, outside the clone. The same script (``published/transcripts.py``) is played
+on the reference server twice and on this one; what the reference server itself answers differently the second time
+(environments that draw lots) is not compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.long.published.transcripts import Transcript, transcript
+from tests.long.published.virtual_environments import python_of
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent / "published"
+VARIABLE = "ORS_PUBLISHED_ENVIRONMENTS"
+#: Requests that both answered, of those that were compared; fewer would show nothing.
+LEAST = 40
+
+
+def checkouts() -> list[Path]:
+    """The folders of published environments that this machine has."""
+    parents = [Path(each) for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each]
+    return sorted(path.parent for parent in parents for path in parent.glob("*/server.py"))
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str | Path], port: int, folder: Path, log: Path) -> Generator[str]:
+    """A server in a process of its own; its URL."""
+    variables = {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'containers'}",
+        "PYTHONHASHSEED": "0",
+        "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
+        "ORS_DATA_DIR": str(log.parent / "data"),
+    }
+    url = f"http://127.0.0.1:{port}"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, env=os.environ | variables, stdout=output, stderr=output)
+        try:
+            deadline = time.monotonic() + 180
+            while True:
+                with contextlib.suppress(httpx.TransportError):
+                    httpx.get(f"{url}/health", timeout=5, trust_env=False)
+                    break
+                assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+                assert time.monotonic() < deadline, log.read_text(errors="replace")[-4000:]
+                time.sleep(0.2)
+            yield url
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def play(checkout: Path, name: str, python: Path, folder: Path) -> Transcript:
+    """What the reference server (``name`` is not "here") or this one answers to the script."""
+    port = free_port()
+    if name == "here":
+        command: list[str | Path] = [python, "-m", "ors_server", "serve", checkout, "--port", str(port)]
+    else:
+        command = [python, HERE / "reference.py", checkout, str(port)]
+    with running(command, port, folder, folder / f"{name}.log") as url:
+        return transcript(url)
+
+
+def differences(reference: Transcript, again: Transcript, here: Transcript) -> tuple[int, list[str]]:
+    """How many answers were compared, and those that are not equal."""
+    compared, found = 0, list[str]()
+    for number, (asked, expected) in enumerate(reference):
+        if number >= len(again) or again[number] != (asked, expected):
+            continue  # it draws lots
+        compared += 1
+        answered = here[number] if number < len(here) else (asked, "nothing")
+        if answered != (asked, expected):
+            found.append(f"{asked}\n{first_difference(expected, answered[1])}")
+    return compared, found
+
+
+def first_difference(reference: object, here: object) -> str:
+    """Where two answers differ first, with what stands around it."""
+    texts = [json.dumps(each, sort_keys=True) for each in (reference, here)]
+    equal = next((place for place, (one, other) in enumerate(zip(*texts, strict=False)) if one != other), 0)
+    start = max(equal - 100, 0)
+    return "\n".join(
+        f"  {name} …{text[start : start + 250]}…" for name, text in zip(("reference", "here"), texts, strict=True)
+    )
+
+
+@pytest.mark.skipif(not checkouts(), reason=f"{VARIABLE} names no folder with checkouts of published environments")
+@pytest.mark.parametrize("checkout", checkouts(), ids=lambda checkout: checkout.name)
+def test_it_answers_as_the_reference_server(checkout: Path, tmp_path: Path) -> None:
+    python = python_of(checkout)
+    reference, again, here = (play(checkout, name, python, tmp_path) for name in ("reference", "again", "here"))
+    compared, found = differences(reference, again, here)
+    print(
+        f"{checkout.name}: {compared} of {len(reference)} answers compared; the reference server varies in the others"
+    )
+    assert not found, "\n".join(found[:10])
+    assert len(here) == len(reference)
+    assert compared >= LEAST
