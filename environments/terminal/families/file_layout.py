@@ -28,7 +28,7 @@ def _create(draft: Draft) -> None:
             f"I need a fresh directory tree at {root}.",
             f"Create the directory {root}; it does not exist yet.",
         ),
-        "It must contain these files (paths relative to it) and nothing else:",
+        "These are its files (paths relative to it):",
         draft.require(
             f"\n{listing}",
             breach("one file left out", right, after=f"rm {root}/{first}"),
