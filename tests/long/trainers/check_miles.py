@@ -344,3 +344,16 @@ def test_the_default_mergers_guesses_are_not_trained_on(start: Start) -> None:
     )
     with pytest.raises(InfrastructureFailure, match="--tito-model"):
         ended(run.batch)
+
+
+def test_the_data_set_of_a_vision_model_takes_the_rows(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start([earn(1.0)])
+    seen: list[Any] = []
+
+    def read_images(prompt: Any, processor: Any) -> None:
+        seen.append(prompt)
+
+    monkeypatch.setattr("miles.utils.processing_utils.process_vision_info", read_images)
+    keys = {"prompt_key": "prompt", "label_key": "label", "metadata_key": "metadata"}
+    made = import_module("miles.utils.data").Dataset(run.args.prompt_data, None, "a processor", None, **keys)
+    assert len(made) == len(seen) == 8

@@ -295,3 +295,16 @@ def test_a_prompt_over_the_limit_can_be_batched_with_top_p_replay(start: Start) 
     run = start([earn(1.0)], rollout_top_p=0.9, rollout_max_context_len=4, dynamic_sampling_filter_path=None)
     _, data = run.batch()
     assert data["rollout_top_p_token_offsets"] == [[0, 0]] * 4
+
+
+def test_the_data_set_of_a_vision_model_takes_the_rows(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start([earn(1.0)])
+    seen: list[Any] = []
+
+    def read_images(prompt: Any, processor: Any) -> None:
+        seen.append(prompt)
+
+    monkeypatch.setattr("slime.utils.processing_utils.process_vision_info", read_images)
+    keys = {"prompt_key": "prompt", "label_key": "label", "metadata_key": "metadata"}
+    made = import_module("slime.utils.data").Dataset(run.args.prompt_data, None, "a processor", None, **keys)
+    assert len(made) == len(seen) == 8

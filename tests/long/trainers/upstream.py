@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from ors_clients.samplers.scripted import scripted_logprob
+from ors_clients.tasks import TaskRow
 
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.clients.trainer_setup import row_of
@@ -155,10 +156,8 @@ class Outcomes:
 
 def write_rows(file: Path, environment: str, specs: Iterable[dict[str, Any]], **more: Any) -> Path:
     """Rows of tasks as ``prepare_tasks`` writes them."""
-    rows = [
-        {"prompt": f"[{environment}:{number}]", "label": "", "metadata": row_of(environment, spec, index=number)} | more
-        for number, spec in enumerate(specs)
-    ]
+    metadata = [row_of(environment, spec, index=number) for number, spec in enumerate(specs)]
+    rows = [json.loads(TaskRow.of_metadata(row).line) | more for row in metadata]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 
