@@ -15,14 +15,18 @@ from ors_server.protocol import (
     SUPPORTED_MESSAGE_BLOCK_TYPES,
     Blocks,
     CreateSession,
+    GetTask,
+    GetTaskRange,
     GroupCandidate,
     GroupScore,
     ImageBlock,
     JSONObject,
     JSONValue,
+    ListTasks,
     ListToolsOutput,
     Message,
     MessageBlocks,
+    NumTasks,
     ReasoningBlock,
     Role,
     RunToolError,
@@ -42,21 +46,27 @@ if TYPE_CHECKING:
     from ors_server.server import Server
     from ors_server.settings import Settings
 
+    __version__: str
+
 __all__ = [
     "SUPPORTED_MESSAGE_BLOCK_TYPES",
     "Blocks",
     "CreateSession",
     "DefinitionError",
     "Environment",
+    "GetTask",
+    "GetTaskRange",
     "GroupCandidate",
     "GroupScore",
     "ImageBlock",
     "InfrastructureError",
     "JSONObject",
     "JSONValue",
+    "ListTasks",
     "ListToolsOutput",
     "Message",
     "MessageBlocks",
+    "NumTasks",
     "OrsError",
     "ReasoningBlock",
     "Role",
@@ -74,6 +84,7 @@ __all__ = [
     "ToolResultBlock",
     "ToolSpec",
     "Toolset",
+    "__version__",
     "flatten_messages",
     "terminal",
     "tool",
@@ -89,4 +100,8 @@ def __getattr__(name: str) -> Any:
         from ors_server.settings import Settings
 
         return Settings
+    if name == "__version__":
+        from ors_server._version import VERSION
+
+        return VERSION
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

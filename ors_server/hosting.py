@@ -86,7 +86,7 @@ class HostedEnvironment:
         self.has_messages = overrides(cls, "get_messages")
         if not (self.has_prompt or self.has_messages):
             raise DefinitionError(
-                f"Environment {cls.__name__} implements neither get_prompt nor get_messages",
+                f"Environment {cls.__name__} implements neither get_prompt() nor get_messages()",
                 "Implement get_prompt: it returns a list of TextBlock.",
             )
         if not (overrides(cls, "list_tasks") or (overrides(cls, "num_tasks") and overrides(cls, "get_task"))):

@@ -712,7 +712,7 @@ def describe_error(error: BaseException, mode: ReturnErrors) -> str:
     if isinstance(error, NonFiniteReward):
         return f"NonFiniteReward: {error}"  # in every mode: clients go by it, and it tells nothing of the environment
     if mode == "none":
-        return "The environment's code failed. The server's log says why."
+        return "Internal Server Error"  # openreward's own words, which its tests look for; the log has all of it
     if mode == "stacktrace":
         return "".join(traceback.format_exception(error))  # which guards against a broken __str__ itself
     try:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ors_clients.trajectory import Trajectory
     from ors_clients.turns import RolloutLimits, TurnEpisode
 
+    __version__: str
+
 __all__ = [
     "AsyncClient",
     "CallOutcomeUnknown",
@@ -80,6 +82,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("ors-server")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'errors')}")

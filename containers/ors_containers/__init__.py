@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from ors_containers.sandbox import EXAMINATION, CommandResult, FileKind, FileStatus, Sandbox
     from ors_containers.self_check import Check, self_check
 
+    __version__: str
+
 _MODULES = {
     "apptainer": ("ApptainerRuntime",),
     "bubblewrap": ("BubblewrapRuntime",),
@@ -160,6 +162,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("ors-server")
     module = _HOME_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

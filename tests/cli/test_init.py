@@ -89,6 +89,9 @@ def test_the_wheel_carries_the_command_the_templates_and_the_bundled_environment
         "ors_server/templates/environment/gitignore",
         "ors_server/templates/shared/Dockerfile",
         "ors_server/_bundled/echo/environment.py",
+        "ors_benchmarks/py.typed",
+        "ors_clients/py.typed",
+        "ors_containers/py.typed",
         "ors_server/py.typed",
     ):
         assert name in names

@@ -1,10 +1,14 @@
 """``Server.app``: an ordinary FastAPI application that can be wrapped, mounted, documented and imported lazily."""
 
 import asyncio
+import importlib
+import importlib.resources
 import inspect
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request, Response
@@ -259,6 +263,13 @@ def test_importing_the_package_imports_no_web_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("package", ["ors_server", "ors_clients", "ors_containers", "ors_benchmarks"])
+def test_every_package_has_its_types_and_version(package: str) -> None:
+    module: Any = importlib.import_module(package)
+    assert module.__version__ == version("ors-server")
+    assert (importlib.resources.files(package) / "py.typed").is_file()
+
+
 def test_run_takes_what_it_takes_in_the_sdks() -> None:
     """Section 10: ``Server.run(host="0.0.0.0", port=8080)``, ``Server(environments, return_errors=…)``."""
     run = inspect.signature(Server.run).parameters
@@ -273,7 +284,8 @@ def test_the_whole_authoring_surface_is_there() -> None:
     names = """Environment Server tool Toolset ToolOutput TextBlock ImageBlock Blocks Split ToolSpec ListToolsOutput
         RunToolOutput RunToolSuccess RunToolError ToolCall CreateSession JSONObject JSONValue terminal TerminalToolSpec
         Message MessageBlocks Role ReasoningBlock ToolCallBlock ToolResultBlock GroupCandidate GroupScore
-        SUPPORTED_MESSAGE_BLOCK_TYPES flatten_messages InfrastructureError"""
+        SUPPORTED_MESSAGE_BLOCK_TYPES flatten_messages InfrastructureError ListTasks NumTasks GetTask GetTaskRange
+        __version__"""
     for name in names.split():
         assert getattr(ors_server, name) is not None
         assert name in ors_server.__all__

@@ -292,7 +292,7 @@ def test_no_prompt() -> None:
             return said()
 
     error = refused(Promptless)
-    assert error.cause == "Environment Promptless implements neither get_prompt nor get_messages"
+    assert error.cause == "Environment Promptless implements neither get_prompt() nor get_messages()"
     assert "get_prompt" in error.remedy
 
 
