@@ -74,9 +74,16 @@ class OrsAtroposConfig(_base.BaseEnvConfig):
     attempts: int = Field(default=2, ge=1, description="How often a rollout is begun whose infrastructure fails.")
 
 
-def scored_group(trajectories: Sequence[Trajectory], rule: RewardRule, *, messages: bool) -> dict[str, Any]:
-    """The group of one task as Atropos's ``ScoredDataGroup``; every trajectory has to be trainable."""
+def scored_group(
+    trajectories: Sequence[Trajectory], rule: RewardRule, *, temperature: float, messages: bool
+) -> dict[str, Any]:
+    """The group of one task as Atropos's ``ScoredDataGroup``; every trajectory has to be trainable.
+
+    A trainer computes the log-probabilities of the tokens anew, at the ``temperature`` that the group says, and at 1
+    where it says none.
+    """
     group: dict[str, Any] = {"tokens": [], "masks": [], "scores": [], "inference_logprobs": []}
+    group["generation_params"] = {"temperature": temperature}
     for trajectory in trajectories:
         score = trajectory.reward(rule)
         assert score is not None
@@ -148,7 +155,8 @@ class OrsAtroposEnv(_base.BaseEnv):
         whole = [trajectory for trajectory in trajectories if trajectory.trainable]
         self._played += whole
         if len(whole) == len(trajectories):
-            return scored_group(whole, self.rule, messages=self.config.include_messages), []
+            options = {"temperature": self.config.temperature, "messages": self.config.include_messages}
+            return scored_group(whole, self.rule, **options), []
         self._dropped += 1
         lost = next(trajectory for trajectory in trajectories if not trajectory.trainable)
         logger.warning("The group of task %s is dropped: %s", item["index"], lost.failure or lost.stop_reason)

@@ -140,6 +140,16 @@ async def test_the_ends_of_a_turn_reach_the_engine(make: MakeEnv) -> None:
     assert [request["stop"] for request in env.server.requests] == [["END"]] * 2
 
 
+async def test_a_group_says_its_temperature(make: MakeEnv) -> None:
+    """Atropos's trainer computes log-probabilities at 1 where a group does not say at what it was sampled."""
+    env = make(lambda prompt, number: call("finish", reward=number), temperature=0.7)
+    await env.setup()
+    group, _ = await env.collect_trajectories(await env.get_next_item())
+    assert group is not None
+    assert group["generation_params"] == {"temperature": 0.7}
+    assert {request["temperature"] for request in env.server.requests} == {0.7}
+
+
 async def test_messages_are_sent_where_they_are_wanted(make: MakeEnv) -> None:
     env = make(lambda prompt, number: call("finish", reward=number), include_messages=False)
     await env.setup()

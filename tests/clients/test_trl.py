@@ -14,6 +14,7 @@ import inspect
 import io
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -434,6 +435,55 @@ def test_the_last_message_goes_to_the_terminal_tool(mixture: EnvironmentMixture)
     ]
     assert environment_reward(slots, completions) == [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0]
     assert [slot.finished for slot in slots] == [True, True, False, False, True, True, False]
+
+
+# --- AsyncGRPOTrainer ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def async_slot(url: str) -> Callable[[], Any]:
+    """Slots as in the process that ``AsyncGRPOTrainer`` pickles the factories into."""
+    with EnvironmentMixture(["awkwardenvironment"], url=url) as mixture:
+        [factory] = pickle.loads(pickle.dumps(mixture.async_environment_factory)).values()
+    return factory
+
+
+def test_a_slot_owns_its_reward_in_another_process(async_slot: Callable[[], Any]) -> None:
+    winner, loser, idle, lost = (async_slot() for _ in range(4))
+    assert type(winner) is type(loser)  # by which the trainer finds their reward
+    for slot in (winner, loser, idle, lost):
+        assert "Say 2." in slot.reset(task_index=2, prompt=[], split="train")
+    winner.say(number=2)
+    loser.say(number=7)
+    lost.say(number=2)
+    lost.reset(task_index=2)
+    lost.lose()
+    assert [slot.get_reward() for slot in (winner, loser, idle, lost)] == [1.0, 0.0, 0.0, None]
+    assert all(slot._session is None for slot in (winner, loser, idle, lost))
+
+
+def test_no_reward_is_counted_twice(async_slot: Callable[[], Any]) -> None:
+    """``GRPOTrainer`` adds a column for a slot that has ``get_reward``."""
+    slot = async_slot()
+    slot.reset(task_index=2)
+    slot.say(number=2)
+    assert environment_reward([slot]) == [None]
+    assert slot.get_reward() == 1.0
+
+
+def test_what_the_asynchronous_trainer_cannot_do_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="async_environment_factory"):
+        environment_reward(completions=[[]], prompts=[[]])
+    with (
+        EnvironmentMixture(["answeringenvironment"], url=url) as answering,
+        pytest.raises(ConfigurationError, match="last message"),
+    ):
+        assert answering.async_environment_factory
+    with (
+        EnvironmentMixture(["awkwardenvironment"], url=url, images=True) as seeing,
+        pytest.raises(ConfigurationError, match="as text"),
+    ):
+        assert seeing.async_environment_factory
 
 
 # --- failures at the beginning -------------------------------------------------------------------

@@ -8,6 +8,8 @@ import ctypes
 import json
 import math
 import os
+import re
+import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -63,6 +65,40 @@ def test_one_run_trains_on_three_environments(trl_python: Path, tmp_path: Path) 
 
     # Sessions ended as often as they were begun, all of them over the wire.
     assert relay.count("/create") == relay.count("/delete") > 2 * 8 * len(rows)
+
+
+def test_the_asynchronous_trainers_rollouts_have_the_episodes_rewards(trl_python: Path, tmp_path: Path) -> None:
+    """TRL's own worker process, with our factories: rewards, advantages and tokens are those of what happened."""
+    with serving(tmp_path / "server.log", AWKWARD) as url:
+        report = run_script(trl_python, tmp_path / "report.json", "use_async_trainer.py", url)
+
+    worth = {"right": 1.0, "wrong": 0.0, "nothing": 0.0, "lost": None}
+    groups: dict[int, list[tuple[float | None, float]]] = {}
+    for sample in report["samples"]:
+        first = sample["completion"][0]
+        calls: list[Any] = first.get("tool_calls") or []
+        name: str = calls[0]["function"]["name"] if calls else "nothing"
+        if name == "say":
+            number: str = re.findall(r"Say (\d+)\.", sample["prompt"][-1]["content"])[-1]
+            name = "right" if str(calls[0]["function"]["arguments"]["number"]) == number else "wrong"
+        reward = worth["lost" if name == "lose" else name]
+        assert math.isnan(sample["reward"]) if reward is None else sample["reward"] == reward
+        groups.setdefault(sample["group"], []).append((reward, sample["advantage"]))
+        # What was sampled, all of it and nothing else, is trained on.
+        assert sample["trained"].count("<|im_end|>") == 1 + len(calls)
+        assert "tool_response" not in sample["trained"]
+        turns = [logprob for logprob in sample["logprobs"] if logprob == pytest.approx(-0.001)]
+        assert len(turns) == 1 + len(calls)
+
+    assert sorted(groups) == [0, 1, 2]
+    for group in groups.values():
+        rewards = [reward for reward, _ in group if reward is not None]
+        assert len(group) == 4
+        assert len(rewards) == 3
+        mean, deviation = statistics.fmean(rewards), statistics.pstdev(rewards)
+        for reward, advantage in group:
+            expected = 0.0 if reward is None else (reward - mean) / (deviation + 1e-8)
+            assert advantage == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_echo_recipe_learns(trl_python: Path, tmp_path: Path) -> None:

@@ -20,16 +20,13 @@ from ors_clients.configuration import TrainingConfiguration, resolve_secrets
 from ors_clients.errors import ConfigurationError
 from ors_clients.synchronous import Client, SyncEnvironment
 from ors_clients.trl.columns import task_columns, unite_columns
+from ors_clients.trl.factories import AsyncSlotFactory, slot_class
 from ors_clients.trl.slots import EnvironmentSlot, EnvironmentSpec, end_sessions, environment_reward
-from ors_clients.trl.tools import tool_method, tool_name
 from ors_server.protocol import TerminalToolSpec, ToolSpec
 
 __all__ = ["EnvironmentMixture"]
 
 logger = logging.getLogger("ors_clients.trl")
-
-#: Names that mean something to TRL, or that a slot's episode state has.
-_TAKEN = frozenset(["failure", "finished", "get_reward", "last_output", "metadata", "reset", "reward", "rewards"])
 
 
 class EnvironmentMixture:
@@ -124,6 +121,27 @@ class EnvironmentMixture:
         """For each environment's name what makes one slot for its rollouts."""
         return {name: self._factory(spec) for name, spec in self.environments.items()}
 
+    @cached_property
+    def async_environment_factory(self) -> dict[str, AsyncSlotFactory]:
+        """The same for ``trl.experimental.async_grpo.AsyncGRPOTrainer``, which pickles the factories and asks the slots
+        for their reward: pass it no ``reward_funcs``.
+
+        Raises ``ConfigurationError`` for an environment with a terminal tool and for ``images``: that trainer keeps a
+        rollout's last message to itself, and writes what tools return as text.
+        """
+        if self._images:
+            raise ConfigurationError("AsyncGRPOTrainer writes what tools return as text", "Leave images=True out")
+        return {
+            name: AsyncSlotFactory(
+                spec,
+                *self._tools(spec),
+                url=spec.url or self._url,
+                api_key=self._api_key,
+                failed_resets=self._failed_resets,
+            )
+            for name, spec in self.environments.items()
+        }
+
     @property
     def reward_funcs(self) -> Callable[..., list[float | None]]:
         """``environment_reward``."""
@@ -182,22 +200,18 @@ class EnvironmentMixture:
 
     def _factory(self, spec: EnvironmentSpec) -> Callable[[], EnvironmentSlot]:
         tools, terminal_tool = self._tools(spec)
-        attributes: dict[str, Any] = {
-            "_spec": spec,
-            "_remote": self._remotes[spec.name],
-            "_terminal_tool": terminal_tool,
-            "_images": self._images,
-            "_failed_resets": self._failed_resets,
-        }
-        taken = {*_TAKEN, *dir(EnvironmentSlot)}
-        for tool in tools:
-            name = tool_name(tool.name, taken)
-            taken.add(name)
-            attributes[name] = tool_method(tool, name, EnvironmentSlot._call)  # pyright: ignore[reportPrivateUsage]
-        slot_class = type(f"EnvironmentSlot[{spec.name}]", (EnvironmentSlot,), attributes)
+        made_class = slot_class(
+            EnvironmentSlot,
+            spec,
+            self._remotes[spec.name],
+            tools,
+            terminal_tool,
+            images=self._images,
+            failed_resets=self._failed_resets,
+        )
 
         def slot() -> EnvironmentSlot:
-            made = slot_class()
+            made = made_class()
             self._slots.add(made)
             return made
 

@@ -198,7 +198,7 @@ def end_sessions(slots: Iterable[EnvironmentSlot]) -> None:
 
 
 def environment_reward(
-    environments: Sequence[Any],
+    environments: Sequence[Any] | None = None,
     completions: Sequence[Any] = (),
     log_metric: Callable[[str, float], None] | None = None,
     **_: Any,
@@ -207,9 +207,19 @@ def environment_reward(
 
     Where the environment has a terminal tool, a rollout that ended with a plain message submits that first. Then the
     sessions are ended, so a reward function that still wants to use them goes before this one. It logs each
-    environment's mean reward, and the share of its rollouts that the infrastructure failed.
+    environment's mean reward, and the share of its rollouts that the infrastructure failed. A slot that owns its reward
+    (``EnvironmentMixture.async_environment_factory``) has None here, for TRL adds the two up.
+
+    Raises ``ConfigurationError`` where TRL gives no environments, as ``AsyncGRPOTrainer`` does.
     """
-    slots = [slot if isinstance(slot, EnvironmentSlot) else None for slot in environments]
+    if environments is None:
+        raise ConfigurationError(
+            "The trainer gives its reward functions no environments",
+            "With AsyncGRPOTrainer pass environment_factory=mixture.async_environment_factory and no reward_funcs",
+        )
+    slots = [
+        slot if isinstance(slot, EnvironmentSlot) and not hasattr(slot, "get_reward") else None for slot in environments
+    ]
     answers = [_plain_answer(completion) for completion in completions] or [None] * len(slots)
     with ThreadPoolExecutor(_ENDING_THREADS) as pool:
         rewards = list(pool.map(_final_reward, slots, answers))

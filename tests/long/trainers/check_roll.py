@@ -220,7 +220,7 @@ class Run:
             return await self._scheduler._get_batch_impl(request, self.config.rollout_batch_size)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(protocol.DataProto, "to_remote", first, raising=False)  # from v0.3.0 on
+            patch.setattr(protocol.DataProto, "to_remote", first)
             return asyncio.run_coroutine_threadsafe(collect(), roll_checkout.loop).result(60)
 
     def batch(self) -> Any:

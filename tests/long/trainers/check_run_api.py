@@ -148,7 +148,7 @@ def test_groups_reach_the_trainer_token_exact(
     engine = ScriptedEngine(policy, tokenizer)
     log = tmp_path / "environment.log"
     with engine.serve():
-        flags = {"openai.server_type": server_type}
+        flags = {"openai.server_type": server_type, "env.temperature": "0.7"}
         with running(log, *environment(ors_url, api, engine, tokenizer_name, **flags)):
             batch = waited_for(lambda: api.get("/batch").json()["batch"], log)
         asked = list(engine.prompts)
@@ -156,6 +156,7 @@ def test_groups_reach_the_trainer_token_exact(
     assert len(batch) == 2  # two groups of two fill the batch of four
     for group in batch:
         assert sorted(group["scores"]) == [0.25, 1.25]  # groups whose scores are equal stay away
+        assert group["generation_params"] == {"temperature": 0.7}
         for tokens, masks, logprobs, messages in zip(
             group["tokens"], group["masks"], group["inference_logprobs"], group["messages"], strict=True
         ):
