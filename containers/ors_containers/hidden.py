@@ -34,7 +34,8 @@ _BESIDE = ("ors_server-*.dist-info", "ors_server*.egg-info", "ors_server*.egg-li
 #: Folders of a checkout full of files with several names, which are in no installation.
 _NOT_SEARCHED = (".git", ".venv")
 #: Where Pythons look for packages, in a tree that may be a whole root file system, /usr or /usr/local.
-_SITES = tuple(f"{above}lib*/python3*/*-packages" for above in ("", "local/", "usr/", "usr/local/"))
+_ABOVE = ("", "*/", "local/", "local/*/", "usr/", "usr/local/", "usr/local/*/", "opt/*/")
+_SITES = tuple(f"{above}lib*/python3*/*-packages" for above in _ABOVE)
 
 _kept: set[Path] = set()
 #: By tree, and by how much was kept when it was looked through.

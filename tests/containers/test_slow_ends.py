@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import errno
 import time
 from typing import Any
 
 import pytest
-from ors_containers import BubblewrapRuntime, ExaminationFailed, Limits, ProcessesRemain, Sandbox
+from ors_containers import BubblewrapRuntime, ExaminationFailed, Limits, ProcessesRemain, Sandbox, ShellFailed
 from ors_containers.launching import LauncherClient, OperationFailed
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -83,3 +85,22 @@ async def test_what_an_agent_holds_prevents_nothing(runtime: BubblewrapRuntime, 
         started = time.monotonic()
         await asyncio.wait_for(sandbox.stop(), 20)
         assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("runtime", ["bubblewrap", "apptainer"], indirect=True, scope="module")
+async def test_a_root_closes_nothing_to_an_examination(runtime: BubblewrapRuntime) -> None:
+    image = dataclasses.replace(runtime.host_image(), user=0, group=0, user_name="root", home="/root")
+    look = ["/bin/bash", "-c", "read -r x < /.examination/x; echo $x < /dev/null; head -c 1 /dev/zero | wc -c"]
+    async with runtime.sandbox(image) as sandbox:
+        await sandbox.run("chmod 000 /dev/null /dev/zero /dev /.examination / 2>/dev/null", timeout=10)
+        for live in (True, False):
+            result = await sandbox.examine(look, files={"x": b"x\n"}, timeout=20, keep_processes=live)
+            assert (result.exit_status, result.text) == (0, "x\n1\n"), result
+            with contextlib.suppress(ShellFailed):
+                await sandbox.run("chmod 000 /", timeout=10)
+        closing = 'chmod 000 /; perl -e "while (1) { chmod 0, q(/) }" & sleep 0.2'
+        if (await sandbox.run(closing, timeout=10)).exit_status != 127:
+            result = await sandbox.examine(look, files={"x": b"x\n"}, timeout=20, keep_processes=True)
+            assert result.exit_status == 0 or result.exit_status > 128, result
+        result = await sandbox.examine(look, files={"x": b"x\n"}, timeout=20)
+        assert (result.exit_status, result.text) == (0, "x\n1\n"), result
