@@ -310,6 +310,11 @@ def _build(draft: Draft) -> None:
             breach("no primary key", "columns are right", swap=("id INTEGER PRIMARY KEY", "id INTEGER")),
             breach("one more column", "columns are right", after=_run(path, f"ALTER TABLE {table} ADD more TEXT")),
             breach(
+                "one more column that is worked out",
+                "columns are right",
+                after=_run(path, f"ALTER TABLE {table} ADD more TEXT AS (title || place)"),
+            ),
+            breach(
                 "columns in another order",
                 "columns are right",
                 after=_run(
@@ -352,7 +357,7 @@ def _build(draft: Draft) -> None:
     opened = f'database = sqlite3.connect("file:" + {path!r} + "?mode=ro", uri=True)\n'
     draft.final.test(
         "columns are right",
-        opened + f"found = [row[1:3] + row[5:] for row in database.execute('PRAGMA table_info({table})')]\n"
+        opened + f"found = [row[1:3] + row[5:6] for row in database.execute('PRAGMA table_xinfo({table})')]\n"
         "expected = [('id', 'INTEGER', 1), ('title', 'TEXT', 0), ('year', 'INTEGER', 0), ('place', 'TEXT', 0)]\n"
         "assert [(name, kind.upper(), key) for name, kind, key in found] == expected",
     )

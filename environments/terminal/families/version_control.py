@@ -127,7 +127,13 @@ class _History:
             idle, f"left = [name for name in os.listdir({f'{root}/.git'!r}) if name in {_PROGRESS}]\nassert left == []"
         )
         # With the commits named, fsck does not look at the index, which has a test of its own.
-        final.test(sound, f"git('fsck', '--full', '--no-reflogs', '--no-dangling', *{names!r}, folder={root!r})")
+        final.test(
+            sound,
+            f"git('fsck', '--full', '--no-reflogs', '--no-dangling', *{names!r}, folder={root!r})\n"
+            f"for name in ('shallow', 'info/grafts', 'objects/info/alternates', 'commondir'):\n"
+            f"    assert missing(os.path.join({root!r}, '.git', name)), name\n"
+            f"assert not [name for name in below({f'{root}/.git/objects'!r}) if name.endswith('.promisor')]",
+        )
         self.draft.honest("objects packed and pruned", after="git gc --quiet --prune=now")
         self.draft.honest("references packed", after="git pack-refs --all")
         self.draft.honest(
@@ -163,8 +169,24 @@ class _History:
                 breach("a search in progress", idle, after="git bisect start"),
             ),
             self.draft.require(
-                "The repository must be sound: git fsck finds no error in its history.",
+                "The repository must be sound, with all of its history in it: git fsck finds no error.",
                 breach("an object missing", sound, after=f"{_OLD_TREE}rm -f $object"),
+                breach(
+                    "a history cut off", sound, after=f"{_OLD_TREE}rm -f $object; git rev-parse HEAD > .git/shallow"
+                ),
+                breach(
+                    "an object that lies elsewhere",
+                    sound,
+                    after="cp -r .git/objects ~/objects && echo ~/objects > .git/objects/info/alternates"
+                    f"{_OLD_TREE}rm -f $object",
+                ),
+                breach(
+                    "an object that was promised",
+                    sound,
+                    after=f"{_OLD_TREE}git repack -adq --keep-unreachable; git prune-packed\n"
+                    "for pack in .git/objects/pack/*.pack; do touch ${pack%.pack}.promisor; done\n"
+                    "git config core.repositoryFormatVersion 1; git config extensions.partialClone origin",
+                ),
                 breach("an object broken", sound, after=f"{_OLD_TREE}chmod u+w $object; echo x > $object"),
             ),
         ]
@@ -294,7 +316,7 @@ def _find(draft: Draft) -> None:
     )
     draft.say(
         draft.require(
-            "Leave the repository as it is; main must stay at its commit.",
+            "Leave the history as it is: main must stay at its commit.",
             breach("a commit more", "main is unchanged", after=_EMPTY),
             breach("a commit less", "main is unchanged", after="git reset -q --hard HEAD~1"),
         ),
