@@ -124,6 +124,9 @@ def _settle(args: Any, sample: Any, rollout: _Rollout) -> None:
             f"Miles' session server does not write turns as the chat template does ({severe[0]['type']})",
             "Name the model's family with --tito-model",
         )
+    if _turns(sample) > (rollout.record.get("num_turns") or 0):
+        # Its answer came after `max_seconds`: nothing in it was run, so the reward is not that of these tokens.
+        rollout.failure = rollout.failure or SamplerFailed("The session has a turn that the episode did not take")
     stopped = rollout.record.get("stop_reason") in UNTRAINABLE
     if not sample.response_length and not stopped and rollout.too_long:
         # Miles would have it generated anew, for ever.
@@ -142,6 +145,12 @@ def _settle(args: Any, sample: Any, rollout: _Rollout) -> None:
         return  # its reward is that of `reward_func`
     if not getattr(args, "group_rm", False):
         sample.reward = reward or 0.0
+
+
+def _turns(sample: Any) -> int:
+    """How many turns of the model a sample holds: runs of tokens that are trained on."""
+    mask: list[int] = sample.loss_mask or []
+    return sum(kept and not before for kept, before in zip(mask, [0, *mask], strict=False))
 
 
 async def run(

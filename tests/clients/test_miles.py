@@ -612,6 +612,22 @@ async def test_an_agents_lost_rollout_is_aborted_and_generated_anew(
     assert (again.status, again.reward, again.remove_sample) == (Sample.Status.COMPLETED, 1.0, False)
 
 
+async def test_a_turn_that_the_episode_did_not_take_is_not_trained_on(
+    agent_state: AgentState, train_config: Callable[..., None]
+) -> None:
+    # The session keeps the second turn, whose answer comes when the time is over: the reward is of other tokens.
+    turns = (call("earn", reward=0.5), call("finish", reward=1))
+    server = SessionServer(speaker(*turns, template="qwen2"), delay=1.2)
+    async with server.serve():
+        state = agent_state(server)
+        train_config({"stepenvironment": {}}, max_seconds=2.0)
+        sample: Any = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
+    assert len(server.requests) == 2
+    assert sample.metadata["stop_reason"] == "max_time"
+    assert (sample.status, sample.remove_sample) == (Sample.Status.ABORTED, True)
+    assert "did not take" in sample.metadata["failure"]
+
+
 async def test_an_agent_stops_with_the_batch(
     agent_state: AgentState, train_config: Callable[..., None], url: str
 ) -> None:
