@@ -85,6 +85,7 @@ _NO_SETTINGS = frozenset(
         "ORS_ENGINE_API_KEY",
         "ORS_FUZZ_EXAMPLES",
         "ORS_IMAGES",
+        "ORS_PUBLISHED_ENVIRONMENTS",
         "ORS_SOAK_REPORT",
         "ORS_SOAK_SECONDS",
         "ORS_SOAK_SEED",
