@@ -23,7 +23,15 @@ from ors_clients.errors import ConfigurationError, InfrastructureFailure
 from tests.clients.scripted_engine import ScriptedEngine, serve_application
 from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.clients.trainer_setup import call, serving, write_configuration
-from tests.long.trainers.upstream import Outcomes, check_tokens, checkout, ended, import_checkout, write_rows
+from tests.long.trainers.upstream import (
+    Outcomes,
+    check_tokens,
+    checkout,
+    ended,
+    import_checkout,
+    parse_recipe,
+    write_rows,
+)
 
 CHECKOUT = checkout("ORS_MILES_CHECKOUT", "miles")
 if CHECKOUT is None:
@@ -357,3 +365,13 @@ def test_the_data_set_of_a_vision_model_takes_the_rows(start: Start, monkeypatch
     keys = {"prompt_key": "prompt", "label_key": "label", "metadata_key": "metadata"}
     made = import_module("miles.utils.data").Dataset(run.args.prompt_data, None, "a processor", None, **keys)
     assert len(made) == len(seen) == 8
+
+
+def test_miles_knows_the_recipes_arguments() -> None:
+    provider = miles_arguments.get_miles_extra_args_provider()
+    args = parse_recipe("miles", provider)
+    assert args.custom_eval_rollout_log_function_path == "generate.log_eval_rollout_data"
+    assert args.train_config is None  # an argument of our own, added by `generate`
+    args = parse_recipe("miles", provider, "--agent", "--num-gpus", "8")
+    assert (args.tito_model, args.custom_agent_function_path) == ("qwen3", "generate.run")
+    assert args.colocate

@@ -22,7 +22,15 @@ from ors_clients.errors import ConfigurationError, InfrastructureFailure
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.clients.trainer_setup import call, serving, write_configuration
-from tests.long.trainers.upstream import Outcomes, check_tokens, checkout, ended, import_checkout, write_rows
+from tests.long.trainers.upstream import (
+    Outcomes,
+    check_tokens,
+    checkout,
+    ended,
+    import_checkout,
+    parse_recipe,
+    write_rows,
+)
 
 CHECKOUT = checkout("ORS_SLIME_CHECKOUT", "slime")
 if CHECKOUT is None:
@@ -308,3 +316,13 @@ def test_the_data_set_of_a_vision_model_takes_the_rows(start: Start, monkeypatch
     keys = {"prompt_key": "prompt", "label_key": "label", "metadata_key": "metadata"}
     made = import_module("slime.utils.data").Dataset(run.args.prompt_data, None, "a processor", None, **keys)
     assert len(made) == len(seen) == 8
+
+
+def test_slime_knows_the_recipes_arguments(tmp_path: Path) -> None:
+    model = tmp_path / "model.sh"
+    model.write_text("MODEL_ARGS=(--num-layers 2)\n")
+    options = ["--megatron-ckpt", str(tmp_path), "--model-args", str(model)]
+    args = parse_recipe("slime", slime_arguments.get_slime_extra_args_provider(), *options)
+    assert args.custom_eval_rollout_log_function_path == "generate.log_eval_rollout_data"
+    assert not args.colocate
+    assert parse_recipe("slime", slime_arguments.get_slime_extra_args_provider(), *options, "--num-gpus", "8").colocate

@@ -7,10 +7,13 @@ with empty modules whose attributes are empty classes. Nothing of the trainer's 
 
 from __future__ import annotations
 
+import argparse
 import importlib.abc
 import importlib.machinery
 import json
 import os
+import shlex
+import subprocess
 import sys
 import threading
 import types
@@ -25,7 +28,7 @@ from ors_clients.tasks import TaskRow
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.clients.trainer_setup import row_of
 
-__all__ = ["Outcomes", "check_tokens", "checkout", "ended", "import_checkout", "write_rows"]
+__all__ = ["Outcomes", "check_tokens", "checkout", "ended", "import_checkout", "parse_recipe", "write_rows"]
 
 #: Packages that take a GPU, or a cluster.
 ABSENT = (
@@ -177,6 +180,43 @@ def check_tokens(tokens: Sequence[int], mask: Sequence[int], logprobs: Sequence[
     requests = [ids for ids in engine.prompts if list(tokens[: len(ids)]) == ids]
     assert requests
     assert sum(mask) > 0
+
+
+#: What the recipes' command lines have for Megatron's, the FSDP backend's and SGLang's own parsers.
+BACKENDS = {
+    "--accumulate-allreduce-grads-in-fp32",
+    "--adam-beta1",
+    "--adam-beta2",
+    "--adam-eps",
+    "--attention-dropout",
+    "--attention-softmax-in-fp32",
+    "--gradient-checkpointing",
+    "--hidden-dropout",
+    "--lr-decay-style",
+    "--num-layers",
+    "--optimizer",
+    "--sequence-parallel",
+    "--sglang-mem-fraction-static",
+    "--tensor-model-parallel-size",
+    "--train-backend",
+    "--weight-decay",
+}
+
+
+def parse_recipe(trainer: str, add_arguments: Callable[[Any], Any], *options: str) -> Any:
+    """What a trainer's parser reads of its recipe's command line; fails for an argument that nobody knows."""
+    script = Path(__file__).parents[3] / "clients" / "recipes" / trainer / "run.sh"
+    printed = subprocess.run(["bash", script, "--dry-run", *options], capture_output=True, text=True, check=False)
+    assert printed.returncode == 0, printed.stderr
+    words = shlex.split(printed.stdout)[2:]
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["train_async.py", *words])
+        patch.setattr(sys, "path", [str(script.parent), *sys.path])
+        add_arguments(parser)
+        args, rest = parser.parse_known_args(words)
+    assert {word for word in rest if word.startswith("--")} <= BACKENDS
+    return args
 
 
 def ended(function: Callable[[], Any], seconds: float = 30) -> Any:
