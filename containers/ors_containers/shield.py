@@ -21,6 +21,7 @@ import _posixsubprocess
 import contextlib
 import ctypes
 import itertools
+import math
 import os
 import sys
 from array import array
@@ -33,6 +34,9 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
 #: Audit events that come before a new process; ``subprocess`` and ``multiprocessing`` have ``fork_exec`` besides.
 _STARTS = frozenset(("os.fork", "os.forkpty", "os.posix_spawn", "os.system"))
 
+#: Capabilities to divide: the halves of more would be too many to list.
+_ENOUGH = 14
+
 
 class TooManyPrograms(RuntimeError):
     """More programs were started than can be kept apart."""
@@ -43,8 +47,9 @@ class Shield:
 
     def __init__(self, capabilities: list[int]) -> None:
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
-        self._halves = list(itertools.combinations(capabilities, len(capabilities) // 2))
-        self._numbers = _shared_numbers(len(self._halves))
+        self._capabilities = capabilities
+        self._count = math.comb(len(capabilities), len(capabilities) // 2)
+        self._numbers = _shared_numbers(self._count)
         self._keeping = False
         self._all = sum(1 << capability for capability in capabilities)
         #: How many programs this process has started or tried to.
@@ -95,7 +100,8 @@ class Shield:
     def _change(self) -> None:
         """Take another half for the programs that this thread starts."""
         self.started += 1
-        half = self._halves[self._next()]
+        halves = itertools.combinations(self._capabilities, len(self._capabilities) // 2)
+        half = next(itertools.islice(halves, self._next(), None))
         self._control(_PR_CAP_AMBIENT_CLEAR_ALL, 0)
         for capability in half:
             self._control(_PR_CAP_AMBIENT_RAISE, capability)
@@ -107,11 +113,11 @@ class Shield:
         try:
             piece = os.read(self._numbers, array("H").itemsize)
         except OSError:  # a child made by `os.fork` has closed everything
-            return int.from_bytes(os.urandom(4)) % len(self._halves)
+            return int.from_bytes(os.urandom(4)) % self._count
         if not piece:
             self.exhausted = True
-            raise TooManyPrograms(f"more than {len(self._halves)} programs were started")
-        return array("H", piece)[0] % len(self._halves)
+            raise TooManyPrograms(f"more than {self._count} programs were started")
+        return array("H", piece)[0] % self._count
 
     def _control(self, operation: int, capability: int) -> None:
         if self._prctl(_PR_CAP_AMBIENT, operation, capability, 0, 0) == -1:
@@ -139,6 +145,6 @@ def up() -> Shield:
     permitted = int(fields["CapPrm"], 16)
     if permitted == 0:
         raise OSError("this is no examination: the process has nothing that its children would lack")
-    shield = Shield([number for number in range(permitted.bit_length()) if permitted >> number & 1])
+    shield = Shield([number for number in range(permitted.bit_length()) if permitted >> number & 1][:_ENOUGH])
     shield.install()
     return shield

@@ -16,7 +16,6 @@ standard library and pytest is imported; no configuration, plugin or conftest of
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import ctypes
 import json
@@ -291,6 +290,8 @@ def judge(status: int, state: _State, guard: Guard, endings: Endings, tests: str
 
 def has_conditional_tests(text: str) -> bool:
     """Whether a module makes tests in branches, loops or by name, so that there may be none."""
+    import ast  # seldom needed
+
     module = ast.parse(text)
     for statement in module.body:
         if isinstance(statement, (ast.If, ast.For, ast.While, ast.Try, ast.With)) and any(
