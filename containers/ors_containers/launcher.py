@@ -12,6 +12,8 @@ Invariants: when the server ends, its end of the socket closes, this process end
 with it. A child that acts on a sandbox's processes has joined the sandbox's pid namespace first: it cannot name, and so
 cannot signal, a process of the host. A child touches a sandbox's files only from inside its mount namespace, as its
 user: no path can lead out. Such a child cannot be inspected by the sandbox's processes and imports no module there.
+Where the kernel can keep signals in a domain, this process and all of its sandboxes are in one; a copy of it that is
+outside does examinations and interrupts.
 """
 
 from __future__ import annotations
@@ -46,6 +48,9 @@ __all__ = ["MESSAGE_SIZE", "main"]
 #: Largest message either way, in bytes; a Unix socket takes 200 KiB at once with Linux's default buffers.
 MESSAGE_SIZE = 128 * 1024
 
+#: What is done to a sandbox's processes from beyond the reach of their signals.
+_OUTSIDE = frozenset(("examine", "interrupt"))
+
 _OOM_SCORE = 500  # an agent's process goes before the sandbox's process 1 does
 
 
@@ -54,6 +59,9 @@ class Launcher:
 
     def __init__(self, control: socket.socket, machine: str) -> None:
         self._control = control
+        #: Where requests come from, and where those of ``_OUTSIDE`` are sent on.
+        self._requests = control
+        self._outside: socket.socket | None = None
         self._helpers: dict[int, int] = {}  # process id → request id
         self._filter = seccomp_filter(machine)
         self._holder = holder_program(machine)
@@ -75,7 +83,7 @@ class Launcher:
         signal.signal(signal.SIGCHLD, _ignore)  # the pipe below tells of it
         signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
         poll = select.poll()
-        poll.register(self._control, select.POLLIN)
+        poll.register(self._requests, select.POLLIN)
         poll.register(news, select.POLLIN)
         while True:
             for descriptor, _ in poll.poll():
@@ -83,10 +91,45 @@ class Launcher:
                     os.read(news, 4096)
                     self._reap()
                     continue
-                data, descriptors = receive(self._control, MESSAGE_SIZE, 8)
+                data, descriptors = receive(self._requests, MESSAGE_SIZE, 8)
                 if not data:
                     return
-                self._handle(json.loads(data), descriptors)
+                message = json.loads(data)
+                if self._outside is not None and message["operation"] in _OUTSIDE:
+                    self._send_on(self._outside, data, descriptors, message)
+                else:
+                    self._handle(message, descriptors)
+
+    def divide(self) -> None:
+        """Keep the processes of sandboxes from signalling those of examinations, where the kernel can do that.
+
+        This process, and with it all that it starts from now on, enters a domain that no signal leaves. A copy of it
+        stays outside: its children enter sandboxes for examinations, and to end what runs there.
+        """
+        if os.geteuid() != 0:
+            return  # an ordinary user's would need no_new_privs, and could start nothing that is setuid
+        requests, sent_on = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        copy = os.fork()
+        if copy == 0:
+            sent_on.close()
+            self._requests = requests
+            system.become_subreaper()
+            return
+        requests.close()
+        try:
+            system.scope_signals()
+        except OSError:
+            sent_on.close()  # which ends the copy
+        else:
+            self._outside = sent_on
+
+    def _send_on(self, outside: socket.socket, data: bytes, descriptors: list[int], message: Message) -> None:
+        try:
+            socket.send_fds(outside, [data], descriptors)
+        except OSError as error:
+            self._send({"id": message["id"], "errno": error.errno, "error": f"cannot be sent on: {error.strerror}"})
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def _handle(self, message: Message, descriptors: list[int]) -> None:
         try:
@@ -263,5 +306,6 @@ def main(descriptor: int, machine: str) -> None:
     sys.path.clear()
     gc.disable()
     gc.freeze()
+    launcher.divide()
     with contextlib.suppress(ConnectionError):  # a server that was killed has closed its end in the middle
         launcher.serve()

@@ -146,9 +146,9 @@ class Sandbox(abc.ABC):
 
         Nothing of the sandbox can prevent a frozen examination: no process that multiplies, stops or kills others, and
         no limit that is used up. In a live one, processes of the agent have the program's own user: they cannot read
-        or change its memory, descriptors, files and output, but may send it signals, which end it (a result, and
-        nothing a grader would reward). A program that starts programs of the agent gives them its rights; before it
-        does, it protects itself as ``ors_containers.shield`` says.
+        or change its memory, descriptors, files and output. A runtime that cannot keep their signals away lets these
+        end it (a result, and nothing a grader would reward). A program that starts programs of the agent gives them
+        its rights; before it does, it protects itself as ``ors_containers.shield`` says.
 
         The exit status is as a shell counts: 127 and 126 where the program is missing or cannot be executed. Raises
         ``InvalidCommand`` for arguments no program can be given, a file name that leads elsewhere and a time-out that

@@ -1,10 +1,11 @@
 """The system calls a sandbox may not make, as a filter for the kernel (classic BPF).
 
-Everything is allowed but what reaches beyond the sandbox or has no business in one: other processes' memory, mounts,
-namespaces, kernel modules, keys, io_uring, clocks. What the kernel does not confine by namespaces is refused as well: a
-socket of a family other than unix, inet, inet6 and netlink (``AF_VSOCK`` would reach a hypervisor). ``clone3`` is
-answered ENOSYS, because its flags lie where no filter can read them; every C library then uses ``clone``, whose flags
-are checked. ``io_setup`` is answered ENOSYS, because the whole machine shares a few AIO contexts; programs do without.
+Everything is allowed but what reaches beyond the sandbox or has no business in one: other processes' memory and limits,
+mounts, namespaces, kernel modules, keys, io_uring, clocks. What the kernel does not confine by namespaces is refused as
+well: a socket of a family other than unix, inet, inet6 and netlink (``AF_VSOCK`` would reach a hypervisor). ``clone3``
+is answered ENOSYS, because its flags lie where no filter can read them; every C library then uses ``clone``, whose
+flags are checked. ``io_setup`` is answered ENOSYS, because the whole machine shares a few AIO contexts; programs do
+without.
 Calls of a foreign architecture, 32-bit ones and x32 among them, are answered ENOSYS.
 
 Invariant: the filter only ever takes away; with no_new_privs it cannot be removed.
@@ -82,6 +83,7 @@ _CLONE3 = (435, 435)
 _IO_SETUP = (206, 0)
 _IOCTL = (16, 29)
 _SOCKET = (41, 198)
+_PRLIMIT64 = (302, 261)
 
 #: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NAMESPACE_FLAGS = 0x7E020000
@@ -139,6 +141,10 @@ def seccomp_filter(machine: str) -> bytes:
         + _instruction(_EQUAL, _TIOCLINUX, 0, 1)
         + _answer(errno.EPERM)
         + _allowed,
+    )
+    # Of the process itself alone: the kernel lets everybody take away files and memory from processes of the same user.
+    program += _unless(
+        _PRLIMIT64[column], _argument(0) + _instruction(_EQUAL, 0, 1, 0) + _answer(errno.EPERM) + _allowed
     )
     families = b"".join(_instruction(_EQUAL, family, 0, 1) + _allowed for family in _FAMILIES)
     program += _unless(_SOCKET[column], _argument(0) + families + _answer(errno.EAFNOSUPPORT))

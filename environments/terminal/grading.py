@@ -12,6 +12,9 @@ What earns what:
 | a test fails, or the tests' module trips over the state it finds | 0 |
 | the tests take too long, or a program that they start ends the grader | 0 |
 | what the agent left running was killed and does not end | 0 |
+| they were led to the agent's code where sound tests read data | 0 |
+| the processes of the agent leave no room for a live examination | 0 |
+| they pass, but a program of theirs was ended by a signal that they have not sent | 0 |
 | the tests cannot be imported, hold no test, or would run the agent's code inside the grader | ``GradingFailed`` |
 | the tests fail and have looked for a host outside which they name, before they asked any service | ``GradingFailed`` |
 | they fail and were led to such a host by what the agent left | 0 |
@@ -31,7 +34,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
-from ors_containers import CommandResult, InfrastructureFailure, ProcessesRemain, Sandbox
+from ors_containers import CommandResult, ExaminationFailed, InfrastructureFailure, ProcessesRemain, Sandbox
 from ors_containers.sandbox import EXAMINATION
 
 from .plain_tests import plain_tests
@@ -109,7 +112,23 @@ async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, t
         )
     except ProcessesRemain as error:
         return Verdict(False, "killed", str(error))  # nobody but the agent can bring that about
+    except ExaminationFailed as error:
+        if live and await _possible_without_the_agent(sandbox, tools, timeout):
+            return Verdict(False, "killed", str(error))
+        raise
     return _verdict(result, nonce, live=live)
+
+
+async def _possible_without_the_agent(sandbox: Sandbox, tools: Tools, timeout: float) -> bool:
+    """Whether it was the agent's processes that let no live examination be made: without them there can be one.
+
+    Raises ``ExaminationFailed`` where there cannot.
+    """
+    try:
+        result = await sandbox.examine([*tools.command, "-I", "-S", "-B", "-c", "pass"], timeout=timeout)
+    except ProcessesRemain:
+        return True
+    return result.exit_status == 0
 
 
 def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import dataclasses
 import json
 import os
@@ -176,6 +177,38 @@ async def test_a_live_examination_is_not_looked_into(runtime: Runtime, user: str
         assert (await sandbox.stat_file("all-done")).kind == "file", "the spies did not come to their end"
         seen = {name: await sandbox.read_file(f"seen-{n}") for n, name in enumerate(SPIES)}
         assert {name: content for name, content in seen.items() if b"SEEN" in content} == {}
+
+
+def _signals_are_scoped() -> bool:
+    """Whether this kernel has Landlock with scopes for signals; the launcher uses them as root."""
+    create_ruleset, version = 444, 1
+    return os.geteuid() == 0 and ctypes.CDLL(None).syscall(create_ruleset, None, 0, version) >= 6
+
+
+@pytest.mark.skipif(not _signals_are_scoped(), reason="needs root and Landlock's scopes (Linux 6.12)")
+@pytest.mark.parametrize("signal", ["KILL", "STOP", "INT", "PIPE"])
+@pytest.mark.parametrize("user", ["the user", "root"])
+async def test_no_signal_reaches_a_live_examination(runtime: Runtime, user: str, signal: str) -> None:
+    image = runtime.host_image() if user == "the user" else _root(runtime.host_image())
+    # Each in a session of its own, or the signal would end them all.
+    killing = f"while :; do for p in /proc/[0-9]*; do p=${{p#/proc/}}; [ $p != $$ ] && kill -{signal} $p; done; done"
+    async with runtime.sandbox(image, Limits(pids=100)) as sandbox:
+        await sandbox.write_file("killing", killing.encode())
+        await sandbox.run("setsid bash killing > /dev/null 2>&1 < /dev/null & sleep 0.2", timeout=5)
+        script = "for n in {1..40}; do (sleep 0.02; echo $n) | cat | grep -c . || echo missed; done | sort | uniq -c"
+        result = await sandbox.examine(["/bin/bash", "--norc", "-c", script], timeout=30, keep_processes=True)
+        assert (result.exit_status, result.text.split()) == (0, ["40", "1"]), result
+
+
+async def test_the_agent_signals_and_moves_what_is_its_own(sandbox: Sandbox) -> None:
+    """Where signals are scoped too: shells after the first are of the same domain, and files are no matter of it."""
+    await sandbox.run("sleep 1000 & echo $! > process; mkdir one two; touch one/file", timeout=5)
+    assert (await sandbox.run("exit 0", timeout=5)).shell_restarted
+    script = (
+        "kill -TERM $(cat process) && sleep 0.1; kill -0 $(cat process) 2>/dev/null || echo ended;"
+        "mv one/file two/ && ln two/file one/other && mv two /tmp/two && rm -r one && ls /tmp/two"
+    )
+    assert (await sandbox.run(script, timeout=5)).text.split() == ["ended", "file"]
 
 
 async def test_the_spies_would_see_another_process(sandbox: Sandbox) -> None:

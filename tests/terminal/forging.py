@@ -65,6 +65,17 @@ def signals(pid):
     os.kill(pid, signal.SIGKILL)
 
 
+def limits(pid):
+    pair = (ctypes.c_uint64 * 2)(0, 0)
+    for resource in (7, 9):
+        libc.prlimit(pid, resource, pair, None)
+
+
+def inner(pid):
+    if read(f"/proc/{pid}/comm") == b"sort\n":
+        os.kill(pid, signal.SIGKILL)
+
+
 def files(pid):
     for place in (f"/proc/{pid}/cwd", f"/proc/{pid}/root/.examination/basetemp/test_paid0"):
         attempt(write, f"{place}/out", b"42\n", os.O_WRONLY | os.O_CREAT)
@@ -174,6 +185,8 @@ class Form:
     body: str
     #: Whether a program of the same test can be kept from it: one cannot keep what the same user may do in any case.
     same: bool = True
+    #: Whether the kernel must keep the agent's signals away, as it does where the server is root (Linux 6.12).
+    scoped: bool = False
 
 
 FORMS: Mapping[str, Form] = {
@@ -185,6 +198,13 @@ FORMS: Mapping[str, Form] = {
     "exit status of a shell": Form(
         "signals", 'assert say("sleep 0.3; (sleep 0.2; true); grep -q no /home/user/wrong").returncode', same=False
     ),
+    "a program within a shell command": Form(
+        "inner",
+        'assert say("sleep 0.3; sort /home/user/many | grep -c wrong").stdout == "0\\n"',
+        same=False,
+        scoped=True,
+    ),
+    "limits": Form("limits", 'assert say("sleep 0.3; (sleep 0.1; true); grep -q no /home/user/wrong").returncode'),
     "files": Form(
         "files",
         '(tmp_path / "in").write_text("no\\n"); say("sleep 0.3; cat in > out; sleep 0.2", cwd=tmp_path); '

@@ -6,7 +6,16 @@ import dataclasses
 import time
 
 import pytest
-from ors_containers import CommandResult, Image, Limits, ProcessesRemain, Runtime, Sandbox, SandboxDied
+from ors_containers import (
+    CommandResult,
+    ExaminationFailed,
+    Image,
+    Limits,
+    ProcessesRemain,
+    Runtime,
+    Sandbox,
+    SandboxDied,
+)
 from ors_containers.toolset import Toolset
 
 from .conftest import Service
@@ -368,6 +377,30 @@ async def test_a_grader_that_never_began_is_no_reward_unless_the_agent_could_hav
         await grading.run_tests(stub, toolset, "def test_a(): pass", live=False, timeout=60)  # type: ignore[arg-type]
     verdict = await grading.run_tests(stub, toolset, "def test_a(): pass", live=True, timeout=60)  # type: ignore[arg-type]
     assert (verdict.passed, verdict.how) == (False, "timed out")
+
+
+class Crowded:
+    """A sandbox in which live examinations fail, and others as a test says."""
+
+    def __init__(self, frozen: CommandResult | Exception) -> None:
+        self.frozen = frozen
+
+    async def examine(self, program: object, *, keep_processes: bool = False, **_: object) -> CommandResult:
+        if keep_processes:
+            raise ExaminationFailed("no process is left")
+        if isinstance(self.frozen, Exception):
+            raise self.frozen
+        return self.frozen
+
+
+async def test_an_agent_that_leaves_no_room_for_a_live_examination_earns_nothing(toolset: Toolset) -> None:
+    crowded: object = Crowded(CommandResult(0, b"", 0.1))
+    verdict = await grading.run_tests(crowded, toolset, "def test_a(): pass", live=True, timeout=1)  # type: ignore[arg-type]
+    assert (verdict.passed, verdict.how) == (False, "killed")
+    for frozen in (CommandResult(127, b"", 0.1), ExaminationFailed("nor without the agent's")):
+        broken: object = Crowded(frozen)
+        with pytest.raises(ExaminationFailed):
+            await grading.run_tests(broken, toolset, "def test_a(): pass", live=True, timeout=1)  # type: ignore[arg-type]
 
 
 async def test_a_sandbox_that_died_is_no_reward(toolset: Toolset) -> None:
