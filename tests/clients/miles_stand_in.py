@@ -214,7 +214,7 @@ async def _generate_group(state: GenerateState, group: list[Sample], sampling_pa
 
 
 async def generate_rollout(
-    state: GenerateState, prompts: Sequence[Sample], sampling_params: dict[str, Any], *, seconds: float = 20.0
+    state: GenerateState, prompts: Sequence[Sample], sampling_params: dict[str, Any], *, seconds: float = 40.0
 ) -> list[list[Any]]:
     """``generate_rollout_async``: a batch, of which what a group raises is logged and another one drawn.
 

@@ -301,7 +301,7 @@ async def generate_rollout(
 
 
 async def generate_rollout_fully_async(
-    args: Any, buffer: list[list[Sample]], sampling_params: dict[str, Any], *, seconds: float = 10.0
+    args: Any, buffer: list[list[Sample]], sampling_params: dict[str, Any], *, seconds: float = 40.0
 ) -> list[list[Sample]]:
     """A batch out of ``buffer``, one group under way at a time; ``TimeoutError`` where slime would wait for ever.
 

@@ -246,14 +246,14 @@ async def test_an_error_that_nothing_escapes_ends_the_run(make_state: MakeState,
 
 async def test_a_complete_batch_waits_for_no_tool(make_state: MakeState, url: str) -> None:
     def policy(prompt: str) -> str:
-        return call("wait", seconds=20) if "Task 1." in prompt else REWARDS[3]
+        return call("wait", seconds=60) if "Task 1." in prompt else REWARDS[3]
 
     with ScriptedEngine(policy, tiny_tokenizer()).serve() as engine:
         state = batch_of(make_state(engine, {"stepenvironment": {}}), over_sampling_batch_size=2)
         prompts = [sample_of("stepenvironment", {"number": number}) for number in range(2)]
         begun = time.monotonic()
         assert len(await miles_stand_in.generate_rollout(state, prompts, SAMPLING)) == 1
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 20
     await closed(url)
 
 
@@ -617,10 +617,10 @@ async def test_a_turn_that_the_episode_did_not_take_is_not_trained_on(
 ) -> None:
     # The session keeps the second turn, whose answer comes when the time is over: the reward is of other tokens.
     turns = (call("earn", reward=0.5), call("finish", reward=1))
-    server = SessionServer(speaker(*turns, template="qwen2"), delay=1.2)
+    server = SessionServer(speaker(*turns, template="qwen2"), delay=2.5)
     async with server.serve():
         state = agent_state(server)
-        train_config({"stepenvironment": {}}, max_seconds=2.0)
+        train_config({"stepenvironment": {}}, max_seconds=4.5)
         sample: Any = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
     assert len(server.requests) == 2
     assert sample.metadata["stop_reason"] == "max_time"
@@ -632,12 +632,12 @@ async def test_an_agent_stops_with_the_batch(
     agent_state: AgentState, train_config: Callable[..., None], url: str
 ) -> None:
     train_config({"stepenvironment": {}})
-    async with SessionServer(speaker(call("wait", seconds=20), template="qwen2")).serve() as server:
+    async with SessionServer(speaker(call("wait", seconds=60), template="qwen2")).serve() as server:
         state = agent_state(server)
         playing = asyncio.create_task(generate_and_rm(state, sample_of("stepenvironment"), SAMPLING))
         await until(lambda: server.requests)
         state.aborted = True
-        sample: Any = await asyncio.wait_for(playing, 8)
+        sample: Any = await asyncio.wait_for(playing, 30)
         assert len(server.requests) == 1
     # The session's only turn is complete, and Miles calls it COMPLETED.
     assert (sample.status, sample.remove_sample) == (Sample.Status.ABORTED, True)

@@ -665,14 +665,14 @@ async def test_a_complete_batch_waits_for_no_tool(url: str, tmp_path: Path) -> N
     prompts = [Sample(index=index, metadata=row_of("stepenvironment", {"number": index})) for index in range(2)]
 
     def policy(prompt: str) -> str:
-        return call("wait", seconds=20) if "Task 1." in prompt else call("finish", reward=1)
+        return call("wait", seconds=60) if "Task 1." in prompt else call("finish", reward=1)
 
     with ScriptedEngine(policy, tiny_tokenizer()).serve() as engine:
         args = batch_arguments(file, engine, rollout_batch_size=1, over_sampling_batch_size=2)
         begun = time.monotonic()
         data, _, _ = await slime_stand_in.generate_rollout(args, prompts, dict(SAMPLING))
     assert len(data) == 1
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 20
     await closed(url)
 
 

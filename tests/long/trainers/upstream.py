@@ -219,7 +219,7 @@ def parse_recipe(trainer: str, add_arguments: Callable[[Any], Any], *options: st
     return args
 
 
-def ended(function: Callable[[], Any], seconds: float = 30) -> Any:
+def ended(function: Callable[[], Any], seconds: float = 60) -> Any:
     """What ``function`` returns or raises; a failure of the test if it is still running after so many seconds."""
     outcome: dict[str, Any] = {}
 
