@@ -64,7 +64,7 @@ async def _faults(runtime: BubblewrapRuntime, task: GeneratedTask, share: int) -
     breaches = [way for requirement in task.requirements for way in requirement.breaches]
     if not task.honest:
         breaches = []  # a family that has only the sentences that come with `leave` yet
-    ways = [*breaches, *task.honest, *load_alternatives().EVERYWHERE][task.seed % share :: share]
+    ways = [*breaches, *task.honest, *load_alternatives().everywhere(task.oracle)][task.seed % share :: share]
     plays = [Play(tests="initial"), Play(), Play(task.oracle), Play(task.near_miss)]
     plays += [Play(way.script(task.oracle), solved=bool(way.after)) for way in ways]
     before, untouched, oracle, near_miss, *played = await play(runtime, task, plays)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .requirements import Way
 
-__all__ = ["EVERYWHERE"]
+__all__ = ["everywhere"]
 
-EVERYWHERE = (
+_EVERYWHERE = (
     Way(
         "leftovers in the home",
         after="""
@@ -16,4 +16,18 @@ ln -s /nowhere broken && echo x > .cache/tool/entry && chmod 700 .cache
     ),
     Way("a process left running", after="nohup sleep 300 > /dev/null 2>&1 < /dev/null & setsid -f sleep 300"),
     Way("other times of files", after="find . -exec touch -h -d '2001-02-03 04:05:06' {} +"),
+    Way(
+        "files written anew",
+        after="""
+find . -name .git -prune -o -type f -links 1 -perm -600 -print0 | while IFS= read -r -d '' file; do
+  cp -p "$file" ~/anew && mv ~/anew "$file"
+done
+true
+""",
+    ),
 )
+
+
+def everywhere(oracle: str) -> tuple[Way, ...]:
+    """Those of a task with this oracle."""
+    return (*_EVERYWHERE, Way("what is made closed to others", instead=f"umask 077\n{oracle}"))
