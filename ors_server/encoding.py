@@ -7,13 +7,14 @@ would be read as "no reward" (protocol 0.1).
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Mapping
 from typing import Any, cast
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import PydanticSerializationError, SchemaSerializer, from_json, to_json
 
 __all__ = ["NonFiniteReward", "encode", "encode_tool_error", "encode_tool_output", "replace_surrogates", "scrub"]
 
@@ -23,10 +24,12 @@ _ENCODING_ERRORS = (PydanticSerializationError, ValueError, TypeError, Recursion
 
 
 class NonFiniteReward(ValueError):
-    """A tool returned NaN or an infinite reward; the message names the tool."""
+    """A tool returned NaN, an infinite reward or one that is not a number; the message names the tool."""
 
-    def __init__(self, tool: str, reward: float) -> None:
-        super().__init__(f"Tool {tool!r} returned the reward {reward}; a reward must be a finite number or None")
+    def __init__(self, tool: str, reward: object) -> None:
+        # Of other types it may hold anything, and clients get this text whatever `return_errors` is.
+        shown = str(reward) if type(reward) is float else f"of type {type(reward).__name__}"
+        super().__init__(f"Tool {tool!r} returned the reward {shown}; a reward must be a finite number or None")
 
 
 def encode(value: Any) -> bytes:
@@ -43,29 +46,46 @@ def encode(value: Any) -> bytes:
 def encode_tool_output(tool: str, output: Any) -> bytes:
     """JSON bytes of a successful ``RunToolOutput``; ``output`` is a ``ToolOutput`` of either SDK or ours.
 
+    What an author's subclass adds or changes is not sent: the four fields of ``ToolOutput`` are.
+
     Raises ``NonFiniteReward``.
     """
     reward = output.reward
-    if reward is not None and not math.isfinite(reward):
+    if reward is not None and not _is_finite(reward):
         raise NonFiniteReward(tool, reward)
     metadata = output.metadata
     try:
         # Pydantic would write floats that are not finite as null, without a word.
-        if not (
+        if type(output.finished) is bool and not (
             (metadata is not None and _lossy(metadata))
             or any(block.detail is not None and _lossy(block.detail) for block in output.blocks)
         ):
-            body: bytes = output.__pydantic_serializer__.to_json(output, warnings=False)
+            body: bytes = _serializer(output.__class__).to_json(output, warnings=False)
             return b'{"ok":true,"output":' + body + b"}"
     except _ENCODING_ERRORS:
         pass
+    fields = _serializer(output.__class__).to_python(output, warnings=False)
     plain = {
-        "blocks": scrub(list(output.blocks), f"{tool}.blocks"),
+        "blocks": scrub(fields["blocks"], f"{tool}.blocks"),
         "metadata": None if metadata is None else scrub(metadata, f"{tool}.metadata"),
         "reward": None if reward is None else float(reward),
         "finished": bool(output.finished),
     }
     return b'{"ok":true,"output":' + to_json(plain) + b"}"
+
+
+@functools.cache
+def _serializer(cls: type[Any]) -> SchemaSerializer:
+    """The serializer of the ``ToolOutput`` that a class is or derives from."""
+    base: Any = next(base for base in cls.__mro__ if base.__name__ == "ToolOutput")
+    return base.__pydantic_serializer__
+
+
+def _is_finite(reward: Any) -> bool:
+    try:
+        return math.isfinite(reward)
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def encode_tool_error(error: str, reason: str | None) -> bytes:

@@ -686,7 +686,7 @@ class Session:
 
 
 def _score(score: Any, index: int) -> GroupScore:
-    value = GroupScore(reward=float(score)) if isinstance(score, (int, float)) else score
+    value = score if hasattr(score, "reward") else GroupScore(reward=float(score))
     if not isinstance(value, GroupScore):
         value = GroupScore(reward=float(value.reward), metadata=value.metadata)
     if value.reward != value.reward or value.reward in (float("inf"), float("-inf")):

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
+import numpy
 import pytest
 
 from ors_server import GroupCandidate, GroupScore, TextBlock
@@ -57,7 +59,9 @@ async def test_a_score_for_each_candidate_in_order(serve: Serve) -> None:
     }
 
 
-@pytest.mark.parametrize("scores", [[1, 0.5], (1.0, 0.5), [1.0, GroupScore(reward=0.5)], [True, 0.5]])
+@pytest.mark.parametrize(
+    "scores", [[1, 0.5], (1.0, 0.5), [1.0, GroupScore(reward=0.5)], [True, 0.5], [numpy.float32(1), Decimal("0.5")]]
+)
 async def test_numbers_are_scores(serve: Serve, scores: object) -> None:
     client = serve(returning(scores))
     sid = await client.open()

@@ -1,12 +1,22 @@
 """Protocol 0.1, "Values": what JSON cannot hold is never dropped, never null, and never costs a rollout."""
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
+# pyright: reportUntypedBaseClass=false, reportUnknownVariableType=false
+
 import logging
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy
+import openreward.environments as openreward
+import ors
 import pytest
+from pydantic import field_serializer
 
 from ors_server import JSONObject, TextBlock, ToolOutput, tool
+from tests.protocol import foreign
 from tests.protocol.conftest import Serve
 from tests.protocol.support import Bare, Echo, said
 
@@ -177,3 +187,102 @@ async def test_nan_in_a_task_is_no_invalid_json(serve: Serve) -> None:
 
     response = await serve(Loose).post("/task", {"split": "train", "index": 0})
     assert response.json()["task"] == {"id": 1, "limit": "inf", "handle": ["<Handle 7>"]}
+
+
+# --- values that only an assignment puts there, for no model checks those -------------------------
+
+
+def assigned(package: Any, **fields: Any) -> Any:
+    output = package.ToolOutput(blocks=[package.TextBlock(text="x")])
+    for name, value in fields.items():
+        setattr(output, name, value)
+    return output
+
+
+class Game(foreign.OpenRewardGame):
+    output: Any = None
+
+    @openreward.tool
+    async def give(self) -> openreward.ToolOutput:
+        return self.output
+
+
+class OrsGame(foreign.OrsGame):
+    output: Any = None
+
+    @ors.tool
+    async def give(self) -> ors.ToolOutput:
+        return self.output
+
+
+FOREIGN = pytest.mark.parametrize(("package", "game"), [(openreward, Game), (ors, OrsGame)])
+
+
+async def give(serve: Serve, game: type[Any], output: Any, **settings: Any) -> Any:
+    client = serve(type("Giving", (game,), {"output": output}), **settings)
+    return await client.call(await client.open(), "give")
+
+
+@FOREIGN
+@pytest.mark.parametrize(
+    ("reward", "sent"),
+    [
+        (True, 1.0),
+        (1, 1.0),
+        (Decimal("0.1"), 0.1),
+        (Fraction(1, 2), 0.5),
+        (numpy.float32(0.5), 0.5),
+        (numpy.int64(1), 1.0),
+        (numpy.bool_(True), 1.0),
+        (numpy.array(0.25), 0.25),
+    ],
+)
+async def test_a_number_of_any_type_is_a_reward(
+    serve: Serve, package: Any, game: type[Any], reward: Any, sent: float
+) -> None:
+    output = (await give(serve, game, assigned(package, reward=reward, finished=True))).output
+    assert (type(output["reward"]), output["reward"], output["finished"]) == (float, sent, True)
+
+
+@FOREIGN
+@pytest.mark.parametrize(
+    "reward",
+    ["1", [1.0], pytest.param(10**400, id="huge"), Decimal("nan"), numpy.float32("inf"), numpy.array([1.0]), 1j],
+)
+async def test_what_is_no_number_is_no_reward(serve: Serve, package: Any, game: type[Any], reward: Any) -> None:
+    """The reference sends a text for a text, and null for NaN: a client would train on either as on no reward."""
+    reply = await give(serve, game, assigned(package, reward=reward, finished=True), return_errors="none")
+    assert reply.names == ["task_id", "error"]
+    assert reply.error == (
+        f"NonFiniteReward: Tool 'give' returned the reward of type {type(reward).__name__}; "
+        "a reward must be a finite number or None"
+    )
+
+
+@FOREIGN
+@pytest.mark.parametrize(("finished", "sent"), [(1, True), (0, False), (None, False), (numpy.bool_(True), True)])
+async def test_the_end_is_true_or_false(serve: Serve, package: Any, game: type[Any], finished: Any, sent: bool) -> None:
+    output = (await give(serve, game, assigned(package, reward=1.0, finished=finished))).output
+    assert output["finished"] is sent
+
+
+@FOREIGN
+async def test_what_a_subclass_adds_is_not_sent(serve: Serve, package: Any, game: type[Any]) -> None:
+    """Nor what it changes: both references send the four fields of ``ToolOutput``, whatever is handed back."""
+
+    class Graded(package.ToolOutput):
+        answer: str = "the answer"
+
+        @field_serializer("reward")
+        def serialise(self, reward: float) -> float:
+            return reward + 1
+
+    class Marked(package.TextBlock):
+        answer: str = "the answer"
+
+    for metadata in (None, {"loss": float("nan")}):
+        output = Graded(blocks=[Marked(text="x")], reward=0.5, metadata=metadata)
+        reply = await give(serve, game, output)
+        assert set(reply.output) == {"blocks", "metadata", "reward", "finished"}
+        assert reply.output["reward"] == 0.5
+        assert set(reply.output["blocks"][0]) == {"text", "detail", "type"}
