@@ -51,7 +51,7 @@ def running(command: Sequence[str | Path], port: int, folder: Path, log: Path) -
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=folder, env=os.environ | variables, stdout=output, stderr=output)
         try:
-            deadline = time.monotonic() + 180
+            deadline = time.monotonic() + 600
             while True:
                 with contextlib.suppress(httpx.TransportError):
                     httpx.get(f"{url}/health", timeout=5, trust_env=False)

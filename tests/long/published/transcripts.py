@@ -29,7 +29,7 @@ _CALLS = 14
 
 def transcript(url: str, seed: int = 0) -> Transcript:
     """Play the script on a server."""
-    with httpx.Client(base_url=url, timeout=120, follow_redirects=True, trust_env=False) as http:
+    with httpx.Client(base_url=url, timeout=600, follow_redirects=True, trust_env=False) as http:
         return list(_play(http, seed))
 
 
