@@ -2,9 +2,9 @@
 
 The packages live in the virtual environment that scripts/trainers-venv makes. The tests of ``tests/clients`` run there
 once more without their stand-ins, then what only works with the real packages (``tests/long/trainers``), then the
-scripts that users verify their own machine with. slime, Miles and ROLL are on no package index: their drivers run where
-``ORS_SLIME_CHECKOUT``, ``ORS_MILES_CHECKOUT`` and ``ORS_ROLL_CHECKOUT`` name a checkout, in the environment of
-scripts/upstream-venv.
+scripts that users verify their own machine with. slime, Miles, ROLL and Atropos's trainer are on no package index:
+their drivers run where ``ORS_SLIME_CHECKOUT``, ``ORS_MILES_CHECKOUT``, ``ORS_ROLL_CHECKOUT`` and
+``ORS_ATROPOS_CHECKOUT`` name a checkout, those of slime and Miles in the environment of scripts/upstream-venv.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ def test_with_the_real_packages(trainers_python: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "driver", "tests"),
+    ("variable", "driver", "environment", "tests"),
     [
-        ("ORS_SLIME_CHECKOUT", "check_slime.py", 10),
-        ("ORS_MILES_CHECKOUT", "check_miles.py", 10),
-        ("ORS_ROLL_CHECKOUT", "check_roll.py", 20),
-        ("ORS_ATROPOS_CHECKOUT", "check_atropos.py", 2),
+        ("ORS_SLIME_CHECKOUT", "check_slime.py", "upstream-venv", 10),
+        ("ORS_MILES_CHECKOUT", "check_miles.py", "upstream-venv", 10),
+        ("ORS_ROLL_CHECKOUT", "check_roll.py", "trainers-venv", 20),
+        ("ORS_ATROPOS_CHECKOUT", "check_atropos.py", "trainers-venv", 2),
     ],
 )
-def test_with_a_checkout_of_the_trainer(variable: str, driver: str, tests: int) -> None:
+def test_with_a_checkout_of_the_trainer(variable: str, driver: str, environment: str, tests: int) -> None:
     if not os.environ.get(variable):
         pytest.skip(f"{variable} names no checkout of the trainer, which is on no package index")
     file = ROOT / "tests" / "long" / "trainers" / driver
-    report = run(made_by("upstream-venv"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", file)
+    report = run(made_by(environment), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", file)
     passed = re.search(r"(\d+) passed", report)
     assert passed is not None
     assert int(passed[1]) >= tests
