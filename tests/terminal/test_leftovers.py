@@ -51,7 +51,7 @@ sleep 0.1""",
 }
 
 
-@pytest.mark.parametrize("plain", [True, False], ids=["plain", "pytest"])
+@pytest.mark.parametrize("plain", [True, pytest.param(False, marks=pytest.mark.long)], ids=["plain", "pytest"])
 @pytest.mark.parametrize("what", LEAVES)
 async def test_nothing_of_a_test_lives_into_the_next(service: Service, what: str, plain: bool) -> None:
     tests = f"""{_ALIVE}
