@@ -117,6 +117,15 @@ def _log_nothing(*args: Any, **options: Any) -> None:
     pass
 
 
+async def _stop(runs: Sequence[Run]) -> None:
+    """End what a fully asynchronous rollout would go on with."""
+    for run in runs:
+        worker: Any = getattr(run.rollout, "_worker", None)
+        if worker is not None:
+            worker.cancel()
+    await ours.close()
+
+
 Start = Callable[..., Run]
 
 
@@ -124,6 +133,7 @@ Start = Callable[..., Run]
 def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Start]:
     """Starts a run whose model says what ``outcomes`` has for each episode."""
     opened: list[Any] = []
+    runs: list[Run] = []
     checkpoint = tmp_path / "checkpoint"
     monkeypatch.setattr(metrics.tracking, "log", _log_nothing)
     http_utils._http_client = None
@@ -200,10 +210,11 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
             address = serve(serve_application(session_server.SessionServer(args, engine.url).app))
             args.session_server_ports = [int(address.rpartition(":")[2])]
         http_utils.init_http_client(args)
-        return Run(args, engine)
+        runs.append(Run(args, engine))
+        return runs[-1]
 
     yield make
-    async_utils.run(ours.close())
+    async_utils.run(_stop(runs))
     for context in reversed(opened):
         context.__exit__(None, None, None)
 
