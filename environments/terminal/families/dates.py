@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
 
-from .draft import Draft, python, swap
+from .draft import Draft, breach, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, PRODUCTS, WORDS
 
 __all__ = ["FAMILY"]
+
+_LINES, _LINE_ORDER = "* has the right lines", "lines of * are in order"
+_HEADER, _RECORDS, _ORDER = "* has the right header", "* has the right records", "records of * are in order"
 
 
 def _day(draft: Draft, first: int = 2015, last: int = 2026) -> date:
@@ -24,18 +27,51 @@ def _to_utc(draft: Draft) -> None:
         minutes = draft.pick(-600, -480, -300, -210, 60, 120, 330, 345, 540, 660)
         moment = datetime.combine(_day(draft), datetime.min.time(), timezone(timedelta(minutes=minutes)))
         moment += timedelta(minutes=draft.number(0, 1439))
+        if len(rows) == 1:
+            # The same moment as the first, written otherwise.
+            moment = rows[0][0].astimezone(timezone(timedelta(minutes=minutes)))
         rows.append((moment.astimezone(UTC), city, moment.strftime("%Y-%m-%d %H:%M %z")))
     draft.file(source, "".join(f"{shown} {city}\n" for _, city, shown in rows), keep=True)
     ordered = sorted(rows, key=lambda row: (row[0], row[1]))
     expected = "".join(f"{moment.strftime('%Y-%m-%dT%H:%MZ')} {city}\n" for moment, city, _ in ordered)
     draft.say(
         draft.pick(f"The times in {source} have different time zones.", f"Convert the times in {source} to UTC."),
-        "Each line is YYYY-MM-DD HH:MM, the offset of local time from UTC as +HHMM or -HHMM, and a name, separated by "
+        "Its lines are YYYY-MM-DD HH:MM, the offset of local time from UTC as +HHMM or -HHMM, and a name, separated by "
         "spaces. For example 2024-05-01 01:30 +0200 is 23:30 of the day before in UTC.",
-        f"Write {target} with lines of the form",
-        "\nYYYY-MM-DDTHH:MMZ NAME",
-        "\nwhere the time is in UTC (T and Z are literal), earliest first; lines with the same time by name.",
-        draft.every_line(),
+        f"Write all of them to {target} in the form",
+        draft.require(
+            "\nYYYY-MM-DDTHH:MMZ NAME",
+            breach("seconds too", _LINES, swap=("%H:%MZ", "%H:%M:00Z")),
+            breach("+0000 in place of Z", _LINES, swap=("%H:%MZ", "%H:%M+0000")),
+            breach("a space in place of T", _LINES, swap=("%dT%H", "%d %H")),
+            breach("a comma before the name", _LINES, after=f"sed -i 's/ /,/' {target}"),
+        ),
+        draft.require(
+            "\nwhere the time is in UTC (T and Z are literal),",
+            breach(
+                "local times", _LINES, swap=("moment.astimezone(timezone.utc)", "moment.replace(tzinfo=timezone.utc)")
+            ),
+            breach("the offset added", _LINES, swap=("moment.astimezone(timezone.utc)", "moment + moment.utcoffset()")),
+            breach("a line missing", _LINES, after=f"sed -i 1d {target}"),
+        ),
+        draft.require(
+            "earliest first;",
+            breach("latest first", _LINE_ORDER, swap=("in sorted(rows)", "in sorted(rows)[::-1]")),
+            breach(
+                "in the order of the names",
+                _LINE_ORDER,
+                swap=("in sorted(rows)", "in sorted(rows, key=lambda row: row[1])"),
+            ),
+        ),
+        draft.require(
+            "lines with the same time by name.",
+            breach(
+                "the same time by name backwards",
+                _LINE_ORDER,
+                swap=("in sorted(rows)", "in sorted(sorted(rows)[::-1], key=lambda row: row[0])"),
+            ),
+        ),
+        draft.every_line(target),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -55,6 +91,16 @@ def _to_utc(draft: Draft) -> None:
         source=source,
         target=target,
     )
+    draft.honest(
+        "calculated by date",
+        instead=f"""
+while read -r day time offset name; do
+    echo "$(date -u -d "$day $time $offset" +%Y-%m-%dT%H:%MZ) $name"
+done < {source} | LC_ALL=C sort > {target}
+""",
+    )
+    draft.honest("through another file", after=f"cp {target} ~/draft && mv ~/draft {target}")
+    draft.honest("closed to others", after=f"chmod 600 {target}")
     draft.solve(
         oracle, swap(oracle, "moment.astimezone(timezone.utc)", "moment.replace(tzinfo=timezone.utc)"), expected
     )
@@ -82,8 +128,42 @@ def _spans(draft: Draft) -> None:
     draft.say(
         draft.pick(f"How many days does each entry of {source} last?", f"Add the durations to {source}."),
         f"The CSV file has the columns name, start and end, with dates as {spoken}.",
-        f"Write {target}, a CSV file with the header name,start,end,days: the same records in the same order, the "
-        f"dates as YYYY-MM-DD, and in the last column the number of days, {rule}.",
+        draft.require(
+            f"Write {target}, a CSV file with the header name,start,end,days:",
+            breach("another header", _HEADER, after=f"sed -i 1s/days/length/ {target}"),
+            breach("semicolons", _HEADER, _RECORDS, swap=("csv.writer(target)", "csv.writer(target, delimiter=';')")),
+        ),
+        draft.require(
+            "the same records",
+            breach("a record missing", _RECORDS, after=f"sed -i 2d {target}"),
+            breach("another name", _RECORDS, swap=('row["name"],', 'row["name"].upper(),')),
+        ),
+        draft.require(
+            "in the same order,",
+            breach(
+                "records backwards", _ORDER, swap=("in csv.DictReader(source)", "in list(csv.DictReader(source))[::-1]")
+            ),
+        ),
+        draft.require(
+            "the dates as YYYY-MM-DD,",
+            breach(
+                "dates as they were",
+                _RECORDS,
+                swap=('row["name"], start, end,', 'row["name"], row["start"], row["end"],'),
+            ),
+            breach("dates with slashes", _RECORDS, after=f"sed -i s#-#/#g {target}"),
+        ),
+        draft.require(
+            f"and in the last column the number of days, {rule}.",
+            breach(
+                "the other way of counting", _RECORDS, swap=(f".days + {int(inclusive)}", f".days + {1 - inclusive}")
+            ),
+            breach(
+                "the unit beside the number",
+                _RECORDS,
+                swap=(f".days + {int(inclusive)}])", f".days + {int(inclusive)}, 'days'])"),
+            ),
+        ),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -92,8 +172,8 @@ def _spans(draft: Draft) -> None:
         """
         import csv
         from datetime import datetime
-        with open(@source@) as source, open(@target@, "w", newline="") as target:
-            writer = csv.writer(target, lineterminator="\\n")
+        with open(@source@) as source, open(@target@, "w") as target:
+            writer = csv.writer(target)
             writer.writerow(["name", "start", "end", "days"])
             for row in csv.DictReader(source):
                 start, end = (datetime.strptime(row[key], @form@).date() for key in ("start", "end"))
@@ -104,6 +184,7 @@ def _spans(draft: Draft) -> None:
         form=form,
         more=int(inclusive),
     )
+    draft.honest_csv("csv.writer(target")
     draft.solve(oracle, swap(oracle, f".days + {int(inclusive)}", f".days + {1 - inclusive}"), str(result))
 
 
@@ -126,11 +207,43 @@ def _weeks(draft: Draft) -> None:
     expected = [["week", "total"], *([week, str(totals[week])] for week in sorted(totals))]
     draft.say(
         draft.pick(f"I need weekly totals of {source}.", f"Add up {source} by week."),
-        "The CSV file has the columns date (YYYY-MM-DD), item and amount (a whole number). Weeks are ISO 8601 weeks: "
-        "they begin on Monday, and week 1 is the one with the year's first Thursday, so days around New Year may "
-        "belong to a week of the neighbouring year.",
-        f"Write {target} as CSV with the header week,total and one record per week that has entries, earliest first; "
-        "the week in the form 2023-W05 (ISO year, two-digit week) and the sum of the amounts.",
+        "The CSV file has the columns date (YYYY-MM-DD), item and amount (a whole number).",
+        draft.require(
+            "Weeks are ISO 8601 weeks: they begin on Monday, and week 1 is the one with the year's first Thursday, so "
+            "days around New Year may belong to a week of the neighbouring year.",
+            breach("weeks that begin on Sunday", _RECORDS, swap=("%G-W%V", "%Y-W%U")),
+            breach("the calendar's year", _RECORDS, swap=("%G-W%V", "%Y-W%V")),
+        ),
+        draft.require(
+            f"Write {target} as CSV with the header week,total",
+            breach("another header", _HEADER, after=f"sed -i 1s/total/sum/ {target}"),
+            breach("no header", _HEADER, _RECORDS, after=f"sed -i 1d {target}"),
+            breach("semicolons", _HEADER, _RECORDS, after=f"sed -i 's/,/;/' {target}"),
+        ),
+        draft.require(
+            "and one record per week that has entries,",
+            breach("a week twice", _RECORDS, after=f"tail -n 1 {target} >> {target}"),
+            breach("a week without entries", _RECORDS, after=f"echo {year + 1}-W30,0 >> {target}"),
+            breach("a week missing", _RECORDS, after=f"sed -i 2d {target}"),
+        ),
+        draft.require(
+            "earliest first;",
+            breach("latest first", _ORDER, swap=("in sorted(totals.items())", "in sorted(totals.items())[::-1]")),
+        ),
+        draft.require(
+            "the week in the form 2023-W05 (ISO year, two-digit week)",
+            breach("a week of one digit", _RECORDS, after=f"sed -i s/W0/W/ {target}"),
+            breach("another form", _RECORDS, after=f"sed -i s/-W/W/ {target}"),
+        ),
+        draft.require(
+            "and the sum of the amounts.",
+            breach("the number of entries", _RECORDS, swap=('int(row["amount"])', "1")),
+            breach(
+                "the largest amount",
+                _RECORDS,
+                swap=('totals.get(week, 0) + int(row["amount"])', 'max(totals.get(week, 0), int(row["amount"]))'),
+            ),
+        ),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -145,13 +258,15 @@ def _weeks(draft: Draft) -> None:
             week = day.strftime("%G-W%V")
             totals[week] = totals.get(week, 0) + int(row["amount"])
         with open(@target@, "w") as target:
-            print("week,total", file=target)
+            writer = csv.writer(target)
+            writer.writerow(["week", "total"])
             for week, total in sorted(totals.items()):
-                print(week, total, sep=",", file=target)
+                writer.writerow([week, total])
         """,
         source=source,
         target=target,
     )
+    draft.honest_csv("csv.writer(target")
     draft.solve(oracle, swap(oracle, "%G-W%V", "%Y-W%U"), str(expected))
 
 
@@ -169,7 +284,8 @@ def _weekdays(draft: Draft) -> None:
             day += timedelta(days=(wanted[0] - day.weekday()) % 7)
         elif index < 5:
             day += timedelta(days=(wanted[-1] + 1 - day.weekday()) % 7)
-        rows.append((day, word))
+        # Two on the same date, in the order that is wrong.
+        rows.append((rows[0][0] if index == 5 else day, word))
     draft.file(source, "".join(f"{day.isoformat()} {word}\n" for day, word in rows), keep=True)
     chosen = [(day, word) for day, word in sorted(rows) if day.weekday() in wanted]
     expected = "".join(f"{day.isoformat()} {days[day.weekday()]} {word}\n" for day, word in chosen)
@@ -177,11 +293,34 @@ def _weekdays(draft: Draft) -> None:
         draft.pick(
             f"Find the entries of {source} that fall on certain days of the week.", f"Filter {source} by weekday."
         ),
-        f"Each line is a date (YYYY-MM-DD), a space and a word. Write those whose date is a {spoken} to {target} in "
-        "the form",
-        "\nYYYY-MM-DD WEEKDAY WORD",
-        "\nwith the English name of the weekday (such as Monday), sorted by date and, on the same date, by word.",
-        draft.every_line(),
+        "Its lines are a date (YYYY-MM-DD), a space and a word.",
+        draft.require(
+            f"Write those whose date is a {spoken} to {target} in the form",
+            breach(
+                "other days", _LINES, swap=(f"in {wanted!r}", f"in {tuple((number + 1) % 7 for number in wanted)!r}")
+            ),
+            breach("every day", _LINES, swap=(f"if number in {wanted!r}", "if True")),
+            breach("a line missing", _LINES, after=f"sed -i 1d {target}"),
+        ),
+        draft.require(
+            "\nYYYY-MM-DD WEEKDAY WORD",
+            breach("the weekday first", _LINES, after=f"sed -Ei 's/(\\S+) (\\S+)/\\2 \\1/' {target}"),
+            breach("commas", _LINES, after=f"sed -i 's/ /,/g' {target}"),
+        ),
+        draft.require(
+            "\nwith the English name of the weekday (such as Monday),",
+            breach("short names", _LINES, after=f"sed -Ei 's/ (...)[a-z]*day/ \\1/' {target}"),
+            breach("small letters", _LINES, after=f"sed -i 's/.*/\\L&/' {target}"),
+        ),
+        draft.require(
+            "sorted by date",
+            breach("latest first", _LINE_ORDER, after=f"LC_ALL=C sort -s -k 1,1r -o {target} {target}"),
+        ),
+        draft.require(
+            "and, on the same date, by word.",
+            breach("words of a date backwards", _LINE_ORDER, after=f"LC_ALL=C sort -k 1,1 -k 3r -o {target} {target}"),
+        ),
+        draft.every_line(target),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -201,6 +340,18 @@ def _weekdays(draft: Draft) -> None:
         wanted=wanted,
         days=days,
     )
+    draft.honest(
+        "the names by date",
+        instead=f"""
+while read -r day word; do
+    case $(date -d $day +%u) in
+    {"|".join(str(number + 1) for number in wanted)}) echo "$day $(LC_ALL=C date -d $day +%A) $word" ;;
+    esac
+done < {source} | LC_ALL=C sort > {target}
+""",
+    )
+    draft.honest("through another file", after=f"cp {target} ~/draft && mv ~/draft {target}")
+    draft.honest("closed to others", after=f"chmod 600 {target}")
     near = swap(oracle, f"in {wanted!r}", f"in {tuple((number + 1) % 7 for number in wanted)!r}")
     draft.solve(oracle, near, expected)
 

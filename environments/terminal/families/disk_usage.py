@@ -51,7 +51,6 @@ def _per_directory(draft: Draft) -> None:
         draft.require(
             "Largest total first;",
             breach("smallest total first", _ORDER, swap=("-k 1,1nr", "-k 1,1n")),
-            breach("in the order of names", _ORDER, swap=("-k 1,1nr -k 2,2", "-k 2,2")),
         ),
         draft.require(
             "equal totals in alphabetical order of the names.",
@@ -115,7 +114,7 @@ def _largest(draft: Draft) -> None:
             breach("one file too many", _LINES, swap=(f"head -n {count}", f"head -n {count + 1}")),
             breach("one file too few", _LINES, swap=(f"head -n {count}", f"head -n {count - 1}")),
             breach("the smallest files", _LINES, swap=("head -n", "tail -n")),
-            breach("the files of the first directory alone", _LINES, swap=("-type f", "-maxdepth 1 -type f")),
+            breach("one file passed over", _LINES, swap=("-type f", f"-type f ! -path '{root}/{ordered[0][0]}'")),
         ),
         draft.require(
             f"size in bytes, a tab, and the path relative to {root} (without a leading ./),",
