@@ -207,10 +207,12 @@ def _layers(draft: Draft) -> None:
     order: dict[str, str] = {}
     keys = draft.some(WORDS, 14)
     for number, name in enumerate(names):
-        chosen = keys[:9] if number == 0 else [keys[number - 1], keys[2], *draft.some(keys[3:], 4)]
+        # Two settings of the defaults are taken away for good, and one, a number, is theirs alone.
+        free = [key for key in keys[3:] if key not in keys[6:9]]
+        chosen = keys[:9] if number == 0 else [keys[number - 1], keys[2], *draft.some(free, 4)]
         text = ""
         for key in draft.shuffled(chosen):
-            value = _value(draft)
+            value = str(draft.number(1, 9999)) if key == keys[8] else _value(draft)
             if number and key == keys[3 + number]:
                 value = ""
             text += draft.pick("", "", f"# {key}: see below\n", "\n") + f"{key}:{draft.pick('', ' ', '  ')}{value}\n"
@@ -219,10 +221,8 @@ def _layers(draft: Draft) -> None:
             else:
                 order.pop(key, None)
         if number:
-            # A setting of the defaults that is taken away again.
-            text += f"{keys[5 + number]}:\n" if keys[5 + number] not in chosen else ""
-            if keys[5 + number] not in chosen:
-                order.pop(keys[5 + number], None)
+            text += f"{keys[5 + number]}:\n"
+            order.pop(keys[5 + number])
         draft.file(f"{root}/{name}", text, keep=True)
     target = f"{root}/{draft.pick('effective', 'merged', 'final')}.json"
     in_order = str([f"{root}/{name}" for name in names])
