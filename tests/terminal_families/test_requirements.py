@@ -22,7 +22,7 @@ SEEDS = range(12)
 OWN, HONEST = 2, 5
 #: Words of a sentence that demands something.
 DEMANDING = re.compile(
-    r"\b(must|exactly|only|never|nothing|unchanged|leave|do not|don't|keep|every line|each line|no others?|"
+    r"\b(must|exactly|only|never|nothing|unchanged|leave|do not|don't|keep|every line|no others?|"
     r"without|newline|sorted|in this order|in the order)\b",
     re.IGNORECASE,
 )

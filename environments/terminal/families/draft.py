@@ -138,6 +138,14 @@ class Draft:
         """A way that earns 1, though it is not the oracle's."""
         self._honest.append(Way(what, (), after, instead, swap))
 
+    def pieces(self, path: str) -> None:
+        """Honest ways of writing a file of lines: in two pieces, and line by line."""
+        self.honest(
+            "written in two pieces", after=f"head -n 1 {path} > ~/a; tail -n +2 {path} >> ~/a; cat ~/a > {path}"
+        )
+        loop = f"while IFS= read -r line; do printf '%s\\n' \"$line\"; done < {path} > ~/b && cp ~/b {path}"
+        self.honest("written line by line", after=loop)
+
     def every_line(self, *paths: str) -> str:
         """The rule about newlines in these files, as ``Checks.text`` sees it."""
         sentence = self.pick(
