@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from .draft import Draft, python, swap
+from .draft import Draft, breach, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS
 
 __all__ = ["FAMILY"]
+
+_LINES, _LINE_ORDER = "* has the right lines", "lines of * are in order"
+_HEADER, _RECORDS, _ORDER = "* has the right header", "* has the right records", "records of * are in order"
 
 
 def _fields(draft: Draft) -> list[tuple[str, int]]:
@@ -48,14 +51,31 @@ def _read(draft: Draft) -> None:
     expected += [[record[name] for name in expected[0]] for record in records]
     draft.say(
         draft.pick(f"Convert {source} to CSV.", f"An old system produced {source}, with fields of fixed width."),
-        "The fields are at these positions of each line (the first character is 1, both ends included):",
-        "\n" + "\n".join(layout),
-    )
-    draft.say(
-        f"Text is padded with spaces on the right, the amount with {'zeros' if zeros else 'spaces'} on the left; the "
-        "padding is not part of the values.",
-        f"Write {target} as CSV with the header code,name,city,amount (in this order) and the records in the order of "
-        "the file.",
+        "The fields are at these positions of a line (the first character is 1, both ends included):",
+        draft.require(
+            "\n" + "\n".join(layout),
+            breach(
+                f"{filled} before amounts",
+                _RECORDS,
+                swap=('int(record["amount"])', f'record["amount"].rjust(12, {"0 "[not zeros]!r})'),
+            ),
+        ),
+        draft.require(
+            f"Write {target} as CSV with the header code,name,city,amount (in this order)",
+            breach("another header", _HEADER, after=f"sed -i 1s/code/id/ {target}"),
+            breach(
+                "columns in another order",
+                _RECORDS,
+                swap=('record["name"], record["city"],', 'record["city"], record["name"],'),
+            ),
+            breach("semicolons", _HEADER, _RECORDS, swap=("csv.writer(target)", 'csv.writer(target, delimiter=";")')),
+        ),
+        draft.require(
+            "and the records in the order of the file.",
+            breach("records backwards", _ORDER, swap=(f"in open({source!r})", f"in [*open({source!r})][::-1]")),
+            breach("a record left out", _RECORDS, after=f"sed -i '$ d' {target}"),
+            breach("a record twice", _RECORDS, after=f"tail -n 1 {target} >> {target}"),
+        ),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -77,6 +97,7 @@ def _read(draft: Draft) -> None:
         target=target,
         fields=fields,
     )
+    draft.honest_csv("csv.writer(target")
     draft.solve(oracle, swap(oracle, "[start:start + width]", "[start + 1:start + width + 1]"), str(expected))
 
 
@@ -106,17 +127,61 @@ def _write(draft: Draft) -> None:
     layout = "\n".join(f"- {name}: {width} characters" for name, width in fields)
     draft.say(
         draft.pick(f"The bank wants {source} as a fixed-width file.", f"Turn {source} into a fixed-width file."),
-        "It is a CSV file with a header and without quotes. Each record becomes a line whose fields follow each other "
-        "without separators:",
-        f"\n{layout}",
+        "It is a CSV file with a header and no quotes.",
+        draft.require(
+            "Each record becomes a line whose fields follow each other without separators:",
+            breach("a space between fields", _LINES, swap=('line = ""', 'line = " "')),
+            breach("a record left out", _LINES, after=f"sed -i 1d {target}"),
+            breach("a record twice", _LINES, after=f"sed -i 1p {target}"),
+            breach(
+                "records backwards",
+                _LINE_ORDER,
+                swap=(f"in csv.DictReader(open({source!r}))", f"in [*csv.DictReader(open({source!r}))][::-1]"),
+            ),
+        ),
+        draft.require(
+            f"\n{layout}",
+            breach(
+                "a field one character wider",
+                _LINES,
+                swap=("value[:width].ljust(width)", "value[:width].ljust(width + 1)"),
+            ),
+            breach("fields in another order", _LINES, swap=(f"in {fields!r}", f"in {fields[::-1]!r}")),
+        ),
     )
     draft.say(
-        "Text is padded with spaces on the right, and cut off on the right if it is too long; the amount is padded "
-        "with zeros on the left. The header is left out. After the records comes one more line of the same length "
-        f"({size} characters): TOTAL, followed at once by the sum of all amounts, padded with zeros on the left to "
-        "fill the line.",
+        draft.require(
+            "Text is padded with spaces on the right,",
+            breach("spaces on the left", _LINES, swap=("value[:width].ljust", "value[:width].rjust")),
+            breach("other padding", _LINES, swap=("ljust(width)", "ljust(width, '.')")),
+        ),
+        draft.require(
+            "and cut off on the right if it is too long;",
+            breach("not cut off", _LINES, swap=("value[:width].ljust", "value.ljust")),
+            breach("cut off on the left", _LINES, swap=("value[:width]", "value[-width:]")),
+        ),
+        draft.require(
+            "the amount is padded with zeros on the left.",
+            breach("amounts with spaces", _LINES, swap=("value.zfill(width)", "value.rjust(width)")),
+        ),
+        draft.require(
+            "The header is left out.",
+            breach("the header", _LINES, after=f"sed -i 1icode {target}"),
+        ),
+        draft.require(
+            f"After the records comes one more line of the same length ({size} characters): TOTAL, followed at once by "
+            "the sum of all amounts, padded with zeros on the left to fill the line.",
+            breach("no such line", _LINES, after=f"sed -i '$ d' {target}"),
+            breach(
+                "the line first",
+                _LINE_ORDER,
+                after=f"{{ tail -n 1 {target}; head -n -1 {target}; }} > ~/x && mv ~/x {target}",
+            ),
+            breach("a longer line", _LINES, swap=(f"{size} - 5", f"{size}")),
+            breach("the number of records", _LINES, swap=('int(record["amount"])', "1")),
+        ),
         f"Write this to {target}.",
-        draft.every_line(),
+        draft.every_line(target),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -140,6 +205,8 @@ def _write(draft: Draft) -> None:
         fields=fields,
         size=size,
     )
+    draft.pieces(target)
+    draft.honest("through another file", after=f"cp {target} ~/draft && mv ~/draft {target}")
     draft.solve(oracle, swap(oracle, "value[:width].ljust", "value.ljust"), expected)
 
 
@@ -152,8 +219,14 @@ def _blocks(draft: Draft) -> None:
         item = {"item": draft.pick(*PRODUCTS), "place": draft.pick(*CITIES), "count": str(draft.number(0, 90))}
         if number in (1, 4):
             del item["place"]
+        # One that does not count, and three of one item: of two places, and two counts that are no texts.
         if number == 2:
             item["count"] = "0"
+        if number in (3, 5, 6):
+            item["item"], item["place"] = PRODUCTS[0], CITIES[number == 3]
+            item["count"] = {3: "7", 5: "10", 6: "9"}[number]
+        if number == 4:
+            item["item"], item["count"] = PRODUCTS[1], "8"
         if number == 5:
             item["note"] = f"from: {draft.pick(*CITIES)}"
         items.append(item)
@@ -168,12 +241,59 @@ def _blocks(draft: Draft) -> None:
     expected = "".join("\t".join(row) + "\n" for row in rows)
     draft.say(
         draft.pick(f"Turn the records in {source} into a table.", f"{source} has records of several lines each."),
-        "Records are separated by one or more empty lines. Each line is KEY: VALUE (the spaces after the colon vary, "
-        "and the order of the keys too); every record has an item and a count, some have a place and other keys.",
-        f"Write {target} with one line per record: item, place and count, separated by tabs. A missing place is "
-        "written as a single hyphen. Records whose count is 0 are left out. Sort by item, then by place (both in byte "
-        "order), then by count as a number.",
-        draft.every_line(),
+        "Records are separated by one or more empty lines. A line is KEY: VALUE (the spaces after the colon vary, and "
+        "the order of the keys too); every record has an item and a count, some have a place and other keys.",
+        draft.require(
+            f"Write {target} with one line per record: item, place and count, separated by tabs.",
+            breach("spaces in place of tabs", _LINES, swap=('sep="\\t"', 'sep=" "')),
+            breach("the count first", _LINES, swap=("print(*row,", "print(*row[::-1],")),
+            breach("a line twice", _LINES, after=f"sed -i 1p {target}"),
+            breach("a header", _LINES, after=f"sed -i 1iitem {target}"),
+        ),
+        draft.require(
+            "A missing place is written as a single hyphen.",
+            breach("nothing for a missing place", _LINES, swap=('record.get("place", "-")', 'record.get("place", "")')),
+            breach(
+                "records without a place left out",
+                _LINES,
+                swap=('if record["count"] != "0"', 'if record["count"] != "0" and "place" in record'),
+            ),
+        ),
+        draft.require(
+            "Records whose count is 0 are left out.",
+            breach("records whose count is 0", _LINES, swap=('if record["count"] != "0"', 'if record["count"]')),
+        ),
+        draft.require(
+            "Sort by item,",
+            breach(
+                "items backwards",
+                _LINE_ORDER,
+                swap=(
+                    "in sorted(rows)",
+                    "in sorted(sorted(rows, key=lambda row: row[1:]), key=lambda row: row[0], reverse=True)",
+                ),
+            ),
+        ),
+        draft.require(
+            "then by place (both in byte order),",
+            breach(
+                "places backwards",
+                _LINE_ORDER,
+                swap=(
+                    "in sorted(rows)",
+                    "in sorted(sorted(rows, key=lambda row: (row[1], -row[2]), reverse=True), key=lambda row: row[0])",
+                ),
+            ),
+        ),
+        draft.require(
+            "then by count as a number.",
+            breach(
+                "counts as texts",
+                _LINE_ORDER,
+                swap=("in sorted(rows)", "in sorted(rows, key=lambda row: (*row[:2], str(row[2])))"),
+            ),
+        ),
+        draft.every_line(target),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -193,6 +313,8 @@ def _blocks(draft: Draft) -> None:
         source=source,
         target=target,
     )
+    draft.pieces(target)
+    draft.honest("through another file", after=f"cp {target} ~/draft && mv ~/draft {target}")
     draft.solve(oracle, swap(oracle, 'if record["count"] != "0"', 'if record["count"]'), expected)
 
 
