@@ -54,8 +54,21 @@ def _read(draft: Draft) -> None:
         "The fields are at these positions of a line (the first character is 1, both ends included):",
         draft.require(
             "\n" + "\n".join(layout),
+            breach("codes without their last character", _RECORDS, after=f"sed -Ei '2,$ s/.,/,/' {target}"),
+        ),
+    )
+    filling = "zeros" if zeros else "spaces"
+    draft.say(
+        draft.require(
+            f"Text is padded with spaces on the right, the amount with {filling} on the left; the padding is not part "
+            "of the values.",
             breach(
-                f"{filled} before amounts",
+                "spaces after texts",
+                _RECORDS,
+                swap=('record["name"], record["city"],', 'record["name"] + " ", record["city"],'),
+            ),
+            breach(
+                f"{filling} before amounts",
                 _RECORDS,
                 swap=('int(record["amount"])', f'record["amount"].rjust(12, {"0 "[not zeros]!r})'),
             ),
