@@ -17,7 +17,7 @@ _EXITING = 0x4
 class ProcessStatus(NamedTuple):
     """A process at one moment."""
 
-    #: A letter of proc(5): ``Z`` and ``X`` have ended.
+    #: A letter of proc(5); ``Z`` and ``X`` if its first thread has ended.
     state: str
     parent: int
     #: In clock ticks since boot: with the id, it names a process for good.
@@ -26,6 +26,13 @@ class ProcessStatus(NamedTuple):
     arguments: tuple[int, int]
     #: Whether it is on its way out (``PF_EXITING``): it executes no instruction of its program any more.
     exiting: bool
+    #: Its threads, the first one among them even if that has ended.
+    threads: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether none of its threads runs any more."""
+        return self.state in "ZX" and self.threads <= 1
 
 
 def process_status(process: int | str) -> ProcessStatus:
@@ -38,7 +45,7 @@ def read_status(content: bytes) -> ProcessStatus:
     fields = content.rpartition(b")")[2].split()
     arguments = int(fields[45]), int(fields[46])
     exiting = bool(int(fields[6]) & _EXITING)
-    return ProcessStatus(fields[0].decode(), int(fields[1]), int(fields[19]), arguments, exiting)
+    return ProcessStatus(fields[0].decode(), int(fields[1]), int(fields[19]), arguments, exiting, int(fields[17]))
 
 
 def mount_points(table: str) -> list[str]:

@@ -241,6 +241,6 @@ def processes() -> dict[int, tuple[int, int]]:
             status = process_status(entry.name)
         except OSError:
             continue
-        if status.state not in "ZX":
+        if not status.ended:
             found[int(entry.name)] = (status.parent, status.started)
     return found

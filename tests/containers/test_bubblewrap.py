@@ -255,3 +255,28 @@ def _holder(sandbox: Sandbox) -> int:
 
 def _command(process: int) -> bytes:
     return Path(f"/proc/{process}/cmdline").read_bytes()
+
+
+#: Its first thread ends and makes it look like a zombie; the second one goes on.
+_HEADLESS = """
+import ctypes, platform, threading, time
+def go_on():
+    while True:
+        with open("/tmp/beat", "a") as file:
+            file.write("x")
+        time.sleep(0.01)
+threading.Thread(target=go_on).start()
+time.sleep(0.1)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
+"""
+
+
+async def test_a_command_ends_with_processes_whose_first_thread_has_ended(runtime: BubblewrapRuntime) -> None:
+    async with runtime.sandbox(runtime.host_image()) as sandbox:
+        await sandbox.write_file("/tmp/headless.py", _HEADLESS.encode())
+        result = await sandbox.run("python3 /tmp/headless.py; sleep 100", timeout=2)
+        assert result.timed_out
+        beats = len(await sandbox.read_file("/tmp/beat"))
+        assert beats > 0
+        await asyncio.sleep(0.3)
+        assert len(await sandbox.read_file("/tmp/beat")) == beats
