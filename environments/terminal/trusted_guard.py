@@ -45,6 +45,8 @@ _DATA = {
     "fractions": {"Fraction"},
     "uuid": {"UUID", "SafeUUID"},
 }
+#: Modules of the standard library that execute the text they are given: a README with doctests, say.
+_RUN_TEXT = ("bdb", "cProfile", "code", "doctest", "profile", "timeit", "trace")
 
 
 def caller() -> FrameType:
@@ -79,7 +81,7 @@ class Guard:
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "exec":
-            self._check_code(arguments[0], caller().f_code.co_filename)
+            self._check_code(arguments[0], caller())
         elif event == "marshal.loads":
             # A .pyc without its source: its code may claim to come from anywhere.
             path: object = caller().f_locals.get("bytecode_path")
@@ -107,13 +109,17 @@ class Guard:
             elif not self._asked and names_host(self._text, str(host)):
                 self.remote = self.remote or str(host)
 
-    def _check_code(self, code: CodeType, caller: str) -> None:
+    def _check_code(self, code: CodeType, frame: FrameType) -> None:
+        caller = frame.f_code.co_filename
         if caller == self._tests:
             self._refuse("text given to exec or eval")
         name = code.co_filename
         generated = name.startswith("<") and (caller.startswith("<frozen") or self._is_trusted(caller))
         if generated and caller.endswith("/logging/config.py"):
             self._refuse("a configuration of logging, which is evaluated,")
+        module = frame.f_globals.get("__name__")
+        if generated and module in _RUN_TEXT and not _times_functions(frame):
+            self._refuse(f"text given to {module}")
         if not (generated or name == self._tests or self._is_trusted(name)):
             self._refuse_module(name)
 
@@ -134,6 +140,12 @@ class Guard:
     def _plant(self, what: str) -> NoReturn:
         self.planted = self.planted or what
         raise UntrustedCode(f"{what} would run inside the grader")
+
+
+def _times_functions(frame: FrameType) -> bool:
+    """Whether a frame is that of a ``timeit.Timer`` which was given functions, and no text but its own."""
+    given = frame.f_locals.get("local_ns", ())
+    return "_stmt" in given and ("_setup" in given or frame.f_locals.get("setup") == "pass")
 
 
 def host_of(address: object) -> object:

@@ -103,7 +103,9 @@ VERDICTS = {
     ),
     "fails": ("def test_a(): assert 0", "failed"),
     "one of two fails": ("def test_a(): pass\ndef test_b(): assert 0", "failed"),
+    "fails at length": ("def test_a(): assert 0, chr(0x1F600) * 9000", "failed"),
     "raises": ("def test_a(): open('/nothing')", "failed"),
+    "times a function": ("import timeit\ndef test_a(): assert timeit.timeit(lambda: 1, number=9) < 9", "passed"),
     "raises in a fixture": (
         "import pytest\n@pytest.fixture\ndef thing(): raise OSError\ndef test_a(thing): pass",
         "failed",
@@ -170,6 +172,22 @@ UNFIT = {
         "import logging.config\ndef test_a(): logging.config.fileConfig('/home/user/logging.ini')",
         "inside the grader",
     ),
+    "runs the examples of a text": (
+        "import doctest\ndef test_a(): assert not doctest.testfile('/home/user/examples', False).failed",
+        "inside the grader: text given to doctest",
+    ),
+    "times its text": (
+        "import timeit\ndef test_a(): timeit.timeit(open('/home/user/text').read(), number=1)",
+        "inside the grader: text given to timeit",
+    ),
+    "interprets its text": (
+        "import code\ndef test_a(): code.InteractiveInterpreter().runsource(open('/home/user/text').read())",
+        "inside the grader: text given to code",
+    ),
+    "profiles its text": (
+        "import cProfile\ndef test_a(): cProfile.run(open('/home/user/text').read())",
+        "inside the grader: text given to",
+    ),
     "loads a library": (
         "import ctypes\ndef test_a(): ctypes.CDLL('/home/user/library.so')",
         "inside the grader",
@@ -183,6 +201,7 @@ open('/home/user/ran', 'w').close()
 os._exit(0)
 END
 printf 'open("/home/user/ran", "w") and 1' > text
+printf '>>> _ = open("/home/user/ran", "w")\\n' > examples
 printf '[loggers]\nkeys=root\n[handlers]\nkeys=h\n[formatters]\nkeys=\n[logger_root]\nhandlers=h\n' > logging.ini
 printf '[handler_h]\nclass=open("/home/user/ran", "w") and FileHandler\nargs=("x",)\n' >> logging.ini
 printf 'cposix\\nsystem\\n(S"touch /home/user/ran"\\ntR.' > pickle
@@ -251,6 +270,34 @@ async def test_what_only_the_agent_can_cause_earns_nothing(service: Service, wha
     tests, expected = PLANTED[what]
     verdict = await grade(service, tests, AGENTS_CODE, "mkdir shadows; cp answer.py shadows/colorsys.py")
     assert (verdict.how, expected in verdict.detail) == ("failed", True), verdict
+
+
+#: A program of the agent's that interrupts the one that has started it, for as long as it can.
+INTERRUPTING = """
+cat > program <<'END'
+#!/bin/sh
+setsid python3 -c '
+import os, sys, time
+while True:
+    os.kill(int(sys.argv[1]), 2)
+    time.sleep(0.003)
+' $PPID > /dev/null 2>&1 < /dev/null &
+END
+chmod 755 program
+"""
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "pytest"])
+async def test_an_interrupted_grader_is_no_fault_of_its_own(service: Service, plain: bool) -> None:
+    tests = f"""
+import subprocess, time
+
+def test_a({"" if plain else "tmp_path"}):
+    subprocess.run(["/home/user/program"])
+    time.sleep(1)
+    assert 0
+"""
+    assert (await grade(service, tests, INTERRUPTING)).how == "killed"
 
 
 async def test_pickles_of_data_are_read(service: Service) -> None:
