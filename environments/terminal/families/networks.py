@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from .draft import Draft, python, swap
+from .draft import Draft, breach, python, swap
 from .family import Family
 from .vocabulary import CITIES, HOSTS, SERVICES
 
@@ -34,15 +34,35 @@ def _inside(draft: Draft) -> None:
     chosen.sort(key=lambda pair: int(ipaddress.IPv4Address(pair[1])))
     target = f"{root}/{draft.pick('inside', 'members', 'matching')}.txt"
     expected = "".join(f"{address} {host}\n" for host, address in chosen)
+    right, order = "* has the right lines", "lines of * are in order"
+    draft.pieces(target)
+    draft.honest(
+        "by numbers",
+        swap=("in network:", "and int(network[0]) <= int(ipaddress.ip_address(address)) <= int(network[-1]):"),
+    )
     draft.say(
         draft.pick(
             f"Which of the machines in {source} are in the network {network}?",
             f"Select the machines in {source} that belong to {network}.",
         ),
-        "Each line is a host name and an IPv4 address, separated by a space. All addresses of the block count, the "
-        "first and the last one too.",
-        f"Write them to {target} as 'ADDRESS HOST' lines, sorted numerically by address, lowest first.",
-        draft.every_line(),
+        "Each line is a host name and an IPv4 address, separated by a space.",
+        draft.require(
+            "All addresses of the block count, the first and the last one too.",
+            breach("the first and the last left out", right, swap=("in network:", "in list(network.hosts()):")),
+            breach("a block twice as large", right, swap=("in network:", "in network.supernet():")),
+        ),
+        draft.require(
+            f"Write them to {target} as 'ADDRESS HOST' lines,",
+            breach("the host first", right, swap=("print(address, host", "print(host, address")),
+            breach("a tab in between", right, swap=("host, file", 'host, sep="\\t", file')),
+            breach("one left out", right, after=f"sed -i '$d' {target}"),
+        ),
+        draft.require(
+            "sorted numerically by address,",
+            breach("sorted by host", order, swap=("sorted(rows)", "sorted(rows, key=lambda row: row[1])")),
+        ),
+        draft.require("lowest first.", breach("highest first", order, swap=("sorted(rows)", "sorted(rows)[::-1]"))),
+        draft.every_line(target),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -97,17 +117,45 @@ def _routes(draft: Draft) -> None:
         best = max(found, key=lambda n: n.prefixlen) if found else None
         lines.append(f"{address} {routes[str(best)] if best else 'none'}\n")
     target = f"{root}/{draft.pick('gateways', 'routed', 'lookup')}.txt"
+    right, order = "* has the right lines", "lines of * are in order"
+    draft.pieces(target)
+    draft.honest(
+        "the longest chosen",
+        swap=(
+            "routes.sort(key=lambda route: -route[0].prefixlen)",
+            "routes = sorted(routes, key=lambda route: route[0].prefixlen)[::-1]",
+        ),
+    )
     draft.say(
         draft.pick(
             f"Look up the addresses in {wanted} in a routing table.",
             f"Where are packets to the addresses in {wanted} sent?",
         ),
-        f"{table} is the routing table: each line is an IPv4 network (as in 10.1.0.0/16) and the name of a gateway. "
-        "The networks overlap; for an address, the most specific network that contains it counts, which is the one "
-        "with the longest prefix.",
-        f"Write {target} with a line 'ADDRESS GATEWAY' for each line of {wanted}, in the same order. Where no network "
-        "matches, the gateway is none.",
-        draft.every_line(),
+        f"{table} is the routing table: each line is an IPv4 network (as in 10.1.0.0/16) and the name of a gateway.",
+        draft.require(
+            "The networks overlap; for an address, the most specific network that contains it counts, which is the one "
+            "with the longest prefix.",
+            breach("the shortest prefix", right, swap=("-route[0].prefixlen", "route[0].prefixlen")),
+        ),
+        draft.require(
+            f"Write {target} with a line 'ADDRESS GATEWAY' for each line of {wanted},",
+            breach(
+                "the gateway first",
+                right,
+                swap=('print(address, found[0] if found else "none"', 'print(found[0] if found else "none", address'),
+            ),
+            breach("one left out", right, after=f"sed -i '$d' {target}"),
+            breach("the network too", right, swap=("[gateway for", '[f"{network} {gateway}" for')),
+        ),
+        draft.require(
+            "in the same order.", breach("backwards", order, after=f"tac {target} > ~/t; cat ~/t > {target}")
+        ),
+        draft.require(
+            "Where no network matches, the gateway is none.",
+            breach("another word", right, swap=('"none"', '"default"')),
+            breach("no line for it", right, after=f"sed -i '/ none$/d' {target}"),
+        ),
+        draft.every_line(target),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -145,15 +193,39 @@ def _merge(draft: Draft) -> None:
     target = source.replace(".txt", "-merged.txt")
     merged = list(ipaddress.collapse_addresses(networks))
     expected = "".join(f"{network}\n" for network in merged)
+    right, order = "* has the right lines", "lines of * are in order"
+    halves = "[n for n in sorted(set(networks)) if not any(n != m and n.subnet_of(m) for m in networks)]"
+    draft.pieces(target)
+    draft.honest("sorted at first", swap=("collapse_addresses(networks)", "collapse_addresses(sorted(set(networks)))"))
     draft.say(
         draft.pick(
             f"Shorten the list of IPv4 networks in {source}.", f"The IPv4 networks in {source} overlap; merge them."
         ),
         "Each line is a network such as 10.1.2.0/24, possibly followed by a comment that begins with #.",
-        f"Write {target} with the shortest list of networks that cover exactly the same addresses: networks contained "
-        "in others disappear, and two halves of a larger block are merged into it, as often as possible. Comments are "
-        "dropped; sort numerically by address.",
-        draft.every_line(),
+        draft.require(
+            f"Write {target} with the shortest list of networks that cover exactly the same addresses:",
+            breach("one network more", right, after=f"echo 192.168.0.0/16 >> {target}"),
+            breach("one network less", right, after=f"sed -i '$d' {target}"),
+            breach("a network twice as large", right, swap=("print(network,", "print(network.supernet(),")),
+        ),
+        draft.require(
+            "networks contained in others disappear,",
+            breach("those left", right, swap=("ipaddress.collapse_addresses(networks)", "sorted(set(networks))")),
+        ),
+        draft.require(
+            "and two halves of a larger block are merged into it,",
+            breach("halves left", right, swap=("ipaddress.collapse_addresses(networks)", halves)),
+        ),
+        draft.require(
+            "as often as possible.",
+            breach("halves of the result", right, swap=("print(network,", 'print(*network.subnets(), sep="\\n",')),
+        ),
+        draft.require("Comments are dropped;", breach("a comment", right, after=f"sed -i '1s/$/  # Oslo/' {target}")),
+        draft.require(
+            "sort numerically by address.",
+            breach("backwards", order, after=f"tac {target} > ~/t; cat ~/t > {target}"),
+        ),
+        draft.every_line(target),
         draft.leave(),
     )
     draft.initial.absent(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from .draft import Draft, python, swap
+from .draft import Draft, breach, python, swap
 from .family import Family
 from .vocabulary import SERVICES
 
@@ -81,7 +81,15 @@ def _fields(draft: Draft) -> list[str]:
     return [minute, hour, day, month, weekday]
 
 
-def _begin(draft: Draft, jobs: list[tuple[list[str], str]]) -> tuple[str, str]:
+def _special(at: datetime) -> list[list[str]]:
+    """Schedules that tell on who reads days wrongly: a day of the week after ``at``, its own, and every second day."""
+    weekday = at.isoweekday() % 7
+    own = f"{(weekday + 3) % 7},{weekday}"
+    return [["*", "*", "*", "*", str((weekday + 1) % 7)], ["*", "*", "*", "*", own], ["*", "*", "*/2", "*", "*"]]
+
+
+def _begin(draft: Draft, jobs: list[tuple[list[str], str]], right: str) -> tuple[str, str]:
+    """The schedule, and what is said of it; ``right`` is the check that a wrong reading fails."""
     root = draft.project()
     lines: list[str] = []
     for fields, name in jobs:
@@ -90,11 +98,25 @@ def _begin(draft: Draft, jobs: list[tuple[list[str], str]]) -> tuple[str, str]:
     draft.say(
         draft.pick(f"{source} is a job schedule in the style of cron.", f"Our job schedule is in {source}."),
         "Each line has five fields and the name of a job, separated by spaces: minute (0-59), hour (0-23), day of the "
-        "month (1-31), month (1-12) and day of the week (0-6, 0 is Sunday). A field is * (every value), or a "
-        "comma-separated list of numbers and ranges such as 2-5. After * or a range, /N selects its first value and "
-        "every Nth one after that: */15 as minute is 0, 15, 30 and 45, 10-50/20 is 10, 30 and 50, */2 as day of the "
-        "month is 1, 3, 5 and so on. A job runs in every minute at which all five fields match. Empty lines and lines "
-        "beginning with # mean nothing.",
+        "month (1-31), month (1-12)",
+        draft.require(
+            "and day of the week (0-6, 0 is Sunday).",
+            breach("0 as Monday", right, swap=("(at.weekday() + 1) % 7", "at.weekday()")),
+        ),
+        draft.require(
+            "A field is * (every value), or a comma-separated list of numbers and ranges such as 2-5.",
+            breach("the first of a list only", right, swap=('field.split(",")', 'field.split(",")[:1]')),
+        ),
+        draft.require(
+            "After * or a range, /N selects its first value and every Nth one after that: */15 as minute is 0, 15, 30 "
+            "and 45, 10-50/20 is 10, 30 and 50, */2 as day of the month is 1, 3, 5 and so on.",
+            breach("steps counted from 0", right, swap=("(value - low) % int", "value % int")),
+        ),
+        draft.require(
+            "A job runs in every minute at which all five fields match.",
+            breach("the day of the week ignored", right, swap=("zip(fields, values", "zip(fields[:4], values")),
+        ),
+        "Empty lines and comments, which begin with #, are skipped.",
     )
     return root, source
 
@@ -111,17 +133,29 @@ def _at(draft: Draft) -> None:
     weekday = at.isoweekday() % 7
     jobs[0] = ([str(at.minute), "*", "*", "*", str(weekday)], jobs[0][1])
     jobs[1] = ([f"*/{draft.pick(5, 15)}" if at.minute % 15 == 0 else "*/10", "*", "*", "*", "*"], jobs[1][1])
-    jobs[2] = ([str(at.minute), str(at.hour), "*", "*", str((weekday + 1) % 7)], jobs[2][1])
+    jobs[2:5] = [(fields, name) for fields, (_, name) in zip(_special(at), jobs[2:5], strict=True)]
     jobs = draft.shuffled(jobs)
-    root, source = _begin(draft, jobs)
+    right, order = "* has the right lines", "lines of * are in order"
+    root, source = _begin(draft, jobs, right)
     target = f"{root}/{draft.pick('due', 'running', 'triggered')}.txt"
     names = sorted(name for fields, name in jobs if _runs(fields, at))
     draft.say(
-        f"Which jobs run at {at.strftime('%H:%M on %Y-%m-%d')}, a {_DAYS[weekday]}? Write their names to {target}, "
-        "one per line, in alphabetical order.",
-        draft.every_line(),
+        f"Which jobs run at {at.strftime('%H:%M on %Y-%m-%d')}, a {_DAYS[weekday]}?",
+        draft.require(
+            f"Write their names to {target}, one per line,",
+            breach("one left out", right, after=f"sed -i '$d' {target}"),
+            breach("one twice", right, after=f"tail -n 1 {target} >> {target}"),
+            breach("their schedules too", right, swap=("print(name,", "print('*', name,")),
+            breach("all in one line", right, after=f"paste -s -d ' ' {target} > ~/t; cat ~/t > {target}"),
+        ),
+        draft.require(
+            "in alphabetical order.", breach("backwards", order, after=f"LC_ALL=C sort -r -o {target} {target}")
+        ),
+        draft.every_line(target),
         draft.leave(),
     )
+    draft.pieces(target)
+    draft.honest("names in a list", swap=("print(name, file=target)", 'target.writelines([name, "\\n"])'))
     expected = "".join(f"{name}\n" for name in names)
     draft.initial.absent(target)
     draft.final.text(target, expected)
@@ -142,18 +176,44 @@ def _at(draft: Draft) -> None:
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 
 
+def _without_zeros(path: str) -> str:
+    return python(
+        """
+        import json
+        value = json.load(open(@path@))
+        json.dump({name: count for name, count in value.items() if count}, open(@path@, "w"))
+        """,
+        path=path,
+    )
+
+
 def _count(draft: Draft) -> None:
     day = _new_year(draft) + timedelta(days=draft.number(0, 360))
     names = draft.some(SERVICES, draft.number(6, 10))
     jobs = [(_fields(draft), f"{name}-job") for name in names]
     jobs[0] = (["10-50/20", "8-18", "*", "*", "*"], jobs[0][1])
-    root, source = _begin(draft, draft.shuffled(jobs))
+    jobs[1:4] = [(fields, name) for fields, (_, name) in zip(_special(day), jobs[1:4], strict=True)]
+    right = "* has the right value"
+    root, source = _begin(draft, draft.shuffled(jobs), right)
     target = f"{root}/{draft.pick('counts', 'runs', 'load')}.json"
+    draft.honest("JSON on many lines", after=f"python3 -m json.tool --sort-keys {target} ~/t && cat ~/t > {target}")
+    draft.honest("JSON without spaces", after=f"tr -d ' ' < {target} > ~/t; cat ~/t > {target}")
     value = {name: len(_times(fields)) if _day_matches(fields, day) else 0 for fields, name in jobs}
     draft.say(
         f"How often does each job run on {day.strftime('%Y-%m-%d')}, a {_DAYS[day.isoweekday() % 7]}, from 00:00 to "
-        f"23:59? Write a JSON object to {target} that maps the name of every job to its number of runs on that day (0 "
-        "for those that do not run at all).",
+        "23:59?",
+        draft.require(
+            f"Write a JSON object to {target} that maps the name of every job to its number of runs on that day",
+            breach("half of the day", right, swap=("range(1440)", "range(720)")),
+            breach("a day too many", right, swap=("range(1440)", "range(2880)")),
+            breach("numbers as text", right, swap=("{name: sum(", "{name: '%d' % sum(")),
+            breach("a list", right, after=f"sed -i 's/.*/[&]/' {target}"),
+        ),
+        draft.require(
+            "(0 for those that do not run at all).",
+            breach("those left out", right, after=_without_zeros(target)),
+            breach("null for those", right, after=f"sed -i 's/: 0\\([,}}]\\)/: null\\1/g' {target}"),
+        ),
         draft.leave(),
     )
     draft.initial.absent(target)
@@ -179,8 +239,13 @@ def _next(draft: Draft) -> None:
     jobs = [(_fields(draft), f"{name}-job") for name in names]
     jobs[0] = ([str(now.minute), str(now.hour), "*", "*", "*"], jobs[0][1])
     jobs = [(fields if fields[3] == "*" else [*fields[:3], "*", fields[4]], name) for fields, name in jobs]
-    root, source = _begin(draft, draft.shuffled(jobs))
+    jobs[1:4] = [(fields, name) for fields, (_, name) in zip(_special(now), jobs[1:4], strict=True)]
+    jobs[4] = (jobs[2][0], jobs[4][1])  # in the same minute as another
+    right, order = "* has the right lines", "lines of * are in order"
+    root, source = _begin(draft, draft.shuffled(jobs), right)
     target = f"{root}/{draft.pick('next', 'upcoming', 'forecast')}.txt"
+    draft.pieces(target)
+    draft.honest("with an f-string", swap=('at.strftime("%Y-%m-%d %H:%M")', 'f"{at:%Y-%m-%d %H:%M}"'))
     rows: list[tuple[datetime, str]] = []
     for fields, name in jobs:
         day = now.replace(hour=0, minute=0)
@@ -192,11 +257,34 @@ def _next(draft: Draft) -> None:
         rows.append((moments[0], name))
     expected = "".join(f"{at.strftime('%Y-%m-%d %H:%M')} {name}\n" for at, name in sorted(rows))
     draft.say(
-        f"It is now {now.strftime('%Y-%m-%d %H:%M')} (a {_DAYS[now.isoweekday() % 7]}). When does each job run next? "
-        "A run in the present minute is over already and does not count.",
-        f"Write {target} with one line per job: YYYY-MM-DD HH:MM and the name, separated by a space; the earliest run "
-        "first, runs in the same minute by name.",
-        draft.every_line(),
+        f"It is now {now.strftime('%Y-%m-%d %H:%M')} (a {_DAYS[now.isoweekday() % 7]}). When does each job run next?",
+        draft.require(
+            "A run in the present minute is over already and does not count.",
+            breach("it counts", right, swap=("') + timedelta(minutes=1)", "')")),
+        ),
+        draft.require(
+            f"Write {target} with one line per job: YYYY-MM-DD HH:MM and the name, separated by a space;",
+            breach("a job left out", right, after=f"sed -i '$d' {target}"),
+            breach(
+                "the name first",
+                right,
+                swap=('print(at.strftime("%Y-%m-%d %H:%M"), name', 'print(name, at.strftime("%Y-%m-%d %H:%M")'),
+            ),
+            breach("another form of the time", right, swap=("%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M")),
+            breach("seconds too", right, swap=("%H:%M", "%H:%M:%S")),
+        ),
+        draft.require(
+            "the earliest run first,", breach("the latest first", order, after=f"sort -r -o {target} {target}")
+        ),
+        draft.require(
+            "runs in the same minute by name.",
+            breach(
+                "those by name backwards",
+                order,
+                swap=("sorted(rows)", "sorted(sorted(rows)[::-1], key=lambda row: row[0])"),
+            ),
+        ),
+        draft.every_line(target),
         draft.leave(),
     )
     draft.initial.absent(target)
