@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ors_server.classes import Dialect, dialect_of, overrides
+from ors_server.classes import Dialect, dialect_of, is_environment_class, overrides
 from ors_server.encoding import encode
 from ors_server.errors import DefinitionError, InfrastructureError, NoEnvironments, UnknownEnvironment
 from ors_server.execution import Execution, LoopExecution, PoolExecution, SessionThreadExecution, ThreadPool
@@ -65,8 +65,9 @@ class HostedEnvironment:
 
     def __init__(self, cls: type, settings: Settings, tools_pool: ThreadPool, lifecycle_pool: ThreadPool) -> None:
         self.cls = cls
-        if file := getattr(sys.modules.get(cls.__module__), "__file__", None):
-            keep_code_of(Path(file))
+        for base in filter(is_environment_class, cls.__mro__):  # which may be of another package, with the tasks
+            if file := getattr(sys.modules.get(base.__module__), "__file__", None):
+                keep_code_of(Path(file))
         _check_class_methods(cls)
         self.dialect = dialect_of(cls)
         self.name = _name_of(cls)

@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,18 +54,28 @@ __all__ = [
 ]
 
 
-#: Folders of programs and packages, which sandboxes need: of what is served from one, they lack the file alone.
+#: Folders of programs and packages, which sandboxes need: of what is served from one, they lack the module alone.
 _COMMON_FOLDERS = frozenset(("bin", "dist-packages", "lib", "lib64", "sbin", "site-packages"))
 #: Where environments are served from: their tasks and solutions are no business of a sandbox.
 _code: set[Path] = set()
 
 
 def keep_code_of(file: Path) -> None:
-    """Keep a file that environments are served from out of every sandbox, and its folder with it."""
+    """Keep a file that environments are served from out of every sandbox, with its folder or the package it is in."""
     path = file.resolve()
     folder = path.parent
-    common = folder.name in _COMMON_FOLDERS or all((folder / name).is_dir() for name in ("bin", "lib"))
-    _code.add(path if common else folder)
+    if _is_common(folder):
+        # Its compiled forms hold all that it does.
+        compiled = (cache_from_source(path, optimization=level) for level in ("", 1, 2))
+        _code.update((path, *map(Path, compiled), *path.parent.glob(f"__pycache__/{path.stem}.*.pyc")))
+        return
+    while (folder.parent / "__init__.py").is_file() and not _is_common(folder.parent):
+        folder = folder.parent
+    _code.add(folder)
+
+
+def _is_common(folder: Path) -> bool:
+    return folder.name in _COMMON_FOLDERS or all((folder / name).is_dir() for name in ("bin", "lib"))
 
 
 class SandboxService:

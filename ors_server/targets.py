@@ -31,6 +31,7 @@ from ors_server.folder_modules import FolderPackage, folder_package
 from ors_server.module_environments import NoEnvironmentInModule, defined_environments, environments_of
 from ors_server.sandboxes import keep_code_of
 from ors_server.server_calls import line_that_serves
+from ors_server.start_guard import ServerStarted, refusing_servers
 
 __all__ = [
     "ENVIRONMENT_FILES",
@@ -140,19 +141,20 @@ def _import_file(file: Path) -> tuple[FolderPackage, ModuleType]:
     keep_code_of(file)
     line = _explained(file, package, lambda: line_that_serves(file))
     if line is not None:
-        raise TargetError(
-            f"{file} starts its server when it is imported (line {line})",
-            'Put that line behind `if __name__ == "__main__":`; `ors-server serve` finds the classes there.',
-        )
+        raise _serves(f"{file}", line)
     return package, _explained(file, package, lambda: package.load(module))
 
 
 def _explained(file: Path, package: FolderPackage, run: Callable[[], Result]) -> Result:
     """Run what imports the author's code. Raises ``TargetError`` for what that code raises."""
     try:
-        return run()
+        with refusing_servers():
+            return run()
     except (KeyboardInterrupt, TargetError):
         raise
+    except ServerStarted as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file.resolve())]
+        raise _serves(f"{file}", frames[0].lineno if frames else None) from error
     except BaseException as error:  # importing runs arbitrary code, which may even call sys.exit()
         # The name that the folder has in this process says nothing to anybody.
         what = _description(error).replace(f"{package.name}.", "")
@@ -171,9 +173,12 @@ def _import_module(name: str) -> tuple[ModuleType, str]:
         # As `python -m` does: a module of the current folder wins over an installed one.
         sys.path.insert(0, here)
     try:
-        return importlib.import_module(name), f"the module {name}"
+        with refusing_servers():
+            return importlib.import_module(name), f"the module {name}"
     except KeyboardInterrupt:
         raise
+    except ServerStarted as error:
+        raise _serves(f"The module {name}", None) from error
     except BaseException as error:  # as above
         missing = error.name if isinstance(error, ImportError) and error.name else ""
         remedy = _remedy(error, missing)
@@ -271,6 +276,13 @@ def _named_class(module: ModuleType, class_name: str, source: str, location: str
 
 
 # --- messages ----------------------------------------------------------------------------------
+
+
+def _serves(what: str, line: int | None) -> TargetError:
+    return TargetError(
+        f"{what} starts its server when it is imported" + (f" (line {line})" if line is not None else ""),
+        'Put that line behind `if __name__ == "__main__":`; `ors-server serve` finds the classes there.',
+    )
 
 
 def _no_environment_file(folder: Path) -> TargetError:

@@ -185,6 +185,14 @@ def test_an_installed_package_of_the_folders_name_is_not_hidden(write_environmen
         "import uvicorn\napp = Server([First]).app\nuvicorn.run(app)",
         "def main():\n    Server([First]).run()\nmain()",
         "try:\n    Server([First]).run()\nexcept KeyboardInterrupt:\n    pass",
+        # What is only seen when it runs.
+        "def start():\n    Server([First]).run()\ndef main():\n    start()\nmain()",
+        "def main():\n    host = Server([First])\n    host.run()\nmain()",
+        "host: Server = Server([First])\nhost.run()",
+        "from ors_server import Server as Host\nHost([First]).run()",
+        "class Program:\n    def go(self):\n        Server([First]).run()\nProgram().go()",
+        "import asyncio, uvicorn\n"
+        "host = uvicorn.Server(uvicorn.Config(Server([First]).app))\nasyncio.run(host.serve())",
     ],
 )
 def test_a_file_that_serves_when_it_is_imported(folder: Path, start: str) -> None:
@@ -194,6 +202,8 @@ def test_a_file_that_serves_when_it_is_imported(folder: Path, start: str) -> Non
         load_target(str(folder))
     assert "server.py starts its server when it is imported (line " in caught.value.cause
     assert "__main__" in caught.value.remedy
+    with pytest.raises(TargetError, match="starts its server when it is imported"):
+        load_target(f"{folder / 'server.py'}:First")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """What a server serves lies in no sandbox, wherever the machine has it."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
 from ors_containers import RuntimeUnavailable
 
+from ors_server import Server
 from ors_server.sandboxes import close_sandbox_service, sandbox_service
 from ors_server.targets import load_target
 
@@ -19,7 +21,7 @@ class Kept(Environment):
     def list_tasks(cls, split): return [{}]
     async def get_prompt(self): return [TextBlock(text="")]
     @tool
-    async def done(self): return ToolOutput(blocks=[TextBlock(text="")])
+    async def done(self) -> ToolOutput: return ToolOutput(blocks=[TextBlock(text="")])
 """
 
 
@@ -30,13 +32,24 @@ class Kept(Environment):
         ("src/app/server.py", "src/app", "src/other"),
         ("bin/server.py", "bin/server.py", "bin/program"),
         ("server.py", "server.py", "bin/program"),
+        # Compiled, and the package that a file is in.
+        ("bin/server.py", "bin/__pycache__/server.cpython-39.pyc", "bin/__pycache__/program.cpython-39.pyc"),
+        ("lib/site-packages/published/envs", "lib/site-packages/published/tasks.py", "lib/site-packages/other.py"),
     ],
 )
 async def test_what_is_served_is_not_there(tmp_path: Path, served: str, hidden: str, kept: str) -> None:
-    for name in ("src/app/solutions.txt", "src/other", "bin/program", "lib/library"):
+    files = (
+        "src/app/solutions.txt",
+        "src/other",
+        "bin/program",
+        "lib/library",
+        "lib/site-packages/published/__init__.py",
+    )
+    for name in {*files, *(name for name in (hidden, kept) if Path(name).suffix)}:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     target = tmp_path / served
+    (target if target.suffix != ".py" else target.parent).mkdir(parents=True, exist_ok=True)
     (target if target.suffix == ".py" else target / "environment.py").write_text(_ENVIRONMENT)
     assert [environment.__name__ for environment in load_target(str(target))] == ["Kept"]
     try:
@@ -49,6 +62,30 @@ async def test_what_is_served_is_not_there(tmp_path: Path, served: str, hidden: 
         sandbox = await service.open(image)
         result = await sandbox.run(f"cd /opt/tree; ls -d {kept} {hidden}", timeout=10)
         assert result.text == f"ls: cannot access '{hidden}': No such file or directory\n{kept}\n"
+        await sandbox.stop()
+    finally:
+        await close_sandbox_service()
+
+
+async def test_the_package_of_a_base_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class that is served may say little, and its base hold the tasks; compiled, both can be read as well."""
+    site = tmp_path / "lib/python3/dist-packages"
+    site.mkdir(parents=True)
+    (site / "kept_base.py").write_text(_ENVIRONMENT)
+    (site / "kept_leaf.py").write_text("from kept_base import Kept\n\nclass Leaf(Kept):\n    pass\n")
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    Server(load_target("kept_leaf:Leaf"))
+    assert len(list(site.glob("__pycache__/kept_*.pyc"))) == 2
+    try:
+        service = await sandbox_service()
+    except RuntimeUnavailable as error:
+        pytest.skip(str(error))
+    try:
+        host = service.runtime.host_image()
+        image = dataclasses.replace(host, binds=(*host.binds, (tmp_path, "/opt/tree")), user=0, group=0)
+        sandbox = await service.open(image)
+        assert (await sandbox.run("find /opt/tree -type f", timeout=10)).text == ""
         await sandbox.stop()
     finally:
         await close_sandbox_service()
