@@ -126,11 +126,12 @@ def _of_site(sites: Iterable[Path]) -> Iterator[Path]:
 
 
 def _sources(information: Path) -> Iterator[Path]:
-    """The folder that pip installed from, where it was one, as the package's ``dist-info`` says."""
+    """The folder or archive that pip installed from, as the ``dist-info`` says, and the checkout that it is in."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         url = urlsplit(str(json.loads((information / "direct_url.json").read_text())["url"]))
-        if url.scheme == "file" and Path(unquote(url.path)).is_dir():
-            yield Path(unquote(url.path))
+        if url.scheme == "file" and (source := Path(unquote(url.path))).exists():
+            yield source
+            yield from filter(_is_checkout, source.parents)
 
 
 def _is_checkout(folder: Path) -> bool:
