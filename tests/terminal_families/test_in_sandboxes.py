@@ -62,8 +62,6 @@ async def _check(generation: ModuleType, family: str, runtime: BubblewrapRuntime
 async def _faults(runtime: BubblewrapRuntime, task: GeneratedTask, share: int) -> list[str]:
     """What is wrong with a task and with one in ``share`` of its ways."""
     breaches = [way for requirement in task.requirements for way in requirement.breaches]
-    if not task.honest:
-        breaches = []  # a family that has only the sentences that come with `leave` yet
     ways = [*breaches, *task.honest, *load_alternatives().everywhere(task.oracle)][task.seed % share :: share]
     plays = [Play(tests="initial"), Play(), Play(task.oracle), Play(task.near_miss)]
     plays += [Play(way.script(task.oracle), solved=bool(way.after)) for way in ways]

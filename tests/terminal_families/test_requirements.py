@@ -30,10 +30,7 @@ DEMANDING = re.compile(
 
 @cache
 def _tasks(family: str) -> tuple[GeneratedTask, ...]:
-    tasks = tuple(load_generation().generate(family, seed) for seed in SEEDS)
-    if not any(task.honest for task in tasks):
-        pytest.skip(f"{family} has no requirements yet")
-    return tasks
+    return tuple(load_generation().generate(family, seed) for seed in SEEDS)
 
 
 def _breaches(task: GeneratedTask) -> list[Way]:

@@ -146,7 +146,7 @@ class Draft:
         loop = f"while IFS= read -r line; do printf '%s\\n' \"$line\"; done < {path} > ~/b && cp ~/b {path}"
         self.honest("written line by line", after=loop)
 
-    def every_line(self, *paths: str) -> str:
+    def every_line(self, path: str, *more: str) -> str:
         """The rule about newlines in these files, as ``Checks.text`` sees it."""
         sentence = self.pick(
             "Every line ends with a newline, including the last one.",
@@ -154,15 +154,15 @@ class Draft:
             "Terminate every line (also the last) with a newline and add no empty lines.",
         )
         breaches: list[Way] = []
-        for path in paths:
-            name = path.rpartition("/")[2]
+        for file in (path, *more):
+            name = file.rpartition("/")[2]
             breaches.append(
                 breach(
-                    f"{name} without its last newline", f"{name} ends with a newline", after=f"truncate -s -1 {path}"
+                    f"{name} without its last newline", f"{name} ends with a newline", after=f"truncate -s -1 {file}"
                 )
             )
-            breaches.append(breach(f"{name} with a blank line", f"{name} has the right lines", after=f"echo >> {path}"))
-        return self.require(sentence, *breaches) if breaches else sentence
+            breaches.append(breach(f"{name} with a blank line", f"{name} has the right lines", after=f"echo >> {file}"))
+        return self.require(sentence, *breaches)
 
     def leave(self, which: str = "") -> str:
         """That what is kept must be left alone; ``which`` as for ``untouched``."""
