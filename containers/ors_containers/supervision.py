@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 from ors_containers import system_calls as system
 from ors_containers.entering import default_signals, give_pipe, join_groups, lower, open_groups, place
+from ors_containers.kernel_objects import TERMINAL_OPTIONS
 from ors_containers.visits import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 
 __all__ = ["EXAMINATION", "start_examination"]
@@ -106,6 +107,8 @@ def _watch(
     size = _SCRATCH + sum(len(content) + 4096 for content in files.values())
     options = f"size={size},nr_inodes={_INODES + len(files)},mode=700,uid={message['user']},gid={message['group']}"
     system.mount("tmpfs", EXAMINATION, "tmpfs", system.MS_NOSUID | system.MS_NODEV, options)
+    # Terminals of its own: whoever has their user can write what seems to come from a program that writes to one.
+    system.mount("devpts", "/dev/pts", "devpts", system.MS_NOSUID | system.MS_NOEXEC, TERMINAL_OPTIONS)
     if message["keep"] and message["shell"]:
         _end_shell(message["shell"])
     _open_root()

@@ -162,6 +162,11 @@ def mapped(pid):
         attempt(write, path, b"42\n")
 
 
+def terminals(pid):
+    for path in glob.glob("/dev/pts/[0-9]*"):
+        attempt(write, path, b"42\n", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 for name in os.listdir("/proc"):
     if name.isdigit():
         mine.add(int(name))
@@ -228,6 +233,12 @@ FORMS: Mapping[str, Form] = {
         "temporary", '(tmp_path / "expected").write_text(T); say("sleep 0.3"); assert known(T)', same=False
     ),
     "tracing": Form("trace", 'assert "42\\n" in say("sleep 0.3; cat /home/user/wrong").stdout'),
+    "a terminal": Form(
+        "terminals",
+        'm, s = os.openpty(); subprocess.run(["sh", "-c", "sleep 0.3; cat /home/user/wrong"], stdout=s); '
+        'assert b"42" in os.read(m, 4096)',
+        same=False,
+    ),
     "threads and maps": Form("mapped", 'assert "42\\n" in say("sleep 0.3; cat /home/user/wrong").stdout'),
 }
 

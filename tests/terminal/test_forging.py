@@ -55,6 +55,7 @@ QUICK = {
     ("stdout", "live"),
     ("exit status of a shell", "live"),
     ("temporary files", "live"),
+    ("a terminal", "live"),
     *([("a program within a shell command", "live")] if scopes_signals() else []),
     ("memory", "frozen"),
     ("files", "frozen"),
