@@ -50,6 +50,9 @@ def _statistics(draft: Draft) -> None:
         draft.require(
             f"Write a JSON object to {target} with the keys count, min, max, sum and median.",
             breach("another key", value_check, swap=('"max":', '"maximum":')),
+            breach("the max twice", value_check, swap=('"min": min(', '"min": max(')),
+            breach("the sum without signs", value_check, swap=("sum(values)", "sum(map(abs, values))")),
+            breach("lines counted", value_check, swap=("len(values)", f"len(open({source!r}).readlines())")),
             breach("a key left out", value_check, swap=('"count": len(values), ', "")),
             breach("a key more", value_check, swap=('"count":', '"mean": 0, "count":')),
             breach("numbers as text", value_check, swap=("len(values)", "str(len(values))")),
@@ -161,6 +164,9 @@ def _moving(draft: Draft) -> None:
     names = draft.some(CITIES, 2)
     count = draft.number(12, 20)
     series = [[draft.number(0, 900) for _ in range(count)] for _ in names]
+    for values in series:  # the highest total comes twice at the end
+        values[-2] += 5000
+        values[-1] = values[-1 - window]
     lines = [f"{day},{a},{b}\n" for day, (a, b) in enumerate(zip(*series, strict=True), 1)]
     draft.file(source, f"day,{','.join(names)}\n" + "".join(lines), keep=True)
     expected = [["day", *names, "record"]]
@@ -205,6 +211,8 @@ def _moving(draft: Draft) -> None:
             "The last field is yes if the total of the two sums is higher than on every earlier day of the result, and "
             "no otherwise;",
             breach("higher than the day before", right, swap=("best = max(best, sum(sums))", "best = sum(sums)")),
+            breach("as high as on an earlier day", right, swap=("sum(sums) > best", "sum(sums) >= best")),
+            breach("yes on all days", right, swap=("if sum(sums) > best", "if sums")),
             breach("other words", right, swap=('"yes" if', '"Yes" if')),
         ),
         draft.require(
