@@ -11,20 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-import uvicorn
-
-from ors_server.server import Server
-
 __all__ = ["ServerStarted", "refusing_servers"]
-
-#: How this package and uvicorn, which both SDKs start, come to listen.
-_STARTS: tuple[tuple[Any, str], ...] = (
-    (Server, "run"),
-    (Server, "serve"),
-    (uvicorn, "run"),
-    (uvicorn.Server, "run"),
-    (uvicorn.Server, "serve"),
-)
 
 
 class ServerStarted(Exception):
@@ -34,9 +21,17 @@ class ServerStarted(Exception):
 @contextmanager
 def refusing_servers() -> Generator[None]:
     """Meanwhile whatever starts a server raises ``ServerStarted`` in place of it."""
-    originals = [(owner, name, getattr(owner, name)) for owner, name in _STARTS]
+    # Not above: a target that names nothing need not wait for the web framework.
+    import uvicorn
+
+    from ors_server.server import Server
+
+    # How this package and uvicorn, which both SDKs start, come to listen.
+    starts: list[tuple[Any, str]] = [(Server, "run"), (Server, "serve"), (uvicorn, "run")]
+    starts += [(uvicorn.Server, "run"), (uvicorn.Server, "serve")]
+    originals = [(owner, name, getattr(owner, name)) for owner, name in starts]
     try:
-        for owner, name in _STARTS:
+        for owner, name in starts:
             setattr(owner, name, _refuse)
         yield
     finally:

@@ -63,8 +63,8 @@ def place() -> Iterator[Path]:
         about = {"url": (tree / "src/checkout").as_uri(), "dir_info": {"editable": True}}
         (site / "ors_server-1.0.dist-info/direct_url.json").write_text(json.dumps(about))
         for version, wheel in ((2, "src/built/dist/ors_server-2.0"), (3, "wheels/ors_server-3.0")):
-            about = {"url": (tree / f"{wheel}-py3-none-any.whl").as_uri(), "archive_info": {}}
-            (site / f"ors_server-{version}.0.dist-info/direct_url.json").write_text(json.dumps(about))
+            url = (tree / f"{wheel}-py3-none-any.whl").as_uri()
+            (site / f"ors_server-{version}.0.dist-info/direct_url.json").write_text(json.dumps({"url": url}))
         (site / "other.py").write_text("other\n")
         (folder / "root/layer").mkdir()
         (folder / "root/layer/kept").write_text("kept\n")
