@@ -282,14 +282,16 @@ def test_a_complete_batch_waits_for_no_tool(start: Start, url: str) -> None:
 
 
 def test_partial_rollouts_are_begun_anew(start: Start) -> None:
+    # Whichever group has the slow episode is aborted, and is all that the second batch is made of.
     slow = [call("wait", seconds=60), earn(1.0)]
-    outcomes = [*[earn(0.5)] * 2, slow, earn(0.25), earn(0.75)]
-    run = start(outcomes, n_samples_per_prompt=2, over_sampling_batch_size=2, partial_rollout=True)
+    run = start([slow, earn(0.5)], n_samples_per_prompt=2, over_sampling_batch_size=2, partial_rollout=True)
     first = run.batch(0)
     check_batch(run, *first)
+    run.args.over_sampling_batch_size = 1
     second = run.batch(1)
     check_batch(run, *second)
-    assert sorted(second[1]["raw_reward"]) == [0.25, 0.75]
+    assert sorted(sample.index for sample in [*first[0], *second[0]]) == [0, 1, 2, 3]
+    assert second[1]["raw_reward"] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("path", MODES.values(), ids=MODES)
