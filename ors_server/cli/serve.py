@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from ors_server.server import Server
 
 __all__ = ["SERVE_EXAMPLES", "serve"]
+
+#: Seconds that the threads of an author get to end when the server has ended.
+_THREADS_PATIENCE = 5.0
 
 SERVE_EXAMPLES = """[bold]Targets[/bold]
   my_env/                the environments of its environment.py, server.py, app.py, main.py or env.py
@@ -74,6 +79,7 @@ def serve(
 
     flush_output()
     server.serve(on_ready=partial(print_banner, server))
+    threading.Thread(target=_leave_threads_behind, daemon=True).start()
 
 
 def _build(targets: Sequence[str], settings: Settings, aliases: Mapping[str, str]) -> Server:
@@ -105,13 +111,22 @@ class _End:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         # uvicorn has a handler of its own while it serves, and raises the signal again after its shutdown.
-        self._asked = True
+        if not self._asked:
+            self._asked = True
+            threading.Thread(target=_leave_threads_behind, daemon=True).start()
         sys.exit(0)
 
     def if_asked(self) -> None:
         """End the process if it was asked to end, whatever is being raised."""
         if self._asked:
             sys.exit(0)
+
+
+def _leave_threads_behind() -> None:
+    """End the process where only threads of an environment's author, whom nobody can ask to end, keep it alive."""
+    threading.main_thread().join()
+    time.sleep(_THREADS_PATIENCE)
+    os._exit(0)
 
 
 def _parse_alias(text: str) -> tuple[str, str]:

@@ -109,7 +109,7 @@ def test_a_second_interrupt_does_not_wait_for_a_slow_end(servers: Any, write_env
         "try:\n    wait()\nexcept BaseException:\n    pass",
         "try:\n    wait()\nexcept BaseException as error:\n    raise ImportError('no such file') from error",
         # While the server is built.
-        "class Late(Environment):\n    @classmethod\n    def list_splits(cls): wait()\n    get_prompt = list_splits",
+        "class Late(Environment):\n    @classmethod\n    def name(cls): wait()",
     ],
 )
 def test_stopped_while_an_environment_loads(tmp_path: Path, code: str) -> None:
@@ -133,6 +133,14 @@ def test_stopped_while_an_environment_loads(tmp_path: Path, code: str) -> None:
         process.kill()
         process.wait()
     assert (process.returncode, output, errors) == (0, "", "")
+
+
+def test_a_thread_of_the_author_does_not_keep_it_alive(servers: Any, write_environment: WriteEnvironment) -> None:
+    """The server of an SDK ends by the signal itself, which waits for no thread."""
+    head = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()"
+    served = servers.start(write_environment("talk", head=head))
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(20) == 0
 
 
 # --- nobody has to read what it says -------------------------------------------------------------
