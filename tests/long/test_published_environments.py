@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -52,7 +53,9 @@ def running(command: Sequence[str | Path], port: int, folder: Path, log: Path) -
     }
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=folder, env=os.environ | variables, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, cwd=folder, env=os.environ | variables, stdout=output, stderr=output, start_new_session=True
+        )
         try:
             deadline = time.monotonic() + 600
             while True:
@@ -70,6 +73,9 @@ def running(command: Sequence[str | Path], port: int, folder: Path, log: Path) -
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            # Workers that the environment forked outlive the reference server.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def free_port() -> int:
