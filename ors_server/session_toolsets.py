@@ -27,7 +27,7 @@ def find_toolset(cls: type, name: str) -> type:
     if dialect_of(cls) is not Dialect.OPENREWARD:
         raise InvalidToolset(
             f"unknown toolset {name!r}; valid options are []",
-            f"{cls.__name__} is no class of openreward, whose toolsets these are; give the class its toolsets.",
+            f"{cls.__name__} is not a class of openreward, whose toolsets these are; give the class its toolsets.",
         )
     toolsets = cast("dict[str, type]", importlib.import_module("openreward.toolsets").BUILTIN_TOOLSETS)
     found = toolsets.get(name)

@@ -82,10 +82,14 @@ _OTHERS = "Other settings"
 _NO_SETTINGS = frozenset(
     {
         "ORS_API_KEY",
+        "ORS_ATROPOS_CHECKOUT",
         "ORS_ENGINE_API_KEY",
         "ORS_FUZZ_EXAMPLES",
         "ORS_IMAGES",
+        "ORS_MILES_CHECKOUT",
         "ORS_PUBLISHED_ENVIRONMENTS",
+        "ORS_ROLL_CHECKOUT",
+        "ORS_SLIME_CHECKOUT",
         "ORS_SOAK_REPORT",
         "ORS_SOAK_SECONDS",
         "ORS_SOAK_SEED",

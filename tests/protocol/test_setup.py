@@ -223,7 +223,7 @@ async def test_ping_of_a_failed_session_is_an_error(serve: Serve) -> None:
     assert (await client.post("/ping", sid=sid)).status_code == 500
 
 
-@pytest.mark.parametrize(("mode", "detail"), [("none", "The environment's code failed"), ("stacktrace", "Traceback")])
+@pytest.mark.parametrize(("mode", "detail"), [("none", "Internal Server Error"), ("stacktrace", "Traceback")])
 async def test_return_errors_holds_for_set_up(serve: Serve, mode: str, detail: str) -> None:
     class Failing(Echo):
         async def setup(self) -> None:

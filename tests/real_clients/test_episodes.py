@@ -310,7 +310,7 @@ async def test_a_toolset_by_name_is_refused_clearly(openreward_client: Client) -
     assert (error.status, error.message) == (
         400,
         "unknown toolset 'codex'; valid options are []. "
-        "This server has no session toolsets; give the environment class its toolsets.",
+        "Guess is not a class of openreward, whose toolsets these are; give the class its toolsets.",
     )
 
 
