@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
     from .trusted_endings import Endings
     from .trusted_guard import Guard
+    from .trusted_links import LinksIntoProc
     from .trusted_surroundings import Scratch, held_by, is_trusted_folder, prepare_environment
 else:
     # Its other parts lie beside it, and nothing else does yet; afterwards nothing is imported from there.
     sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120 - pathlib is one import more before the guard
     from trusted_endings import Endings
     from trusted_guard import Guard
+    from trusted_links import LinksIntoProc
     from trusted_surroundings import Scratch, held_by, is_trusted_folder, prepare_environment
 
     del sys.path[0]
@@ -116,10 +118,12 @@ def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, 
     shielded = shield.up()
     shielded.on_start = endings.started
     state = _State(shielded, leftovers.end, Scratch(scratch))
+    links = LinksIntoProc(text)
 
     def start() -> None:
         ready()
         guard.install()
+        links.install()
 
     run = run_plainly if request["plain"] else run_with_pytest
     try:
@@ -128,6 +132,8 @@ def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, 
     except (MemoryError, RecursionError, TimeoutError) as error:
         # By what the agent left: nothing else here is large, deep, or refuses to end.
         return FAILED, f"{type(error).__name__}: {error}"
+    if status == 0 and links.found:
+        return FAILED, f"{links.found}, which a program of the tests was given, leads into /proc"
     return judge(status, state, guard, endings, tests, text)
 
 

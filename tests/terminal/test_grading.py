@@ -272,6 +272,27 @@ async def test_what_only_the_agent_can_cause_earns_nothing(service: Service, wha
     assert (verdict.how, expected in verdict.detail) == ("failed", True), verdict
 
 
+#: Programs of tests, of which each finds in its own arguments what it looks for.
+SEARCHES = {
+    "a program": "subprocess.run(['grep', '-q', 'result: 4711', '/home/user/out']).returncode",
+    "a program elsewhere": "subprocess.run(['grep', '-q', 'result: 4711', 'out'], cwd='/home/user').returncode",
+    "a shell": "subprocess.run('grep -q \"result: 4711\" ~/out', shell=True).returncode",
+    "a shell elsewhere": "subprocess.run('cd /home/user && grep -q \"result: 4711\" out', shell=True).returncode",
+    "the system": "os.system('grep -q \"result: 4711\" /home/user/out')",
+}
+
+
+@pytest.mark.parametrize("link", ["/proc/self/cmdline", "/home/user/self/cmdline"])
+@pytest.mark.parametrize("what", SEARCHES)
+async def test_a_file_that_leads_to_the_arguments_of_its_reader_earns_nothing(
+    service: Service, what: str, link: str
+) -> None:
+    tests = f"import os, subprocess\ndef test_a(): assert {SEARCHES[what]} == 0"
+    verdict = await grade(service, tests, f"ln -s /proc/self self; ln -s {link} out")
+    assert (verdict.how, "/proc" in verdict.detail) == ("failed", True), verdict
+    assert (await grade(service, tests, "echo result: 4711 > out")).how == "passed"
+
+
 #: A program of the agent's that interrupts the one that has started it, for as long as it can.
 INTERRUPTING = """
 cat > program <<'END'
