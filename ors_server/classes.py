@@ -57,7 +57,7 @@ def is_environment_class(candidate: Any) -> bool:
     """Whether this is a class an author derived from one of the three ``Environment`` bases."""
     if not isinstance(candidate, type) or _sdk_of(candidate) is not None:
         return False
-    return any(base.__name__ == "Environment" and _sdk_of(base) is not None for base in candidate.__mro__)
+    return sdk_environment(candidate) is not None
 
 
 def is_server_class(candidate: Any) -> bool:

@@ -7,7 +7,7 @@ written in it; the classes it imports. The two SDKs are recognised by name and n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import cast
 
@@ -70,11 +70,7 @@ def _imported(module: ModuleType) -> list[type]:
         for name, value in vars(module).items()
         if is_environment_class(value) and not is_sdk_class(value) and not name.startswith("_")
     )
-    leaves = [
-        cls
-        for cls in found
-        if not cls.__name__.startswith("_") and not any(other is not cls and issubclass(other, cls) for other in found)
-    ]
+    leaves = [cls for cls in found if not cls.__name__.startswith("_") and not _has_subclass(cls, found)]
     return [cls for cls in leaves if _is_complete(cls)] or leaves
 
 
@@ -98,7 +94,12 @@ def _is_unfinished_base(cls: type, defined: Sequence[type]) -> bool:
 
     An incomplete class from which nothing derives is a mistake, which the server explains when it is built.
     """
-    return not _is_complete(cls) and any(other is not cls and issubclass(other, cls) for other in defined)
+    return not _is_complete(cls) and _has_subclass(cls, defined)
+
+
+def _has_subclass(cls: type, classes: Iterable[type]) -> bool:
+    """Whether one of the classes derives from ``cls`` and is not ``cls`` itself."""
+    return any(other is not cls and issubclass(other, cls) for other in classes)
 
 
 def _is_complete(cls: type) -> bool:

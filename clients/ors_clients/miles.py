@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
-from ors_clients.miles_agent import generate_with_agent, run
+from ors_clients.miles_agent import INSTALL, generate_with_agent, run
 from ors_clients.sample_groups import drop_reason
 from ors_clients.slime import close, fill_or_end, fill_sample, log_eval_rollout_data, log_rollout_data, reward_func
 from ors_clients.trainer_packages import import_trainer_module
@@ -51,8 +51,6 @@ __all__ = [
     "reward_func",
     "run",
 ]
-
-INSTALL = "Install Miles: pip install -e /path/to/miles"
 
 
 async def generate(

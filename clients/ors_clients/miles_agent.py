@@ -44,7 +44,9 @@ from ors_clients.trajectory import UNTRAINABLE, Trajectory
 from ors_clients.turns import TurnEpisode
 from ors_server import ToolSpec
 
-__all__ = ["generate_with_agent", "run"]
+__all__ = ["INSTALL", "generate_with_agent", "run"]
+
+INSTALL = "Install Miles: pip install -e /path/to/miles"
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ _SEVERE = ("special_token_count", "special_token_type", "non_assistant_text")
 
 @dataclass
 class _Rollout:
-    """What ``generate_with_agent`` and the ``run`` that is called within it tell each other."""
+    """State that ``generate_with_agent`` shares with the ``run`` that Miles calls within it."""
 
     stopped: Callable[[], bool]
     #: What ``run`` returned.
@@ -76,7 +78,7 @@ async def generate_with_agent(input: Any) -> Any:
     the chat template's is lost: the default merger only guesses them. Raises nothing in training: ``keep_group`` does.
     """
     args, evaluation = input.args, input.evaluation
-    module = import_trainer_module("miles.rollout.generate_hub.agentic_tool_call", "pip install -e /path/to/miles")
+    module = _agentic_tool_call()
 
     async def fill() -> Any:
         reset_sample(input.sample)  # Miles keeps what an earlier attempt has left in it
@@ -101,14 +103,18 @@ async def generate_with_agent(input: Any) -> Any:
         return samples
 
     samples = await (fill() if evaluation else fill_or_end(args, input.sample, fill))
-    base_types = import_trainer_module("miles.rollout.base_types", "pip install -e /path/to/miles")
+    base_types = import_trainer_module("miles.rollout.base_types", INSTALL)
     return base_types.GenerateFnOutput(samples=samples)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of Miles' function, with which it is called."""
-    module = import_trainer_module("miles.rollout.generate_hub.agentic_tool_call", "pip install -e /path/to/miles")
-    module.generate.add_arguments(parser)
+    _agentic_tool_call().generate.add_arguments(parser)
+
+
+def _agentic_tool_call() -> Any:
+    """Miles' module with the generate function that calls ``run``. Raises ``ConfigurationError`` without Miles."""
+    return import_trainer_module("miles.rollout.generate_hub.agentic_tool_call", INSTALL)
 
 
 # Where Miles looks for them.
@@ -148,7 +154,7 @@ def _settle(args: Any, sample: Any, rollout: _Rollout) -> None:
 
 
 def _turns(sample: Any) -> int:
-    """How many turns of the model a sample holds: runs of tokens that are trained on."""
+    """Count the model's turns in a sample: each is a run of tokens that are trained on."""
     mask: list[int] = sample.loss_mask or []
     return sum(kept and not before for kept, before in zip(mask, [0, *mask], strict=False))
 

@@ -17,7 +17,7 @@ asks no filter, and puts groups with an aborted sample back to be generated anew
 rollouts out of an evaluation, where they would count as 0.
 
 What ends a run is raised by ``generate``. The fully asynchronous rollout logs what that raises and goes on, so there
-the error is kept, and raised by ``log_rollout_data`` once the batch has filled with samples that nobody can train on.
+the error is kept. ``log_rollout_data`` raises it once the batch is full of samples that cannot be trained on.
 
 Sources: THUDM/slime ``slime/rollout/sglang_rollout.py``, ``slime/rollout/fully_async_rollout.py``,
 ``slime/ray/rollout.py``, ``slime/observability/rollout_metrics.py``, ``slime/utils/types.py``, ``docs/en/get_started``.
@@ -81,8 +81,10 @@ async def _generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], 
 
 
 async def fill_or_end(args: Any, sample: Any, fill: Callable[[], Awaitable[Any]]) -> Any:
-    """What ``fill`` returns, for a trainer that logs what it raises and draws another group: an error is kept as the
-    end of the run, and ``sample`` is spoilt."""
+    """Run ``fill`` for a trainer that logs exceptions and draws another group; return what ``fill`` returns.
+
+    An exception is not raised. It is kept as the end of the run (``end_run``), and the spoilt ``sample`` is returned.
+    """
     if not run_ended():
         try:
             return await fill()

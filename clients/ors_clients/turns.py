@@ -141,8 +141,8 @@ class TurnEpisode:
 
     #: Whether the system prompt has to say which tools there are and how to call them: nothing else does.
     describe_tools: bool = False
-    #: Says whether the trainer has no more use for the episode. It is asked now and then while the episode is played,
-    #: and once it says so the episode is aborted, though a tool or a generation may be running.
+    #: Returns whether the trainer no longer needs the episode. It is polled while the episode is played; the episode
+    #: is aborted when it returns True, even during a tool call or a generation.
     stopped: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:

@@ -68,13 +68,16 @@ def _find(tree: str) -> list[str]:
         return []  # told when it is mounted
     ours = _own() | _kept | {path.resolve() for site in _SITES for path in _of_site(root.glob(site))}
     found = {inside for path in ours if (inside := _inside(status, path)) is not None}
-    for point in _mounted_below(root):
+    mounted = _mounted_below(root)
+    searched = ours if mounted else ()
+    folders = {(status.st_dev, status.st_ino) for path in searched for status in _folders(path)}
+    for point in mounted:
         # Of no concern to an overlay of the tree, which has nothing of what is mounted there.
         with contextlib.suppress(OSError):
             below = point.stat()
             at = str(point.relative_to(root))
             found |= {f"{at}/{inside}" for path in ours if (inside := _inside(below, path)) is not None}
-            if any(os.path.samestat(below, folder) for path in ours for folder in _folders(path)):
+            if (below.st_dev, below.st_ino) in folders:
                 found.add(at)
     return sorted(found | _other_names(root, found))
 

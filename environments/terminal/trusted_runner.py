@@ -132,9 +132,7 @@ def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, 
     except (MemoryError, RecursionError, TimeoutError) as error:
         # By what the agent left: nothing else here is large, deep, or refuses to end.
         return FAILED, f"{type(error).__name__}: {error}"
-    if status == 0 and links.found:
-        return FAILED, f"{links.found}, which a program of the tests was given, leads into /proc"
-    return judge(status, state, guard, endings, tests, text)
+    return judge(status, state, guard, endings, links, tests, text)
 
 
 def load(tests: str, text: str, state: _State) -> ModuleType:
@@ -268,7 +266,9 @@ class _State:
         self._scratch.clean(self.module)
 
 
-def judge(status: int, state: _State, guard: Guard, endings: Endings, tests: str, text: str) -> tuple[str, str]:
+def judge(
+    status: int, state: _State, guard: Guard, endings: Endings, links: LinksIntoProc, tests: str, text: str
+) -> tuple[str, str]:
     """The outcome and its detail, from pytest's exit status and what was seen on the way."""
     if guard.refused:
         return REFUSED, guard.refused
@@ -280,6 +280,8 @@ def judge(status: int, state: _State, guard: Guard, endings: Endings, tests: str
         return NETWORK, guard.remote
     if status == 0 and endings.killed:
         return KILLED, endings.killed
+    if status == 0 and links.found:
+        return FAILED, f"{links.found}, which a program of the tests was given, leads into /proc"
     if status == 0:
         # All skipped is no proof of anything.
         return (PASSED, "") if state.passed else (FAILED, "every test was skipped")

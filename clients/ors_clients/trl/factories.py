@@ -27,7 +27,7 @@ class AsyncSlot(EnvironmentSlot):
     """A slot that owns its reward, as ``AsyncGRPOTrainer`` wants it."""
 
     def get_reward(self) -> float | None:
-        """What the episode is worth; None for one to be left out. Ends the session."""
+        """Return the episode's reward, or None if the trainer has to leave it out; end the session."""
         return self._end()
 
 
