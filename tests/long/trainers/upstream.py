@@ -26,9 +26,26 @@ from ors_clients.samplers.scripted import scripted_logprob
 from ors_clients.tasks import TaskRow
 
 from tests.clients.scripted_engine import ScriptedEngine
-from tests.clients.trainer_setup import row_of
+from tests.clients.trainer_setup import call, row_of
 
-__all__ = ["Outcomes", "check_tokens", "checkout", "ended", "import_checkout", "parse_recipe", "write_rows"]
+__all__ = [
+    "LOST",
+    "STEPS",
+    "Outcomes",
+    "check_baselines",
+    "check_tokens",
+    "checkout",
+    "earn",
+    "ended",
+    "import_checkout",
+    "log_nothing",
+    "parse_recipe",
+    "write_rows",
+]
+
+#: The environment that the drivers play, and a turn of its model in which the infrastructure loses the episode.
+STEPS = "stepenvironment"
+LOST = call("lose")
 
 #: Packages that take a GPU, or a cluster.
 ABSENT = (
@@ -157,6 +174,15 @@ class Outcomes:
             return said
 
 
+def earn(reward: float) -> str:
+    """A turn of the model that ends the episode with this reward."""
+    return call("finish", reward=reward)
+
+
+def log_nothing(*args: Any, **options: Any) -> None:
+    """In place of the function with which a trainer logs metrics."""
+
+
 def write_rows(file: Path, environment: str, specs: Iterable[dict[str, Any]], **more: Any) -> Path:
     """Rows of tasks as ``prepare_tasks`` writes them."""
     metadata = [row_of(environment, spec, index=number) for number, spec in enumerate(specs)]
@@ -180,6 +206,16 @@ def check_tokens(tokens: Sequence[int], mask: Sequence[int], logprobs: Sequence[
     requests = [ids for ids in engine.prompts if list(tokens[: len(ids)]) == ids]
     assert requests
     assert sum(mask) > 0
+
+
+def check_baselines(data: dict[str, Any], size: int) -> None:
+    """Compare the rewards that would be trained on with GRPO's of each group of ``size`` samples."""
+    for first in range(0, len(data["raw_reward"]), size):
+        raw = data["raw_reward"][first : first + size]
+        mean = sum(raw) / size
+        deviation = (sum((reward - mean) ** 2 for reward in raw) / (size - 1)) ** 0.5
+        expected = [(reward - mean) / (deviation + 1e-6) for reward in raw]
+        assert data["rewards"][first : first + size] == pytest.approx(expected, abs=1e-4)
 
 
 #: What the recipes' command lines have for Megatron's, the FSDP backend's and SGLang's own parsers.
