@@ -22,16 +22,6 @@ _PACKAGES = "lib/python3/dist-packages"
 
 
 @pytest.fixture
-def python() -> str:
-    """An interpreter that everybody may run, and that has none of our packages itself."""
-    found = shutil.which("python3", path="/usr/bin")
-    probe = [found or "", "-c", "import sys; print(sys.version_info >= (3, 11))"]
-    if found is None or subprocess.run(probe, capture_output=True, text=True, check=True).stdout != "True\n":
-        pytest.skip("there is no Python 3.11 in /usr/bin, and an ordinary user may not reach this one")
-    return found
-
-
-@pytest.fixture
 def place() -> Iterator[Path]:
     """A tree like /usr with the package installed in it, from a checkout in it; it is mounted on ``again``, too."""
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:

@@ -24,16 +24,6 @@ NAMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 _OWN_FILES = "set -e; for name in passwd subuid subgid; do mount --bind $0/$name /etc/$name; done; "
 
 
-@pytest.fixture(scope="module")
-def python() -> str:
-    """An interpreter that everybody may run."""
-    found = shutil.which("python3", path="/usr/bin")
-    probe = [found or "", "-c", "import sys; print(sys.version_info >= (3, 11))"]
-    if found is None or subprocess.run(probe, capture_output=True, text=True, check=True).stdout != "True\n":
-        pytest.skip("there is no Python 3.11 in /usr/bin, and an ordinary user may not reach this one")
-    return found
-
-
 @pytest.fixture
 def sources() -> Iterator[Path]:
     """The package and the script, where everybody may read them."""

@@ -22,18 +22,6 @@ _RUNNING = 'exec setpriv --reuid "$1" --regid "$1" --clear-groups -- "$2" "$3" "
 
 
 @pytest.fixture(scope="module")
-def python() -> str:
-    """An interpreter that everybody may run."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    found = shutil.which("python3", path="/usr/bin")
-    probe = [found or "", "-c", "import sys; print(sys.version_info >= (3, 11))"]
-    if found is None or subprocess.run(probe, capture_output=True, text=True, check=True).stdout != "True\n":
-        pytest.skip("there is no Python 3.11 in /usr/bin, and an ordinary user may not reach this one")
-    return found
-
-
-@pytest.fixture(scope="module")
 def sources(rootfs_tar: bytes) -> Iterator[Path]:
     """The package, the script and an archive, where everybody may read them."""
     package = Path(ors_containers.__file__).resolve().parent

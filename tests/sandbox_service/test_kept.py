@@ -1,11 +1,13 @@
 """What a server serves lies in no sandbox, wherever the machine has it."""
 
+import contextlib
 import dataclasses
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from ors_containers import RuntimeUnavailable
+from ors_containers import RuntimeUnavailable, Sandbox
 
 from ors_server import Server
 from ors_server.sandboxes import close_sandbox_service, sandbox_service
@@ -23,6 +25,23 @@ class Kept(Environment):
     @tool
     async def done(self) -> ToolOutput: return ToolOutput(blocks=[TextBlock(text="")])
 """
+
+
+@contextlib.asynccontextmanager
+async def sandbox_with(tree: Path) -> AsyncGenerator[Sandbox]:
+    """A sandbox of a new service that has ``tree`` as /opt/tree; skips on a machine that cannot isolate."""
+    try:
+        service = await sandbox_service()
+    except RuntimeUnavailable as error:
+        pytest.skip(str(error))
+    try:
+        host = service.runtime.host_image()
+        image = dataclasses.replace(host, binds=(*host.binds, (tree, "/opt/tree")), user=0, group=0)
+        sandbox = await service.open(image)
+        yield sandbox
+        await sandbox.stop()
+    finally:
+        await close_sandbox_service()
 
 
 @pytest.mark.parametrize(
@@ -52,19 +71,9 @@ async def test_what_is_served_is_not_there(tmp_path: Path, served: str, hidden: 
     (target if target.suffix != ".py" else target.parent).mkdir(parents=True, exist_ok=True)
     (target if target.suffix == ".py" else target / "environment.py").write_text(_ENVIRONMENT)
     assert [environment.__name__ for environment in load_target(str(target))] == ["Kept"]
-    try:
-        service = await sandbox_service()
-    except RuntimeUnavailable as error:
-        pytest.skip(str(error))
-    try:
-        host = service.runtime.host_image()
-        image = dataclasses.replace(host, binds=(*host.binds, (tmp_path, "/opt/tree")), user=0, group=0)
-        sandbox = await service.open(image)
+    async with sandbox_with(tmp_path) as sandbox:
         result = await sandbox.run(f"cd /opt/tree; ls -d {kept} {hidden}", timeout=10)
         assert result.text == f"ls: cannot access '{hidden}': No such file or directory\n{kept}\n"
-        await sandbox.stop()
-    finally:
-        await close_sandbox_service()
 
 
 async def test_the_package_of_a_base_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,15 +86,5 @@ async def test_the_package_of_a_base_is_not_there(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     Server(load_target("kept_leaf:Leaf"))
     assert len(list(site.glob("__pycache__/kept_*.pyc"))) == 2
-    try:
-        service = await sandbox_service()
-    except RuntimeUnavailable as error:
-        pytest.skip(str(error))
-    try:
-        host = service.runtime.host_image()
-        image = dataclasses.replace(host, binds=(*host.binds, (tmp_path, "/opt/tree")), user=0, group=0)
-        sandbox = await service.open(image)
+    async with sandbox_with(tmp_path) as sandbox:
         assert (await sandbox.run("find /opt/tree -type f", timeout=10)).text == ""
-        await sandbox.stop()
-    finally:
-        await close_sandbox_service()
