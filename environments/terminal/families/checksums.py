@@ -87,10 +87,7 @@ def _make(draft: Draft) -> None:
             kind=kind,
         ),
     )
-    draft.honest(
-        "written line by line", after=f'while read -r line; do echo "$line"; done < {name} > ~/new && mv ~/new {name}'
-    )
-    draft.honest("closed to others", after=f"chmod 600 {name}")
+    draft.pieces(target)
     draft.solve(oracle, swap(oracle, "-printf '%P\\n'", "-print"), expected)
 
 
@@ -178,7 +175,7 @@ cd {root} || exit 1
 """,
     )
     draft.honest("a list beside the files", after="sha256sum $(find . -type f) > sums-now.txt")
-    draft.honest("through another file", after=f"cp {report} ~/draft && mv ~/draft {report}")
+    draft.pieces(report)
     oracle = python(
         """
         import hashlib, os

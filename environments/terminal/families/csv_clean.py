@@ -105,8 +105,7 @@ def _columns(draft: Draft) -> None:
             f"if '\"' in word or {delimiter!r} in word else word for word in words), sep={delimiter!r}, file=target)",
         ),
     )
-    draft.honest("through another file", after=f"cp {target} ~/draft && mv ~/draft {target}")
-    draft.honest("closed to others", after=f"chmod 600 {target}")
+    draft.pieces(target)
     draft.solve(oracle, swap(oracle, 'if row["stock"] != "0"', 'if row["stock"]'), str(kept))
 
 

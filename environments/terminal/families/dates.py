@@ -99,8 +99,7 @@ while read -r day time offset name; do
 done < {source} | LC_ALL=C sort > {target}
 """,
     )
-    draft.honest("through another file", after=f"cp {target} ~/draft && mv ~/draft {target}")
-    draft.honest("closed to others", after=f"chmod 600 {target}")
+    draft.pieces(target)
     draft.solve(
         oracle, swap(oracle, "moment.astimezone(timezone.utc)", "moment.replace(tzinfo=timezone.utc)"), expected
     )
@@ -350,8 +349,7 @@ while read -r day word; do
 done < {source} | LC_ALL=C sort > {target}
 """,
     )
-    draft.honest("through another file", after=f"cp {target} ~/draft && mv ~/draft {target}")
-    draft.honest("closed to others", after=f"chmod 600 {target}")
+    draft.pieces(target)
     near = swap(oracle, f"in {wanted!r}", f"in {tuple((number + 1) % 7 for number in wanted)!r}")
     draft.solve(oracle, near, expected)
 

@@ -176,7 +176,7 @@ cd {root} || exit 1
 """,
     )
     draft.honest("the differences beside it", after=f"diff -r {old} {new} > differences.txt; true")
-    draft.honest("through another file", after=f"cp {report} ~/draft && mv ~/draft {report}")
+    draft.pieces(report)
     draft.solve(oracle, swap(oracle, "old[path] != new[path]", "len(old[path]) != len(new[path])"), expected)
 
 
@@ -283,8 +283,7 @@ def _settings(draft: Draft) -> None:
         report=report,
     )
     draft.honest("normalised copies beside it", after="tr -d ' ' < old.properties | sort > old.sorted")
-    draft.honest("closed to others", after=f"chmod 600 {report}")
-    draft.honest("through another file", after=f"cp {report} ~/draft && mv ~/draft {report}")
+    draft.pieces(report)
     draft.solve(oracle, swap(oracle, "{*old, *new}", "new"), "".join(lines))
 
 

@@ -85,8 +85,7 @@ def _per_directory(draft: Draft) -> None:
             report=report,
         ),
     )
-    draft.honest("through another file", after=f"cp {report} ~/draft && mv ~/draft {report}")
-    draft.honest("closed to others", after=f"chmod 600 {report}")
+    draft.pieces(report)
     draft.solve(oracle, swap(oracle, "-k 2,2", "-k 2,2r"), expected)
 
 
@@ -142,7 +141,7 @@ find . -type f -print0 | xargs -0 ls -l | awk '{{ print $5 "\\t" substr($9, 3) }
 head -n {count} ~/all > {report}
 """,
     )
-    draft.honest("through another file", after=f"cp {report} ~/draft && mv ~/draft {report}")
+    draft.pieces(report)
     draft.honest("a list of all files beside it", after=f"du -ab . > {root}-all.txt")
     draft.solve(oracle, swap(oracle, "%P", "%p"), expected)
 

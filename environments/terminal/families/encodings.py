@@ -115,7 +115,6 @@ def _latin(draft: Draft) -> None:
         ),
     )
     draft.honest("copied, then converted", after=f"cp -r {target} ~/copy && rm -r {target} && mv ~/copy {target}")
-    draft.honest("closed to others", after=f"chmod -R go= {target}")
     draft.solve(oracle, near, "\n".join(sorted(expected)))
 
 
@@ -251,7 +250,6 @@ def _mixed(draft: Draft) -> None:
     draft.root = root
     draft.honest("new files in place of the old", after="for name in *; do cp $name ~/new && mv ~/new $name; done")
     draft.honest("the originals kept in the home", after=f"cp -r {root} ~/originals")
-    draft.honest("closed to others", after="chmod 600 *")
     draft.solve(oracle, swap(oracle, '"utf-8-sig"', '"utf-8"'), "\n".join(sorted(expected)))
 
 

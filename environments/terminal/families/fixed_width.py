@@ -219,7 +219,6 @@ def _write(draft: Draft) -> None:
         size=size,
     )
     draft.pieces(target)
-    draft.honest("through another file", after=f"cp {target} ~/draft && mv ~/draft {target}")
     draft.solve(oracle, swap(oracle, "value[:width].ljust", "value.ljust"), expected)
 
 
@@ -327,7 +326,6 @@ def _blocks(draft: Draft) -> None:
         target=target,
     )
     draft.pieces(target)
-    draft.honest("through another file", after=f"cp {target} ~/draft && mv ~/draft {target}")
     draft.solve(oracle, swap(oracle, 'if record["count"] != "0"', 'if record["count"]'), expected)
 
 
