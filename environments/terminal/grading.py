@@ -43,7 +43,8 @@ __all__ = ["GradingFailed", "Tools", "Verdict", "run_tests"]
 
 _RUNNER = "trusted_runner.py"
 #: The runner, and what it imports from beside it.
-_FILES = (_RUNNER, "trusted_endings.py", "trusted_guard.py", "trusted_links.py", "trusted_surroundings.py")
+_PARTS = ("data", "endings", "guard", "links", "surroundings", "texts")
+_FILES = (_RUNNER, *(f"trusted_{part}.py" for part in _PARTS))
 _OUTPUT_LIMIT = 64 * 1024
 #: Outcomes that are the fault of the tests.
 _UNFIT = {

@@ -8,45 +8,21 @@ not have caused in the same tests is ``planted``.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from opcode import opmap
 from types import CodeType, FrameType
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+if TYPE_CHECKING:
+    from .trusted_data import Pickles, restrict_logging
+    from .trusted_texts import Texts
+else:
+    from trusted_data import Pickles, restrict_logging
+    from trusted_texts import Texts
 
 __all__ = ["Guard", "UntrustedCode", "host_of", "is_local", "names_host"]
-
-#: What a pickle of plain data may name, by module.
-_BUILTINS = frozenset(
-    (
-        "bytearray",
-        "complex",
-        "dict",
-        "frozenset",
-        "int",
-        "list",
-        "object",
-        "range",
-        "set",
-        "slice",
-        "str",
-        "tuple",
-        "xrange",
-    )
-)
-_DATA = {
-    "_codecs": {"encode"},
-    "builtins": _BUILTINS,
-    "__builtin__": _BUILTINS,
-    "copyreg": {"_reconstructor"},
-    "copy_reg": {"_reconstructor"},
-    "collections": {"Counter", "OrderedDict", "defaultdict", "deque"},
-    "datetime": {"date", "datetime", "time", "timedelta", "timezone"},
-    "decimal": {"Decimal"},
-    "fractions": {"Fraction"},
-    "uuid": {"UUID", "SafeUUID"},
-}
-#: Modules of the standard library that execute the text they are given: a README with doctests, say.
-_RUN_TEXT = ("bdb", "cProfile", "code", "doctest", "profile", "timeit", "trace")
 
 
 def caller() -> FrameType:
@@ -65,38 +41,57 @@ class Guard:
         self._trusted = trusted
         self._tests = tests
         self._text = text
+        self._source = text.encode("utf-8", "surrogatepass")
         #: Whether the tests have asked a service of the sandbox's: what they look for then may be its idea.
         self._asked = False
         #: The first code that was refused, and the first that the agent put in the way of sound tests.
         self.refused = ""
-        self.planted = ""
+        self._planted = ""
+        self._texts = Texts(text)
+        self._pickles = Pickles()
         #: The first host that the tests by themselves wanted to reach: a sandbox has no network but its own.
         self.remote = ""
         #: Processes that the tests have sent signals to.
         self.signalled: set[int] = set()
 
+    @property
+    def planted(self) -> str:
+        """What the agent has put in the way of sound tests, the first of it."""
+        changed = self._pickles.changed()
+        return self._planted or (changed and f"a pickle that changes {changed}")
+
     def install(self) -> None:
         """Look at everything from now on."""
+        restrict_logging(self._text, self._plant)
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "exec":
             self._check_code(arguments[0], caller())
-        elif event == "marshal.loads":
-            # A .pyc without its source: its code may claim to come from anywhere.
-            path: object = caller().f_locals.get("bytecode_path")
-            if isinstance(path, str) and not self._is_trusted(path):
-                self._refuse_module(path)
+        elif event == "compile":
+            if arguments[1] == self._tests and arguments[0] not in (self._text, self._source):
+                self._refuse("text that is called the tests")
+        elif event in ("marshal.loads", "marshal.load"):
+            self._check_compiled(caller())
+        elif event == "function.__new__":
+            if not self._is_trusted(arguments[0].co_filename):
+                self._refuse("a function made of code")
+        elif event == "object.__setattr__":
+            if arguments[1] == "__code__" and not self._is_trusted(arguments[2].co_filename):
+                self._refuse("code put into a function")
         elif event == "import":
             if isinstance(arguments[1], str) and not self._is_trusted(arguments[1]):
-                self._refuse_module(arguments[1])  # a shared library
-        elif event in ("ctypes.dlopen", "sqlite3.load_extension"):
-            path = arguments[-1]
-            if isinstance(path, str) and "/" in path and not self._is_trusted(path):
-                self._refuse(path)
+                self._refuse_module(arguments[1], caller())  # a shared library
+        elif event == "ctypes.dlopen":
+            self._check_library(arguments[0])
+        elif event == "sqlite3.enable_load_extension":
+            if arguments[1]:
+                self._refuse("what SQL loads")
+        elif event == "cpython.PyInterpreterState_New":
+            self._refuse("another interpreter, in which nobody looks,")
         elif event == "pickle.find_class":
             module, name = arguments
-            if name not in _DATA.get(module, ()):
+            if not self._pickles.allows(module, name):
                 # Its author is the agent, whatever the tests had hoped for.
                 self._plant(f"a pickle that names {module}.{name}")
         elif event in ("os.kill", "os.killpg"):
@@ -110,42 +105,63 @@ class Guard:
                 self.remote = self.remote or str(host)
 
     def _check_code(self, code: CodeType, frame: FrameType) -> None:
-        caller = frame.f_code.co_filename
+        caller, name = frame.f_code.co_filename, code.co_filename
         if caller == self._tests:
             self._refuse("text given to exec or eval")
-        name = code.co_filename
-        generated = name.startswith("<") and (caller.startswith("<frozen") or self._is_trusted(caller))
-        if generated and caller.endswith("/logging/config.py"):
-            self._refuse("a configuration of logging, which is evaluated,")
-        module = frame.f_globals.get("__name__")
-        if generated and module in _RUN_TEXT and not _times_functions(frame):
-            self._refuse(f"text given to {module}")
-        if not (generated or name == self._tests or self._is_trusted(name)):
-            self._refuse_module(name)
+        frozen = name.startswith("<frozen ")
+        if self._is_trusted(caller if frozen else name):
+            return
+        if not (name.startswith("<") and self._is_trusted(caller)):
+            self._refuse_module(name, frame)
+        objection, planted = self._texts.objection(code, frame)
+        if objection:
+            (self._plant if planted else self._refuse)(objection)
+
+    def _check_compiled(self, frame: FrameType) -> None:
+        """Look at who reads compiled code: it may claim to come from anywhere."""
+        path: object = frame.f_locals.get("bytecode_path", frame.f_locals.get("pathname"))
+        if isinstance(path, str) and frame.f_code.co_filename.startswith("<frozen "):
+            if not self._is_trusted(path):
+                self._refuse_module(path, frame)
+        elif frame.f_globals.get("__name__") != "pstats":  # which reads numbers
+            self._refuse("what marshal reads")
+
+    def _check_library(self, name: object) -> None:
+        """Look at a shared library: the toolset's own come first where no folder is named, and others not at all."""
+        try:
+            path = os.fsdecode(cast("Any", name)) if name is not None else ""
+        except TypeError:
+            return  # no path, so it is not loaded
+        if path and "/" not in path:
+            path = next((own for folder in self._trusted if os.path.exists(own := f"{folder}lib/{path}")), path)  # noqa: PTH110 - pathlib is one import more
+        if path and not self._is_trusted(path):
+            self._refuse(path)
 
     def _is_trusted(self, path: str) -> bool:
-        return path.startswith((*self._trusted, "<frozen ")) or path == self._tests
+        return (path.startswith((*self._trusted, "<frozen ")) and "/../" not in path) or path == self._tests
 
-    def _refuse_module(self, path: str) -> NoReturn:
+    def _refuse_module(self, path: str, frame: FrameType) -> NoReturn:
         """Refuse code at a path: planted if it took the place of a module that the tests do not look for there."""
         name = re.sub(r"(/__pycache__)?(/__init__)?(\.[^/]*)?$", "", path).rpartition("/")[2]
-        if name in sys.stdlib_module_names and f"{name}.py" not in self._text:
+        if (name in sys.stdlib_module_names and f"{name}.py" not in self._text) or self._is_imported_by_trusted(frame):
             self._plant(path)
         self._refuse(path)
+
+    def _is_imported_by_trusted(self, frame: FrameType | None) -> bool:
+        """Whether a statement of a trusted module is importing something: the tests have not asked for that."""
+        while frame is not None and frame.f_code.co_filename.startswith("<frozen "):
+            frame = frame.f_back
+        if frame is None or frame.f_code.co_filename == self._tests or not self._is_trusted(frame.f_code.co_filename):
+            return False
+        return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_NAME"]
 
     def _refuse(self, what: str) -> NoReturn:
         self.refused = self.refused or what
         raise UntrustedCode(f"{what} would run inside the grader")
 
     def _plant(self, what: str) -> NoReturn:
-        self.planted = self.planted or what
+        self._planted = self._planted or what
         raise UntrustedCode(f"{what} would run inside the grader")
-
-
-def _times_functions(frame: FrameType) -> bool:
-    """Whether a frame is that of a ``timeit.Timer`` which was given functions, and no text but its own."""
-    given = frame.f_locals.get("local_ns", ())
-    return "_stmt" in given and ("_setup" in given or frame.f_locals.get("setup") == "pass")
 
 
 def host_of(address: object) -> object:

@@ -1,0 +1,52 @@
+"""No text and no bytes of the agent's run in the grader, whatever library the tests hand them to."""
+
+from __future__ import annotations
+
+import pytest
+from ors_containers import Sandbox
+
+from .conftest import Service
+from .parts import grading
+from .test_grading import opened
+from .ways import AGENTS_DATA, COMPILING, PLANTED, REFUSED, SOUND
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def prepared(service: Service) -> Sandbox:
+    """A sandbox with what a cheat leaves."""
+    sandbox = await opened(service)
+    python = (await service.toolset()).python
+    done = await sandbox.run(f"{AGENTS_DATA}\n{python} -I -S - <<'PROGRAM'\n{COMPILING}\nPROGRAM", timeout=30)
+    assert done.exit_status == 0, done.text
+    return sandbox
+
+
+async def graded(service: Service, tests: str) -> grading.Verdict:
+    """The verdict of tests on what a cheat leaves, none of which ran."""
+    sandbox = await prepared(service)
+    try:
+        try:
+            return await grading.run_tests(sandbox, await service.toolset(), tests, live=False, timeout=60)
+        finally:
+            assert (await sandbox.run("ls ran", timeout=10)).exit_status == 2, "the agent's code ran in the grader"
+    finally:
+        await sandbox.stop()
+
+
+@pytest.mark.parametrize("way", REFUSED)
+async def test_tests_that_would_run_anybodys_text_are_unfit(service: Service, way: str) -> None:
+    with pytest.raises(grading.GradingFailed, match="inside the grader"):
+        await graded(service, REFUSED[way])
+
+
+@pytest.mark.parametrize("way", PLANTED)
+async def test_text_where_sound_tests_expect_data_earns_nothing(service: Service, way: str) -> None:
+    tests, expected = PLANTED[way]
+    verdict = await graded(service, tests)
+    assert (verdict.how, expected in verdict.detail) == ("failed", True), verdict
+
+
+@pytest.mark.parametrize("way", SOUND)
+async def test_sound_tests_pass(service: Service, way: str) -> None:
+    assert (await graded(service, SOUND[way])).how == "passed"
