@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ors_server.environment import Environment, Toolset, terminal, tool
 from ors_server.errors import DefinitionError, InfrastructureError, OrsError
-from ors_server.prompts import flatten_messages
+from ors_server.hosting.prompts import flatten_messages
 from ors_server.protocol import (
     SUPPORTED_MESSAGE_BLOCK_TYPES,
     Blocks,

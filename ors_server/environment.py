@@ -2,7 +2,7 @@
 
 One instance is one episode: it is built with a task, set up, asked for its prompt, called, and torn down. Every method
 may be ``def`` or ``async def``; synchronous ones run on a thread, so they may block. The server introspects the class
-once, when it starts (``ors_server.hosting``); nothing here is looked at again while it serves.
+once, when it starts (``ors_server.hosting.catalogue``); nothing here is looked at again while it serves.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Environment:
         """The task as the model reads it. Default: ``get_messages`` rendered as blocks."""
 
         async def default() -> Blocks:
-            from ors_server.prompts import flatten_messages
+            from ors_server.hosting.prompts import flatten_messages
 
             return flatten_messages(await _resolve(self.get_messages()))
 
@@ -200,7 +200,7 @@ class Environment:
     @classmethod
     def list_tools(cls) -> ListToolsOutput:
         """The shared tools, as clients see them. Raises ``DefinitionError`` for a malformed tool."""
-        from ors_server.tools import compile_tools
+        from ors_server.hosting.tools import compile_tools
 
         return compile_tools(cls).listing()
 
@@ -228,8 +228,8 @@ class Environment:
 
         A class that overrides it gets every call of the server, with the input as the client sent it.
         """
-        from ors_server.call_overrides import inner_runner
-        from ors_server.tools import ToolRunner, compile_tools, outcome_to_model
+        from ors_server.hosting.call_overrides import inner_runner
+        from ors_server.hosting.tools import ToolRunner, compile_tools, outcome_to_model
 
         runner = inner_runner(self) or cast("ToolRunner | None", self.__dict__.get("_ors_runner"))
         if runner is None:

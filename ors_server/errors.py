@@ -44,7 +44,7 @@
     └── InfrastructureError          503   the machine failed, not the agent: never a reward
 
 Those of a command are beside it in ``ors_server.cli``, those of rollouts in ``ors_server.rollouts.errors``;
-``NoEnvironmentInModule`` is in ``ors_server.module_environments``.
+``NoEnvironmentInModule`` is in ``ors_server.hosting.module_environments``.
 
 A client gets ``{"detail": …}`` with the status; ``detail`` is the cause and, where there is one, the remedy.
 Inside an event stream the same text is the data of an ``error`` event. The detail texts that real clients compare

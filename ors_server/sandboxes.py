@@ -34,13 +34,13 @@ from ors_server.errors import InfrastructureError, MachineBusy, OrsError
 from ors_server.settings import Settings
 
 if TYPE_CHECKING:
+    from ors_containers.graders.portable_python import Toolset
     from ors_containers.image import Image
     from ors_containers.images import ImageStore
     from ors_containers.limits import Limits
-    from ors_containers.pool import SandboxPool
     from ors_containers.runtime import Runtime
     from ors_containers.sandbox import Sandbox
-    from ors_containers.toolset import Toolset
+    from ors_containers.scheduling.pool import SandboxPool
 
 __all__ = [
     "SandboxService",
@@ -106,7 +106,7 @@ class SandboxService:
     async def toolset(self) -> Toolset:
         """Python and pytest for examinations, from outside of every image; made at the first call and kept."""
         if self._toolset is None or (self._toolset.done() and not _succeeded(self._toolset)):
-            from ors_containers.toolset import python_toolset
+            from ors_containers.graders.portable_python import python_toolset
 
             self._toolset = asyncio.create_task(python_toolset(self.store.root / "toolsets"))
         return await asyncio.shield(self._toolset)  # one client going away must not undo it for the others
@@ -215,10 +215,10 @@ async def sandboxes_unavailable(settings: Settings | None = None) -> str:
 
 
 async def _make(settings: Settings) -> SandboxService:
-    from ors_containers.admission import Admission
-    from ors_containers.hidden import keep_from_sandboxes
-    from ors_containers.pool import SandboxPool
+    from ors_containers.hidden_paths import keep_from_sandboxes
     from ors_containers.runtime import find_runtime
+    from ors_containers.scheduling.admission import Admission
+    from ors_containers.scheduling.pool import SandboxPool
 
     for path in _code:
         keep_from_sandboxes(path)

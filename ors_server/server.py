@@ -22,16 +22,16 @@ from typing import Any
 import uvicorn
 
 from ors_server._version import VERSION
-from ors_server.acceptor import Acceptor
-from ors_server.app import OrsApp
-from ors_server.collector import Collector
 from ors_server.errors import DefinitionError, OrsError, PortInUse
-from ors_server.execution import ThreadPool
-from ors_server.hosting import Catalogue, HostedEnvironment, why_unavailable
-from ors_server.http_protocol import http_protocol
+from ors_server.hosting.catalogue import Catalogue, HostedEnvironment, why_unavailable
+from ors_server.hosting.executors import ThreadPool
+from ors_server.http.acceptor import Acceptor
+from ors_server.http.app import OrsApp
+from ors_server.http.gc_tuning import Collector
+from ors_server.http.uvicorn_protocol import http_protocol
 from ors_server.logs import start_logging
 from ors_server.sandboxes import asking_with
-from ors_server.sessions import Sessions
+from ors_server.sessions.registry import Sessions
 from ors_server.settings import ReturnErrors, Settings
 
 __all__ = ["Server"]

@@ -21,14 +21,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ors_benchmarks.clients import FIGURES as CLIENT_FIGURES
-from ors_benchmarks.machine import Machine
-from ors_benchmarks.results import Report, Summary
-from ors_benchmarks.rollout_figures import PARTS
-from ors_benchmarks.rollout_report import RolloutReport
-from ors_benchmarks.rows import FIGURES, Figure
-from ors_benchmarks.sandbox_rows import FIGURES as SANDBOX_FIGURES
-from ors_benchmarks.table import met, shown
+from ors_benchmarks.clients.command import FIGURES as CLIENT_FIGURES
+from ors_benchmarks.harness.figures import FIGURES, Figure
+from ors_benchmarks.harness.machine import Machine
+from ors_benchmarks.harness.results import Report, Summary
+from ors_benchmarks.harness.table import met, shown
+from ors_benchmarks.rollout.figures import PARTS
+from ors_benchmarks.rollout.report import RolloutReport
+from ors_benchmarks.sandboxes.scenarios import FIGURES as SANDBOX_FIGURES
 
 __all__ = ["PARTS_OF_IT", "Outcome", "Part", "page", "run", "vllm_python"]
 

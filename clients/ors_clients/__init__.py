@@ -11,7 +11,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ors_clients.answers import Task, ToolResult
     from ors_clients.client import AsyncClient
     from ors_clients.errors import (
         CallOutcomeUnknown,
@@ -26,13 +25,14 @@ if TYPE_CHECKING:
         ToolFailed,
     )
     from ors_clients.local_sessions import local, local_sync
-    from ors_clients.rendering import ChatRenderer
-    from ors_clients.rewards import RewardBridge, RewardRule, shape_reward
-    from ors_clients.rollout_loop import rollout
-    from ors_clients.synchronous import Client
+    from ors_clients.models import Task, ToolResult
+    from ors_clients.rollouts.chat_renderer import ChatRenderer
+    from ors_clients.rollouts.episode import RolloutLimits, TurnEpisode
+    from ors_clients.rollouts.loop import rollout
+    from ors_clients.rollouts.rewards import RewardBridge, RewardRule, shape_reward
+    from ors_clients.rollouts.trajectory import Trajectory
+    from ors_clients.sync_client import Client
     from ors_clients.tool_schemas import anthropic_tools, google_tools, openai_tools
-    from ors_clients.trajectory import Trajectory
-    from ors_clients.turns import RolloutLimits, TurnEpisode
 
     __version__: str
 
@@ -67,16 +67,16 @@ __all__ = [
 ]
 
 _MODULES = {
-    "answers": ("Task", "ToolResult"),
+    "models": ("Task", "ToolResult"),
     "client": ("AsyncClient",),
     "local_sessions": ("local", "local_sync"),
-    "rendering": ("ChatRenderer",),
-    "rewards": ("RewardBridge", "RewardRule", "shape_reward"),
-    "rollout_loop": ("rollout",),
-    "synchronous": ("Client",),
+    "rollouts.chat_renderer": ("ChatRenderer",),
+    "rollouts.rewards": ("RewardBridge", "RewardRule", "shape_reward"),
+    "rollouts.loop": ("rollout",),
+    "sync_client": ("Client",),
     "tool_schemas": ("anthropic_tools", "google_tools", "openai_tools"),
-    "trajectory": ("Trajectory",),
-    "turns": ("RolloutLimits", "TurnEpisode"),
+    "rollouts.trajectory": ("Trajectory",),
+    "rollouts.episode": ("RolloutLimits", "TurnEpisode"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self, cast
 
-from ors_clients.answers import senseless
-from ors_clients.connection import Connection
 from ors_clients.environments import AsyncEnvironment
-from ors_clients.transport import Transport
+from ors_clients.models import senseless
+from ors_clients.transport.base import Transport
+from ors_clients.transport.connection import Connection
 
 __all__ = ["RETRIES", "TIMEOUT", "AsyncClient"]
 
@@ -31,7 +31,7 @@ class AsyncClient:
 
     ``base_url`` is ``ORS_URL``, ``OPENREWARD_SESSION_URL`` or ``http://127.0.0.1:8080`` where it is not given, and
     ``api_key`` is ``ORS_API_KEY``, or ``OPENREWARD_API_KEY`` for the servers that it belongs to
-    (``ors_clients.server_keys``). ``timeout`` is for everything but tool calls, which have their own: in seconds, with
+    (``ors_clients.api_keys``). ``timeout`` is for everything but tool calls, which have their own: in seconds, with
     all waiting and ``retries``. ``transport`` carries the requests in place of sockets of our own.
 
     Raises ``ConfigurationError`` for an address or number that cannot be used. Nothing is sent yet.

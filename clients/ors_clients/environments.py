@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import quote
 
-from ors_clients.answers import Task, read_splits, read_tools, senseless
-from ors_clients.connection import Connection
 from ors_clients.errors import ConfigurationError, RequestRefused
+from ors_clients.models import Task, read_splits, read_tools, senseless
 from ors_clients.sessions import AsyncSession
-from ors_clients.transport import Headers
+from ors_clients.transport.base import Headers
+from ors_clients.transport.connection import Connection
 from ors_server.protocol import Split, ToolSpec
 
 __all__ = ["AsyncEnvironment", "create_body"]

@@ -21,10 +21,10 @@ from collections.abc import Coroutine
 from concurrent.futures import Future, wait
 from typing import Any
 
-from ors_clients.connection import Connection
 from ors_clients.errors import ClientError
-from ors_clients.threads import LoopThread
-from ors_clients.transport import ConnectionLost, Headers
+from ors_clients.transport.base import ConnectionLost, Headers
+from ors_clients.transport.connection import Connection
+from ors_clients.transport.loop_thread import LoopThread
 
 __all__ = ["KEEP_ALIVE", "Heartbeat", "KeepAlive"]
 

@@ -16,17 +16,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ors_clients.answers import Task
-from ors_clients.application import ApplicationTransport
 from ors_clients.client import RETRIES
-from ors_clients.connection import Connection
 from ors_clients.environments import create_body
+from ors_clients.models import Task
 from ors_clients.sessions import AsyncSession
-from ors_clients.synchronous import SyncSession
-from ors_clients.transport import Headers
-from ors_server.exchange import Exchange
-from ors_server.routes.episodes import EpisodeRoutes
-from ors_server.routes.table import answer
+from ors_clients.sync_client import SyncSession
+from ors_clients.transport.asgi import ApplicationTransport
+from ors_clients.transport.base import Headers
+from ors_clients.transport.connection import Connection
+from ors_server.http.exchange import Exchange
+from ors_server.http.routes.episodes import EpisodeRoutes
+from ors_server.http.routes.table import answer
 from ors_server.server import Server
 from ors_server.settings import Settings
 

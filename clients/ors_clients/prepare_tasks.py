@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ors_clients.configuration import TrainingConfiguration
 from ors_clients.errors import ClientError
-from ors_clients.tasks import prepare_tasks
+from ors_clients.training.config import TrainingConfiguration
+from ors_clients.training.dataset import prepare_tasks
 
 __all__ = ["main"]
 

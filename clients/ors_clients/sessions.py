@@ -22,17 +22,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from ors_clients.answers import (
-    Block,
-    ToolListing,
-    ToolResult,
-    read_blocks,
-    read_messages,
-    read_result,
-    read_tools,
-    senseless,
-)
-from ors_clients.connection import Connection, Patience, did_nothing, dumps
 from ors_clients.errors import (
     CallOutcomeUnknown,
     ClientError,
@@ -44,11 +33,22 @@ from ors_clients.errors import (
     SessionLost,
     ToolFailed,
 )
-from ors_clients.events import CallEvents
-from ors_clients.json_values import read_json
 from ors_clients.keepalive import KEEP_ALIVE, Heartbeat
-from ors_clients.refusals import strike_out
-from ors_clients.transport import ConnectionLost, Headers, Response
+from ors_clients.models import (
+    Block,
+    ToolListing,
+    ToolResult,
+    read_blocks,
+    read_messages,
+    read_result,
+    read_tools,
+    senseless,
+)
+from ors_clients.transport.base import ConnectionLost, Headers, Response
+from ors_clients.transport.connection import Connection, Patience, did_nothing, dumps
+from ors_clients.transport.error_responses import strike_out
+from ors_clients.transport.json_codec import read_json
+from ors_clients.transport.sse import CallEvents
 from ors_server.protocol import Message, TerminalToolSpec, ToolSpec
 
 __all__ = ["AsyncSession"]

@@ -14,8 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ors_containers.apptainer import ApptainerRuntime
-    from ors_containers.bubblewrap import BubblewrapRuntime
     from ors_containers.errors import (
         BuildFailed,
         CallerError,
@@ -48,19 +46,21 @@ if TYPE_CHECKING:
         UnknownImage,
         UnknownRuntime,
     )
-    from ors_containers.hidden import keep_from_sandboxes
+    from ors_containers.hidden_paths import keep_from_sandboxes
     from ors_containers.image import Directory, Image, folder_image
     from ors_containers.images import ImageStore, Recipe, RecipeFile
     from ors_containers.limits import LIMIT_NAMES, Enforcement, LimitName, Limits
     from ors_containers.runtime import Description, Runtime, find_runtime, runtime_names
+    from ors_containers.runtimes.apptainer import ApptainerRuntime
+    from ors_containers.runtimes.bubblewrap import BubblewrapRuntime
     from ors_containers.sandbox import EXAMINATION, CommandResult, FileKind, FileStatus, Sandbox
     from ors_containers.self_check import Check, self_check
 
     __version__: str
 
 _MODULES = {
-    "apptainer": ("ApptainerRuntime",),
-    "bubblewrap": ("BubblewrapRuntime",),
+    "runtimes.apptainer": ("ApptainerRuntime",),
+    "runtimes.bubblewrap": ("BubblewrapRuntime",),
     "errors": (
         "BuildFailed",
         "CallerError",
@@ -93,7 +93,7 @@ _MODULES = {
         "UnknownImage",
         "UnknownRuntime",
     ),
-    "hidden": ("keep_from_sandboxes",),
+    "hidden_paths": ("keep_from_sandboxes",),
     "image": ("Directory", "Image", "folder_image"),
     "images": ("ImageStore", "Recipe", "RecipeFile"),
     "limits": ("LIMIT_NAMES", "Enforcement", "LimitName", "Limits"),

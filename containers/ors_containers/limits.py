@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from ors_containers.errors import InvalidLimits
-from ors_containers.kernel_objects import LASTING_MEMORY
+from ors_containers.linux.kernel_limits import LASTING_MEMORY
 
 __all__ = ["LIMIT_NAMES", "Enforcement", "LimitName", "Limits"]
 

@@ -148,7 +148,7 @@ class Sandbox(abc.ABC):
         no limit that is used up. In a live one, processes of the agent have the program's own user: they cannot read
         or change its memory, descriptors, files and output. A runtime that cannot keep their signals away lets these
         end it (a result, and nothing a grader would reward). A program that starts programs of the agent gives them
-        its rights; before it does, it protects itself as ``ors_containers.shield`` says.
+        its rights; before it does, it protects itself as ``ors_containers.graders.shield`` says.
 
         The exit status is as a shell counts: 127 and 126 where the program is missing or cannot be executed. Raises
         ``InvalidCommand`` for arguments no program can be given, a file name that leads elsewhere and a time-out that

@@ -37,7 +37,7 @@ from ors_containers.errors import (
     SandboxExpired,
     SandboxStopped,
 )
-from ors_containers.hidden import hidden_in
+from ors_containers.hidden_paths import hidden_in
 from ors_containers.limits import MIB, LimitName, Limits
 from ors_containers.runtime import Runtime
 from ors_containers.sandbox import CommandResult, Sandbox
@@ -587,7 +587,7 @@ async def _(runtime: Runtime, sandbox: Sandbox) -> None:
         for hidden in (await hidden_in([str(source) for source in sources])).values():
             for path in hidden:
                 await _refused(sandbox, f"ls -d {shlex.quote(f'{target}/{path}')}")
-    for name in ("ors_server.app", "ors_containers.sandbox"):
+    for name in ("ors_server.http.app", "ors_containers.sandbox"):
         await _refused(sandbox, f"python3 -c 'import {name}'")
 
 

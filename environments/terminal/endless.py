@@ -191,7 +191,7 @@ def _image_store() -> Generator[ImageStore]:
 
 def _check(folder: Path, store: ImageStore) -> _Entry:
     """What is known of a folder that can be used. Raises ``FolderProblem``, and ``SandboxError`` for its image."""
-    from ors_containers.images.importing import check_image
+    from ors_containers.images.importers import check_image
 
     image = read_task(folder).image
     assert isinstance(image, BuiltImage)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ors_containers import CallerError, Image, Limits, Runtime, Sandbox, SandboxError
-from ors_containers.building import NEEDS_NETWORK
+from ors_containers.builds.client import NEEDS_NETWORK
 from ors_containers.errors import BuildFailed, UnknownImage
 
 from ors_server import InfrastructureError
@@ -27,8 +27,8 @@ from .settings import TerminalSettings
 from .task import BuiltImage, TerminalTask
 
 if TYPE_CHECKING:
+    from ors_containers.graders.portable_python import Toolset
     from ors_containers.images import ImageStore
-    from ors_containers.toolset import Toolset
 
 __all__ = ["Service", "episode_sandbox", "grading_unavailable", "plain_image", "program_finder", "task_image"]
 
@@ -133,8 +133,8 @@ def _find(store: ImageStore, name: str) -> Image | None:
 
 async def grading_unavailable() -> str:
     """Why this machine's Python cannot grade in sandboxes; empty where it can, and then the toolset is made."""
+    from ors_containers.graders.portable_python import python_toolset
     from ors_containers.images import ImageStore
-    from ors_containers.toolset import python_toolset
 
     try:
         await python_toolset(ImageStore().root / "toolsets", _announce)
@@ -161,7 +161,7 @@ def program_finder(image: str) -> Callable[[str], bool]:
     if image == "host":
         return lambda program: shutil.which(program, path=":".join(_FOLDERS)) is not None
     from ors_containers.images import ImageStore
-    from ors_containers.layers import LayeredTree
+    from ors_containers.layers.tree import LayeredTree
 
     store = ImageStore()
     try:

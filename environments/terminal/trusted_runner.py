@@ -28,7 +28,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from ors_containers.shield import Shield
+    from ors_containers.graders.shield import Shield
 
     from .trusted_endings import Endings
     from .trusted_guard import Guard
@@ -98,7 +98,7 @@ def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, 
     """Run the request's tests: how they went, and what there is to say of it."""
     sys.path.append(request["packages"])
     if TYPE_CHECKING:
-        from ors_containers import leftovers, shield
+        from ors_containers.graders import leftovers, shield
     else:
         import leftovers
         import shield

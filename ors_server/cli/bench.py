@@ -30,7 +30,7 @@ def _group() -> None:
 )
 def server(context: typer.Context) -> None:
     """Measure it beside ors-sdk, openreward and bare uvicorn: CPU, latency, memory, every answer verified."""
-    from ors_benchmarks.server import main
+    from ors_benchmarks.server.command import main
 
     main(context.args, program="ors-server bench server")
 
@@ -42,7 +42,7 @@ def server(context: typer.Context) -> None:
 )
 def sandboxes(context: typer.Context) -> None:
     """Measure sandboxes beside the same programs by hand: starts, commands, hundreds at once, every answer verified."""
-    from ors_benchmarks.sandboxes import main
+    from ors_benchmarks.sandboxes.command import main
 
     main(context.args, program="ors-server bench sandboxes")
 
@@ -54,7 +54,7 @@ def sandboxes(context: typer.Context) -> None:
 )
 def rollout(context: typer.Context) -> None:
     """Measure what environments cost an engine: real episodes, and the same generations without them."""
-    from ors_benchmarks.rollout import main
+    from ors_benchmarks.rollout.command import main
 
     main(context.args, program="ors-server bench rollout")
 
@@ -66,6 +66,6 @@ def rollout(context: typer.Context) -> None:
 )
 def clients(context: typer.Context) -> None:
     """Measure our client beside openreward's: CPU, rate, memory and start, every answer verified."""
-    from ors_benchmarks.clients import main
+    from ors_benchmarks.clients.command import main
 
     main(context.args, program="ors-server bench clients")

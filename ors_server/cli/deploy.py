@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ors_server.cli.folders import FolderError, Names, check_empty, read_template, write_folder
 from ors_server.cli.wheel import WHEEL_PATTERN, put_wheel, wheel
-from ors_server.targets import ENVIRONMENT_FILES, environment_files
+from ors_server.hosting.targets import ENVIRONMENT_FILES, environment_files
 
 __all__ = ["deploy", "space", "with_front_matter"]
 

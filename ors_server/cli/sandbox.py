@@ -192,7 +192,7 @@ def clean() -> None:
     to a server that runs is never touched.
     """
     from ors_containers.errors import SandboxError
-    from ors_containers.leases import make_state, state_directory, sweep
+    from ors_containers.linux.leases import make_state, state_directory, sweep
 
     console = Console(highlight=False)
     try:

@@ -18,8 +18,8 @@ import typer
 from ors_server.cli.flags import unknown_variables, with_settings
 from ors_server.cli.output import flush_output, forgive_output, note
 from ors_server.errors import OrsError, TargetError
+from ors_server.hosting.targets import failed_in_authors_code, load_targets
 from ors_server.settings import Settings
-from ors_server.targets import failed_in_authors_code, load_targets
 
 if TYPE_CHECKING:
     from ors_server.server import Server

@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ors_server.errors import InfrastructureError, TargetError
-from ors_server.folder_modules import folder_package
-from ors_server.targets import bundled_environments
+from ors_server.hosting.folder_imports import folder_package
+from ors_server.hosting.targets import bundled_environments
 
 __all__ = ["tasks"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_benchmarks import tiny_model
+from ors_benchmarks.rollout import tiny_model
 
 from tests.benchmarks.engine_stand_in import EngineStandIn, echo_policy
 

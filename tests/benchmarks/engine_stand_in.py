@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from ors_benchmarks.rollout_steering import REPLAYED
+from ors_benchmarks.rollout.steering import REPLAYED
 from ors_clients.samplers.scripted import scripted_logprob
 from starlette.types import ASGIApp, Receive, Scope, Send
 

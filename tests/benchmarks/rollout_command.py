@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ors_benchmarks import rollout
-from ors_benchmarks.rollout_report import RolloutReport
+from ors_benchmarks.rollout import command as rollout
+from ors_benchmarks.rollout.report import RolloutReport
 
 from tests.benchmarks.engine_stand_in import EngineStandIn
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from ors_benchmarks.answers import WrongAnswer, check_call, read_events, read_json, read_session_id
+from ors_benchmarks.harness.checks import WrongAnswer, check_call, read_events, read_json, read_session_id
 
 from ors_server.sse import result_frames, task_frame
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.candidates import CANDIDATES, FLOOR, OURS, Candidate, PeerUnavailable, packages
+from ors_benchmarks.harness.candidates import CANDIDATES, FLOOR, OURS, Candidate, PeerUnavailable, packages
 
 
 @pytest.fixture

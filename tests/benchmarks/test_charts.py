@@ -6,9 +6,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from ors_benchmarks import charts
-from ors_benchmarks.results import Gathered
-from ors_benchmarks.scenarios import Measured
+from ors_benchmarks.harness import charts
+from ors_benchmarks.harness.results import Gathered
+from ors_benchmarks.server.scenarios import Measured
 
 from tests.benchmarks.test_results import measured, report_of
 

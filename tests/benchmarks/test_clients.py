@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from ors_benchmarks import clients
-from ors_benchmarks.results import Report
+from ors_benchmarks.clients import command as clients
+from ors_benchmarks.harness.results import Report
 
 from ors_server import cli
 

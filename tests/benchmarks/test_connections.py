@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
-from ors_benchmarks.connections import Address, Connection, ConnectionLost, Failure, ResponseReader
+from ors_benchmarks.harness.http11 import Address, Connection, ConnectionLost, Failure, ResponseReader
 
 SIMPLE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = (

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.candidates import CANDIDATES
-from ors_benchmarks.machine import Machine
-from ors_benchmarks.results import Gathered, Report, Summary, free_path
-from ors_benchmarks.rows import FIGURES, ROWS
-from ors_benchmarks.scenarios import Measured
-from ors_benchmarks.table import met, print_report, shown
+from ors_benchmarks.harness.candidates import CANDIDATES
+from ors_benchmarks.harness.figures import FIGURES, ROWS
+from ors_benchmarks.harness.machine import Machine
+from ors_benchmarks.harness.results import Gathered, Report, Summary, free_path
+from ors_benchmarks.harness.table import met, print_report, shown
+from ors_benchmarks.server.scenarios import Measured
 from rich.console import Console
 
 FIGURES_BY_KEY = {figure.key: figure for figure in FIGURES}

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ors_benchmarks import rollout, rollout_benchmark, rollout_places, tiny_model
-from ors_benchmarks.candidates import CANDIDATES
-from ors_benchmarks.processes import ServerProcess
-from ors_benchmarks.rollout_engines import UrlEngine
+from ors_benchmarks.harness.candidates import CANDIDATES
+from ors_benchmarks.harness.processes import ServerProcess
+from ors_benchmarks.rollout import benchmark as rollout_benchmark
+from ors_benchmarks.rollout import command as rollout
+from ors_benchmarks.rollout import servers as rollout_places
+from ors_benchmarks.rollout import tiny_model
+from ors_benchmarks.rollout.engines.base import UrlEngine
 
 from tests.benchmarks.engine_stand_in import EngineStandIn, echo_policy
 from tests.benchmarks.rollout_command import at, bench

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_benchmarks import rollout, rollout_benchmark, rollout_places, rollout_runs
-from ors_benchmarks.candidates import Candidate, PeerUnavailable
-from ors_benchmarks.processes import ServerProcess
-from ors_benchmarks.rollout_engines import EngineFailed, UrlEngine
-from ors_benchmarks.rollout_report import RolloutReport
+from ors_benchmarks.harness.candidates import Candidate, PeerUnavailable
+from ors_benchmarks.harness.processes import ServerProcess
+from ors_benchmarks.rollout import benchmark as rollout_benchmark
+from ors_benchmarks.rollout import command as rollout
+from ors_benchmarks.rollout import runs as rollout_runs
+from ors_benchmarks.rollout import servers as rollout_places
+from ors_benchmarks.rollout.engines.base import EngineFailed, UrlEngine
+from ors_benchmarks.rollout.report import RolloutReport
 from ors_clients.samplers.engine_requests import EngineRequests
 
 from ors_server.errors import OrsError
@@ -218,7 +221,7 @@ def test_an_engine_that_dies_before_the_replay(
     def die(*_: object) -> None:
         engine.gone = len(engine.live) == 8
 
-    monkeypatch.setattr("ors_benchmarks.rollout._Progress.episode", die)
+    monkeypatch.setattr("ors_benchmarks.rollout.command._Progress.episode", die)
     code, report = bench(tmp_path, *at(engine, concurrency=1, episodes=4))
     assert code == 1
     [cell] = report.cells

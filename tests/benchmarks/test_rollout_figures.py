@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ors_benchmarks.rollout_engines import EngineTotals, difference, read_counters
-from ors_benchmarks.rollout_figures import Gatherer, ServerFacts, breakdown_of, busy_seconds, figures_of
-from ors_benchmarks.rollout_recording import EngineTimes, EpisodeRecord, Span, TurnRecord
-from ors_benchmarks.rollout_runs import Run
+from ors_benchmarks.rollout.engines.base import EngineTotals, difference, read_counters
+from ors_benchmarks.rollout.figures import Gatherer, ServerFacts, breakdown_of, busy_seconds, figures_of
+from ors_benchmarks.rollout.recording import EngineTimes, EpisodeRecord, Span, TurnRecord
+from ors_benchmarks.rollout.runs import Run
 from ors_clients.errors import SessionLost
 from ors_clients.samplers import SamplingParameters
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.rollout_gpu import GpuMeter, visible_gpus
+from ors_benchmarks.rollout.gpu import GpuMeter, visible_gpus
 
 #: Three GPUs, one of which does not tell; none of them unless these are asked for.
 SAYS = """#!/bin/sh

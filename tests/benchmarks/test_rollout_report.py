@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from ors_benchmarks.machine import describe
-from ors_benchmarks.results import Summary
-from ors_benchmarks.rollout_figures import Cell
-from ors_benchmarks.rollout_report import RolloutReport, headline
+from ors_benchmarks.harness.machine import describe
+from ors_benchmarks.harness.results import Summary
+from ors_benchmarks.rollout.figures import Cell
+from ors_benchmarks.rollout.report import RolloutReport, headline
 
 
 def cell(server: str = "ors-server", ratio: float | None = 0.95, concurrency: int = 64, **changes: Any) -> Cell:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.candidates import CANDIDATES, Candidate
-from ors_benchmarks.rollout_places import NoEnvironment, ServedElsewhere, StartedServer, place_at
+from ors_benchmarks.harness.candidates import CANDIDATES, Candidate
+from ors_benchmarks.rollout.servers import NoEnvironment, ServedElsewhere, StartedServer, place_at
 from ors_clients.errors import ToolFailed
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ors_benchmarks.rollout_steering import Turn, Unsteerable, literal, steer
+from ors_benchmarks.rollout.steering import Turn, Unsteerable, literal, steer
 from ors_clients.tool_calls import ToolCall, find_format
 
 from ors_server import ToolSpec

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ors_benchmarks.rollout_transformers import TransformersEngine
+from ors_benchmarks.rollout.engines.transformers import TransformersEngine
 from ors_clients.errors import SamplerFailed
 from ors_clients.samplers.generations import SamplingParameters
 

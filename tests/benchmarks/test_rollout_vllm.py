@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ors_benchmarks.rollout_vllm import sequences_for, set_environment
+from ors_benchmarks.rollout.engines.vllm import sequences_for, set_environment
 
 
 def test_as_many_requests_run_as_are_played_at_once() -> None:

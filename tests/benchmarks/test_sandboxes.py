@@ -11,12 +11,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from ors_benchmarks import sandbox_candidates, sandbox_report, sandboxes
-from ors_benchmarks.answers import WrongAnswer
-from ors_benchmarks.connections import Failure
-from ors_benchmarks.results import Report
-from ors_benchmarks.sandbox_candidates import Box, ByHand, Candidate, NotHere, Ours, candidates
-from ors_benchmarks.sandbox_rows import FIGURES, QUICK, ROWS
+from ors_benchmarks.harness.checks import WrongAnswer
+from ors_benchmarks.harness.http11 import Failure
+from ors_benchmarks.harness.results import Report
+from ors_benchmarks.sandboxes import candidates as sandbox_candidates
+from ors_benchmarks.sandboxes import command as sandboxes
+from ors_benchmarks.sandboxes import report as sandbox_report
+from ors_benchmarks.sandboxes.candidates import Box, ByHand, Candidate, NotHere, Ours, candidates
+from ors_benchmarks.sandboxes.scenarios import FIGURES, QUICK, ROWS
 
 SMALL = dataclasses.replace(QUICK, starts=2, commands=5, crowds=(4,))
 

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from ors_benchmarks import scenarios, server
-from ors_benchmarks.candidates import CANDIDATES, FLOOR, OURS, Candidate
-from ors_benchmarks.load import Subject
-from ors_benchmarks.results import Report
-from ors_benchmarks.rows import Row
-from ors_benchmarks.runner import Plan
-from ors_benchmarks.scenarios import Measured
+from ors_benchmarks.harness.candidates import CANDIDATES, FLOOR, OURS, Candidate
+from ors_benchmarks.harness.figures import Row
+from ors_benchmarks.harness.results import Report
+from ors_benchmarks.server import command as server
+from ors_benchmarks.server import scenarios
+from ors_benchmarks.server.load import Subject
+from ors_benchmarks.server.runner import Plan
+from ors_benchmarks.server.scenarios import Measured
 
 
 def bench(*arguments: str | Path) -> int:

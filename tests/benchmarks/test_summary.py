@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from ors_benchmarks import summary
-from ors_benchmarks.machine import describe
-from ors_benchmarks.results import Summary
-from ors_benchmarks.rollout_figures import Cell
-from ors_benchmarks.rollout_report import RolloutReport
+from ors_benchmarks.harness.machine import describe
+from ors_benchmarks.harness.results import Summary
+from ors_benchmarks.rollout.figures import Cell
+from ors_benchmarks.rollout.report import RolloutReport
 from ors_benchmarks.summary import PARTS_OF_IT, Part, page, run, vllm_python
 from rich.console import Console
 

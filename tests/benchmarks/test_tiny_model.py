@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_benchmarks.tiny_model import SHAPES, ModelUnavailable, make, make_tokenizer
-from ors_clients.rendering import ChatRenderer
+from ors_benchmarks.rollout.tiny_model import SHAPES, ModelUnavailable, make, make_tokenizer
+from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.tool_calls import ToolCall, find_format
 
 from ors_server import ToolSpec

@@ -82,8 +82,8 @@ def write_environment(tmp_path: Path) -> WriteEnvironment:
 @pytest.fixture(autouse=True)
 def _fresh_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
     """What a test imports from folders is forgotten after it."""
-    monkeypatch.setattr("ors_server.folder_modules._packages", {})
-    monkeypatch.setattr("ors_server.folder_modules._packages_by_name", {})
+    monkeypatch.setattr("ors_server.hosting.folder_imports._packages", {})
+    monkeypatch.setattr("ors_server.hosting.folder_imports._packages_by_name", {})
     finders, path, modules = list(sys.meta_path), list(sys.path), set(sys.modules)
     yield
     sys.meta_path[:] = finders

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ors_server.cli.deploy import with_front_matter
-from ors_server.targets import bundled_environments
+from ors_server.hosting.targets import bundled_environments
 
 Command = Callable[..., Any]
 WriteEnvironment = Callable[..., Path]

@@ -24,7 +24,7 @@ from ors_containers import (
     RuntimeUnavailable,
     Sandbox,
 )
-from ors_containers.leases import Owner, make_state
+from ors_containers.linux.leases import Owner, make_state
 
 Command = Callable[..., Any]
 
@@ -153,7 +153,7 @@ def test_ours_are_registered(command: Command) -> None:
 
 
 def test_what_dead_servers_left_is_freed(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("ors_containers.leases.state_directory", lambda: tmp_path)
+    monkeypatch.setattr("ors_containers.linux.leases.state_directory", lambda: tmp_path)
     make_state(tmp_path)
     living, dead = Owner(tmp_path), Owner(tmp_path)
     living.lease("lives", [os.getpid()], [])

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ors_server.errors import TargetError
+from ors_server.hosting.targets import load_target
 from ors_server.server import Server
-from ors_server.targets import load_target
 
 WriteEnvironment = Callable[..., Path]
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from ors_server.errors import TargetError
+from ors_server.hosting.targets import bundled_environments, load_target, load_targets
 from ors_server.server import Server
-from ors_server.targets import bundled_environments, load_target, load_targets
 
 WriteEnvironment = Callable[..., Path]
 

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ors_clients.rewards import RewardBridge
+from ors_clients.rollouts.rewards import RewardBridge
 
 from tests.clients import atropos_stand_in
 
 atropos_stand_in.install()
 
-from ors_clients.atropos_served import AtroposEnvironment  # noqa: E402 - needs the stand-in
+from ors_clients.atropos.served import AtroposEnvironment  # noqa: E402 - needs the stand-in
 
 _CONFIG = {"tokenizer_name": os.environ.get("BYTE_TOKENIZER", "none")}
 

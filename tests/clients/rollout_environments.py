@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ors_clients.answers import ToolResult
+from ors_clients.models import ToolResult
 from pydantic import BaseModel
 
 from ors_server import (

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from ors_clients import errors
-from ors_clients.answers import Task, ToolResult
 from ors_clients.errors import (
     CallOutcomeUnknown,
     ClientError,
@@ -25,7 +24,8 @@ from ors_clients.errors import (
     SessionLost,
     ToolFailed,
 )
-from ors_clients.transport import OutOfTime
+from ors_clients.models import Task, ToolResult
+from ors_clients.transport.base import OutOfTime
 
 from ors_server.errors import OrsError
 from ors_server.protocol import ImageBlock, TextBlock

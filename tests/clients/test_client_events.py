@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ors_clients.errors import ServerUnavailable
-from ors_clients.events import CallEvents, Event, EventParser
+from ors_clients.transport.sse import CallEvents, Event, EventParser
 from sse_starlette import ServerSentEvent
 
 from ors_server.encoding import encode

@@ -16,7 +16,7 @@ import pytest
 from ors_clients.client import AsyncClient
 from ors_clients.errors import ConfigurationError, DeadlineExceeded, SessionLost
 from ors_clients.sessions import AsyncSession
-from ors_clients.synchronous import Client
+from ors_clients.sync_client import Client
 
 from tests.clients.workshop import JOURNAL, Site
 from tests.robustness.processes import launched
@@ -209,7 +209,7 @@ async def test_a_process_that_exits_ends_its_sessions(site: Site, tmp_path: Path
     subject = f"left-{host}"
     program = f"""
 import sys
-from ors_clients.synchronous import Client
+from ors_clients.sync_client import Client
 client = Client("http://{host}:{site.running.port}")
 environment = client.environment("workshop")
 sessions = [environment.session(task={{"subject": "{subject}"}}).open() for _ in range(3)]
@@ -225,7 +225,7 @@ async def test_forked_workers(site: Site, tmp_path: Path) -> None:
     """They use the client they inherit for sessions of their own, and end nothing of their parent's."""
     program = f"""
 import os, sys, gc
-from ors_clients.synchronous import Client
+from ors_clients.sync_client import Client
 client = Client("{site.url}")
 environment = client.environment("workshop")
 mine = environment.session(task={{"subject": "parent"}}).open()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from ors_clients.answers import Task
 from ors_clients.client import AsyncClient
 from ors_clients.errors import (
     CallOutcomeUnknown,
@@ -29,8 +28,9 @@ from ors_clients.errors import (
     SessionLost,
     ToolFailed,
 )
+from ors_clients.models import Task
 from ors_clients.sessions import AsyncSession
-from ors_clients.transport import ConnectionLost, Request, Response
+from ors_clients.transport.base import ConnectionLost, Request, Response
 
 from ors_server.protocol import TextBlock
 
@@ -96,7 +96,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def note(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr("ors_clients.connection.sleep", note)
+    monkeypatch.setattr("ors_clients.transport.connection.sleep", note)
     return pauses
 
 

@@ -11,7 +11,6 @@ from contextvars import ContextVar
 import httpx
 import pytest
 import pytest_asyncio
-from ors_clients.answers import ToolResult
 from ors_clients.client import AsyncClient
 from ors_clients.environments import AsyncEnvironment
 from ors_clients.errors import (
@@ -23,10 +22,11 @@ from ors_clients.errors import (
     SessionLost,
     ToolFailed,
 )
-from ors_clients.httpx_transport import HttpxTransport
-from ors_clients.sockets import SocketTransport
-from ors_clients.synchronous import Client
-from ors_clients.transport import Headers, Request, Response
+from ors_clients.models import ToolResult
+from ors_clients.sync_client import Client
+from ors_clients.transport.base import Headers, Request, Response
+from ors_clients.transport.httpx_transport import HttpxTransport
+from ors_clients.transport.sockets import SocketTransport
 
 from ors_server.protocol import ImageBlock, TextBlock
 from tests.clients.workshop import LINES, MODULES, PNG, Site, sites
@@ -262,7 +262,7 @@ async def through_the_knife(site: Site) -> AsyncGenerator[AsyncEnvironment]:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ors_clients.connection._FIRST_PAUSE", 0.02)
+    monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
 
 
 @pytest.mark.usefixtures("quick_retries")

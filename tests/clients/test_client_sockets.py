@@ -16,9 +16,9 @@ import httpx
 import pytest
 from ors_clients.client import AsyncClient
 from ors_clients.errors import CallOutcomeUnknown, ConfigurationError, ServerUnavailable
-from ors_clients.httpx_transport import HttpxTransport
-from ors_clients.sockets import SocketTransport
-from ors_clients.transport import ConnectionLost, Headers, OutOfTime, Request, Transport
+from ors_clients.transport.base import ConnectionLost, Headers, OutOfTime, Request, Transport
+from ors_clients.transport.httpx_transport import HttpxTransport
+from ors_clients.transport.sockets import SocketTransport
 
 from tests.protocol.live import live_server
 
@@ -180,8 +180,8 @@ async def test_one_that_has_been_idle_for_too_long_is_not_used() -> None:
 
 async def test_nor_is_one_that_came_free_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for a file takes no connection that a request of its kind must not use."""
-    monkeypatch.setattr("ors_clients.sockets._most_connections", lambda: 1)
-    monkeypatch.setattr("ors_clients.sockets._raise_file_limit", lambda: False)
+    monkeypatch.setattr("ors_clients.transport.sockets._most_connections", lambda: 1)
+    monkeypatch.setattr("ors_clients.transport.sockets._raise_file_limit", lambda: False)
     slow = b"<pause>" * 10 + OK
     wire = Wire(slow, OK, slow, OK)
     async with wired(wire) as transport:
@@ -224,7 +224,7 @@ async def test_a_deadline() -> None:
 
 async def test_a_stream_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection counts as lost, before the head that may take as long as it likes."""
-    monkeypatch.setattr("ors_clients.http_connection._SILENCE", 0.5)
+    monkeypatch.setattr("ors_clients.transport.http11._SILENCE", 0.5)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     wire = Wire(b"<pause>" * 120 + head + b"3\r\n:x\n\r\n" + b"<pause>" * 500)
     seen: list[bytes] = []
@@ -283,8 +283,8 @@ class Mute:
 @pytest.mark.parametrize("promise", [False, True])
 async def test_a_call_that_is_never_answered(said: bool, promise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for again where nothing can happen twice, and given up in the end."""
-    monkeypatch.setattr("ors_clients.connection._FIRST_PAUSE", 0.02)
-    for name in ("sessions._FIRST_BYTE", "sessions._FIRST_BYTE_OF_OTHERS", "http_connection._SILENCE"):
+    monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
+    for name in ("sessions._FIRST_BYTE", "sessions._FIRST_BYTE_OF_OTHERS", "transport.http11._SILENCE"):
         monkeypatch.setattr(f"ors_clients.{name}", 0.3)
     monkeypatch.setattr("ors_clients.sessions._PROGRESS", 0.2)
     mute = Mute(NAMED if said else b"", promise=promise)
@@ -313,7 +313,7 @@ class Breaking(Mute):
 
 
 async def test_a_stream_that_goes_on_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ors_clients.connection._FIRST_PAUSE", 0.02)
+    monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
     monkeypatch.setattr("ors_clients.sessions._PROGRESS", 0.1)
     breaking = Breaking(NAMED, promise=False)
     async with (

@@ -16,8 +16,8 @@ from ors_clients.client import AsyncClient
 from ors_clients.environments import AsyncEnvironment
 from ors_clients.errors import DeadlineExceeded, ServerUnavailable
 from ors_clients.sessions import AsyncSession
-from ors_clients.synchronous import Client, SyncEnvironment, SyncSession
-from ors_clients.threads import LoopThread
+from ors_clients.sync_client import Client, SyncEnvironment, SyncSession
+from ors_clients.transport.loop_thread import LoopThread
 
 from tests.protocol.live import LiveServer, live_server
 
@@ -82,7 +82,7 @@ def test_an_interrupt_ends_the_session(server: LiveServer, tmp_path: Path) -> No
     # Whoever runs the tests in the background of a shell has them ignore interrupts, and what they start as well.
     program.write_text(f"""
 import signal
-from ors_clients.synchronous import Client
+from ors_clients.sync_client import Client
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     with Client({server.url!r}) as client, client.environment("wire").session(split="train", index=0) as session:

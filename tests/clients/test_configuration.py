@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ors_clients.api_keys import server_key
 from ors_clients.client import AsyncClient
-from ors_clients.configuration import EnvironmentConfiguration, TrainingConfiguration, resolve_secrets
 from ors_clients.errors import ConfigurationError
-from ors_clients.rewards import RewardRule
-from ors_clients.server_keys import server_key
+from ors_clients.rollouts.rewards import RewardRule
+from ors_clients.training.config import EnvironmentConfiguration, TrainingConfiguration, resolve_secrets
 
 from tests.clients.trainer_setup import sent_key
 

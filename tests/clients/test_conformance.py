@@ -29,15 +29,15 @@ from ors_clients import miles, slime  # noqa: E402 - after the stand-ins
 from ors_clients.atropos import OrsAtroposConfig, OrsAtroposEnv  # noqa: E402
 from ors_clients.client import AsyncClient  # noqa: E402
 from ors_clients.local_sessions import local  # noqa: E402
-from ors_clients.rendering import ChatRenderer  # noqa: E402
-from ors_clients.rewards import RewardRule  # noqa: E402
 from ors_clients.roll import OpenRewardEnv  # noqa: E402
-from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
-from ors_clients.rollout_loop import rollout  # noqa: E402
+from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.rollouts.chat_renderer import ChatRenderer  # noqa: E402
+from ors_clients.rollouts.episode import EpisodeSession, RolloutLimits, TurnEpisode  # noqa: E402
+from ors_clients.rollouts.loop import rollout  # noqa: E402
+from ors_clients.rollouts.rewards import RewardRule  # noqa: E402
 from ors_clients.samplers import ScriptedSampler  # noqa: E402
 from ors_clients.tool_calls import ToolCall, find_format  # noqa: E402
 from ors_clients.trl import EnvironmentMixture, EnvironmentSpec, environment_reward  # noqa: E402
-from ors_clients.turns import EpisodeSession, RolloutLimits, TurnEpisode  # noqa: E402
 
 from tests.clients.test_atropos import ScriptedServer  # noqa: E402
 from tests.robustness.swallowing import swallowing  # noqa: E402

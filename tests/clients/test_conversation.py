@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ors_clients.conversation import chat_messages, content_of, images_of, text_of
-from ors_clients.rendering import ChatRenderer
+from ors_clients.rollouts.chat_renderer import ChatRenderer
+from ors_clients.rollouts.messages import chat_messages, content_of, images_of, text_of
 
 from ors_server import ImageBlock, Message, ReasoningBlock, TextBlock, ToolCallBlock, ToolResultBlock
 from tests.clients.rollout_environments import PICTURE

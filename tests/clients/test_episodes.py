@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ors_clients import trainer_process
-from ors_clients.answers import Task
-from ors_clients.configuration import TrainingConfiguration
-from ors_clients.episodes import EpisodeRunner
 from ors_clients.errors import InfrastructureFailure, SessionLost
-from ors_clients.tasks import TaskRow
-from ors_clients.trajectory import Trajectory
+from ors_clients.models import Task
+from ors_clients.rollouts.trajectory import Trajectory
+from ors_clients.training import process_state
+from ors_clients.training.config import TrainingConfiguration
+from ors_clients.training.dataset import TaskRow
+from ors_clients.training.episode_runner import EpisodeRunner
 
 from tests.clients.trainer_setup import write_configuration
 
@@ -81,17 +81,17 @@ async def test_rollouts_are_uploaded_to_the_server_of_their_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, upload: bool, elsewhere: bool
 ) -> None:
     sent: list[tuple[str, str]] = []
-    monkeypatch.setattr(trainer_process, "RolloutsSink", lambda url="elsewhere": Recorder(sent, url))
+    monkeypatch.setattr(process_state, "RolloutsSink", lambda url="elsewhere": Recorder(sent, url))
     monkeypatch.delenv("OPENREWARD_API_URL", raising=False)
     if elsewhere:
         monkeypatch.setenv("OPENREWARD_API_URL", "http://elsewhere")
     environments = {"a": {}, "b": {"base_url": "http://bs-own/"}, "c": {}, "d": {"base_url": "http://bs-own"}}
     file = write_configuration(tmp_path, "http://of-the-run", environments, upload_rollouts=upload)
-    runner = trainer_process.episode_runner(SimpleNamespace(train_config=str(file)))
+    runner = process_state.episode_runner(SimpleNamespace(train_config=str(file)))
     for name in environments:
         row = TaskRow(name, Task(environment=name, split="train", index=0, spec={}))
         runner.send(row, Trajectory("id", row), 1.0)
-    await trainer_process.close_all()
+    await process_state.close_all()
     own = {"a": "http://of-the-run", "b": "http://bs-own", "c": "http://of-the-run", "d": "http://bs-own"}
     places = {name: "elsewhere" if elsewhere else url for name, url in own.items()}
     expected = [(url, name) for name, url in places.items()] if upload else []

@@ -455,7 +455,7 @@ def test_what_the_rollouts_find_in_their_surroundings(trainer: str, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == f"{tmp_path}/my.yaml run-1 {RECIPES}/{trainer}/generate.py"
-    assert second == f"ors_clients.{trainer} ors_clients.slime"
+    assert second == f"ors_clients.{trainer}.functions ors_clients.slime.functions"
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_clients.answers import ToolResult
-from ors_clients.application import ApplicationTransport
 from ors_clients.client import AsyncClient
 from ors_clients.errors import (
     ClientError,
@@ -22,7 +20,9 @@ from ors_clients.errors import (
     ToolFailed,
 )
 from ors_clients.local_sessions import local, local_sync
+from ors_clients.models import ToolResult
 from ors_clients.sessions import AsyncSession
+from ors_clients.transport.asgi import ApplicationTransport
 from pydantic import BaseModel
 
 from ors_server import (

@@ -512,7 +512,7 @@ async def test_an_agents_record_is_that_of_its_last_attempt(
         def fail(*_: Any, **__: Any) -> None:
             raise RuntimeError("the disk is full")
 
-        monkeypatch.setattr("ors_clients.episodes.EpisodeRunner.send", fail)
+        monkeypatch.setattr("ors_clients.training.episode_runner.EpisodeRunner.send", fail)
         again = await play_agent(server, sample_of("stepenvironment", metadata_more=first.metadata))
     assert again.status == Sample.Status.COMPLETED
     assert again.metadata["failure"] == "RuntimeError: the disk is full"

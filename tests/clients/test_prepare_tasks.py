@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_clients.configuration import TrainingConfiguration
 from ors_clients.errors import ConfigurationError, RequestRefused
 from ors_clients.prepare_tasks import main
-from ors_clients.tasks import TaskRow, prepare_tasks, read_metadata
+from ors_clients.training.config import TrainingConfiguration
+from ors_clients.training.dataset import TaskRow, prepare_tasks, read_metadata
 
 from tests.clients import slime_stand_in
 from tests.clients.trainer_setup import serving, write_configuration

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ors_clients.conversation import ChatMessage
 from ors_clients.errors import ConfigurationError
-from ors_clients.rendering import ChatRenderer
+from ors_clients.rollouts.chat_renderer import ChatRenderer
+from ors_clients.rollouts.messages import ChatMessage
 
 from ors_server import ToolSpec
 from tests.clients.rollout_environments import PICTURE

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ors_clients.errors import ConfigurationError, InfrastructureFailure
-from ors_clients.rewards import FormatMarker, Reduction, RewardBridge, RewardRule, shape_reward
+from ors_clients.rollouts.rewards import FormatMarker, Reduction, RewardBridge, RewardRule, shape_reward
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import pytest
 from ors_clients.errors import ConfigurationError, InfrastructureFailure, NotFound, RequestRefused
-from ors_clients.rollout_events import RolloutLabels, rollout_events
-from ors_clients.trajectory import Trajectory
+from ors_clients.rollouts.trajectory import Trajectory
+from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 
 from tests.clients import roll_stand_in
 from tests.clients.served import served
@@ -24,8 +24,8 @@ from tests.clients.served import served
 roll_stand_in.install()
 
 from ors_clients.roll import OpenRewardEnv, register_environments  # noqa: E402 - needs the stand-in
-from ors_clients.roll_groups import LostGroupFilter  # noqa: E402
-from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.roll.group_filter import LostGroupFilter  # noqa: E402
 
 from tests.clients.roll_stand_in import (  # noqa: E402
     AgentNativeStepEnvManager,
@@ -456,7 +456,7 @@ def test_an_environment_that_cannot_be_reset_is_tried_again_and_then_dropped(mak
 
 def test_retries_back_off_exponentially(make: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("ors_clients.roll_environment.time.sleep", waits.append)
+    monkeypatch.setattr("ors_clients.roll.base.time.sleep", waits.append)
     make("lostenvironment", retry_max_attempts=3, retry_backoff_seconds=5.0).reset(0)
     assert waits == [5.0, 10.0, 20.0]
 
@@ -467,7 +467,7 @@ def test_a_server_that_comes_back_is_found_again(make: MakeEnv, monkeypatch: pyt
     def recover(wait: float) -> None:
         env.environment_name = "rewardenvironment"
 
-    monkeypatch.setattr("ors_clients.roll_environment.time.sleep", recover)
+    monkeypatch.setattr("ors_clients.roll.base.time.sleep", recover)
     env.reset(0)
     assert not env.env_reset_failed
     assert env.step(call("finish", reward=1))[1] == 1.0
@@ -543,7 +543,7 @@ def test_finished_episodes_are_uploaded(make: MakeEnv, monkeypatch: pytest.Monke
     def collect(base_url: str | None, api_key: str | None) -> Collector:
         return sink
 
-    monkeypatch.setattr("ors_clients.roll._sink", collect)
+    monkeypatch.setattr("ors_clients.roll.openreward_env._sink", collect)
     play(make(upload_run_name="run"), [call("earn", reward=0.25), call("finish", reward=1.0)], seed=4)
     play(make(), [call("finish", reward=1.0)])
     ((trajectory, labels),) = sink.kept
@@ -563,8 +563,8 @@ def test_an_upload_takes_no_key_of_another_server(make: MakeEnv, url: str, monke
         made.append((address, api_key))
         return Collector()
 
-    monkeypatch.setattr("ors_clients.roll.RolloutsSink", make_sink)
-    monkeypatch.setattr("ors_clients.roll._sinks", {})
+    monkeypatch.setattr("ors_clients.roll.openreward_env.RolloutsSink", make_sink)
+    monkeypatch.setattr("ors_clients.roll.openreward_env._sinks", {})
     monkeypatch.delenv("ORS_API_KEY", raising=False)
     monkeypatch.delenv("OPENREWARD_SESSION_URL", raising=False)
     monkeypatch.delenv("OPENREWARD_API_URL", raising=False)
@@ -572,7 +572,7 @@ def test_an_upload_takes_no_key_of_another_server(make: MakeEnv, url: str, monke
     play(make(upload_run_name="run"), [call("finish", reward=1.0)])
     play(make(upload_run_name="run", api_key="own-key"), [call("finish", reward=1.0)])
     assert made == [(url, ""), (url, "own-key")]
-    monkeypatch.setattr("ors_clients.roll._sinks", {})
+    monkeypatch.setattr("ors_clients.roll.openreward_env._sinks", {})
     monkeypatch.setenv("OPENREWARD_API_URL", "http://elsewhere")
     play(make(upload_run_name="run", api_key="own-key"), [call("finish", reward=1.0)])
     assert made[2:] == [(None, None)]

@@ -12,17 +12,17 @@ from typing import Any, cast
 
 import pytest
 from ors_clients.errors import ConfigurationError, DeadlineExceeded
-from ors_clients.rewards import FormatMarker, RewardBridge
+from ors_clients.rollouts.rewards import FormatMarker, RewardBridge
 
 from tests.clients import atropos_stand_in, math_verify_stand_in, roll_stand_in
 
 roll_stand_in.install()
 atropos_stand_in.install()
 
-from ors_clients.atropos_host import AtroposSettings, shared_host  # noqa: E402 - needs the stand-ins
+from ors_clients.atropos.host import AtroposSettings, shared_host  # noqa: E402 - needs the stand-ins
 from ors_clients.roll import register_environments  # noqa: E402
-from ors_clients.roll_atropos import AtroposEnv, reward_bridge  # noqa: E402
-from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.roll.atropos_env import AtroposEnv, reward_bridge  # noqa: E402
+from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
 
 from tests.clients.atropos_environments import ItemEnv  # noqa: E402
 from tests.clients.roll_stand_in import EpisodeStopReason, Rollout  # noqa: E402

@@ -25,13 +25,13 @@ from tests.clients import atropos_stand_in, roll_stand_in
 roll_stand_in.install()
 atropos_stand_in.install()
 
+from ors_clients.api_keys import server_key  # noqa: E402
 from ors_clients.atropos import OrsAtroposConfig  # noqa: E402 - needs the stand-ins
 from ors_clients.client import AsyncClient  # noqa: E402
 from ors_clients.roll import OpenRewardEnv  # noqa: E402
-from ors_clients.roll_atropos import AtroposEnv, reward_bridge  # noqa: E402
-from ors_clients.roll_groups import LostGroupFilter  # noqa: E402
-from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
-from ors_clients.server_keys import server_key  # noqa: E402
+from ors_clients.roll.atropos_env import AtroposEnv, reward_bridge  # noqa: E402
+from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.roll.group_filter import LostGroupFilter  # noqa: E402
 
 from tests.clients.trainer_setup import sent_key  # noqa: E402
 
@@ -201,7 +201,7 @@ def test_overrides_are_passed_on(script: Path, configuration: Path, surroundings
     assert called == [
         str(folder / "ROLL"),
         "-m",
-        "ors_clients.roll_start",
+        "ors_clients.roll.start",
         "--config_path",
         str(configuration.parent),
         "--config_name",

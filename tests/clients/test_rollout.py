@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ors_clients.answers import ToolResult
 from ors_clients.client import AsyncClient
-from ors_clients.conversation import images_of
 from ors_clients.errors import (
     DeadlineExceeded,
     NotFound,
@@ -22,10 +20,14 @@ from ors_clients.errors import (
     ToolFailed,
 )
 from ors_clients.local_sessions import local
-from ors_clients.rendering import ChatRenderer
-from ors_clients.rewards import RewardRule
-from ors_clients.rollout_events import RolloutLabels, rollout_events
-from ors_clients.rollout_loop import rollout
+from ors_clients.models import ToolResult
+from ors_clients.rollouts.chat_renderer import ChatRenderer
+from ors_clients.rollouts.episode import RolloutLimits
+from ors_clients.rollouts.loop import rollout
+from ors_clients.rollouts.messages import images_of
+from ors_clients.rollouts.rewards import RewardRule
+from ors_clients.rollouts.trajectory import Trajectory
+from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 from ors_clients.samplers import (
     CallbackSampler,
     CompletionsSampler,
@@ -37,8 +39,6 @@ from ors_clients.samplers import (
 )
 from ors_clients.samplers.scripted import scripted_logprob
 from ors_clients.tool_calls import find_format
-from ors_clients.trajectory import Trajectory
-from ors_clients.turns import RolloutLimits
 
 from ors_server import ImageBlock, Message, Server, TextBlock, ToolSpec
 from tests.clients.rollout_environments import PICTURE, Bench, Desk, PlayedSession

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ors_clients.rendering import ChatRenderer
-from ors_clients.sample_images import place_images
-from ors_clients.trajectory import Segment, Trajectory
+from ors_clients.rollouts.chat_renderer import ChatRenderer
+from ors_clients.rollouts.trajectory import Segment, Trajectory
+from ors_clients.training.images import place_images
 
 from tests.clients.rollout_environments import PICTURE
 from tests.clients.slime_stand_in import Sample

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from ors_clients.sample_groups import drop_reason, episode_metrics, flatten, leave_out_lost
-from ors_clients.samples import reset_sample, thinking_length, withdraw_sample
+from ors_clients.training.groups import drop_reason, episode_metrics, flatten, leave_out_lost
+from ors_clients.training.samples import reset_sample, thinking_length, withdraw_sample
 
 from tests.clients.slime_stand_in import Sample
 from tests.clients.tiny_tokenizer import tiny_tokenizer

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Request, Response
 from ors_clients.local_sessions import local
-from ors_clients.rendering import ChatRenderer
-from ors_clients.rollout_events import RolloutLabels, rollout_events
-from ors_clients.rollout_loop import rollout
+from ors_clients.rollouts.chat_renderer import ChatRenderer
+from ors_clients.rollouts.loop import rollout
+from ors_clients.rollouts.sinks import JsonlSink, RolloutsSink
+from ors_clients.rollouts.trajectory import Segment, Trajectory
+from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 from ors_clients.samplers import ScriptedSampler
-from ors_clients.sinks import JsonlSink, RolloutsSink
 from ors_clients.tool_calls import find_format
-from ors_clients.trajectory import Segment, Trajectory
 
 from tests.clients.rollout_environments import Bench, Desk
 from tests.clients.scripted_engine import serve_application
@@ -169,7 +169,7 @@ async def test_what_cannot_be_written_costs_itself_only(tmp_path: Path, caplog: 
     sink = JsonlSink(path)
     odd = small(2)
     odd.messages = [{"role": "user", "content": "lone \ud83d"}]
-    with caplog.at_level(logging.WARNING, "ors_clients.sinks"):
+    with caplog.at_level(logging.WARNING, "ors_clients.rollouts.sinks"):
         sink.submit(small(1), LABELS)
         sink.submit(odd, LABELS)
         sink.submit(small(3), dataclasses.replace(LABELS, metadata={"deep": nested(100_000)}))
@@ -186,7 +186,7 @@ async def test_a_file_that_cannot_be_written_costs_the_trajectories_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = JsonlSink(tmp_path)
-    with caplog.at_level(logging.WARNING, "ors_clients.sinks"):
+    with caplog.at_level(logging.WARNING, "ors_clients.rollouts.sinks"):
         sink.submit(small(1), LABELS)
         await sink.close()
     assert sink.lost == 1
@@ -287,7 +287,7 @@ async def test_a_refused_upload_is_dropped_and_the_next_goes_through(
     store = Store([status])
     with serve_application(store.app) as url:
         sink = RolloutsSink(url, api_key="secret-key", first_pause=0.01)
-        with caplog.at_level(logging.WARNING, "ors_clients.sinks"):
+        with caplog.at_level(logging.WARNING, "ors_clients.rollouts.sinks"):
             sink.submit(small(1), LABELS)
             await asyncio.to_thread(_wait_until, lambda: sink.lost > 0)
             sink.submit(small(2), LABELS)

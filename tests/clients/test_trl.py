@@ -29,10 +29,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ors_clients import connection
-from ors_clients.configuration import TrainingConfiguration
 from ors_clients.errors import ConfigurationError, RequestRefused, ServerUnavailable, SessionLost
-from ors_clients.rewards import RewardRule
+from ors_clients.rollouts.rewards import RewardRule
+from ors_clients.training.config import TrainingConfiguration
+from ors_clients.transport import connection
 from ors_clients.trl import EnvironmentMixture, EnvironmentSpec, environment_reward, unless_failed
 from ors_clients.trl.columns import task_columns, unite_columns
 

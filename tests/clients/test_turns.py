@@ -5,7 +5,6 @@ import math
 from typing import Any
 
 import pytest
-from ors_clients.answers import ToolResult
 from ors_clients.errors import (
     ConfigurationError,
     RequestRefused,
@@ -14,9 +13,10 @@ from ors_clients.errors import (
     ToolFailed,
 )
 from ors_clients.local_sessions import local
-from ors_clients.rewards import RewardRule
+from ors_clients.models import ToolResult
+from ors_clients.rollouts.episode import RolloutLimits, TurnEpisode, TurnResult, shorten
+from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.tool_calls import MalformedCall, ToolCall, find_format
-from ors_clients.turns import RolloutLimits, TurnEpisode, TurnResult, shorten
 
 from ors_server import TerminalToolSpec, TextBlock
 from tests.clients.rollout_environments import Bench, Desk, PlayedSession

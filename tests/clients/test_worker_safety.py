@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import pytest
-from ors_clients import worker_safety
+from ors_clients.roll import fork_locks
 
 
 class Lock:
@@ -41,8 +41,8 @@ class DatasetsBar(Bar):
 @pytest.fixture
 def bars(monkeypatch: pytest.MonkeyPatch) -> Generator[type[Bar]]:
     """tqdm, the real one where it is installed, its locks made anew; 0.2 s of patience; ``datasets`` is not loaded."""
-    monkeypatch.setattr(worker_safety, "_PATIENCE", 0.2)
-    monkeypatch.setattr(worker_safety, "_prepared_process", 0)
+    monkeypatch.setattr(fork_locks, "_PATIENCE", 0.2)
+    monkeypatch.setattr(fork_locks, "_prepared_process", 0)
     monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "0")
     monkeypatch.delitem(sys.modules, "datasets", raising=False)
     standard = ModuleType("tqdm.std")
@@ -108,7 +108,7 @@ def held(bars: type[Bar]) -> Generator[None]:
 def test_a_worker_gets_locks_that_it_can_have(held: None) -> None:
     def check() -> bool:
         lost = not free(locks_of(Bar)[0]) and not free(Lock.th_lock) and not free(locks_of(DatasetsBar)[0])
-        worker_safety.prepare_worker()
+        fork_locks.prepare_worker()
         return lost and free(Lock.th_lock) and all(free(locks_of(bar)[0]) for bar in (Bar, DatasetsBar))
 
     assert in_a_fork(check) == 0
@@ -116,7 +116,7 @@ def test_a_worker_gets_locks_that_it_can_have(held: None) -> None:
 
 def test_locks_that_are_well_stay(bars: type[Bar]) -> None:
     before = [vars(bar)["_lock"] for bar in (Bar, DatasetsBar)]
-    worker_safety.prepare_worker()
+    fork_locks.prepare_worker()
     assert [vars(bar)["_lock"] for bar in (Bar, DatasetsBar)] == before
 
 
@@ -126,11 +126,11 @@ def test_a_monitor_without_its_thread_is_forgotten(bars: type[Bar]) -> None:
     Bar.monitor = monitor
 
     def check() -> bool:
-        worker_safety.prepare_worker()
+        fork_locks.prepare_worker()
         return Bar.monitor is None
 
     assert in_a_fork(check) == 0
-    worker_safety.prepare_worker()
+    fork_locks.prepare_worker()
     assert Bar.monitor is monitor
     monitor.join()
 
@@ -140,17 +140,17 @@ def test_datasets_draws_no_bars_in_a_worker(bars: type[Bar], monkeypatch: pytest
     datasets = ModuleType("datasets")
     vars(datasets)["disable_progress_bars"] = lambda: disabled.append(True)
     monkeypatch.setitem(sys.modules, "datasets", datasets)
-    worker_safety.prepare_worker()
-    worker_safety.prepare_worker()
+    fork_locks.prepare_worker()
+    fork_locks.prepare_worker()
     assert disabled == [True]  # once a process
 
 
 def test_a_process_that_has_not_loaded_them_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_safety, "_prepared_process", 0)
+    monkeypatch.setattr(fork_locks, "_prepared_process", 0)
     monkeypatch.delitem(sys.modules, "tqdm.std", raising=False)
     monkeypatch.delitem(sys.modules, "datasets", raising=False)
     monkeypatch.delenv("HF_DATASETS_DISABLE_PROGRESS_BARS", raising=False)
-    worker_safety.prepare_worker()
+    fork_locks.prepare_worker()
     assert "tqdm.std" not in sys.modules
     assert os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] == "1"
     monkeypatch.delenv("HF_DATASETS_DISABLE_PROGRESS_BARS")

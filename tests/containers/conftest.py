@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 import pytest_asyncio
 from ors_containers import ApptainerRuntime, BubblewrapRuntime, RuntimeUnavailable, Sandbox
-from ors_containers.leases import sweep
+from ors_containers.linux.leases import sweep
 
 _RUNTIMES = {"bubblewrap": BubblewrapRuntime, "apptainer": ApptainerRuntime}
 

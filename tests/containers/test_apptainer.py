@@ -28,9 +28,9 @@ from ors_containers import (
     StartFailed,
     runtime_names,
 )
-from ors_containers.apptainer import find_apptainer
+from ors_containers.graders.portable_python import python_toolset
 from ors_containers.images import ImageStore
-from ors_containers.toolset import python_toolset
+from ors_containers.runtimes.apptainer import find_apptainer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

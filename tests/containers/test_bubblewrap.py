@@ -25,7 +25,7 @@ from ors_containers import (
     StartFailed,
     folder_image,
 )
-from ors_containers.launching import LauncherClient
+from ors_containers.launcher.client import LauncherClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -243,7 +243,7 @@ def _children(process: int) -> list[int]:
 
 def _launcher() -> int:
     """The newest launcher of this process."""
-    found = [child for child in _children(os.getpid()) if b"ors_containers.launcher" in _command(child)]
+    found = [child for child in _children(os.getpid()) if b"ors_containers.launcher.process" in _command(child)]
     return max(found)
 
 

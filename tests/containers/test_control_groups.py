@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from ors_containers.control_groups import ControlGroups
 from ors_containers.limits import MIB, Limits
+from ors_containers.linux.cgroups import ControlGroups
 
 _LIMITS = Limits(memory=100 * MIB, disk=8 * MIB, pids=10, cpu=0.5)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from ors_containers import BubblewrapRuntime, Limits
-from ors_containers.control_groups import ControlGroups
-from ors_containers.leases import Owner, make_state, sweep
+from ors_containers.linux.cgroups import ControlGroups
+from ors_containers.linux.leases import Owner, make_state, sweep
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

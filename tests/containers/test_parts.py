@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ors_containers import FileError, InvalidLimits, Limits, SandboxError, UnknownRuntime, find_runtime, runtime_names
 from ors_containers.errors import file_error
-from ors_containers.holder import MACHINES, holder_program
-from ors_containers.output import HeadAndTail
-from ors_containers.seccomp import ARCHITECTURES, seccomp_filter
+from ors_containers.linux.pause_program import MACHINES, holder_program
+from ors_containers.linux.seccomp import ARCHITECTURES, seccomp_filter
+from ors_containers.runtimes.output_buffer import HeadAndTail
 
 
 @given(limit=st.integers(2, 50), pieces=st.lists(st.binary(max_size=40), max_size=20))

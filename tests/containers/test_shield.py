@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from ors_containers import EXAMINATION, Runtime, RuntimeUnavailable
-from ors_containers.system_calls import SHIELD
-from ors_containers.toolset import Toolset, python_toolset
+from ors_containers.graders.portable_python import Toolset, python_toolset
+from ors_containers.linux.syscalls import SHIELD
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

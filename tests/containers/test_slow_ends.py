@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ors_containers import BubblewrapRuntime, ExaminationFailed, Limits, ProcessesRemain, Sandbox, ShellFailed
-from ors_containers.launching import LauncherClient, OperationFailed
+from ors_containers.launcher.client import LauncherClient, OperationFailed
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from ors_containers import CommandResult, Image, Runtime, RuntimeUnavailable, Sandbox, elf, folder_image
-from ors_containers.toolset import AT, Toolset, python_toolset
+from ors_containers import CommandResult, Image, Runtime, RuntimeUnavailable, Sandbox, folder_image
+from ors_containers.graders import elf
+from ors_containers.graders.portable_python import AT, Toolset, python_toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -23,7 +23,7 @@ import pytest
 import pytest_asyncio
 from ors_containers import BubblewrapRuntime, RuntimeUnavailable
 from ors_containers.images import ImageStore
-from ors_containers.layer_owners import LayerOwners
+from ors_containers.layers.ownership import LayerOwners
 
 _PROGRAMS = (
     *("bash", "dash", "cat", "chmod", "chown", "cp", "env", "grep", "id", "ln", "ls", "mkdir", "mv", "printf", "rm"),

@@ -14,7 +14,7 @@ import pytest
 from ors_containers import BubblewrapRuntime, Image
 from ors_containers.errors import BuildFailed, ImageTooLarge, InvalidDefinition, InvalidImage, ProgramMissing
 from ors_containers.images import ImageStore, Step
-from ors_containers.images.definition import read_definition
+from ors_containers.images.apptainer_def.parser import read_definition
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -16,7 +16,7 @@ import pytest
 from ors_containers import BubblewrapRuntime, Image, InvalidImage, folder_image
 from ors_containers.errors import BuildFailed, ImageTooLarge, StoreFailed
 from ors_containers.images import ImageStore, Recipe, RecipeFile, Step
-from ors_containers.leases import sweep
+from ors_containers.linux.leases import sweep
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

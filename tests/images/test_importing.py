@@ -21,7 +21,7 @@ from ors_containers import BubblewrapRuntime, Image, InvalidImage, SandboxError
 from ors_containers.errors import ImageTooLarge, InvalidArchive, ProgramMissing, UnknownImage
 from ors_containers.images import ImageStore, Recipe, RecipeFile, Step
 from ors_containers.images.archives import find_squashfs
-from ors_containers.images.importing import check_image
+from ors_containers.images.importers import check_image
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

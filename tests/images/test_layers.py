@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from ors_containers.errors import ImageTooLarge, InvalidArchive
-from ors_containers.layer_writing import Entry, LayerWriter, write_layer
-from ors_containers.layers import LayeredTree, clean_layer, measure_layer, remove_layer
+from ors_containers.layers.tree import LayeredTree, clean_layer, measure_layer, remove_layer
+from ors_containers.layers.writer import Entry, LayerWriter, write_layer
 
 
 def _writer(folder: Path, *below: Path, limit: int = 0) -> LayerWriter:

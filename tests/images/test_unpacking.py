@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 from ors_containers.errors import ImageTooLarge, InvalidArchive, ProgramMissing
-from ors_containers.layers import LayeredTree
-from ors_containers.unpacking import copy_layer, decompressed, unpack_layer
+from ors_containers.layers.tar import copy_layer, decompressed, unpack_layer
+from ors_containers.layers.tree import LayeredTree
 
 Make = Callable[..., Any]
 

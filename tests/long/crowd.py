@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ors_benchmarks.connections import Address, Connection, Response
-from ors_benchmarks.meter import percentile
+from ors_benchmarks.harness.http11 import Address, Connection, Response
+from ors_benchmarks.harness.meter import percentile
 
 from tests.protocol.support import Reply, parse_events
 from tests.robustness.processes import Running

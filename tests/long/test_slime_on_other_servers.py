@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from ors_clients import slime
-from ors_clients.configuration import TrainingConfiguration
-from ors_clients.tasks import prepare_tasks
+from ors_clients.training.config import TrainingConfiguration
+from ors_clients.training.dataset import prepare_tasks
 
 from tests.clients import slime_stand_in
 from tests.clients.slime_stand_in import Sample

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.connections import Address, Connection
-from ors_benchmarks.meter import percentile
+from ors_benchmarks.harness.http11 import Address, Connection
+from ors_benchmarks.harness.meter import percentile
 
 from tests.cli.conftest import Servers
 from tests.rollouts.conftest import data_dir as data_dir

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.rollout_report import RolloutReport
+from ors_benchmarks.rollout.report import RolloutReport
 
 pytestmark = pytest.mark.long
 
@@ -147,7 +147,7 @@ def test_transformers(python: str, tmp_path: Path) -> None:
 
 def test_vllm_at_a_url(python: str, tmp_path: Path) -> None:
     model = tmp_path / "model"
-    subprocess.run([python, "-m", "ors_benchmarks.tiny_model", str(model)], check=True, capture_output=True)
+    subprocess.run([python, "-m", "ors_benchmarks.rollout.tiny_model", str(model)], check=True, capture_output=True)
     (tmp_path / "results").mkdir()
     with served(python, model, tmp_path / "log") as url:
         code, report, said = bench(

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 import uvloop
 
-from ors_server import acceptor as module
-from ors_server.acceptor import Acceptor
+from ors_server.http import acceptor as module
+from ors_server.http.acceptor import Acceptor
 
 COUNT = 200
 

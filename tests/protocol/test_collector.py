@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ors_server import collector as module
-from ors_server.collector import Collector
+from ors_server.http import gc_tuning as module
+from ors_server.http.gc_tuning import Collector
 
 
 class Ring:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from ors_server.exchange import CONNECTION
+from ors_server.http.exchange import CONNECTION
 
 __all__ = ["Answer", "Loss", "request"]
 

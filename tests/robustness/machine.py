@@ -150,8 +150,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.now = 1000.0
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        for module in ("sessions", "session", "calls"):
-            self.patch.setattr(f"ors_server.{module}.time", clock)
+        for module in ("registry", "session", "call_ledger"):
+            self.patch.setattr(f"ors_server.sessions.{module}.time", clock)
         LIVES.clear()
         GATES.append(asyncio.Event())
         self.runner = asyncio.Runner()

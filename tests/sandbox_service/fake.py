@@ -17,7 +17,7 @@ from ors_containers import (
     SandboxStopped,
     StartFailed,
 )
-from ors_containers.admission import Machine, Room
+from ors_containers.scheduling.admission import Machine, Room
 
 GIB = 2**30
 

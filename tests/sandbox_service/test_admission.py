@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ors_containers import Limits, Overloaded
-from ors_containers.admission import Admission, Machine
+from ors_containers.scheduling.admission import Admission, Machine
 
 from tests.protocol.support import until
 from tests.sandbox_service.fake import GIB, FakeMachine

@@ -10,8 +10,8 @@ import pytest
 from ors_containers import RuntimeUnavailable, Sandbox
 
 from ors_server import Server
+from ors_server.hosting.targets import load_target
 from ors_server.sandboxes import close_sandbox_service, sandbox_service
-from ors_server.targets import load_target
 
 _ENVIRONMENT = """
 from ors_server import Environment, TextBlock, ToolOutput, tool

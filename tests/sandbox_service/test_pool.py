@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from ors_containers import Limits, StartFailed
-from ors_containers import pool as pool_module
-from ors_containers.admission import Admission
-from ors_containers.pool import SandboxPool
+from ors_containers.scheduling import pool as pool_module
+from ors_containers.scheduling.admission import Admission
+from ors_containers.scheduling.pool import SandboxPool
 
 from ors_server.sandboxes import SandboxService
 from tests.protocol.support import until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ors_containers import Sandbox, SandboxStopped, UnknownRuntime
-from ors_containers.admission import Machine, Room
+from ors_containers.scheduling.admission import Machine, Room
 
 from ors_server import Environment, Server, Settings, ToolOutput, tool
 from ors_server.sandboxes import SandboxService, close_sandbox_service, hold_sandbox_service, sandbox_service

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 from ors_containers import Image, Limits, Runtime, RuntimeUnavailable, Sandbox, UnknownRuntime, find_runtime
-from ors_containers.leases import sweep
-from ors_containers.toolset import Toolset, python_toolset
+from ors_containers.graders.portable_python import Toolset, python_toolset
+from ors_containers.linux.leases import sweep
 
 from ors_server.sandboxes import close_sandbox_service, sandboxes_unavailable
 

@@ -13,7 +13,7 @@ from typing import Any
 sys.path.insert(0, sys.argv[1])
 
 from ors_containers import ApptainerRuntime, BubblewrapRuntime, Limits, RuntimeUnavailable
-from ors_containers.toolset import Toolset
+from ors_containers.graders.portable_python import Toolset
 
 forging: Any = importlib.import_module("forging")
 grading: Any = importlib.import_module("terminal.grading")

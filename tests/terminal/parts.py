@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ors_server.folder_modules import folder_package
+from ors_server.hosting.folder_imports import folder_package
 
 __all__ = [
     "FOLDER",

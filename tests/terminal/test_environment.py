@@ -22,7 +22,7 @@ from ors_containers import (
     StartFailed,
 )
 from ors_containers.errors import BuildFailed, RuntimeUnavailable
-from ors_containers.toolset import Toolset
+from ors_containers.graders.portable_python import Toolset
 
 from ors_server import InfrastructureError, Server, Settings
 from ors_server.errors import InvalidTask

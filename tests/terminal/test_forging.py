@@ -15,7 +15,7 @@ from pathlib import Path
 import ors_containers
 import pytest
 from ors_containers import Limits
-from ors_containers.toolset import Toolset
+from ors_containers.graders.portable_python import Toolset
 
 from .conftest import RUNTIMES, Service
 from .forging import FORGER, FORMS, KINDS, SETUP, module_of

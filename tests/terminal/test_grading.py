@@ -16,7 +16,7 @@ from ors_containers import (
     Sandbox,
     SandboxDied,
 )
-from ors_containers.toolset import Toolset
+from ors_containers.graders.portable_python import Toolset
 
 from .conftest import Service
 from .parts import grading

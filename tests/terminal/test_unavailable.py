@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from ors_containers import toolset
 from ors_containers.errors import RuntimeUnavailable, StoreFailed
+from ors_containers.graders import portable_python
 
 from .parts import environment, preparation
 from .server import serving
@@ -39,7 +39,7 @@ async def test_without_a_grader_it_is_unavailable(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setenv("ORS_IMAGES", str(tmp_path))
     monkeypatch.setattr(environment, "sandboxes_unavailable", fine)
-    monkeypatch.setattr("ors_containers.toolset.python_toolset", missing)
+    monkeypatch.setattr("ors_containers.graders.portable_python.python_toolset", missing)
     expected = "This Python runs on no C library of its own. Use a CPython for glibc"
     assert await preparation.grading_unavailable() == expected
     assert await environment.TerminalEnvironment.unavailable() == expected
@@ -68,14 +68,15 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     program = (
-        "import asyncio, sys; from pathlib import Path; from ors_containers.toolset import python_toolset\n"
+        "import asyncio, sys; from pathlib import Path\n"
+        "from ors_containers.graders.portable_python import python_toolset\n"
         "try: asyncio.run(python_toolset(Path(sys.argv[1])))\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
     mount = 'mount -t tmpfs -o size=4m none "$0" || exit 99; exec "$@"'
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", mount, disk, sys.executable, "-c", program, disk / "toolsets"],
-        env={**os.environ, "PYTHONPATH": str(Path(toolset.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(portable_python.__file__).parents[1])},
         capture_output=True,
         text=True,
         timeout=300,
@@ -93,4 +94,4 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
 async def test_a_store_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreFailed, match=r"cannot be written to .*Set ORS_IMAGES"):
-        await toolset.python_toolset(tmp_path / "file" / "toolsets")
+        await portable_python.python_toolset(tmp_path / "file" / "toolsets")

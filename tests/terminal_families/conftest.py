@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 import pytest_asyncio
 from ors_containers import BubblewrapRuntime, RuntimeUnavailable
-from ors_containers.leases import sweep
+from ors_containers.linux.leases import sweep
 
 from tests.terminal_families.loading import load_generation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
-from ors_server.folder_modules import folder_package
+from ors_server.hosting.folder_imports import folder_package
 
 __all__ = ["ENVIRONMENT", "load_alternatives", "load_generation", "load_requirements"]
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import pytest_asyncio
 from ors_containers import BubblewrapRuntime, RuntimeUnavailable
-from ors_containers.toolset import python_toolset
+from ors_containers.graders.portable_python import python_toolset
 
 from tests.terminal.conftest import Service
 from tests.terminal.parts import generated, settings, verification

@@ -15,9 +15,9 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from ors_clients.errors import ConfigurationError, SamplerFailed
-from ors_clients.json_values import read_json
-from ors_clients.sockets import SocketTransport
-from ors_clients.transport import ConnectionLost, Headers, Request, Response
+from ors_clients.transport.base import ConnectionLost, Headers, Request, Response
+from ors_clients.transport.json_codec import read_json
+from ors_clients.transport.sockets import SocketTransport
 
 __all__ = ["ROUTING_HEADER", "EngineRequests"]
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ors_clients.errors import SamplerFailed
-from ors_clients.rendering import Tokenizer
+from ors_clients.rollouts.chat_renderer import Tokenizer
 from ors_clients.samplers.generations import Generation, SamplingParameters
 
 __all__ = ["ScriptedSampler", "scripted_logprob"]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
-from ors_clients.json_values import well_formed
+from ors_clients.transport.json_codec import well_formed
 from ors_server import ToolSpec
 
 __all__ = ["FoundCall", "MalformedCall", "ToolCall", "ToolCallFormat", "describe_tools"]

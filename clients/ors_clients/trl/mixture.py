@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ors_clients.configuration import TrainingConfiguration, resolve_secrets
 from ors_clients.errors import ConfigurationError
-from ors_clients.synchronous import Client, SyncEnvironment
+from ors_clients.sync_client import Client, SyncEnvironment
+from ors_clients.training.config import TrainingConfiguration, resolve_secrets
 from ors_clients.trl.columns import task_columns, unite_columns
 from ors_clients.trl.factories import AsyncSlotFactory, slot_class
 from ors_clients.trl.slots import EnvironmentSlot, EnvironmentSpec, end_sessions, environment_reward

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure, RequestRefused, ToolFailed
-from ors_clients.refusals import REFUSED_INPUTS
-from ors_clients.rewards import RewardRule
-from ors_clients.synchronous import SyncEnvironment, SyncSession
+from ors_clients.rollouts.rewards import RewardRule
+from ors_clients.sync_client import SyncEnvironment, SyncSession
 from ors_clients.tool_calls.thinking import END_OF_THINKING, split_thinking
+from ors_clients.transport.error_responses import REFUSED_INPUTS
 from ors_server.protocol import ImageBlock, TerminalToolSpec, TextBlock
 
 __all__ = ["EnvironmentSlot", "EnvironmentSpec", "end_sessions", "environment_reward", "unless_failed"]

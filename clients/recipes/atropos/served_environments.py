@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ors_clients.atropos_served import AtroposEnvironment
+from ors_clients.atropos.served import AtroposEnvironment
 
 
 class Gsm8k(AtroposEnvironment):

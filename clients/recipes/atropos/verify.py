@@ -33,7 +33,7 @@ ANSWERS = ("hello", "wrong")
 #: An Atropos environment of two turns, and the ORS environment that serves it.
 COUNTING = """
 from atroposlib.envs.base import BaseEnv
-from ors_clients.atropos_served import AtroposEnvironment
+from ors_clients.atropos.served import AtroposEnvironment
 
 
 class CountingEnv(BaseEnv):

@@ -31,7 +31,7 @@ export TQDM_DISABLE="${TQDM_DISABLE:-1}"
 
 export PYTHONPATH="${roll}:${atropos}${PYTHONPATH:+:${PYTHONPATH}}"
 cd "${roll}"
-exec python -m ors_clients.roll_start \
+exec python -m ors_clients.roll.start \
     --config_path "${here}" \
     --config_name "${CONFIG_NAME:-atropos_gsm8k_grpo_qwen25_0.5b}" \
     "$@"

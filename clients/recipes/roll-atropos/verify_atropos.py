@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 from atroposlib.envs.base import BaseEnv
-from ors_clients.roll_atropos import AtroposEnv
+from ors_clients.roll.atropos_env import AtroposEnv
 
 COMPANION = "I do not know the answer to this question, so I do not give one."
 

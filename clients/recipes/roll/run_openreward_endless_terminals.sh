@@ -38,7 +38,7 @@ export NCCL_TUNER_PLUGIN="${NCCL_TUNER_PLUGIN-}"
 
 export PYTHONPATH="${roll}${PYTHONPATH:+:${PYTHONPATH}}"
 cd "${roll}"
-exec python -m ors_clients.roll_start \
+exec python -m ors_clients.roll.start \
     --config_path "${here}" \
     --config_name "${CONFIG_NAME:-openreward_endless_terminals_reinforce_qwen35_2b}" \
     "$@"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ors_clients.configuration import TrainingConfiguration
+from ors_clients.training.config import TrainingConfiguration
 from ors_clients.trl import EnvironmentMixture
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ors_containers.errors import InvalidImage
-from ors_containers.layer_writing import Entry
-from ors_containers.layers import LayeredTree
+from ors_containers.layers.tree import LayeredTree
+from ors_containers.layers.writer import Entry
 
 __all__ = ["Account", "added_account", "find_account", "find_shell"]
 

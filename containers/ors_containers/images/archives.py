@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, cast
 
 from ors_containers.errors import InvalidArchive
-from ors_containers.unpacking import decompressed
+from ors_containers.layers.tar import decompressed
 
 __all__ = ["ArchivedLayer", "LayeredArchive", "find_squashfs", "kind_of", "read_layered"]
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ors_containers.errors import StoreFailed
-from ors_containers.images.flights import Flights
-from ors_containers.layer_owners import LayerOwners
+from ors_containers.images.singleflight import Flights
+from ors_containers.layers.ownership import LayerOwners
 
 __all__ = ["LayerInformation", "LayerStore", "store_errors"]
 

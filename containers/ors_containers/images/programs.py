@@ -6,8 +6,8 @@ import asyncio
 import signal
 from collections.abc import Callable, Sequence
 
-from ors_containers.child_processes import child_process
 from ors_containers.errors import BuildFailed
+from ors_containers.linux.subprocesses import child_process
 
 __all__ = ["run_program"]
 

@@ -20,16 +20,16 @@ from pathlib import Path
 from ors_containers.errors import StoreFailed, UnknownImage
 from ors_containers.image import Image, host_image
 from ors_containers.images.accounts import added_account, find_account, find_shell
-from ors_containers.images.derivation import derived_image, key_of
-from ors_containers.images.flights import Flights
+from ors_containers.images.derive import derived_image, key_of
 from ors_containers.images.layer_store import LayerInformation, LayerStore, store_errors
 from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.pruning import plan_pruning
 from ors_containers.images.recipe import Recipe
 from ors_containers.images.records import ImageRecord, checked_name, stem_of
-from ors_containers.layer_owners import LayerOwners
-from ors_containers.layers import LayeredTree
-from ors_containers.leases import make_state, state_directory
+from ors_containers.images.singleflight import Flights
+from ors_containers.layers.ownership import LayerOwners
+from ors_containers.layers.tree import LayeredTree
+from ors_containers.linux.leases import make_state, state_directory
 from ors_containers.runtime import Runtime
 
 __all__ = ["DEFAULT_MAX_SIZE", "ImageStore", "Pruned", "default_root"]
@@ -184,7 +184,7 @@ class ImageStore:
 
         Raises ``InvalidImage`` and its kinds, ``ProgramMissing`` for what this machine cannot read, ``StoreFailed``.
         """
-        from ors_containers.images.importing import import_image
+        from ors_containers.images.importers import import_image
 
         await self._start()
         chosen = checked_name(name or stem_of(path.name))
@@ -212,7 +212,7 @@ class ImageStore:
 
         Raises ``InvalidDefinition`` with file and line, ``BuildFailed``, and what ``import_image`` raises.
         """
-        from ors_containers.images.definition_building import build_definition
+        from ors_containers.images.apptainer_def.build import build_definition
 
         await self._start()
         host = runtime.host_image() if runtime is not None else host_image(self.state)
@@ -231,7 +231,7 @@ class ImageStore:
         Raises what ``build`` would raise: ``InvalidDefinition`` with file and line, ``InvalidImage``,
         ``ProgramMissing``. What ``build`` may still find is what its scripts do.
         """
-        from ors_containers.images.definition_building import check_definition
+        from ors_containers.images.apptainer_def.build import check_definition
 
         check_definition(self, definition)
 

@@ -2,7 +2,7 @@
 
     python -m tests.long.published.virtual_environments FOLDER…
 
-They lie outside the clone (``ors_benchmarks.cached_environment``), one for each set of requirements, because those of
+They lie outside the clone (``ors_benchmarks.harness.virtualenvs``), one for each set of requirements, because those of
 different environments shut each other out.
 """
 
@@ -12,7 +12,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from ors_benchmarks.cached_environment import cached_environment, pip
+from ors_benchmarks.harness.virtualenvs import cached_environment, pip
 
 __all__ = ["python_of"]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from ors_clients.atropos import scored_group
-from ors_clients.rewards import RewardRule
+from ors_clients.rollouts.rewards import RewardRule
+from ors_clients.rollouts.trajectory import Segment, ToolStep, Trajectory
 from ors_clients.tool_calls import ToolCall
-from ors_clients.trajectory import Segment, ToolStep, Trajectory
 
 from tests.long.trainers.upstream import checkout
 

@@ -32,8 +32,8 @@ if roll_checkout.CHECKOUT is None:
 roll_checkout.add_checkout(roll_checkout.CHECKOUT)
 
 from ors_clients.errors import ConfigurationError  # noqa: E402 (ROLL has to be importable)
-from ors_clients.roll_manager import OrsStepEnvManager  # noqa: E402
-from ors_clients.roll_start import compose  # noqa: E402
+from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.roll.start import compose  # noqa: E402
 
 agentic_config: Any = import_module("roll.pipeline.agentic.agentic_config")
 agentic_pipeline: Any = import_module("roll.pipeline.agentic.agentic_pipeline")
@@ -448,7 +448,7 @@ def test_estimators_that_blame_winners_early_turns_are_refused(
     with pytest.raises(ConfigurationError, match="step_reinforce"):
         play(config, plans)
 
-    monkeypatch.setattr("ors_clients.roll_manager._check_estimator", always(None))
+    monkeypatch.setattr("ors_clients.roll.env_manager._check_estimator", always(None))
     if estimator != "gae":  # which needs a critic's values
         found = by_turn(play(config, plans).batch())
         assert found[(0, 0)] == pytest.approx(found[(3, 0)])  # a winner's first turn is worth a loser's

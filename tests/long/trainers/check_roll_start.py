@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from ors_clients.errors import ConfigurationError
-from ors_clients.roll_start import compose, main
+from ors_clients.roll.start import compose, main
 
 RECIPES = Path(__file__).resolve().parents[3] / "clients" / "recipes"
 
@@ -109,13 +109,13 @@ def test_overrides_inside_of_env_config() -> None:
 
 def test_environments_take_the_types_of_omegaconf(monkeypatch: pytest.MonkeyPatch) -> None:
     """ROLL passes ``env_config`` on as it is."""
-    from ors_clients.atropos_host import AtroposSettings
+    from ors_clients.atropos.host import AtroposSettings
     from ors_clients.roll import OpenRewardEnv
-    from ors_clients.roll_atropos import AtroposEnv
+    from ors_clients.roll.atropos_env import AtroposEnv
 
     composed = compose(str(RECIPES / "roll-atropos"), "atropos_gsm8k_grpo_qwen25_0.5b", [])
     settings: list[AtroposSettings] = []
-    monkeypatch.setattr("ors_clients.roll_atropos.shared_host", settings.append)
+    monkeypatch.setattr("ors_clients.roll.atropos_env.shared_host", settings.append)
     env = AtroposEnv(**composed.custom_envs.AtroposGSM8KTrain.env_config)
     assert env.bridge is not None
     assert [marker.marker for marker in env.bridge.format_markers] == ["<think>", "\\boxed{"]

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from ors_clients.samplers.scripted import scripted_logprob
-from ors_clients.tasks import TaskRow
+from ors_clients.training.dataset import TaskRow
 
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.clients.trainer_setup import call, row_of

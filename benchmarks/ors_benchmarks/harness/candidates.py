@@ -1,0 +1,100 @@
+"""The servers that are compared, and the virtual environments the foreign ones live in.
+
+Each SDK has an environment of its own, with exactly its dependencies: ``openreward`` pins versions that would hold the
+others back. They lie outside the clone (``cached_environment``).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ors_benchmarks.harness.virtualenvs import cached_environment, location
+from ors_benchmarks.server.client import Client, FloorClient
+from ors_server.errors import OrsError
+
+__all__ = ["CANDIDATES", "FLOOR", "OURS", "Candidate", "PeerUnavailable"]
+
+_SCRIPTS = Path(__file__).resolve().parent.parent
+_CACHED = "bench"
+#: uvicorn takes these where it finds them; without them the peers would be slower still.
+_FAST = ("httptools", "uvloop")
+
+
+class PeerUnavailable(OrsError):
+    """The virtual environment of a foreign server cannot be made."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A server to measure."""
+
+    name: str
+    #: How tables and charts call it.
+    title: str
+    #: The module that ``echo_server`` takes its SDK from; None for the floor.
+    module: str | None
+    #: What pip installs for it; nothing where it is already here.
+    requirements: tuple[str, ...] = ()
+    client: type[Client] = Client
+
+    def prepare(self, without: str = "--candidates ours,floor") -> str:
+        """The Python to run it with; its virtual environment is made if need be.
+
+        Raises ``PeerUnavailable``, whose remedy names ``without``: the options that do without it.
+        """
+        return _environment(self.name, self.requirements, without) if self.requirements else sys.executable
+
+    def prepared(self) -> str | None:
+        """The Python to run it with, where there is one already."""
+        if not self.requirements:
+            return sys.executable
+        folder = location(_CACHED, self.requirements)
+        return str(folder / "bin" / "python") if (folder / "complete").exists() else None
+
+    def command(self, python: str) -> list[str]:
+        """What starts its server, less the port and the report's path."""
+        if self.module is None:
+            return [python, "-P", str(_SCRIPTS / "server" / "script_floor_server.py")]
+        return [python, "-P", str(_SCRIPTS / "server" / "script_echo_server.py"), self.module]
+
+
+OURS = Candidate("ours", "ors-server", "ors_server")
+FLOOR = Candidate("floor", "bare uvicorn", None, client=FloorClient)
+CANDIDATES: Sequence[Candidate] = (
+    OURS,
+    Candidate("ors-sdk", "ors-sdk", "ors", ("ors-sdk==0.1.0", *_FAST)),
+    Candidate("openreward", "openreward", "openreward.environments", ("openreward==0.1.167", *_FAST)),
+    FLOOR,
+)
+
+
+def packages(python: str) -> dict[str, str]:
+    """Names and versions of the packages that a Python finds."""
+    program = (
+        "import importlib.metadata as m, json;"
+        "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
+    )
+    done = subprocess.run([python, "-P", "-c", program], capture_output=True, text=True, check=True, cwd=_SCRIPTS.root)
+    found: dict[str, str] = json.loads(done.stdout)
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def _environment(name: str, requirements: Sequence[str], without: str) -> str:
+    def install(python: Path) -> None:
+        command = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *requirements]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    try:
+        return str(cached_environment(_CACHED, requirements, install))
+    except subprocess.CalledProcessError as error:
+        said: str = error.stderr or ""
+        reason = next((line for line in said.splitlines() if line.startswith("ERROR")), "see above")
+        raise PeerUnavailable(
+            f"The virtual environment of {name} cannot be made: {reason}",
+            f"pip needs a package index that has it; without one, measure with {without}.",
+        ) from None

@@ -1,0 +1,87 @@
+"""The machine a run was made on, without its name or paths, and what else it was doing meanwhile."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from ors_benchmarks.harness.processes import cores
+
+__all__ = ["Machine", "Observer", "describe"]
+
+
+class Machine(BaseModel):
+    """Where the figures come from."""
+
+    cpu: str
+    #: Cores this process may use.
+    cores: int
+    memory_gib: float
+    kernel: str
+    python: str
+    #: Whether server and load had a core each.
+    pinned: bool
+    #: Share of all cores' time that other processes took during the run (0 to 1), None before its end.
+    others: float | None = None
+    #: Share that the hypervisor gave to other machines.
+    stolen: float | None = None
+
+
+def describe() -> Machine:
+    """This machine."""
+    return Machine(
+        cpu=_cpu(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_gib=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        # The release without what a distribution or a provider appends to it.
+        kernel=f"{platform.system()} {platform.release().split('-', 1)[0]}",
+        python=platform.python_version(),
+        pinned=cores().server is not None,
+    )
+
+
+class Observer:
+    """Tells how much of the machine others used between its making and ``finish``."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._busy, self._stolen = _machine_seconds()
+        self._own = _own_seconds()
+        #: CPU time of processes of ours whose end nobody here waits for.
+        self.unaccounted = 0.0
+
+    def finish(self, machine: Machine) -> Machine:
+        """The machine with both shares. The servers must have ended: a process's time is known when it has."""
+        busy, stolen = _machine_seconds()
+        whole = (time.monotonic() - self._started) * (os.cpu_count() or 1)
+        others = busy - self._busy - (_own_seconds() - self._own) - self.unaccounted
+        return machine.model_copy(
+            update={
+                "others": round(min(1.0, max(0.0, others / whole)), 3),
+                "stolen": round((stolen - self._stolen) / whole, 3),
+            }
+        )
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _machine_seconds() -> tuple[float, float]:
+    """CPU time of all processes, and time stolen, since the machine started."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _idle, _wait, interrupts, soft_interrupts, stolen = map(int, fields[:8])
+    tick = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + interrupts + soft_interrupts) / tick, stolen / tick
+
+
+def _own_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system

@@ -1,0 +1,176 @@
+"""Server processes: started, pinned to a core, measured from outside and ended.
+
+CPU time is the process's own, of all its threads, as the kernel accounts it: on a busy machine it is the figure that
+other work disturbs least. Linux only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ors_benchmarks.harness.http11 import Address
+from ors_server.errors import OrsError
+
+__all__ = ["Cores", "ServerProcess", "StartFailed", "cores", "cpu_seconds", "raise_file_limit", "resident_bytes"]
+
+HOST = "127.0.0.1"
+#: Seconds a server may take until it answers, and until it has ended.
+START_LIMIT = 60.0
+STOP_LIMIT = 60.0
+
+
+class StartFailed(OrsError):
+    """A candidate's server does not start."""
+
+
+class Cores(NamedTuple):
+    """The core servers run on and the one the load comes from; None where there is only one core for both."""
+
+    server: int | None
+    load: int | None
+
+
+def cores() -> Cores:
+    """The first two cores this process may use."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return Cores(allowed[0], allowed[1]) if len(allowed) > 1 else Cores(None, None)
+
+
+def raise_file_limit() -> int:
+    """Let this process, and the servers it starts, open as many files as the machine allows; returns how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process of this machine, those of its threads that have ended included.
+
+    Raises ``OSError`` if there is no such process. ``/proc/PID/stat`` has the same figure in steps of 10 ms only.
+    """
+    # clock_getcpuclockid(3), which Python does not have: the complement of the id, and two bits for "scheduler's time".
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM. Raises ``OSError`` if there is no such process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+class Pause(NamedTuple):
+    """A stop of the process by its garbage collector."""
+
+    #: By ``time.monotonic``.
+    started: float
+    seconds: float
+    generation: int
+
+
+@dataclass
+class ServerProcess:
+    """A running server."""
+
+    address: Address
+    _process: subprocess.Popen[bytes]
+    _log: Path
+    _pauses: Path
+    #: When it first answered, by ``time.monotonic``.
+    _ready: float = 0.0
+
+    @classmethod
+    def start(cls, command: Sequence[str], folder: Path, core: int | None, *, name: str) -> ServerProcess:
+        """Run a command, with a port and a file for the collector's pauses as last arguments, until it answers.
+
+        Logs go to a file in ``folder``. Raises ``StartFailed``.
+        """
+        port = _free_port()
+        serial = sum(1 for _ in folder.glob("*.log"))
+        log, pauses = folder / f"{name}-{serial}.log", folder / f"{name}-{serial}.json"
+        # What is measured is each server as it comes: no setting may leak in from this shell.
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("ORS_", "OPENREWARD_"))}
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [*command, str(port), str(pauses)],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        server = cls(Address(HOST, port), process, log, pauses)
+        try:
+            if core is not None:
+                os.sched_setaffinity(process.pid, {core})
+            server._wait_until_it_answers(name)
+            server._ready = time.monotonic()
+        except BaseException:  # also Ctrl-C: no server may be left behind
+            process.kill()
+            process.wait()
+            raise
+        return server
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def forget_log(self) -> None:
+        """Empty the log, which some servers fill with a line a request."""
+        os.truncate(self._log, 0)
+
+    def stop(self) -> list[Pause] | None:
+        """End the process; returns its pauses of at least a millisecond while it served.
+
+        None where they are not known, because it does not report them or had to be killed.
+        """
+        stopped = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if not self._pauses.exists():
+            return None
+        pauses = [Pause(*pause) for pause in json.loads(self._pauses.read_text())]
+        return [pause for pause in pauses if self._ready <= pause.started < stopped]
+
+    def _wait_until_it_answers(self, name: str) -> None:
+        deadline = time.monotonic() + START_LIMIT
+        while time.monotonic() < deadline:
+            if not self.running:
+                tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise StartFailed(f"The server of {name} ended at once: {' '.join(tail)}", "Run it by hand to see why.")
+            try:
+                with urllib.request.urlopen(f"http://{HOST}:{self.address.port}/health", timeout=5) as response:
+                    response.read()
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise StartFailed(
+            f"The server of {name} did not answer within {START_LIMIT:g} s", "Try again on a calm machine."
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

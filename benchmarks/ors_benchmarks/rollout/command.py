@@ -1,0 +1,539 @@
+"""``ors-server bench rollout``: what fraction of an engine's throughput is left when real environments stand between
+its turns.
+
+``python -m ors_benchmarks.rollout`` is the same, and the way to run it in vLLM's own virtual environment. The exit code
+says whether every episode came to its end, never how fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import uvloop
+from ors_clients.rollouts.chat_renderer import ChatRenderer
+from ors_clients.samplers.generations import SamplingParameters
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from ors_benchmarks.harness import charts
+from ors_benchmarks.harness.candidates import packages
+from ors_benchmarks.harness.machine import Observer, describe
+from ors_benchmarks.harness.processes import cpu_seconds, raise_file_limit
+from ors_benchmarks.harness.results import free_path
+from ors_benchmarks.harness.table import shown
+from ors_benchmarks.rollout import charts as rollout_charts
+from ors_benchmarks.rollout import tiny_model
+from ors_benchmarks.rollout.benchmark import CellPlan, Findings, Plan, Watcher, measure, on_cores
+from ors_benchmarks.rollout.engines.base import Engine, EngineFailed, ModelFiles, UrlEngine, without_user
+from ors_benchmarks.rollout.engines.vllm import VLLMEngine, set_environment
+from ors_benchmarks.rollout.figures import Figures
+from ors_benchmarks.rollout.openreward_session import peer_version
+from ors_benchmarks.rollout.recording import EpisodeRecord
+from ors_benchmarks.rollout.report import RolloutReport, print_report
+from ors_benchmarks.rollout.runs import RUN_LIMIT, Workload
+from ors_benchmarks.rollout.servers import CLIENTS, SERVERS, ServedElsewhere, StartedServer
+from ors_server.errors import OrsError
+
+__all__ = ["benchmark", "main"]
+
+#: With the packages that each needs in this process.
+ENGINES = {"vllm": ("vllm",), "transformers": ("torch", "transformers"), "url": ("transformers",)}
+
+_EPILOG = "\n".join(
+    [
+        "[bold]Models[/bold]",
+        "  tiny                1 M parameters with random weights, made here in seconds",
+        *(f"  {name:<19} that shape with random weights, for a GPU" for name in tiny_model.SHAPES if name != "tiny"),
+        "  PATH                a folder with a model of the Hugging Face form",
+        "",
+        "[bold]Engines[/bold]",
+        "  vllm          AsyncLLM in this process, on CUDA or the CPU; needs vLLM's own",
+        "                environment: $(scripts/vllm-venv) -m ors_benchmarks.rollout …",
+        "  transformers  continuous batching with paged attention; needs torch",
+        "  url           a running vLLM server: --engine-url http://127.0.0.1:8000",
+        "",
+        "[bold]Examples[/bold]",
+        "  python -m ors_benchmarks.rollout --quick      a minute or two, on a CPU",
+        "  python -m ors_benchmarks.rollout --servers ours,ors-sdk,openreward \\",
+        "      --clients ours,openreward                 beside the SDKs it replaces",
+        "  python -m ors_benchmarks.rollout --env terminal --turns 4",
+        "  python -m ors_benchmarks.rollout --concurrency 64,1,4,16,256,1024 \\",
+        "      --think-time 0,0.01,0.1,1 --rounds 1      the ladder",
+        "  python -m ors_benchmarks.rollout --model qwen3-0.6b-random \\",
+        "      --concurrency 256                         on a GPU",
+        "",
+        "The headline is the ratio of the first server, client, concurrency and",
+        "think-time: throughput with environments ÷ throughput of the same engine for",
+        "the same generations without, which are replayed in the same run.",
+    ]
+)
+
+application = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@application.command(epilog=_EPILOG)
+def benchmark(
+    model: Annotated[str, typer.Option(help="One of those below. An engine at a URL must serve the same.")] = "tiny",
+    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "vllm",
+    engine_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="The engine of --engine url; ORS_ENGINE_API_KEY is its key.")
+    ] = None,
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A further argument of the engine, such as max_num_seqs=512."),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(help="What to play: echo, or any target of `ors-server serve`; with --server its name there."),
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="A running server, instead of one started for each run.")
+    ] = None,
+    servers: Annotated[
+        str, typer.Option(metavar="NAME,...", help=f"Of {', '.join(SERVERS)}; all but ours host echo only.")
+    ] = "ours",
+    clients: Annotated[str, typer.Option(metavar="NAME,...", help=f"Of {', '.join(CLIENTS)}.")] = "ours",
+    split: Annotated[str | None, typer.Option(help="The split tasks are taken from. Default: the first.")] = None,
+    tasks: Annotated[int, typer.Option(min=1, help="How many tasks are played, from the first on.")] = 64,
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Episodes a run. Default: four for each played at once, at least 16, at most 64 more than at once.",
+        ),
+    ] = None,
+    concurrency: Annotated[str | None, typer.Option(metavar="N,...", help="Episodes at once. Default 64.")] = None,
+    think_time: Annotated[str, typer.Option(metavar="SECONDS,...", help="How much longer each tool takes.")] = "0",
+    turns: Annotated[
+        int | None, typer.Option(min=1, help="Turns of an episode, the last of which ends it. Default 3.")
+    ] = None,
+    text: Annotated[int, typer.Option(min=0, help="Characters of free text before each call.")] = 0,
+    steer: Annotated[
+        bool | None,
+        typer.Option("--steer/--free", help="Hold the model to valid calls. Default: for random weights only."),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a turn, at most.")] = 512,
+    max_total_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an episode, at most.")] = 8192,
+    temperature: Annotated[float, typer.Option(min=0.0)] = 1.0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
+    top_k: Annotated[int, typer.Option(help="-1: no limit.")] = -1,
+    system_prompt: Annotated[str | None, typer.Option(help="Put before each task.")] = None,
+    prefix_caching: Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching")] = True,
+    warm_up: Annotated[int, typer.Option(min=0, help="Episodes before anything counts.")] = 16,
+    bind: Annotated[
+        bool, typer.Option("--bind/--no-bind", help="On a CPU: half of the cores for the engine, half for the rest.")
+    ] = True,
+    run_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1.0, help="A run that takes longer is cut off, and has failed.")
+    ] = RUN_LIMIT,
+    rounds: Annotated[int | None, typer.Option(min=1, help="How often each run is repeated. Default 5.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Two rounds, 16 at once, two turns.")] = False,
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the JSON and the charts go.", file_okay=False)
+    ] = Path("benchmarks/results"),
+    name: Annotated[
+        str | None, typer.Option(help="Put into the files' names. Default: that of the environment.")
+    ] = None,
+    with_charts: Annotated[bool, typer.Option("--charts/--no-charts", help="Draw the charts, with matplotlib.")] = True,
+) -> None:
+    """Measure what environments cost an engine: real episodes, and the same generations without them.
+
+    \b
+    Episodes are played through the rollout core of ors_clients against a server
+    started for the run. Then the engine generates exactly as many tokens again,
+    turn by turn, at the same concurrency and with the same prefixes cached, with
+    no environment in between. It ends with 1 if an episode failed, a tool raised
+    or the run ended early, and never because something was slow.
+    """
+    options = {name: value for name, value in locals().items() if name not in ("output", "with_charts", "name")}
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+    if engine not in ENGINES:
+        raise typer.BadParameter(f"{engine!r} is none of {', '.join(ENGINES)}.", param_hint="--engine")
+    if (engine == "url") != (engine_url is not None):
+        raise typer.BadParameter("--engine url and --engine-url belong together.", param_hint="--engine-url")
+    concurrency = concurrency or ("16" if quick else "64")
+    turns = turns or (2 if quick else 3)
+    chosen_servers = _names(servers, SERVERS, "--servers")
+    think_times = _numbers(think_time, "--think-time")
+    if server is not None and (chosen_servers != ["ours"] or think_times != [0.0]):
+        raise typer.BadParameter("A running server is what it is: no --servers or --think-time.", param_hint="--server")
+    if env not in (None, "echo") and chosen_servers != ["ours"]:
+        raise typer.BadParameter("The servers of the SDKs host echo only.", param_hint="--servers")
+    counts = _counts(concurrency, "--concurrency")
+    if not math.isfinite(run_limit):
+        raise typer.BadParameter("A run needs a limit.", param_hint="--run-limit")
+    chosen_clients = _names(clients, CLIENTS, "--clients")
+    arguments = _options(engine_option)
+    if with_charts:
+        charts.check_available()
+    _check_available(engine, model)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"{output} cannot be made: {error.strerror}.", param_hint="--output") from None
+    raise_file_limit()
+    started, clock = datetime.now(UTC), time.monotonic()
+    observer = Observer()
+    sampling = SamplingParameters(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k)
+    steered = model in tiny_model.SHAPES if steer is None else steer
+    pinned: Sequence[int] | None = None
+    allowed = sorted(os.sched_getaffinity(0))
+    if bind and engine != "url" and len(allowed) > 1 and not _has_gpu():
+        pinned = allowed[: len(allowed) // 2]
+    found = Findings([], [])
+    description: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
+
+        def cell(name: str, client: str, count: int, think: float) -> CellPlan:
+            place = (
+                ServedElsewhere(server)
+                if server is not None
+                else StartedServer(SERVERS[name], env or "echo", think, Path(folder), None)
+            )
+            workload = Workload(
+                tasks=(),
+                episodes=episodes or max(16, min(4 * count, count + 64)),
+                concurrency=count,
+                turns=turns,
+                sampling=sampling,
+                max_total_tokens=max_total_tokens,
+                steered=steered,
+                free_characters=text,
+                system_prompt=system_prompt,
+                limit=run_limit,
+            )
+            return CellPlan(place, client, workload)
+
+        plan = Plan(
+            cells=[
+                cell(name, client, count, think)
+                for think in think_times
+                for count in counts
+                for name in chosen_servers
+                for client in chosen_clients
+            ],
+            rounds=rounds or (2 if quick else 5),
+            warm_up=warm_up,
+            environment=env if server is not None else None,
+            split=split,
+            tasks=tasks,
+        )
+        watcher = _Progress(console)
+
+        async def whole() -> None:
+            if engine == "vllm":
+                # Before anything imports torch.
+                set_environment()
+            files = _model(model, engine)
+            tokenizer = _tokenizer(files)
+            renderer = ChatRenderer(tokenizer)
+            with on_cores(pinned) as move:
+                watcher.begin(f"starting {engine} with {files.name}", 0)
+                opened = await _engine(
+                    engine, files, tokenizer, sampling, engine_url, arguments, prefix_caching, pinned, max(counts)
+                )
+                async with aclosing(_Closing(opened, observer)):
+                    description.update(opened.description())
+                    if pinned is not None:
+                        move([core for core in allowed if core not in pinned])
+                    await measure(opened, renderer, plan, watcher, found)
+
+        crash: Exception | None = None
+        with watcher.bar, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            try:
+                runner.run(whole())
+            except OrsError as error:
+                found.ended_early = str(error)
+            except KeyboardInterrupt:
+                found.ended_early = "It was interrupted"
+            except Exception as error:  # noqa: BLE001 - a bug; what was measured is reported before it is raised again
+                crash, found.ended_early = error, f"{type(error).__name__}: {error}"
+    report = RolloutReport(
+        ratio=found.cells[0].ratio.median if found.cells and found.cells[0].ratio is not None else None,
+        ended_early=found.ended_early,
+        started=started.replace(microsecond=0),
+        seconds=round(time.monotonic() - clock, 1),
+        machine=observer.finish(describe()).model_copy(update={"pinned": pinned is not None}),
+        model=Path(model).name,
+        engine=engine,
+        engine_description=description,
+        packages=_packages(plan),
+        options={
+            **options,
+            # No path of this machine, and no secret.
+            "engine_url": engine_url and without_user(engine_url),
+            "server": server and without_user(server),
+            "env": Path((env or "echo").partition(":")[0]).name,
+            "model": Path(model).name,
+            "concurrency": counts,
+            "turns": turns,
+        },
+        rounds=_rounds(found),
+        cells=found.cells,
+        timeline=found.timeline,
+        cache_emptied=found.cache_emptied,
+    )
+    console.print()
+    print_report(report, console)
+    stem = f"rollout-{_slug(name or env or 'echo')}-{report.started:%Y-%m-%d}"
+    written = _write(report, output, stem, console, with_charts=with_charts)
+    if crash is not None:
+        raise crash
+    failed = any(cell.failures or cell.environment_errors or cell.notes for cell in report.cells)
+    if report.ended_early or failed or not written:
+        raise typer.Exit(1)
+
+
+def _write(report: RolloutReport, folder: Path, stem: str, console: Console, *, with_charts: bool) -> bool:
+    """Write the JSON and the charts; the JSON somewhere else where that cannot be done. Whether all is in its place."""
+    for place in (folder, Path(tempfile.gettempdir())):
+        path = free_path(place, stem)
+        try:
+            report.write(path)
+        except OSError as error:
+            console.print(Text(f"The results cannot be written to {path}: {error.strerror}.", style="bold red"))
+            with contextlib.suppress(OSError):
+                path.unlink()  # half a report
+            continue
+        console.print(f"written: {path}", soft_wrap=True)
+        if place is not folder:
+            return False
+        try:
+            for chart in rollout_charts.draw(report, folder, path.stem) if with_charts else ():
+                console.print(f"written: {chart}", soft_wrap=True)
+        except OSError as error:
+            console.print(Text(f"The charts cannot be written to {folder}: {error.strerror}.", style="bold red"))
+            return False
+        return True
+    return False
+
+
+class _Closing:
+    """The engine as something ``aclosing`` closes."""
+
+    def __init__(self, engine: Engine, observer: Observer) -> None:
+        self._engine = engine
+        self._observer = observer
+
+    async def aclose(self) -> None:
+        """End it, and keep its processor time from being taken for others': its workers are not our children."""
+        used = 0.0
+        for process in self._engine.processes().values():
+            with contextlib.suppress(OSError):  # it has died
+                used += cpu_seconds(process)
+        before = os.times()
+        await self._engine.close()
+        after = os.times()
+        known = after.children_user + after.children_system - before.children_user - before.children_system
+        self._observer.unaccounted = max(0.0, used - known)
+
+
+async def _engine(
+    name: str,
+    files: ModelFiles,
+    tokenizer: Any,
+    sampling: SamplingParameters,
+    url: str | None,
+    options: dict[str, Any],
+    prefix_caching: bool,
+    cores: Sequence[int] | None,
+    concurrency: int,
+) -> Engine:
+    if name == "url":
+        assert url is not None
+        return await UrlEngine.open(url, files.name, os.environ.get("ORS_ENGINE_API_KEY"))
+    if name == "vllm":
+        return await VLLMEngine.open(
+            files, options=options, prefix_caching=prefix_caching, cores=cores, concurrency=concurrency
+        )
+    from ors_benchmarks.rollout.engines.transformers import TransformersEngine
+
+    return await TransformersEngine.open(
+        files, tokenizer, sampling, options=options, prefix_caching=prefix_caching, cores=cores
+    )
+
+
+def _rounds(found: Findings) -> int:
+    """How many rounds the first cell has, fewer than were asked for if the run ended early."""
+    seconds = found.cells[0].figures.get("seconds") if found.cells else None
+    return len(seconds.values) if seconds is not None else 0
+
+
+def _check_available(engine: str, model: str) -> None:
+    """Raises ``EngineFailed`` or ``ModelUnavailable`` where nothing can come of it."""
+    if model not in tiny_model.SHAPES and not (Path(model) / "config.json").is_file():
+        raise tiny_model.ModelUnavailable(
+            f"{model} is no model: neither a folder with a config.json nor a shape",
+            f"Shapes are {', '.join(tiny_model.SHAPES)}.",
+        )
+    for needed in ENGINES[engine]:
+        if importlib.util.find_spec(needed) is None:
+            raise EngineFailed(
+                f"--engine {engine} needs {needed}, which is not installed here",
+                "`$(scripts/vllm-venv) -m ors_benchmarks.rollout …` runs where it is, in an environment of its own.",
+            )
+
+
+def _model(name: str, engine: str) -> ModelFiles:
+    if name in tiny_model.SHAPES:
+        # An engine somewhere else has weights of its own; here the tokenizer is needed.
+        weights = name == "tiny" and engine != "url"
+        return ModelFiles(name, tiny_model.cached(name, weights=weights), weights=weights)
+    folder = Path(name).resolve()
+    return ModelFiles(folder.name, folder, weights=True)
+
+
+def _tokenizer(files: ModelFiles) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(files.folder)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except (OSError, ValueError) as error:
+        raise tiny_model.ModelUnavailable(f"{files.name} has no tokenizer that can be read: {error}") from error
+
+
+def _packages(plan: Plan) -> dict[str, dict[str, str]]:
+    """Of this process and the servers; nothing is installed for it, and what was not there is left out."""
+    pythons = {"client": sys.executable}
+    for cell in plan.cells:
+        if isinstance(cell.server, StartedServer) and cell.server.candidate.requirements:
+            python = cell.server.candidate.prepared()
+            if python is not None:
+                pythons[cell.server.title] = python
+    found: dict[str, dict[str, str]] = {}
+    for name, python in pythons.items():
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):  # also Ctrl-C ends what is asked
+            found[name] = packages(python)
+    version = peer_version()
+    if version is not None:
+        found["openreward client"] = {"openreward": version}
+    return found
+
+
+def _has_gpu() -> bool:
+    return Path("/dev/nvidiactl").exists()
+
+
+def _names(names: str, known: Any, option: str) -> list[str]:
+    chosen = list(dict.fromkeys(part.strip() for part in names.split(",")))
+    for name in chosen:
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}.", param_hint=option)
+    return chosen
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no list of numbers.", param_hint=option) from None
+    if not all(0 <= number < math.inf for number in found):
+        raise typer.BadParameter("None may be negative, infinite or no number.", param_hint=option)
+    return list(dict.fromkeys(found))
+
+
+def _counts(text: str, option: str) -> list[int]:
+    found = _numbers(text, option)
+    if not all(number >= 1 and number.is_integer() for number in found):
+        raise typer.BadParameter("At least one episode at once, and whole ones.", param_hint=option)
+    return [int(number) for number in found]
+
+
+def _options(pairs: Sequence[str] | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE.", param_hint="--engine-option")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:  # a plain word
+            found[name] = value
+    return found
+
+
+def _slug(target: str) -> str:
+    return "".join(sign if sign.isalnum() else "-" for sign in Path(target).name).strip("-").lower() or "environment"
+
+
+class _Progress(Watcher):
+    """A bar, and a line for each run. Drawn at most once a second: drawing costs the client's core."""
+
+    def __init__(self, console: Console) -> None:
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[failed]}"),
+            TimeElapsedColumn(),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+        )
+        self._console = console
+        self._task = self.bar.add_task("starting", total=None, failed="")
+        self._failed = 0
+        self._drawn = 0.0
+        self._began = time.monotonic()
+
+    def begin(self, what: str, episodes: int) -> None:
+        """A run begins."""
+        self._failed = 0
+        self.bar.reset(self._task, description=what, total=episodes or None, failed="")
+        self.bar.refresh()
+
+    def episode(self, record: EpisodeRecord) -> None:
+        """One of its episodes is over."""
+        self._failed += record.failure is not None
+        self.bar.update(self._task, advance=1, failed=f"{self._failed} failed" if self._failed else "")
+        if time.monotonic() - self._drawn >= 1.0:
+            self._drawn = time.monotonic()
+            self.bar.refresh()
+
+    def end(self, cell: CellPlan | None, figures: Figures, problem: str | None) -> None:
+        """It is over."""
+        name = (
+            "warm-up"
+            if cell is None
+            else f"{CLIENTS[cell.client]} → {cell.server.title}, {cell.workload.concurrency} at once"
+        )
+        parts: list[str] = []
+        if "ratio" in figures:
+            parts.append(f"ratio {figures['ratio']:.3f}")
+        if "generated_per_second" in figures:
+            parts.append(f"{shown(figures['generated_per_second'])} tokens/s")
+            parts.append(f"{shown(figures['episodes_per_second'])} episodes/s")
+        if problem is not None:
+            parts.append(f"[red]{problem}[/red]")
+        seconds = time.monotonic() - self._began
+        self._began = time.monotonic()
+        self._console.print(f"{name}: {', '.join(parts) or 'done'} [dim]({seconds:.0f} s)[/dim]", soft_wrap=True)
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "python -m ors_benchmarks.rollout") -> None:
+    """Run the command with these arguments, or those of this process, and end the process.
+
+    Raises ``OrsError`` where something has to be corrected first.
+    """
+    application(arguments, prog_name=program)

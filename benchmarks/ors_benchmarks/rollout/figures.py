@@ -1,0 +1,259 @@
+"""The figures of a run and its replay: rates, latencies, and where an episode's time went.
+
+An episode's time is divided without overlap and without remainder. Generation is divided by what the engine says of
+itself: waiting to be scheduled, computing, and the rest, which is the way to the engine and back. Requests to the
+environment are divided by what the environment says of itself: its own code, and the rest, which is HTTP, both ends of
+it. What is left is the client's own work, the waiting of its event loop included.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from ors_benchmarks.harness.meter import percentile
+from ors_benchmarks.harness.results import Summary
+from ors_benchmarks.rollout.recording import EpisodeRecord, Span, SpanKind
+from ors_benchmarks.rollout.runs import CUT_OFF, NotSteered, Run
+
+__all__ = [
+    "PARTS",
+    "Cell",
+    "Figures",
+    "Gatherer",
+    "Quantiles",
+    "ServerFacts",
+    "breakdown_of",
+    "busy_seconds",
+    "figures_of",
+    "timeline_of",
+]
+
+#: The spans of requests to the environment.
+REQUESTS: tuple[SpanKind, ...] = ("open", "prompt", "tools", "call", "close")
+#: The parts of an episode's time, in the order of the breakdown, with what they are called.
+PARTS = {
+    "engine": "engine",
+    "queue": "engine's queue",
+    "handover": "way to the engine",
+    "environment": "environment",
+    "http": "HTTP",
+    "client": "client",
+}
+#: Latencies by what they are of, in the order of an episode.
+LATENCIES: dict[str, tuple[SpanKind, ...]] = {
+    "session open": ("open",),
+    "prompt": ("prompt", "tools"),
+    "generation": ("generate",),
+    "tool call": ("call",),
+    "close": ("close",),
+}
+
+#: Figures of one run by key.
+Figures = dict[str, float]
+
+
+class ServerFacts(BaseModel):
+    """What is known of the server's side of a run; nothing of a server that somebody else runs."""
+
+    #: Seconds that the environment's own methods took, all sessions together.
+    environment_seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_mib: float | None = None
+
+
+class Quantiles(BaseModel):
+    """A distribution, in milliseconds."""
+
+    count: int
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Quantiles:
+        """Of at least one value."""
+        p50, p95, p99 = (percentile(seconds, share) * 1e3 for share in (0.5, 0.95, 0.99))
+        return cls(count=len(seconds), p50=round(p50, 3), p95=round(p95, 3), p99=round(p99, 3))
+
+
+class Cell(BaseModel):
+    """One combination of server, client, concurrency and think-time, over all rounds."""
+
+    server: str
+    client: str
+    concurrency: int
+    #: Seconds that each tool takes longer.
+    think_time: float
+    #: Throughput with the environment ÷ throughput of the same generations without: of each round. None where no round
+    #: could be replayed.
+    ratio: Summary | None = None
+    figures: dict[str, Summary] = {}
+    latencies: dict[str, Quantiles] = {}
+    #: Mean seconds of an episode by part; without ``environment`` where the server does not tell, and without ``queue``
+    #: where the engine does not.
+    breakdown: dict[str, float] = {}
+    #: Episodes by how they ended, and failures of the infrastructure among them by type and text.
+    outcomes: dict[str, int] = {}
+    failures: dict[str, int] = {}
+    #: Calls that the model was told were wrong, by what it was told.
+    problems: dict[str, int] = {}
+    #: Calls in which the tool raised, by what it said: the environment's failures, not the model's.
+    environment_errors: dict[str, int] = {}
+    #: Highest memory in RAM by process, in MiB.
+    memory_mib: dict[str, float] = {}
+    notes: list[str] = []
+
+    @property
+    def infrastructure_failures(self) -> int:
+        """Episodes that ended without an outcome of their own."""
+        return sum(self.failures.values())
+
+
+def busy_seconds(spans: Iterable[Span]) -> float:
+    """How long at least one of the spans was going on."""
+    total, until = 0.0, float("-inf")
+    for span in sorted(spans, key=lambda span: span.started):
+        if span.ended > until:
+            total += span.ended - max(span.started, until)
+            until = span.ended
+    return total
+
+
+def figures_of(run: Run, replayed: Run | None, server: ServerFacts) -> Figures:
+    """The figures of one run; those that need a replay are left out without one, and where it is of no use."""
+    seconds, episodes = run.seconds, run.episodes
+    turns = sum(len(episode.turns) for episode in episodes)
+    wall = sum(episode.ended - episode.started for episode in episodes)
+    figures: Figures = {
+        "seconds": seconds,
+        "episodes_per_second": sum(episode.outcome != CUT_OFF for episode in episodes) / seconds,
+        "turns_per_second": turns / seconds,
+        "generated_per_second": run.generated / seconds,
+        "prompt_per_second": sum(episode.prompt for episode in episodes) / seconds,
+        "engine_busy": busy_seconds(_generations(episodes)) / seconds,
+    }
+    if wall:
+        # Every moment of an episode that its engine does not work on it is one that an environment costs.
+        figures["environment_share"] = sum(episode.seconds(*REQUESTS) for episode in episodes) / wall
+    for name, of in (("prefix_hits", run), ("replayed_prefix_hits", replayed)):
+        hits = None if of is None else _prefix_hits(of)
+        if hits is not None:
+            figures[name] = hits
+    if server.cpu_seconds is not None:
+        figures["server_cpu"] = server.cpu_seconds / seconds
+    if replayed is not None and replayed.gave_up is None and run.comparable and replayed.generated and run.generated:
+        figures["replayed_per_second"] = replayed.generated / replayed.seconds
+        figures["ratio"] = figures["generated_per_second"] / figures["replayed_per_second"]
+    return figures
+
+
+def _prefix_hits(run: Run) -> float | None:
+    cached = [turn.times.cached for episode in run.episodes for turn in episode.turns]
+    prompt = sum(episode.prompt for episode in run.episodes)
+    return sum(count or 0 for count in cached) / prompt if prompt and None not in cached else None
+
+
+def breakdown_of(episodes: Sequence[EpisodeRecord], server: ServerFacts) -> dict[str, float]:
+    """Mean seconds of an episode by part."""
+    count = len(episodes)
+    wall = sum(episode.ended - episode.started for episode in episodes)
+    generation = sum(episode.seconds("generate") for episode in episodes)
+    requests = sum(episode.seconds(*REQUESTS) for episode in episodes)
+    parts: dict[str, float] = {}
+    turns = [turn for episode in episodes for turn in episode.turns]
+    if turns and all(turn.times.engine is not None and turn.times.queue is not None for turn in turns):
+        parts["engine"] = sum(turn.times.engine or 0.0 for turn in turns)
+        parts["queue"] = sum(turn.times.queue or 0.0 for turn in turns)
+        # A generation that failed has a span and no turn: it is counted here.
+        parts["handover"] = max(0.0, generation - parts["engine"] - parts["queue"])
+    else:
+        parts["engine"] = generation
+    if server.environment_seconds is not None:
+        # What an environment does after its session was closed is no part of an episode.
+        parts["environment"] = min(server.environment_seconds, requests)
+    parts["http"] = requests - parts.get("environment", 0.0)
+    parts["client"] = max(0.0, wall - generation - requests)
+    return {part: seconds / count for part, seconds in parts.items()}
+
+
+class Gatherer:
+    """Takes the rounds of one cell, in any order."""
+
+    def __init__(self, server: str, client: str, concurrency: int, think_time: float) -> None:
+        self.cell = Cell(server=server, client=client, concurrency=concurrency, think_time=think_time)
+        self._values: dict[str, list[float]] = {}
+        self._spans: dict[str, list[float]] = {}
+        self._breakdowns: list[dict[str, float]] = []
+
+    def add(self, run: Run, replayed: Run | None, server: ServerFacts, more: Mapping[str, float]) -> Figures:
+        """One round; ``more`` are figures that others measured. Returns the round's figures."""
+        cell = self.cell
+        for episode in run.episodes:
+            cell.outcomes[episode.outcome] = cell.outcomes.get(episode.outcome, 0) + 1
+            if episode.failure is not None:
+                text = f"{type(episode.failure).__name__}: {episode.failure}"
+                cell.failures[text] = cell.failures.get(text, 0) + 1
+        for problem, count in Counter(text for episode in run.episodes for text in episode.problems).items():
+            cell.problems[problem] = cell.problems.get(problem, 0) + count
+        for error, count in Counter(text for episode in run.episodes for text in episode.environment_errors).items():
+            cell.environment_errors[error] = cell.environment_errors.get(error, 0) + count
+        if any(isinstance(episode.failure, NotSteered) for episode in run.episodes):
+            cell.notes.append("turns were not held to their calls, so this run has no ratio")
+        for gave_up in (run.gave_up, None if replayed is None else replayed.gave_up):
+            if gave_up is not None:
+                cell.notes.append(gave_up)
+        if server.peak_mib is not None:
+            self.memory("server", server.peak_mib)
+        if not run.seconds or not any(episode.turns for episode in run.episodes):
+            return {}
+        figures = {**figures_of(run, replayed, server), **more}
+        for key, value in figures.items():
+            self._values.setdefault(key, []).append(value)
+        for name, kinds in LATENCIES.items():
+            for episode in run.episodes:
+                spans = [span.seconds for span in episode.spans if span.kind in kinds]
+                # The tools are asked for with the prompt: together they are one wait.
+                self._spans.setdefault(name, []).extend([sum(spans)] if name == "prompt" and spans else spans)
+        self._breakdowns.append(breakdown_of(run.episodes, server))
+        return figures
+
+    def memory(self, process: str, mib: float) -> None:
+        """A process had so much memory."""
+        self.cell.memory_mib[process] = round(max(mib, self.cell.memory_mib.get(process, 0.0)), 1)
+
+    def finish(self) -> Cell:
+        """The cell."""
+        values = {key: Summary.of(found) for key, found in self._values.items()}
+        self.cell.ratio = values.pop("ratio", None)
+        self.cell.figures = values
+        self.cell.latencies = {name: Quantiles.of(found) for name, found in self._spans.items() if found}
+        parts = {part for breakdown in self._breakdowns for part in breakdown}
+        self.cell.breakdown = {
+            part: sum(breakdown.get(part, 0.0) for breakdown in self._breakdowns) / len(self._breakdowns)
+            for part in PARTS
+            if part in parts
+        }
+        return self.cell
+
+
+def _generations(episodes: Iterable[EpisodeRecord]) -> list[Span]:
+    return [span for episode in episodes for span in episode.spans if span.kind == "generate"]
+
+
+def timeline_of(run: Run, count: int) -> list[dict[str, Any]]:
+    """The first so many episodes of a run as ``{"started", "ended", "spans": [[kind, start, end], …]}``, in seconds."""
+    return [
+        {
+            "started": round(episode.started - run.started, 4),
+            "ended": round(episode.ended - run.started, 4),
+            "spans": [
+                [span.kind, round(span.started - run.started, 4), round(span.ended - run.started, 4)]
+                for span in episode.spans
+            ],
+        }
+        for episode in run.episodes[:count]
+    ]

@@ -1,0 +1,199 @@
+"""Where episodes are played: a server started for the run, or one that is there already, reached through a client.
+
+A server that was started serves one run and ends with it, so that what it says of its own time, processor and memory
+when it ends is about that run alone. It hosts the one environment, whichever SDK it is of. Of a server that was given
+by its URL nothing is known but what its clients see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ors_clients.client import AsyncClient
+from ors_clients.errors import ClientError
+from ors_clients.rollouts.episode import EpisodeSession
+
+from ors_benchmarks.harness.candidates import CANDIDATES, Candidate
+from ors_benchmarks.harness.processes import ServerProcess
+from ors_benchmarks.rollout.engines.base import without_user
+from ors_benchmarks.rollout.figures import ServerFacts
+from ors_benchmarks.rollout.openreward_session import peer_sessions
+from ors_benchmarks.rollout.runs import Place
+from ors_server.errors import OrsError
+
+__all__ = [
+    "CLIENTS",
+    "SERVERS",
+    "NoEnvironment",
+    "Served",
+    "ServedElsewhere",
+    "StartedServer",
+    "bind",
+    "peak_mib",
+    "place_at",
+]
+
+#: What a training run would do about a server that does not answer, in less time.
+RETRIES = 2
+
+_SCRIPT = Path(__file__).resolve().parent / "script_server.py"
+#: By the name that ``--servers`` takes.
+SERVERS: dict[str, Candidate] = {candidate.name: candidate for candidate in CANDIDATES if candidate.module}
+#: By the name that ``--clients`` takes, with how tables call them.
+CLIENTS = {"ours": "ors_clients", "openreward": "openreward"}
+
+
+class NoEnvironment(OrsError):
+    """A server has no such environment, split or task, or cannot be reached."""
+
+
+@dataclass
+class StartedServer:
+    """A server of one of the SDKs, started for one run."""
+
+    candidate: Candidate
+    #: ``echo``, or for ours anything that ``ors-server serve`` takes.
+    target: str
+    think_time: float
+    #: Takes its log and what it says at its end.
+    folder: Path
+    core: int | None
+
+    @property
+    def title(self) -> str:
+        """How tables call it."""
+        return self.candidate.title
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Served]:
+        """Run it meanwhile. Raises ``PeerUnavailable`` and ``StartFailed``."""
+        assert self.candidate.module is not None
+        python = self.candidate.prepare("--servers ours")
+        serial = sum(1 for _ in self.folder.glob("*.times"))
+        told = self.folder / f"{self.candidate.name}-{serial}.times"
+        command = [python, "-P", str(_SCRIPT), self.candidate.module, _absolute(self.target), str(self.think_time)]
+        process = ServerProcess.start(
+            [*command, str(told)], self.folder, self.core, name=f"rollout-{self.candidate.name}"
+        )
+        served = Served(f"http://{process.address.host}:{process.address.port}", process=process)
+        try:
+            yield served
+        finally:
+            facts = served.facts
+            facts.peak_mib = peak_mib(process.pid)
+            process.stop()
+            if told.exists():
+                taken: dict[str, tuple[int, float]] = json.loads(told.read_text())
+                facts.environment_seconds = sum(seconds for _, seconds in taken.values())
+            else:
+                # One that was killed says nothing at its end; an empty file keeps the next one's name free.
+                served.died = True
+                told.touch()
+
+
+@dataclass
+class ServedElsewhere:
+    """A server that somebody else runs."""
+
+    url: str
+
+    @property
+    def title(self) -> str:
+        """How tables call it."""
+        return without_user(self.url)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Served]:
+        """It is, or is not; nothing is started."""
+        yield Served(self.url)
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    url: str
+    #: Complete once the server has ended.
+    facts: ServerFacts = field(default_factory=ServerFacts)
+    process: ServerProcess | None = None
+    #: Whether it ended before it was told to.
+    died: bool = False
+
+
+@asynccontextmanager
+async def place_at(
+    url: str, client: str, *, environment: str | None, split: str | None, count: int
+) -> AsyncGenerator[tuple[Place, Sequence[int]]]:
+    """An environment of a server as a client sees it, and the indices of its first ``count`` tasks.
+
+    ``client`` is one of ``CLIENTS``, ``environment`` the server's name for it (its first if None), ``split`` one of its
+    splits (the first if None). Raises ``NoEnvironment`` where the server is not there, or has no such thing, and
+    ``PeerUnavailable``.
+    """
+    try:
+        client_of_ours = AsyncClient(url, retries=RETRIES)
+    except ClientError as error:
+        raise NoEnvironment(f"{without_user(url)!r} is no address of a server", error.remedy) from None
+    async with client_of_ours as ours:
+        try:
+            names = await ours.environments()
+            name = _named(environment, names, "environment", url)
+            chosen = ours.environment(name)
+            part = _named(split, [found.name for found in await chosen.splits()], "split", name)
+            total = await chosen.num_tasks(part)
+            if not total:
+                raise NoEnvironment(f"The split {part!r} of {name!r} has no tasks", "Choose another with --split.")
+            tasks = range(min(count, total))
+            specs: dict[int, Mapping[str, Any]] = {index: (await chosen.task(part, index)).spec for index in tasks}
+        except ClientError as error:
+            raise NoEnvironment(
+                f"The server at {without_user(url)} cannot be used: {str(error).replace(url, without_user(url))}",
+                "Is it running, and the URL right?",
+            ) from error
+        if client == "ours":
+
+            def session(index: int) -> EpisodeSession:
+                return chosen.session(split=part, index=index)
+
+            yield Place(session, specs.__getitem__), tasks
+        else:
+            async with peer_sessions(url, name, part) as theirs:
+                yield Place(theirs, specs.__getitem__), tasks
+
+
+def bind(process: int, cores: Sequence[int]) -> None:
+    """Keep all threads of a process, and what it starts from now on, on some cores."""
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            os.sched_setaffinity(int(thread.name), set(cores))
+
+
+def peak_mib(process: int) -> float | None:
+    """The most memory a process of this machine had in RAM, in MiB; None where it is gone."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), None)
+
+
+def _named(wanted: str | None, known: Sequence[str], what: str, where: str) -> str:
+    if wanted is None and known:
+        return known[0]
+    for name in known:
+        if name.lower() == (wanted or "").lower():
+            return name
+    raise NoEnvironment(f"{where} has no {what} {wanted!r}", f"It has {', '.join(known) or 'none'}.")
+
+
+def _absolute(target: str) -> str:
+    """The target as a process in another folder finds it."""
+    location, colon, name = target.partition(":")
+    return f"{Path(location).resolve()}{colon}{name}" if Path(location).exists() else target

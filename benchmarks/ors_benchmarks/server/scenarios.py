@@ -1,0 +1,259 @@
+"""What is done to a server, one function a row of the benchmark.
+
+Each returns its figures by key (``rows`` says what they mean), and curves for the charts. A server that answers wrongly
+or not at all leaves failures in the subject's meter; the runner looks there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from ors_benchmarks.harness.http11 import Failure
+from ors_benchmarks.harness.meter import Meter
+from ors_benchmarks.harness.processes import resident_bytes
+from ors_benchmarks.server.client import ECHO, REBUILT_TASKS, SLOW_SETUP, TARGETS, Client
+from ors_benchmarks.server.load import Session, Subject, Window, closed_loop, each, probing
+
+__all__ = [
+    "Measured",
+    "blocking_tools",
+    "calls",
+    "crowd",
+    "episodes",
+    "get_task",
+    "large_output",
+    "latency",
+    "live_sessions",
+    "set_up",
+    "slow_tools",
+]
+
+_texts = itertools.count()
+
+
+@dataclass
+class Measured:
+    """What a scenario found."""
+
+    figures: dict[str, float] = field(default_factory=dict[str, float])
+    #: Points (x, y) by the curve's key.
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict[str, list[tuple[float, float]]])
+    #: What else should be known.
+    notes: list[str] = field(default_factory=list[str])
+
+
+def _calling(session: Session) -> Callable[[], Awaitable[None]]:
+    async def turn() -> None:
+        await session.client.noop(session.sid, f"t{next(_texts)}")
+
+    return turn
+
+
+async def _calling_together(subject: Subject, sessions: Sequence[Session], *beside: Meter) -> Window:
+    return await closed_loop(subject, [_calling(session) for session in sessions], *beside)
+
+
+# --- CPU time ------------------------------------------------------------------------------------
+
+
+async def calls(subject: Subject, sessions: int = 32) -> Measured:
+    """Calls of a few sessions."""
+    opened = await subject.open(sessions)
+    window = await _calling_together(subject, opened)
+    await subject.close(opened)
+    answered = subject.meter.completed["call"]
+    if not answered:
+        return Measured()
+    return Measured(
+        {
+            "call_cpu": window.cpu / answered * 1e6,
+            "call_rate": answered / window.wall,
+            "load_share": window.load_share,
+        }
+    )
+
+
+async def episodes(subject: Subject, workers: int = 32, length: int = 8) -> Measured:
+    """Whole episodes, one after the other."""
+
+    def player(number: int) -> Callable[[], Awaitable[None]]:
+        client, turns = subject.client(), itertools.count(number)
+
+        async def turn() -> None:
+            index = next(turns) % 2
+            sid = await client.open(ECHO, index)
+            await client.prompt(sid, index)
+            for _ in range(length - 1):
+                await client.noop(sid, f"t{next(_texts)}")
+            await client.call(sid, "echo", {"text": TARGETS[index]}, TARGETS[index], 1.0, True)
+            await client.close(sid)
+
+        return turn
+
+    window = await closed_loop(subject, [player(number) for number in range(workers)])
+    if not window.turns:
+        return Measured()
+    return Measured({"episode_cpu": window.cpu / window.turns * 1e3, "episode_rate": window.turns / window.wall})
+
+
+async def large_output(subject: Subject, characters: int = 2**20, repeats: int = 30) -> Measured:
+    """Calls whose output is large."""
+    [session] = await subject.open(1)
+    text = "x" * characters
+    await session.client.call(session.sid, "big", {"characters": characters}, text)
+    cpu = subject.cpu()
+    for _ in range(repeats):
+        await session.client.call(session.sid, "big", {"characters": characters}, text)
+    cpu = subject.cpu() - cpu
+    await subject.close([session])
+    return Measured({"output_cpu": cpu / repeats * 1e3})
+
+
+async def get_task(subject: Subject, tasks: int = 100_000, repeats: int = 100) -> Measured:
+    """Single tasks of an environment that builds all of them whenever it is asked."""
+    client = subject.client()
+    await client.task(REBUILT_TASKS, 0)  # a server that keeps the list builds it now
+    cpu = subject.cpu()
+    for number in range(repeats):
+        await client.task(REBUILT_TASKS, number * tasks // repeats)
+    cpu = subject.cpu() - cpu
+    client.close_connection()
+    return Measured({"task_cpu": cpu / repeats * 1e3})
+
+
+# --- many at once --------------------------------------------------------------------------------
+
+
+async def latency(subject: Subject, counts: Sequence[int] = (1, 8, 32, 128, 512)) -> Measured:
+    """Ever more sessions calling at once."""
+    measured = Measured()
+    sessions: list[Session] = []
+    for count in counts:
+        sessions += await subject.open(count - len(sessions))
+        pinged = sessions[0].sid
+        async with probing(subject, _health, functools.partial(_ping, sid=pinged)) as probe:
+            await _calling_together(subject, sessions, probe)
+        for name, share in (("p50", 0.50), ("p99", 0.99)):
+            milliseconds = subject.meter.percentile("call", share) * 1e3
+            measured.figures[f"call_{name}_{count}"] = milliseconds
+            measured.curves.setdefault(f"latency_{name}", []).append((count, milliseconds))
+        measured.figures[f"health_p99_{count}"] = probe.percentile("health", 0.99) * 1e3
+        measured.figures[f"ping_p99_{count}"] = probe.percentile("ping", 0.99) * 1e3
+    await subject.close(sessions)
+    return measured
+
+
+async def crowd(subject: Subject) -> Measured:
+    """Thousands of sessions calling at once."""
+    return await latency(subject, (2048, 4096))
+
+
+async def _health(client: Client) -> None:
+    await client.health()
+
+
+async def _ping(client: Client, sid: str) -> None:
+    await client.ping(sid)
+
+
+# --- many alive ----------------------------------------------------------------------------------
+
+
+async def live_sessions(
+    subject: Subject, steps: Sequence[int] = (1024, 2048, 4096, 8192, 16_384), step_limit: float = 120.0
+) -> Measured:
+    """Ever more sessions alive, each pinged at every step, and called at the end.
+
+    A step with a refused or lost request ends it, which is what is looked for and no error; so does one that takes
+    longer than ``step_limit`` seconds.
+    """
+    process = subject.process
+    curve = [(0.0, 0.0)]
+    measured = Measured(curves={"memory": curve})
+    before = resident_bytes(process.pid)
+    sessions: list[Session] = []
+    for count in steps:
+        started = time.perf_counter()
+        with contextlib.suppress(Failure):
+            sessions += await subject.open(count - len(sessions), connected=False)
+        grown = resident_bytes(process.pid) - before
+        await each(subject, sessions, lambda client, session: client.ping(session.sid))
+        if subject.meter.failures:
+            break
+        curve.append((count, grown / 2**20))
+        measured.figures["session_memory"] = grown / 1024 / count
+        measured.figures["live_sessions"] = count
+        if time.perf_counter() - started > step_limit:
+            break
+    if subject.meter.failures and not subject.meter.wrong:
+        measured.notes.append("; ".join(subject.meter.failures))
+        subject.meter.failures.clear()
+    else:
+        await each(subject, sessions, lambda client, session: client.noop(session.sid, session.sid))
+    return measured
+
+
+# --- slow code -----------------------------------------------------------------------------------
+
+
+async def slow_tools(subject: Subject, sessions: int = 1000, seconds: float = 2.0) -> Measured:
+    """Tools that wait without holding a thread, all at once."""
+    return await _waiting_tools(subject, "slow", sessions, seconds)
+
+
+async def blocking_tools(subject: Subject, sessions: int = 64, seconds: float = 0.5) -> Measured:
+    """Tools that block their thread, all at once."""
+    return await _waiting_tools(subject, "block", sessions, seconds)
+
+
+async def _waiting_tools(subject: Subject, tool: str, count: int, seconds: float) -> Measured:
+    *sessions, other = await subject.open(count + 1)
+
+    async def wait(session: Session) -> None:
+        await session.client.call(session.sid, tool, {"seconds": seconds}, "slept")
+
+    async with probing(subject, functools.partial(_call_other, other=other)) as probe:
+        started = time.perf_counter()
+        outcomes = await asyncio.gather(*map(wait, sessions), return_exceptions=True)
+        wall = time.perf_counter() - started
+    _raise_unexpected(outcomes)
+    await subject.close([*sessions, other])
+    return Measured({f"{tool}_wall": wall, f"{tool}_others_p99": probe.percentile("call", 0.99) * 1e3})
+
+
+async def set_up(subject: Subject, count: int = 256) -> Measured:
+    """Sessions whose set-up takes a second, opened all at once."""
+    [other] = await subject.open(1)
+    sessions: list[Session] = []
+
+    async def open_one(number: int) -> None:
+        client = subject.client()
+        await client.connect()
+        sid = await client.open(SLOW_SETUP, number % 2)
+        await client.prompt(sid, number % 2, SLOW_SETUP)
+        sessions.append(Session(client, sid, number % 2))
+
+    async with probing(subject, functools.partial(_call_other, other=other)) as probe:
+        started = time.perf_counter()
+        outcomes = await asyncio.gather(*map(open_one, range(count)), return_exceptions=True)
+        wall = time.perf_counter() - started
+    _raise_unexpected(outcomes)
+    await subject.close([*sessions, other])
+    return Measured({"setup_wall": wall, "setup_others_p99": probe.percentile("call", 0.99) * 1e3})
+
+
+async def _call_other(client: Client, other: Session) -> None:
+    await client.noop(other.sid, "other")
+
+
+def _raise_unexpected(outcomes: Sequence[BaseException | None]) -> None:
+    """Failures are in the meter already; anything else is a fault of the benchmark."""
+    for outcome in outcomes:
+        if outcome is not None and not isinstance(outcome, Failure):
+            raise outcome

@@ -1,0 +1,159 @@
+"""A trajectory as the events of the openreward rollout API: what ``POST /v1/rollouts`` takes (protocol, section 7).
+
+One ``rollout`` event, and one ``message`` event for each thing that was said: reasoning, text, a tool call, a result.
+Ids are made from the rollout's id and the event's place, so that sending a trajectory again adds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ors_clients.rollouts.messages import ChatMessage, text_of
+from ors_clients.rollouts.trajectory import ToolStep, Trajectory
+from ors_clients.tool_calls import ToolCall, split_thinking
+
+__all__ = ["RolloutLabels", "rollout_events"]
+
+_NAMESPACE = uuid.UUID("6f1c52b4-9f1b-5d0a-8d5e-0d3f6b0c7a11")
+
+
+@dataclass(frozen=True)
+class RolloutLabels:
+    """What a trainer knows of a rollout beside its trajectory."""
+
+    run_name: str
+    #: The episode's reward as the trainer uses it; None where there is none to train on.
+    reward: float | None = None
+    rollout_name: str | None = None
+    environment: str | None = None
+    variant: str | None = None
+    split: str | None = None
+    step: int | None = None
+    task_spec: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    #: Constant for a run: model_name, rl_algorithm, lr, …
+    run_info: Mapping[str, Any] | None = None
+    #: Of this rollout: task_index, temperature, max_tokens, …
+    rollout_info: Mapping[str, Any] | None = None
+
+
+def rollout_events(trajectory: Trajectory, labels: RolloutLabels) -> list[dict[str, Any]]:
+    """The events, the ``rollout`` one first. Keys without a value are left out, as the API's own client does it."""
+    rollout = uuid.uuid5(_NAMESPACE, trajectory.rollout_id)
+    now = int(time.time() * 1000)
+    head: dict[str, Any] = {
+        "eventType": "rollout",
+        "eventId": str(rollout),
+        "timestamp": now,
+        "runName": labels.run_name,
+        "rolloutName": labels.rollout_name,
+        "environment": labels.environment,
+        "variant": labels.variant,
+        "split": labels.split,
+        "step": labels.step,
+        "task_spec": labels.task_spec,
+        "run_info": labels.run_info,
+        "rollout_info": {
+            "duration_ms": round(trajectory.seconds * 1000),
+            "harness": "ors-clients",
+            **(labels.rollout_info or {}),
+        },
+        "metadata": {**summary(trajectory), "reward": labels.reward, **labels.metadata},
+    }
+    events = [head]
+    for index, message in enumerate(_messages(trajectory)):
+        events.append(
+            {
+                "eventType": "message",
+                "eventId": str(uuid.uuid5(rollout, str(index))),
+                "timestamp": now,
+                "rolloutEventId": str(rollout),
+                "index": index,
+                "isFinished": False,
+                **message,
+            }
+        )
+    return [_without_none(event) for event in events]
+
+
+def summary(trajectory: Trajectory) -> dict[str, Any]:
+    """The numbers of a trajectory that a reader of many wants."""
+    return {
+        "rollout_id": trajectory.rollout_id,
+        "stop_reason": trajectory.stop_reason,
+        "trainable": trajectory.trainable,
+        "failure": None if trajectory.failure is None else trajectory.failure.text,
+        "turns": trajectory.turns,
+        "tool_calls": trajectory.tool_calls,
+        "failed_tool_calls": trajectory.failed_calls,
+        "malformed_tool_calls": trajectory.malformed_calls,
+        "prompt_tokens": len(trajectory.segments[0].ids) if trajectory.segments else 0,
+        "response_tokens": sum(len(segment.ids) for segment in trajectory.segments[1:]),
+        "generation_seconds": round(trajectory.generation_seconds, 3),
+        "tool_seconds": round(trajectory.tool_seconds, 3),
+    }
+
+
+def _messages(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
+    assistants = [index for index, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
+    # The environment's opening may hold turns of its own; the model's are the last ones.
+    turns = {index: turn for turn, index in enumerate(assistants[len(assistants) - trajectory.turns :])}
+    steps = {step.call.id: step for step in trajectory.steps if isinstance(step.call, ToolCall)}
+    for index, message in enumerate(trajectory.messages):
+        role = message["role"]
+        if index in turns:
+            yield from _turn(message, [step for step in trajectory.steps if step.turn == turns[index]])
+        elif role == "tool":
+            yield _result(message, steps.get(message["tool_call_id"]))
+        else:
+            yield {"type": f"{role}_message", "content": _text(message)}
+
+
+def _turn(message: ChatMessage, steps: list[ToolStep]) -> Iterator[dict[str, Any]]:
+    reasoning, text = split_thinking(text_of(message["content"]))
+    if reasoning:
+        yield {"type": "reasoning", "content": reasoning}
+    for step in steps:
+        if isinstance(step.call, ToolCall) and step.call.raw:
+            text = text.replace(step.call.raw, "", 1)
+    if text.strip() or not (reasoning or steps):
+        yield {"type": "assistant_message", "content": text.strip()}
+    for step in steps:
+        if isinstance(step.call, ToolCall):
+            yield {
+                "type": "tool_call",
+                "name": step.call.name,
+                "callId": step.call.id,
+                "content": json.dumps(step.call.input, ensure_ascii=False),
+            }
+
+
+def _result(message: ChatMessage, step: ToolStep | None) -> dict[str, Any]:
+    event: dict[str, Any] = {"type": "tool_result", "callId": message["tool_call_id"], "content": _text(message)}
+    if step is not None and step.result is not None:
+        event |= {"reward": step.result.reward, "isFinished": step.result.finished, "metadata": step.result.metadata}
+    return event
+
+
+def _text(message: ChatMessage) -> str:
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    images = sum(part["type"] == "image" for part in content)
+    return "\n".join([text_of(content), *["[image]"] * images]).strip()
+
+
+def _without_none(event: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in event.items():
+        if isinstance(value, Mapping):
+            inner = cast("Mapping[str, Any]", value)
+            kept[key] = {name: held for name, held in inner.items() if held is not None}
+        elif value is not None:
+            kept[key] = value
+    return kept

@@ -1,0 +1,236 @@
+"""A definition file built: its base, its files, its scripts, its variables.
+
+Invariant: an image gets its name when all of it is done; a definition that was built before and has not changed is not
+run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ors_containers.builds.client import BuildLimits, Script, run_scripts
+from ors_containers.errors import InvalidImage, UnknownImage
+from ors_containers.image import Image
+from ors_containers.images.apptainer_def.bootstrap import Base, check_base, find_base
+from ors_containers.images.apptainer_def.files import SourceFinder
+from ors_containers.images.apptainer_def.parser import Definition, Section, read_definition
+from ors_containers.images.derive import key_of
+from ors_containers.images.importers import changed_variables
+from ors_containers.images.progress import Progress, Step, line_progress
+from ors_containers.images.records import ImageRecord
+from ors_containers.layers.tree import LayeredTree
+from ors_containers.layers.writer import Entry
+
+if TYPE_CHECKING:
+    from ors_containers.images.store import ImageStore
+
+__all__ = ["build_definition", "check_definition"]
+
+#: Whose home it is that %post fills as root: of the account `user`, else this one.
+_OWN = ("user", 1000, "/home/user")
+#: As in Apptainer, nothing of these is kept: it binds the machine's own there.
+_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - the image's
+_WRITTEN = "/.singularity.d/env/91-environment.sh"
+_SECONDS = 3600.0
+
+
+async def build_definition(
+    store: ImageStore,
+    path: Path,
+    name: str,
+    host: Image,
+    *,
+    network: bool,
+    host_files: bool,
+    progress: Progress | None,
+) -> ImageRecord:
+    """See ``ImageStore.build``."""
+    definition = await asyncio.to_thread(read_definition, path)
+    base = await find_base(store, definition, host, progress, host_files=host_files)
+    entries, described = await asyncio.to_thread(_entries, store, definition, base, host_files)
+    scripts = _scripts(definition, base)
+    variables = definition.section("environment")
+    origin = key_of(
+        "definition",
+        store.layers.owners.tag,
+        list(base.layers),
+        base.binds,
+        described,
+        [[script.text, script.shell, dict(script.environment)] for script in scripts],
+        variables.text if variables is not None else "",
+        definition.labels(),
+    )
+    known = _known(store, name, origin)
+    if known is not None:
+        return known
+    if progress is not None:
+        progress(Step(f"Building {name} on {base.name}"))
+
+    record = ImageRecord(name=name, layers=base.layers, binds=base.binds, environment=base.environment)
+    if entries:
+        paths = store.base_of(record).layers
+        key = key_of("files", store.layers.owners.tag, list(record.layers), described)
+
+        async def write(folder: Path) -> int:
+            upper = folder / "upper"
+            upper.mkdir()
+            upper.chmod(0o755)
+            return await store.layers.owners.write(upper, entries, paths, limit=store.max_size)
+
+        await store.layers.provide(key, f"%files of {path}", write)
+        record = replace(record, layers=(key, *record.layers))
+
+    image = store.base_of(record)
+    key = key_of("scripts", origin, list(record.layers))
+
+    def where(script: Script, line: int) -> str:
+        section = definition.sections.get(script.label.removeprefix("%"))
+        place = section.place(line) if section is not None and line else 0
+        return f"{definition.path}{f', line {place}' if place else ''}: {script.label}"
+
+    async def run(folder: Path) -> int:
+        built = await run_scripts(
+            image,
+            scripts,
+            folder,
+            owners=store.layers.owners,
+            limits=BuildLimits(disk=store.max_size, seconds=_SECONDS),
+            network=network,
+            temporary=_TEMPORARY,
+            own=_OWN,
+            said=line_progress(progress),
+            state=store.state,
+            where=where,
+        )
+        return built.size
+
+    await store.layers.provide(key, f"scripts of {path}", run)
+    record = replace(record, layers=(key, *record.layers))
+    record = replace(
+        record,
+        environment={**base.environment, **await _environment(store, record, variables)},
+        labels={**base.labels, **definition.labels()},
+        source=str(path),
+        origin=origin,
+    )
+    return store.save(await store.provide_account(record, ""))
+
+
+def check_definition(store: ImageStore, path: Path) -> None:
+    """See ``ImageStore.check_definition``."""
+    definition = read_definition(path)
+    check_base(store, definition)
+    finder = SourceFinder(definition, limit=store.max_size)
+    for source in finder.sources():
+        for found in source.found:
+            for _ in finder.tree(source.line, found):
+                pass
+
+
+def _known(store: ImageStore, name: str, origin: str) -> ImageRecord | None:
+    """The image of that name, if this very definition made it."""
+    try:
+        record = store.record(name)
+        if record.origin == origin:
+            store.image_of(record)
+            return record
+    except (UnknownImage, InvalidImage):
+        pass
+    return None
+
+
+def _entries(
+    store: ImageStore, definition: Definition, base: Base, host_files: bool
+) -> tuple[list[Entry], list[object]]:
+    """What ``%files`` copies, and a description of it that changes when the files do."""
+    tree = LayeredTree(store.layers.path(key) for key in base.layers)
+    finder = SourceFinder(definition, host_files=host_files, limit=store.max_size)
+    entries: list[Entry] = []
+    described: list[object] = []
+    for source in finder.sources():
+        target = source.target
+        below = tree.find(tree.resolve(target, last=True))
+        into = (
+            target.endswith("/") or len(source.found) > 1 or (below is not None and stat.S_ISDIR(below.status.st_mode))
+        )
+        for path in source.found:
+            if target == source.pattern and target.startswith("/"):
+                place = str(path)
+            else:
+                place = f"{target.rstrip('/')}/{path.name}" if into else target
+            for _, bound in base.binds:
+                if f"/{tree.resolve(place)}/".startswith(f"{bound}/"):
+                    raise definition.error(source.line, f"{place} would be hidden: {bound} is this machine's own there")
+            said = hashlib.sha256()
+            for file in finder.tree(source.line, path):
+                mode = stat.S_IMODE(file.status.st_mode)
+                said.update(f"{file.relative} {file.status.st_mode:o} ".encode(errors="surrogateescape"))
+                if file.is_directory:
+                    entries.append(Entry(place + file.relative, "directory", mode=mode))
+                    continue
+                try:
+                    with file.real.open("rb") as stream:
+                        said.update(hashlib.file_digest(stream, "sha256").digest())
+                except OSError as error:
+                    raise definition.error(source.line, f"{error.filename} cannot be read: {error.strerror}") from error
+                entries.append(Entry(place + file.relative, "copy", source=str(file.real)))
+            described.append([place, said.hexdigest()])
+    return entries, described
+
+
+def _scripts(definition: Definition, base: Base) -> list[Script]:
+    image_path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    environment = {
+        "PATH": image_path,
+        "LANG": "C.UTF-8",
+        **base.environment,
+        "HOME": "/root",
+        "USER": "root",
+        "LOGNAME": "root",
+        # Where %post may write variables of the image, under both names that Apptainer gives it.
+        "APPTAINER_ENVIRONMENT": _WRITTEN,
+        "SINGULARITY_ENVIRONMENT": _WRITTEN,
+        "APPTAINER_ROOTFS": "/",
+        "SINGULARITY_ROOTFS": "/",
+    }
+    scripts: list[Script] = []
+    for name in ("post", "test"):
+        section = definition.section(name)
+        if section is not None:
+            scripts.append(Script(f"%{name}", section.text, shell=_shell(section), environment=environment))
+    if any("_ENVIRONMENT" in script.text for script in scripts):
+        text = f"mkdir -p {Path(_WRITTEN).parent}\n[ -e {_WRITTEN} ] || : > {_WRITTEN}\n"
+        scripts.insert(0, Script("preparation", text, environment=environment))
+    return scripts
+
+
+def _shell(section: Section) -> str:
+    return section.arguments[1] if section.arguments[:1] == ("-c",) and len(section.arguments) > 1 else "/bin/sh"
+
+
+async def _environment(store: ImageStore, record: ImageRecord, section: Section | None) -> dict[str, str]:
+    """What ``%environment``, and what %post wrote for it, set: asked of the image's own shell."""
+    tree = LayeredTree(store.layers.path(key) for key in record.layers)
+    written = tree.find(_WRITTEN)
+    if section is None and (written is None or not written.status.st_size):
+        return {}
+    image = store.base_of(record)
+    # As the image's user will have them: `$HOME/bin` is his.
+    before = {**image.variables, "HOME": _OWN[2], "USER": _OWN[0], "LOGNAME": _OWN[0]}
+    text = "{\n" + (section.text if section is not None else "")
+    text += f"[ ! -e {_WRITTEN} ] || . {_WRITTEN}\n}} >/dev/null\nexec env -0\n"
+    async with store.layers.folder() as folder:
+        built = await run_scripts(
+            image,
+            [Script("%environment", text, environment=before, capture=True)],
+            folder,
+            owners=store.layers.owners,
+            limits=BuildLimits(disk=store.max_size, seconds=60.0),
+            state=store.state,
+        )
+    return changed_variables(built.captured, before)

@@ -1,0 +1,100 @@
+"""Inodes of a sandbox's own, in place of the host's.
+
+The kernel keeps locks and watches with an inode. Those of a tree that is bound into a sandbox are the host's and every
+other sandbox's: one sandbox could be told who opens them, lock them, and with many thousand locks make each opening of
+a program slow for the whole machine. An overlay has inodes of its own, whatever lies below it. So a sandbox gets an
+overlay in place of each bind, which costs no more than the bind, and devices that were made for it alone.
+
+Invariant: what is ``hidden`` of a tree is in no mount of it, an overlay or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from ors_containers.linux import syscalls as system
+
+__all__ = ["DEVICES", "OWN_DEVICES", "has_own_devices", "make_own_devices", "overlay_own", "without"]
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+#: Below ``stage``, where there are devices of the sandbox's own.
+OWN_DEVICES = "devices"
+
+
+def overlay_own(name: str, hidden: Sequence[str]) -> bool:
+    """Mount an overlay of the tree at ``name`` over it, without what is ``hidden``; whether that could be done.
+
+    The kernel refuses it for an ordinary user if something of the host is mounted below the tree, for a tree that is
+    two overlays deep already, and for a few file systems. The tree itself remains then, and what is hidden is covered.
+    """
+    lower = without(name, hidden) if hidden else [name, "disk/nothing"]
+    flags = system.MS_RDONLY | system.MS_NOSUID | system.MS_NODEV
+    try:
+        system.mount("overlay", name, "overlay", flags, f"lowerdir={':'.join(lower)},userxattr")
+    except OSError:
+        for path in hidden:
+            place = Path(name, path)
+            if place.is_dir():
+                system.mount("disk/nothing", str(place), "", system.MS_BIND)
+            elif place.exists():
+                Path("disk/no-file").touch(0o444)
+                system.mount("disk/no-file", str(place), "", system.MS_BIND)
+        return False
+    return True
+
+
+def without(name: str, hidden: Sequence[str]) -> list[str]:
+    """The layers of an overlay that has all of the tree at ``name`` but what is ``hidden``, relative paths in it."""
+    found = [path for path in hidden if os.path.lexists(f"{name}/{path}")]
+    if not found:
+        return [name]
+    cover = Path(f"disk/without-{name}")
+    cover.mkdir()
+    _copy_mode(Path(name), cover)
+    for path in sorted(found):  # a folder before what is in it
+        parts = Path(path).parts
+        for depth in range(1, len(parts)):
+            above = Path(*parts[:depth])
+            if not os.path.lexists(cover / above):
+                (cover / above).mkdir()
+                _copy_mode(name / above, cover / above)
+            elif not (cover / above).is_dir():
+                break  # hidden itself
+        else:
+            os.mknod(cover / path, stat.S_IFCHR, os.makedev(0, 0))
+    return [str(cover), name]
+
+
+def _copy_mode(source: Path, target: Path) -> None:
+    status = source.stat()
+    target.chmod(stat.S_IMODE(status.st_mode))
+    with contextlib.suppress(OSError):  # an owner without a number in here: root's, then
+        os.chown(target, status.st_uid, status.st_gid)
+
+
+def make_own_devices(stage: Path, owner: int) -> None:
+    """Make devices that no other sandbox has, as the host's root; none where a container's root may not."""
+    folder = stage / OWN_DEVICES
+    folder.mkdir(0o755)
+    try:
+        for name in DEVICES:
+            status = Path("/dev", name).stat()
+            os.mknod(folder / name, stat.S_IFCHR | 0o666, status.st_rdev)
+            (folder / name).chmod(0o666)
+            os.chown(folder / name, owner, owner)
+        os.chown(folder, owner, owner)
+        # A container may let its root make devices, and let nobody use them.
+        os.close(os.open(folder / DEVICES[0], os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        for name in DEVICES:
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def has_own_devices(stage: Path) -> bool:
+    """Whether ``make_own_devices`` could make devices of the sandbox's own, in ``OWN_DEVICES`` below ``stage``."""
+    return (stage / OWN_DEVICES / DEVICES[-1]).exists()

@@ -1,0 +1,153 @@
+"""The process that writes layers in the namespace where their owners can be set, one operation and no more.
+
+Invariant: it ends when the server does; what it could not finish is in a folder that is not yet a layer.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, cast
+
+from ors_containers.errors import InvalidArchive, SandboxError
+from ors_containers.layers.tree import clean_layer, remove_layer
+from ors_containers.layers.writer import Entry, too_large, write_layer
+from ors_containers.linux import syscalls
+from ors_containers.linux.user_namespaces import join_mapped_namespace
+
+__all__ = ["main"]
+
+_REPORT_EVERY = 8 << 20
+
+
+def main() -> NoReturn:
+    """Do what standard input asks for, in the namespace it names, and answer on standard output in lines."""
+    request = json.loads(sys.stdin.buffer.read())
+    try:
+        if request["mapping"]["by"] == "helper":
+            join_mapped_namespace(request["mapping"], 0)
+        syscalls.end_with_parent()
+        if os.getppid() != request["server"]:
+            os._exit(1)
+        os.umask(0o022)
+        _say({"result": _OPERATIONS[request["operation"]](**request["arguments"])})
+    except SandboxError as error:
+        _say({"error": type(error).__name__, "cause": error.cause, "remedy": error.remedy})
+    except OSError as error:
+        file = str(error.filename or "")
+        _say({"error": "OSError", "errno": error.errno or 5, "cause": error.strerror or str(error), "file": file})
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _say(answer: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+class _Reporter:
+    """Tells how many bytes have been written, not too often."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def __call__(self, size: int) -> None:
+        if size >= self._next:
+            self._next = size + _REPORT_EVERY
+            _say({"progress": size})
+
+
+def _write(folder: str, entries: list[list[Any]], below: list[str], limit: int, defaults: Mapping[str, Any]) -> int:
+    decoded = [
+        Entry(path, kind, base64.b64decode(content), source, mode, user, group)
+        for path, kind, content, source, mode, user, group in entries
+    ]
+    known = {path: (mode, user, group) for path, (mode, user, group) in defaults.items()}
+    layers = [Path(layer) for layer in below]
+    return write_layer(Path(folder), decoded, layers, owners=True, limit=limit, defaults=known)
+
+
+def _unpack(archive: str, member: str, folder: str, below: list[str], limit: int, digest: str) -> list[int]:
+    # Only here: most processes have no archive to read, and importing what reads them takes long.
+    import tarfile
+
+    from ors_containers.layers.tar import decompressed, unpack_layer
+
+    with contextlib.ExitStack() as open_files:
+        stream: BinaryIO = open_files.enter_context(Path(archive).open("rb"))
+        if member:
+            outer = open_files.enter_context(tarfile.open(fileobj=stream, mode="r:"))
+            try:
+                found = outer.extractfile(member)
+            except KeyError:
+                found = None
+            if found is None:
+                raise InvalidArchive(f"{archive} lacks {member}, which its manifest names")
+            stream = cast(BinaryIO, found)
+        plain = open_files.enter_context(decompressed(stream))
+        layers = [Path(layer) for layer in below]
+        owners = os.geteuid() == 0
+        done = unpack_layer(
+            plain, Path(folder), layers, owners=owners, limit=limit, digest=digest, progress=_Reporter()
+        )
+    return [done.size, done.skipped]
+
+
+def _copy(source: str, folder: str, limit: int, home: str, home_user: int, home_group: int) -> list[int]:
+    from ors_containers.layers.tar import copy_layer
+
+    # Of an ordinary user's folder everything is his, which is 0 in the mapped namespace as well.
+    done = copy_layer(
+        Path(source),
+        Path(folder),
+        owners=os.geteuid() == 0,
+        limit=limit,
+        own=Path(source).stat().st_uid if _is_mapped() else -1,
+        home=home,
+        home_user=home_user,
+        home_group=home_group,
+        progress=_Reporter(),
+    )
+    return [done.size, done.skipped]
+
+
+def _unsquash(archive: str, folder: str, program: str, begin: int, limit: int) -> int:
+    import subprocess
+
+    done = subprocess.run(
+        [program, "-no-xattrs", "-no-progress", "-f", "-o", str(begin), "-d", folder, archive],
+        capture_output=True,
+        check=False,
+    )
+    # 2: everything is there but what only the host's root can make, devices, which no layer has.
+    said = (done.stderr or done.stdout).decode(errors="replace").strip()
+    if done.returncode not in (0, 2):
+        last = said.splitlines()[-1] if said else f"{program} ended with {done.returncode}"
+        raise InvalidArchive(f"{archive} cannot be unpacked: {last}")
+    Path(folder).chmod(0o755)
+    size = clean_layer(Path(folder))
+    if limit and size > limit:
+        raise too_large(limit)
+    return size
+
+
+def _remove(folder: str) -> None:
+    remove_layer(Path(folder))
+
+
+def _is_mapped() -> bool:
+    return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "write": _write,
+    "unpack": _unpack,
+    "copy": _copy,
+    "unsquash": _unsquash,
+    "remove": _remove,
+}

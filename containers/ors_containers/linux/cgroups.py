@@ -1,0 +1,251 @@
+"""Control groups: where this process may make them, and one for each sandbox.
+
+Version 1, version 2 and both at once are found by reading which controllers are mounted where, and by making a group
+and setting a limit: what could not be done is remembered with its reason, and nothing is claimed that was not tried.
+Groups are made below this process's own, so whatever limits the server limits its sandboxes too.
+
+Invariant: a group's directories are named in a lease before they are made (``leases``), so none is ever lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ors_containers.limits import Limits
+from ors_containers.linux.proc_stat import process_status
+
+__all__ = ["CONTROLLERS", "ControlGroups", "Controller", "remove_group"]
+
+Controller = Literal["memory", "pids", "cpu"]
+CONTROLLERS: tuple[Controller, ...] = ("memory", "pids", "cpu")
+
+#: Processes of a sandbox that are ours: bubblewrap outside it and process 1 inside.
+_OUR_PROCESSES = 2
+_PERIOD = 100_000  # microseconds
+_LEAF = "ors-server"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    version: Literal[1, 2]
+    own: Path  # this process's own group
+    reason: str = ""  # why no group can be made here; empty where one can
+
+
+class ControlGroups:
+    """The controllers found at start, and the parent of this server's groups in each.
+
+    ``owner`` names the parent groups. ``system`` is the root of the file system; tests give one of their own.
+    """
+
+    def __init__(self, owner: str, system: Path = Path("/")) -> None:
+        self._parent_name = f"ors-{owner}"
+        self._places = _find(system)
+        for name, place in self._places.items():
+            if not place.reason:
+                self._places[name] = _Place(place.version, place.own, self._prepare(name, place))
+
+    @property
+    def enforced(self) -> Mapping[Controller, str]:
+        """What keeps each limit that is kept: ``cgroup v1`` or ``cgroup v2``."""
+        return {name: f"cgroup v{place.version}" for name, place in self._places.items() if not place.reason}
+
+    @property
+    def missing(self) -> Mapping[Controller, str]:
+        """Why each of the others is not."""
+        reasons: dict[Controller, str] = {}
+        for name in CONTROLLERS:
+            place = self._places.get(name)
+            if place is None:
+                reasons[name] = "Its controller is not mounted"
+            elif place.reason:
+                reasons[name] = place.reason
+        return reasons
+
+    @property
+    def parents(self) -> list[Path]:
+        """The directories that hold this server's groups."""
+        usable = [place.own / self._parent_name for place in self._places.values() if not place.reason]
+        return list(dict.fromkeys(usable))
+
+    def directories(self, sandbox: str) -> list[Path]:
+        """The directories of a sandbox's group, whether they exist or not."""
+        return [parent / sandbox for parent in self.parents]
+
+    def create(self, sandbox: str, limits: Limits) -> list[str]:
+        """Make a sandbox's group and return the files a process joins it by. Raises ``OSError``."""
+        directories = self.directories(sandbox)
+        for directory in directories:
+            directory.mkdir()
+        for name, place in self._places.items():
+            if not place.reason:
+                directory = place.own / self._parent_name / sandbox
+                for file, value in _settings(name, place.version, limits, directory):
+                    (directory / file).write_text(value)
+        return [str(directory / "cgroup.procs") for directory in directories]
+
+    def close(self) -> None:
+        """Remove the parents; those that still hold a group stay, for the janitor."""
+        for parent in self.parents:
+            _rmdir(parent)
+
+    def _prepare(self, name: Controller, place: _Place) -> str:
+        """Make the parent group and try a limit in it; the reason it cannot be done, or nothing."""
+        parent = place.own / self._parent_name
+        try:
+            if place.version == 2:
+                _delegate(place.own, name)
+            parent.mkdir(exist_ok=True)
+            if place.version == 2:
+                (parent / "cgroup.subtree_control").write_text(f"+{name}")
+            trial = parent / "trial"
+            trial.mkdir()
+            try:
+                for file, value in _settings(name, place.version, Limits(), trial):
+                    (trial / file).write_text(value)
+            finally:
+                trial.rmdir()
+        except OSError as error:
+            _rmdir(parent)
+            return f"{place.own} cannot be used: {error.strerror}"
+        return ""
+
+
+def _find(system: Path) -> dict[Controller, _Place]:
+    try:
+        memberships = (system / "proc/self/cgroup").read_text().splitlines()
+        mounts = (system / "proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return {}
+    own: dict[str, str] = {}
+    for line in memberships:
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            own[controller] = path
+    places: dict[Controller, _Place] = {}
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        root, point = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        if kind == "cgroup":
+            for name in CONTROLLERS:
+                if name in options.split(",") and name in own:
+                    places[name] = _Place(1, _below(system, point, root, own[name]))
+        elif kind == "cgroup2" and "" in own:
+            directory = _below(system, point, root, own[""])
+            available = _words(directory / "cgroup.controllers")
+            for name in CONTROLLERS:
+                if name in available and name not in places:
+                    places[name] = _Place(2, directory)
+                elif name not in places and not any(name in controllers for controllers in own):
+                    places[name] = _Place(2, directory, f"{directory} is not given the {name} controller")
+    return places
+
+
+def _below(system: Path, point: str, root: str, path: str) -> Path:
+    """Where group ``path`` is, seen through a mount of ``root`` at ``point``."""
+    mounted = system / point.lstrip("/")
+    inside = path if root == "/" else path.removeprefix(root)
+    found = mounted / inside.lstrip("/")
+    return found if found.is_dir() else mounted
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []
+
+
+def _delegate(own: Path, name: str) -> None:
+    """Let groups below ``own`` use a version 2 controller.
+
+    A group with processes can have no such groups (the root excepted), so ours move into one of their own; that is
+    done only when all of them are this process's or its children's, as in a service or a container.
+    """
+    control = own / "cgroup.subtree_control"
+    if name in _words(control):
+        return
+    try:
+        control.write_text(f"+{name}")
+        return
+    except OSError as error:
+        members = [int(word) for word in _words(own / "cgroup.procs")]
+        if not members or not all(_is_ours(member) for member in members):
+            raise OSError(error.errno, f"{error.strerror} (other processes are in this group)") from error
+    leaf = own / _LEAF
+    leaf.mkdir(exist_ok=True)
+    for member in members:
+        (leaf / "cgroup.procs").write_text(str(member))
+    control.write_text(f"+{name}")
+
+
+def _is_ours(process: int) -> bool:
+    """Whether ``process`` is this one or descends from it."""
+    while process > 1:
+        if process == os.getpid():
+            return True
+        try:
+            process = process_status(process).parent
+        except OSError:
+            return True  # it has ended
+    return os.getpid() == 1 and process == 1
+
+
+def _settings(name: Controller, version: int, limits: Limits, directory: Path) -> list[tuple[str, str]]:
+    """Files of a group and what is written to them, in this order."""
+    processes = str(limits.pids + _OUR_PROCESSES)
+    memory = str(limits.charged_memory)
+    quota = str(max(1000, round(limits.cpu * _PERIOD)))
+    if name == "pids":
+        return [("pids.max", processes)]
+    if name == "cpu":
+        if version == 2:
+            return [("cpu.max", f"{quota} {_PERIOD}")]
+        return [("cpu.cfs_period_us", str(_PERIOD)), ("cpu.cfs_quota_us", quota)]
+    if version == 2:
+        swap = [("memory.swap.max", "0")] if (directory / "memory.swap.max").exists() else []
+        return [("memory.max", memory), *swap]
+    swap = "memory.memsw.limit_in_bytes"
+    return [("memory.limit_in_bytes", memory), *([(swap, memory)] if (directory / swap).exists() else [])]
+
+
+def _rmdir(directory: Path) -> bool:
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+async def remove_group(directories: Sequence[Path], *, patience: float = 5.0) -> bool:
+    """End whatever is in a group and remove it; whether that was done within ``patience`` seconds.
+
+    The kernel takes a moment to let a group go whose last process has ended.
+    """
+    remaining = list(directories)
+    pause = 0.001
+    while True:
+        remaining = [directory for directory in remaining if not _rmdir(directory)]
+        if not remaining:
+            return True
+        if patience <= 0:
+            return False
+        if pause > 0.01:  # nothing should be left in it, but something is
+            for directory in remaining:
+                for process in _words(directory / "cgroup.procs"):
+                    try:
+                        os.kill(int(process), signal.SIGKILL)
+                    except (ProcessLookupError, PermissionError):
+                        continue
+        await asyncio.sleep(pause)
+        patience -= pause
+        pause = min(pause * 2, 0.1)

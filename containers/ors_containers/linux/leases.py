@@ -1,0 +1,203 @@
+"""What this server holds on the machine, written down so that another can free it.
+
+A server is an *owner*: a directory with a lock that the kernel lets go when the process ends, however it ends. A
+sandbox is a *lease*: a file in it, written before anything of the sandbox exists and removed after nothing of it does.
+The janitor (``sweep``) looks at every owner's lock; one that can be taken is a dead server's, and what its leases name
+is ended and removed. Processes, mounts and network namespaces of a sandbox end with its process 1, which ends with the
+launcher, which ends with the server; control groups and files do not, and a janitor trusts nothing and looks for all.
+
+Invariants: a janitor touches only what a lease of a dead owner names; a process is signalled only when its start time
+and boot are the recorded ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ors_containers.errors import RuntimeUnavailable
+from ors_containers.linux.cgroups import remove_group
+from ors_containers.linux.proc_stat import process_status
+
+__all__ = ["Owner", "make_state", "state_directory", "sweep"]
+
+_LOCK = "lock"
+_OWNER = "owner.json"
+_SUFFIX = ".lease"
+#: Seconds after which an owner's directory without a lock is taken for one whose making was cut short.
+_UNFINISHED = 60.0
+
+
+def state_directory() -> Path:
+    """Where owners keep their leases: the same for all servers of one user, and emptied when the machine boots.
+
+    Raises ``RuntimeUnavailable`` where it belongs to somebody else.
+    """
+    user = os.geteuid()
+    if user == 0:
+        directory = Path("/run/ors-containers")
+    elif (runtime := os.environ.get("XDG_RUNTIME_DIR")) and os.access(runtime, os.W_OK):
+        directory = Path(runtime, "ors-containers")
+    else:
+        directory = Path(f"/tmp/ors-containers-{user}")  # noqa: S108 - its owner is checked below
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RuntimeUnavailable(f"{directory} cannot be made: {error.strerror}") from error
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:
+        raise RuntimeUnavailable(
+            f"{directory} is not this user's alone", f"Remove it, or as its owner: chmod 755 {directory}"
+        )
+    return directory
+
+
+def make_state(directory: Path) -> None:
+    """Make the directories that every server of this ``directory`` shares."""
+    for name in ("owners", "stage", "images"):
+        (directory / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+
+
+class Owner:
+    """This server's directory of leases, and the lock on it."""
+
+    def __init__(self, state: Path) -> None:
+        while True:
+            self.id = secrets.token_hex(4)
+            self._directory = state / "owners" / self.id
+            self._directory.mkdir(mode=0o700)
+            self._lock = os.open(self._directory / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(self._lock).st_nlink:
+                    break
+            os.close(self._lock)  # a janitor came between: it has removed the directory
+
+    def describe(self, processes: Iterable[int], groups: Iterable[Path]) -> None:
+        """Write down what belongs to the server itself and to no sandbox."""
+        self._write(self._directory / _OWNER, processes, groups)
+
+    def lease(self, sandbox: str, processes: Iterable[int], groups: Iterable[Path]) -> None:
+        """Write down what a sandbox holds, or is about to."""
+        self._write(self._directory / f"{sandbox}{_SUFFIX}", processes, groups)
+
+    def release(self, sandbox: str) -> None:
+        """Nothing of the sandbox is left."""
+        (self._directory / f"{sandbox}{_SUFFIX}").unlink(missing_ok=True)
+
+    def leases(self) -> list[str]:
+        """The sandboxes written down."""
+        return [path.name.removesuffix(_SUFFIX) for path in _leases(self._directory)]
+
+    def close(self) -> None:
+        """Give the directory up; what still holds leases is left to the next janitor."""
+        if not self.leases():
+            for name in (_OWNER, _LOCK):
+                (self._directory / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._directory.rmdir()
+        os.close(self._lock)
+
+    def _write(self, path: Path, processes: Iterable[int], groups: Iterable[Path]) -> None:
+        content = {
+            "boot": _boot(),
+            "processes": [[process, _start_time(process)] for process in processes],
+            "groups": [str(group) for group in groups],
+        }
+        # In one step: a reader sees the old content or the new.
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(content))
+        new.replace(path)
+
+
+async def sweep(state: Path) -> list[str]:
+    """Free what dead servers held; the ids of their sandboxes."""
+    freed: list[str] = []
+    for directory in sorted((state / "owners").glob("*")):
+        try:
+            lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            with contextlib.suppress(OSError):
+                if time.time() - directory.stat().st_mtime > _UNFINISHED:
+                    directory.rmdir()
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # its server lives
+        else:
+            freed += await _free_owner(directory)
+        finally:
+            os.close(lock)
+    return freed
+
+
+async def _free_owner(directory: Path) -> list[str]:
+    owner = _read(directory / _OWNER)
+    leases = {path: _read(path) for path in _leases(directory)}
+    for lease in (owner, *leases.values()):
+        _end(lease.get("processes", []), lease.get("boot", ""))
+    freed: list[str] = []
+    for path, lease in leases.items():
+        if await remove_group([Path(group) for group in lease.get("groups", [])]):
+            path.unlink(missing_ok=True)
+            freed.append(path.name.removesuffix(_SUFFIX))
+        await asyncio.sleep(0)
+    if not _leases(directory) and await remove_group([Path(group) for group in owner.get("groups", [])]):
+        _remove(directory)
+    return freed
+
+
+def _leases(directory: Path) -> list[Path]:
+    return list(directory.glob(f"*{_SUFFIX}"))
+
+
+def _remove(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+    directory.rmdir()
+
+
+def _end(processes: Sequence[Sequence[int]], boot: str) -> None:
+    if boot != _boot():
+        return
+    for process, started in processes:
+        try:
+            descriptor = os.pidfd_open(process)
+        except OSError:
+            continue
+        try:
+            if started and _start_time(process) == started:
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _start_time(process: int) -> int:
+    """In clock ticks since boot; 0 for a process that has ended."""
+    try:
+        return process_status(process).started
+    except OSError:
+        return 0

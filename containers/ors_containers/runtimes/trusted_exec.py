@@ -1,0 +1,201 @@
+"""The server's side of an examination: what is sent, what comes back, and its end in any case.
+
+Invariant: ``run_examination`` returns or raises only when the program and everything it started have ended, or could
+not be ended and were left to the sandbox's own end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from ors_containers.errors import InvalidCommand
+from ors_containers.launcher.client import LauncherClient
+from ors_containers.runtimes.output_buffer import HeadAndTail
+from ors_containers.sandbox import CommandResult
+
+__all__ = ["check_examination", "pack", "run_examination"]
+
+TIMED_OUT_STATUS = 124
+#: Seconds in which what an examination started must have ended after its time-out.
+_END_PATIENCE = 5.0
+_PIECE = 64 * 1024
+
+
+def check_examination(program: Sequence[str], files: Mapping[str, bytes], timeout: float) -> None:
+    """Raise ``InvalidCommand`` where ``Sandbox.examine`` says so."""
+    if not program or not program[0].startswith("/"):
+        raise InvalidCommand(f"An examination's program is an absolute path and its arguments, not {list(program)!r}")
+    for word in program:
+        _require_text(word, "argument")
+    for name in files:
+        _require_text(name, "file name")
+        if not name or any(part in ("", ".", "..") for part in name.split("/")):
+            raise InvalidCommand(f"{name!r} is no relative file name without `..`")
+    if not (timeout > 0 and math.isfinite(timeout)):
+        raise InvalidCommand(f"A time-out of {timeout} s is no time")
+
+
+def _require_text(text: str, what: str) -> None:
+    if "\0" in text:
+        raise InvalidCommand(f"The {what} {text!r} holds a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidCommand(f"The {what} {text!r} is no Unicode text") from error
+
+
+def pack(files: Mapping[str, bytes]) -> int:
+    """A file in memory with ``files``, as ``supervision`` reads them; the descriptor is the caller's to close."""
+    descriptor = os.memfd_create("ors-examination")
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(json.dumps([[name, len(content)] for name, content in files.items()]).encode() + b"\n")
+        for content in files.values():
+            file.write(content)
+    return descriptor
+
+
+async def run_examination(
+    client: LauncherClient,
+    holder: int,
+    *,
+    files: Mapping[str, bytes],
+    input: bytes,
+    timeout: float,
+    limit: int,
+    **message: Any,
+) -> CommandResult:
+    """Run one in the sandbox of ``holder``. Raises ``OperationFailed`` and ``LauncherGone``.
+
+    Processes that a live one has to bear may stop those that start and watch it; then they are all ended.
+    """
+    started = time.monotonic()
+    sink = HeadAndTail(limit)
+
+    async def end_all() -> None:
+        await client.request("interrupt", (holder,), shell=0, spared={}, how="everything")
+
+    packed = await asyncio.to_thread(pack, files)
+    source, sending = os.pipe()
+    reading, output = os.pipe()
+    leash, held = os.pipe()
+    ours, theirs = [sending, reading, held], [packed, source, output, leash]
+    feeding: asyncio.Task[None] | None = None
+    try:
+        try:
+            async with asyncio.timeout(timeout + _END_PATIENCE):
+                answer = await client.request("examine", (holder, *theirs), **message)
+        except TimeoutError:
+            await end_all()
+            return CommandResult(TIMED_OUT_STATUS, b"", time.monotonic() - started, timed_out=True)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        if answer.message.get("killed"):
+            return CommandResult(128 + signal.SIGKILL, b"", time.monotonic() - started)
+        process: int = answer.message["process"]
+        ended = client.exit_of(process)
+        feeding = asyncio.create_task(_feed(sending, input))
+        ours.remove(sending)  # its own from here on
+        collecting = _Collector(reading, sink)
+        try:
+            await asyncio.wait([ended], timeout=started + timeout - time.monotonic())
+            timed_out = not ended.done()
+        finally:
+            # Also of a cancelled call.
+            os.close(held)
+            ours.remove(held)
+            await _see_end(ended, end_all)
+            collecting.close()
+            client.forget(process)
+        status = ended.result() if ended.done() else -signal.SIGKILL
+        return CommandResult(
+            exit_status=TIMED_OUT_STATUS if timed_out else status if status >= 0 else 128 - status,
+            output=sink.content(),
+            seconds=time.monotonic() - started,
+            timed_out=timed_out,
+            truncated=sink.omitted > 0,
+        )
+    finally:
+        if feeding is not None:
+            feeding.cancel()
+            await asyncio.wait([feeding])
+        for descriptor in ours:
+            os.close(descriptor)
+
+
+async def _see_end(ended: asyncio.Future[int], end_all: Callable[[], Awaitable[None]]) -> None:
+    """Wait for the watching process, which ends the others first; a call that is cancelled meanwhile waits on."""
+
+    async def see() -> None:
+        await asyncio.wait([ended], timeout=_END_PATIENCE)
+        if not ended.done():
+            await end_all()
+            await asyncio.wait([ended], timeout=_END_PATIENCE)
+
+    seeing = asyncio.create_task(see())
+    cancelled = False
+    while not seeing.done():
+        try:
+            await asyncio.shield(seeing)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+
+
+async def _feed(descriptor: int, content: bytes) -> None:
+    """Write the program's input and close it; a program need not read it."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(descriptor, False)
+    rest = memoryview(content)
+    try:
+        while rest:
+            try:
+                rest = rest[os.write(descriptor, rest[:_PIECE]) :]
+            except BlockingIOError:
+                writable = asyncio.Event()
+                loop.add_writer(descriptor, writable.set)
+                try:
+                    await writable.wait()
+                finally:
+                    loop.remove_writer(descriptor)
+            except BrokenPipeError:
+                return
+    finally:
+        os.close(descriptor)
+
+
+class _Collector:
+    """Takes a program's output as it comes."""
+
+    def __init__(self, descriptor: int, sink: HeadAndTail) -> None:
+        self._descriptor = descriptor
+        self._sink = sink
+        os.set_blocking(descriptor, False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(descriptor, self._take)
+
+    def _take(self) -> bool:
+        """Take a piece; whether there was one."""
+        try:
+            piece = os.read(self._descriptor, _PIECE)
+        except BlockingIOError:
+            return False
+        if not piece:
+            self._loop.remove_reader(self._descriptor)
+            return False
+        self._sink.add(piece)
+        return True
+
+    def close(self) -> None:
+        """Take what is left of a program that has ended."""
+        while self._take():
+            pass
+        self._loop.remove_reader(self._descriptor)

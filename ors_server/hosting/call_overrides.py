@@ -1,0 +1,145 @@
+"""Classes whose author overrides ``_call_tool``, the method that both SDKs' servers run for every call.
+
+Such a class answers names that are no ``@tool`` methods, or does something before and after each call, and mostly
+leaves the rest to ``super()._call_tool``. That must not be the SDK's own: it would run synchronous tools on the event
+loop or on threads that nobody waits for, and would not know our gate. It is therefore replaced, for the instances of
+this server alone, by a ``ToolRunner``; what it returns are the SDK's own models.
+
+The invariants of ``tools`` hold for the method as a whole: after a result with ``finished=True`` it is not run again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from ors_server.hosting.dialects import Dialect, dialect_of, overrides, sdk_environment
+from ors_server.hosting.executors import Execution, LoopExecution
+from ors_server.hosting.task_source import copy_json
+from ors_server.hosting.tools import RefusedCall, ToolRunner, ToolTable, after_finish, is_tool_output
+
+__all__ = ["OverridingRunner", "inner_runner", "tool_runner"]
+
+#: The instance whose ``_call_tool`` runs, and what its ``super()._call_tool`` means.
+_serving: ContextVar[tuple[Any, ToolRunner] | None] = ContextVar("serving", default=None)
+
+
+def tool_runner(
+    environment: Any,
+    table: ToolTable,
+    execution: Execution | None = None,
+    *,
+    enforce_finished: bool = True,
+    toolsets: dict[type, Any] | None = None,
+) -> ToolRunner | OverridingRunner:
+    """What runs the calls on one instance: its author's ``_call_tool`` where there is one, else the tools.
+
+    ``toolsets`` are those of the session, whose tools are run without the author's method, as openreward does.
+    """
+    runner = ToolRunner(environment, table, execution, enforce_finished=enforce_finished, toolsets=toolsets)
+    if not overrides(environment.__class__, "_call_tool"):
+        return runner
+    direct = frozenset(name for name, tool in table.tools.items() if toolsets and tool.owner in toolsets)
+    return OverridingRunner(
+        environment, runner, execution or LoopExecution(), enforce_finished=enforce_finished, direct=direct
+    )
+
+
+def inner_runner(environment: Any) -> ToolRunner | None:
+    """What ``super()._call_tool`` means where the server runs an instance's own ``_call_tool``; None elsewhere."""
+    serving = _serving.get()
+    return serving[1] if serving is not None and serving[0] is environment else None
+
+
+class OverridingRunner:
+    """Runs the author's ``_call_tool`` for every call but those of ``direct`` tools."""
+
+    __slots__ = ("_direct", "_enforce_finished", "_environment", "_execution", "_inner", "finished")
+
+    def __init__(
+        self,
+        environment: Any,
+        inner: ToolRunner,
+        execution: Execution,
+        *,
+        enforce_finished: bool,
+        direct: frozenset[str] = frozenset(),
+    ) -> None:
+        self._direct = direct
+        self._environment = environment
+        self._inner = inner
+        self._execution = execution
+        self._enforce_finished = enforce_finished
+        #: Whether a call has returned ``finished=True``.
+        self.finished = False
+        _take_over(environment.__class__)
+
+    async def run(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The ``ToolOutput`` or ``RefusedCall`` that the author's method returns.
+
+        Raises what it raises, and ``TypeError`` when it returns something else.
+        """
+        if self.finished and self._enforce_finished:
+            return after_finish(name)
+        if name in self._direct:
+            outcome = await self._inner.run(name, arguments)
+        else:
+            outcome = _outcome(await self._call(name, arguments))
+        if self.finished and self._enforce_finished:
+            return after_finish(name)  # a call that ran beside this one has ended the episode first
+        if not isinstance(outcome, RefusedCall) and outcome.finished:
+            self.finished = True
+        return outcome
+
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        token = _serving.set((self._environment, self._inner))
+        try:
+            # A copy: the author may change it, and calls are compared by their input.
+            return await self._execution.run(self._environment._call_tool, name, copy_json(arguments))
+        finally:
+            _serving.reset(token)
+
+    def reopen(self) -> None:
+        """The result that ended the episode could not be given out: it has not ended."""
+        self.finished = False
+        self._inner.reopen()
+
+
+def _outcome(result: Any) -> Any:
+    root: Any = getattr(result, "root", None)
+    ok: Any = getattr(root, "ok", None)
+    if ok is True and is_tool_output(type(root.output)):
+        return root.output
+    if ok is False:
+        # The authors of both SDKs may leave the reason open, and those of ors-sdk cannot give one.
+        return RefusedCall(getattr(root, "reason", None), str(root.error))
+    raise TypeError(f"_call_tool returned {type(result).__name__}; it returns RunToolOutput")
+
+
+def _take_over(cls: type) -> None:
+    """Let ``super()._call_tool`` of the instances that we serve run our ``ToolRunner``; others are left alone."""
+    base: Any = sdk_environment(cls)
+    if dialect_of(cls) is Dialect.OWN or base is None or hasattr(base._call_tool, "ors_server_replaced"):
+        return
+    replaced = base._call_tool
+
+    async def _call_tool(self: Any, name: str, input: dict[str, Any]) -> Any:
+        runner = inner_runner(self)
+        if runner is None:
+            return await replaced(self, name, input)
+        return _as_models(base, await runner.run(name, input))
+
+    vars(_call_tool)["ors_server_replaced"] = replaced
+    base._call_tool = _call_tool
+
+
+def _as_models(base: type, outcome: Any) -> Any:
+    """An outcome as the ``RunToolOutput`` of the SDK."""
+    models: Any = sys.modules[base.__module__]
+    if not isinstance(outcome, RefusedCall):
+        return models.RunToolOutput(models.RunToolSuccess(output=outcome))
+    fields: Mapping[str, Any] = models.RunToolError.model_fields
+    reason = {"reason": outcome.reason} if "reason" in fields else {}
+    return models.RunToolOutput(models.RunToolError(error=outcome.error, **reason))

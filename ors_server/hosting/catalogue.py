@@ -1,0 +1,322 @@
+"""An environment class made ready to be served.
+
+Everything the server needs to know of a class is found out here, once, before the first request: its name, tools,
+splits, which methods the author overrode, and the answers that never change, already encoded. A class of any of the
+three SDKs ends up as the same ``HostedEnvironment``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from ors_server.encoding import encode
+from ors_server.errors import DefinitionError, InfrastructureError, NoEnvironments, UnknownEnvironment
+from ors_server.hosting.dialects import Dialect, dialect_of, is_environment_class, overrides
+from ors_server.hosting.executors import Execution, LoopExecution, PoolExecution, SessionThreadExecution, ThreadPool
+from ors_server.hosting.task_source import TaskSource, names_in, normalise_splits
+from ors_server.hosting.tools import ToolTable, compile_tools
+from ors_server.protocol import Split
+from ors_server.sandboxes import keep_code_of, sandbox_error
+from ors_server.settings import Settings
+
+__all__ = ["Catalogue", "HostedEnvironment", "why_unavailable"]
+
+#: First path segments that the server answers itself; an environment of such a name could not be reached.
+RESERVED_NAMES = frozenset(
+    [
+        "call",
+        "create",
+        "create_session",
+        "delete",
+        "delete_session",
+        "docs",
+        "get_task",
+        "get_task_range",
+        "health",
+        "list_environments",
+        "messages",
+        "num_tasks",
+        "openapi.json",
+        "ping",
+        "prompt",
+        "redoc",
+        "score_group",
+        "splits",
+        "task",
+        "task_range",
+        "task_tools",
+        "tasks",
+        "tools",
+        "v1",
+        "version",
+    ]
+)
+
+
+class HostedEnvironment:
+    """One environment class and everything about it that does not change while it is served."""
+
+    def __init__(self, cls: type, settings: Settings, tools_pool: ThreadPool, lifecycle_pool: ThreadPool) -> None:
+        self.cls = cls
+        for base in filter(is_environment_class, cls.__mro__):  # which may be of another package, with the tasks
+            if file := getattr(sys.modules.get(base.__module__), "__file__", None):
+                keep_code_of(Path(file))
+        _check_class_methods(cls)
+        self.dialect = dialect_of(cls)
+        self.name = _name_of(cls)
+        self.aliases: list[str] = names_in(cls, "aliases")
+        self.required_secrets = _required_secrets(cls)
+        self.tools: ToolTable = compile_tools(cls)
+        if not self.tools.tools and self.tools.own_listing is None:
+            raise DefinitionError(
+                f"Environment {cls.__name__} has no tools",
+                "Add a method `@tool def name(self, params: YourModel) -> ToolOutput`.",
+            )
+        self._settings = settings
+        self._lifecycle_pool = lifecycle_pool
+        self._shared_tools: Execution = PoolExecution(tools_pool)
+        self._shared_lifecycle: Execution = PoolExecution(lifecycle_pool)
+        self.has_prompt = overrides(cls, "get_prompt")
+        self.has_messages = overrides(cls, "get_messages")
+        if not (self.has_prompt or self.has_messages):
+            raise DefinitionError(
+                f"Environment {cls.__name__} implements neither get_prompt() nor get_messages()",
+                "Implement get_prompt: it returns a list of TextBlock.",
+            )
+        if not (overrides(cls, "list_tasks") or (overrides(cls, "num_tasks") and overrides(cls, "get_task"))):
+            raise DefinitionError(
+                f"Environment {cls.__name__} has no tasks", "Implement list_tasks, or both num_tasks and get_task."
+            )
+        self.has_constructor = overrides(cls, "__init__")
+        self.has_setup = overrides(cls, "setup")
+        self.has_teardown = overrides(cls, "teardown")
+        self.has_task_tools = overrides(cls, "list_task_tools")
+        self.splits: list[Split] = normalise_splits(cls, _splits_of(cls))
+        self.tasks = TaskSource(
+            cls, self.splits, self._shared_lifecycle, trust_client_tasks=settings.trust_client_tasks
+        )
+        self.tools_json = encode(self.tools.listing())
+        self.session_tools = self.tools.listing(session=True)
+        self.session_tools_json = encode(self.session_tools)
+        self.splits_json = encode(self.splits)
+        #: Its sessions that wait for room on this machine; new ones are asked to come back later.
+        self.held_back = 0
+
+    def executions(self) -> tuple[Execution, Execution]:
+        """Where a new session's code runs: its constructor, set-up, prompt and teardown; and its tools."""
+        if self.dialect is not Dialect.ORS:
+            return self._shared_lifecycle, self._shared_tools
+        own: Execution = (
+            LoopExecution() if self._settings.sync_on_loop else SessionThreadExecution(self._lifecycle_pool)
+        )
+        return own, own
+
+
+class Catalogue:
+    """The hosted environments and the names they are found under; the first is the default.
+
+    Names are compared in lower case. Order for a request: the path's segment, the body's ``env_name``,
+    ``X-Deployment`` whole and then its last segment, the default (protocol 0.1).
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[HostedEnvironment],
+        aliases: Mapping[str, str] | None = None,
+        unavailable: Mapping[str, str] | None = None,
+    ) -> None:
+        self.unavailable = {name.lower(): reason for name, reason in (unavailable or {}).items()}
+        if not environments:
+            if self.unavailable:
+                reasons = " ".join(f"{name}: {reason.rstrip('.')}." for name, reason in self.reasons.items())
+                raise NoEnvironments("No environment can be served on this machine", reasons)
+            raise NoEnvironments(
+                "A server needs at least one environment", "Name one, for example: Server([MyEnvironment])."
+            )
+        self.environments = list(environments)
+        self.default = self.environments[0]
+        self._by_name: dict[str, HostedEnvironment] = {}
+        for hosted in self.environments:
+            if hosted.name in self._by_name:
+                raise DefinitionError(
+                    f"Two environments are named {hosted.name!r}",
+                    "Give one of them another name: override the classmethod name().",
+                )
+            self._by_name[hosted.name] = hosted
+        for hosted in self.environments:
+            for alias in hosted.aliases:
+                self._add_alias(alias, hosted)
+        for alias, name in (aliases or {}).items():
+            target = self._by_name.get(name.lower())
+            if target is None:
+                raise DefinitionError(f"Alias {alias!r} names the unknown environment {name!r}", self._hosted())
+            self._add_alias(alias, target)
+            target.aliases.append(alias)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The environments that cannot be served, each by one of its names, and why."""
+        once: dict[str, str] = {}
+        for name, reason in self.unavailable.items():
+            if reason not in once.values():
+                once[name] = reason
+        return once
+
+    @property
+    def names(self) -> list[str]:
+        """The environments' names, the default first."""
+        return [hosted.name for hosted in self.environments]
+
+    def find(self, name: str) -> HostedEnvironment | None:
+        """The environment of this name or alias."""
+        return self._by_name.get(name) or self._by_name.get(name.lower())
+
+    def by_path(self, segment: str) -> HostedEnvironment:
+        """The environment a path segment or a body's ``env_name`` names. Raises ``UnknownEnvironment``."""
+        hosted = self.find(segment)
+        if hosted is None:
+            raise UnknownEnvironment(segment, self.names, self.unavailable.get(segment.lower(), ""))
+        return hosted
+
+    def by_deployment(self, deployment: str | None) -> HostedEnvironment | None:
+        """The environment ``X-Deployment`` names; None where it names none and the default is meant.
+
+        Raises ``UnknownEnvironment`` where several are hosted and it names none of them.
+        """
+        if not deployment:
+            return None
+        name = deployment.strip().lower()
+        hosted = self._by_name.get(name) or self._by_name.get(name.rpartition("/")[2])
+        if hosted is not None:
+            return hosted
+        reason = self.unavailable.get(name) or self.unavailable.get(name.rpartition("/")[2], "")
+        if len(self.environments) == 1 and not reason:
+            return self.default
+        if name == "env":  # what TRL sends when it was given no name
+            return None
+        raise UnknownEnvironment(deployment, self.names, reason)
+
+    def _add_alias(self, alias: str, hosted: HostedEnvironment) -> None:
+        key = alias.lower()
+        _check_name(alias, alias_of=hosted.name)
+        if self._by_name.setdefault(key, hosted) is not hosted:
+            raise DefinitionError(
+                f"The alias {alias!r} of {hosted.name!r} is taken by {self._by_name[key].name!r}", "Choose another."
+            )
+
+    def _hosted(self) -> str:
+        return f"Hosted: {', '.join(self.names)}."
+
+
+def why_unavailable(cls: type) -> tuple[list[str], str]:
+    """The names of a class that cannot be served on this machine, and why; no reason where it can.
+
+    Asked before anything else of a class, whose splits may need what the machine lacks. Only a class method counts: in
+    a class of another SDK ``unavailable`` may be anything.
+    """
+    if not overrides(cls, "unavailable") or inspect.isfunction(inspect.getattr_static(cls, "unavailable")):
+        return [], ""
+    if not callable(ask := cast(Any, cls).unavailable):
+        return [], ""
+    try:
+        reason = _at_start(cls, "unavailable", ask)
+    except Exception as error:  # an author's code; what is no failure of the machine is raised again
+        failure = error if isinstance(error, InfrastructureError) else sandbox_error(error)
+        if failure is None:
+            raise
+        reason = failure.text
+    if not reason:
+        return [], ""
+    return [_name_of(cls), *(alias.lower() for alias in names_in(cls, "aliases"))], str(reason)
+
+
+def _name_of(cls: type) -> str:
+    name_method = getattr(cls, "name", None)
+    name = _at_start(cls, "name", name_method) if callable(name_method) else cls.__name__
+    if not isinstance(name, str):
+        raise DefinitionError(f"{cls.__name__}.name returned {name!r}, which is no text", "Return the name.")
+    _check_name(name)
+    return name.lower()
+
+
+def _required_secrets(cls: type) -> list[str]:
+    """The names in ``required_secrets``. No SDK but ours knows it, so in a foreign class anything else is ignored."""
+    try:
+        return names_in(cls, "required_secrets")
+    except DefinitionError:
+        if dialect_of(cls) is Dialect.OWN:
+            raise
+        return []
+
+
+def _check_name(name: str, alias_of: str | None = None) -> None:
+    what = "An environment cannot be named" if alias_of is None else f"{alias_of!r} cannot have the alias"
+    if name.lower() in RESERVED_NAMES:
+        raise DefinitionError(
+            f"{what} {name!r}: that path is the server's own",
+            "Rename the class, or override the classmethod name()." if alias_of is None else "Choose another.",
+        )
+    forbidden = "?#%" if alias_of is not None else "?#%/"
+    if not name.strip() or not name.isprintable() or any(character in forbidden for character in name):
+        raise DefinitionError(
+            f"{what} {name!r}: it could not be written in a path",
+            f"Leave out {' '.join(forbidden)} and control characters"
+            + (": override the classmethod name()." if alias_of is None else "."),
+        )
+
+
+def _check_class_methods(cls: type) -> None:
+    """Refuse a forgotten ``@classmethod``, which would only show as a puzzling TypeError."""
+    own = ("unavailable",) if dialect_of(cls) is Dialect.OWN else ()
+    for name in ("name", *own, "list_splits", "list_tasks", "num_tasks", "get_task", "get_task_range"):
+        if overrides(cls, name) and inspect.isfunction(inspect.getattr_static(cls, name)):
+            raise DefinitionError(f"{cls.__name__}.{name} is no class method", f"Put @classmethod above `def {name}`.")
+
+
+def _splits_of(cls: type) -> Any:
+    try:
+        return _at_start(cls, "list_splits", cast(Any, cls).list_splits)
+    except NotImplementedError as error:
+        raise DefinitionError(
+            f"Environment {cls.__name__} does not implement list_splits", 'For example: return ["train"].'
+        ) from error
+
+
+def _at_start(cls: type, name: str, function: Any) -> Any:
+    try:
+        return _call_at_start(function)
+    except SystemExit as error:  # it would end the server before it began, without a word
+        raise DefinitionError(
+            f"{cls.__name__}.{name} ended the process (SystemExit)", "Raise an error instead."
+        ) from error
+
+
+def _call_at_start(function: Any) -> Any:
+    """Call a class method that may be asynchronous while no event loop of ours runs, or inside somebody else's."""
+    result = function()
+    if not inspect.isawaitable(result):
+        return result
+    outcome: list[Any] = []
+
+    async def wait() -> Any:
+        return await result
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(wait()))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+            outcome.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
+    thread.start()
+    thread.join()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]

@@ -1,0 +1,75 @@
+"""Toolsets that a client asks for by name (``toolset_name`` of ``/create``): the built-in ones of ``openreward``.
+
+A session toolset is built with the environment's instance when the session is created. Its tools replace those of the
+environment with the same names, and its terminal tool wins over the environment's. They are openreward's code, so only
+its classes can have them: the package is then there, and the toolset finds in the instance what it looks for, above all
+``sandbox``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from typing import Any, cast
+
+from ors_server.errors import InvalidToolset
+from ors_server.hosting.dialects import Dialect, dialect_of
+from ors_server.hosting.tools import ToolTable, compile_tools, compile_toolset
+from ors_server.protocol import ListToolsOutput
+from ors_server.settings import ReturnErrors
+
+__all__ = ["build_toolset", "find_toolset", "listing_with", "tools_with"]
+
+
+def find_toolset(cls: type, name: str) -> type:
+    """The toolset of this name, for sessions of an environment class. Raises ``InvalidToolset``."""
+    if dialect_of(cls) is not Dialect.OPENREWARD:
+        raise InvalidToolset(
+            f"unknown toolset {name!r}; valid options are []",
+            f"{cls.__name__} is not a class of openreward, whose toolsets these are; give the class its toolsets.",
+        )
+    toolsets = cast("dict[str, type]", importlib.import_module("openreward.toolsets").BUILTIN_TOOLSETS)
+    found = toolsets.get(name)
+    if found is None:
+        raise InvalidToolset(f"unknown toolset {name!r}; valid options are {sorted(toolsets)}")
+    return found
+
+
+def build_toolset(toolset: type, instance: Any, return_errors: ReturnErrors) -> Any:
+    """A toolset of an instance. Raises ``InvalidToolset`` where the instance has not what it needs."""
+    try:
+        return toolset(instance)
+    except ValueError as error:  # the base class's check for `sandbox`
+        reason = "the environment has no `sandbox`" if return_errors == "none" else str(error)
+        raise InvalidToolset(f"toolset {toolset.__name__} cannot be used with this environment: {reason}") from error
+
+
+@functools.cache
+def tools_with(cls: type, toolset: type) -> ToolTable:
+    """The tools of an environment class in sessions with a toolset. Raises ``DefinitionError``."""
+    table = compile_tools(cls)
+    added, terminal = compile_toolset(cls, toolset)
+    kept = {
+        name: tool
+        for name, tool in table.tools.items()
+        if name not in added and not (terminal is not None and tool.is_terminal)
+    }
+    return dataclasses.replace(
+        table,
+        tools=kept | added,
+        terminal=terminal or table.terminal,
+        collisions={name: where for name, where in table.collisions.items() if name not in added},
+    )
+
+
+def listing_with(listing: ListToolsOutput, table: ToolTable, toolset: type) -> ListToolsOutput:
+    """The session's listing of an environment, with the tools of its toolset in ``table``."""
+    added = [tool for tool in table.tools.values() if tool.owner is toolset and tool.shared and not tool.is_terminal]
+    hidden = {tool.name for tool in added}
+    if table.terminal is not None:
+        hidden.add(table.terminal.name)
+    tools = [spec for spec in listing.tools if spec.name not in hidden]
+    return listing.model_copy(
+        update={"tools": [*tools, *(tool.spec for tool in added)], "terminal_tool": table.terminal}
+    )

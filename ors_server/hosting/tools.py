@@ -1,0 +1,532 @@
+"""An environment class's tools: found and checked once, then called by table.
+
+``compile_tools`` turns a class into a ``ToolTable``: every tool with its input validator, schema and marks. Nothing
+is introspected per call. ``ToolRunner`` runs calls on one instance and keeps two invariants: calls of one tool do not
+overlap unless it is ``concurrent``, an ``exclusive`` tool runs alone; and once a tool has returned ``finished=True``,
+no later call runs and no call that was still running can report a second result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_type_hints
+
+from pydantic import BaseModel, ValidationError
+
+from ors_server.errors import DefinitionError
+from ors_server.hosting.dialects import Dialect, dialect_of, overrides
+from ors_server.hosting.executors import Execution, LoopExecution, awaited
+from ors_server.protocol import (
+    SUPPORTED_MESSAGE_BLOCK_TYPES,
+    JSONObject,
+    ListToolsOutput,
+    RunToolError,
+    RunToolErrorReason,
+    RunToolOutput,
+    RunToolSuccess,
+    TerminalToolSpec,
+    ToolOutput,
+    ToolSpec,
+)
+
+__all__ = [
+    "RefusedCall",
+    "Tool",
+    "ToolRunner",
+    "ToolTable",
+    "after_finish",
+    "compile_tools",
+    "compile_toolset",
+    "is_tool_output",
+    "outcome_to_model",
+]
+
+
+@dataclass(slots=True, frozen=True)
+class Tool:
+    """One tool, ready to be called."""
+
+    name: str
+    description: str
+    #: The toolset class the method lives on; None for the environment itself.
+    owner: type | None
+    #: The pydantic model of the input; None for a tool without input.
+    model: type[BaseModel] | None
+    schema: JSONObject | None
+    is_async: bool
+    shared: bool
+    concurrent: bool
+    exclusive: bool
+    is_terminal: bool
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The tool as clients see it."""
+        return ToolSpec(name=self.name, description=self.description, input_schema=self.schema)
+
+
+@dataclass(slots=True)
+class ToolTable:
+    """All tools of a class, in listing order: the environment's by name, then each toolset's by name."""
+
+    tools: dict[str, Tool]
+    terminal: TerminalToolSpec | None
+    supports_score_group: bool
+    #: Names defined twice in a class of another SDK, with the toolset: those SDKs find out when the tool is called.
+    collisions: dict[str, str]
+    #: What was left out of a class of another SDK, and why, for the log.
+    dropped: list[str]
+    #: ``list_tools()`` of an author who wrote his own.
+    own_listing: ListToolsOutput | None
+    #: Whether a session has those ``shared=False`` tools only that the author's own ``list_tools`` or
+    #: ``list_task_tools`` names: so in a class of another SDK that has either.
+    only_listed: bool = False
+    has_task_tools: bool = False
+    #: Types of tool results already seen to be a ``ToolOutput``.
+    output_types: set[type] = field(default_factory=set[type])
+
+    def listing(self, *, session: bool = False) -> ListToolsOutput:
+        """The shared tools; for a session also those marked ``shared=False``, unless the author lists them himself.
+        The terminal tool is in neither."""
+        unshared = session and not self.only_listed
+        tools = [tool.spec for tool in self.tools.values() if not tool.is_terminal and (unshared or tool.shared)]
+        if self.own_listing is not None:
+            listed = {spec.name for spec in self.own_listing.tools}
+            hidden = [spec for spec in tools if spec.name not in listed and not self.tools[spec.name].shared]
+            tools = [*self.own_listing.tools, *hidden]
+        return ListToolsOutput(
+            tools=tools,
+            terminal_tool=self.terminal,
+            supports_score_group=self.supports_score_group,
+            message_block_types=list(SUPPORTED_MESSAGE_BLOCK_TYPES),
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class RefusedCall:
+    """A call that ran no tool."""
+
+    #: None where the author of a class gave none.
+    reason: RunToolErrorReason | None
+    error: str
+
+
+# --- compiling -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def compile_tools(cls: type) -> ToolTable:
+    """The tools of an environment class.
+
+    Raises ``DefinitionError`` with the right signature for a malformed tool. In a class written for another SDK a
+    malformed tool is left out instead, as that SDK does, and named in ``dropped``: the class must work unchanged.
+    """
+    lenient = dialect_of(cls) is not Dialect.OWN
+    tools: dict[str, Tool] = {}
+    collisions: dict[str, str] = {}
+    dropped: list[str] = []
+    declared: Any = getattr(cls, "toolsets", None) or ()
+    toolsets: list[Any] = list(cast("list[Any]", declared)) if isinstance(declared, (list, tuple)) else [declared]
+    for toolset in toolsets:
+        if not inspect.isclass(toolset):
+            raise DefinitionError(f"{cls.__name__}.toolsets holds {toolset!r}, which is no class", "List the classes.")
+    owners: list[type | None] = [None, *toolsets]
+    terminal: Tool | None = None
+    for owner in owners:
+        scope = owner or cls
+        for name in dir(scope):
+            function = inspect.getattr_static(scope, name, None)
+            function = getattr(function, "__func__", function)
+            if not callable(function) or not _is_marked(function):
+                continue
+            label = f"{scope.__name__}.{name}"
+            try:
+                found = _compile_tool(cls, owner, name, function, label)
+            except DefinitionError as error:
+                if not lenient or getattr(function, "_env_tool_terminal", False):
+                    raise
+                dropped.append(str(error))
+                continue
+            if name in tools:
+                other = tools[name].owner
+                where = "the environment" if other is None else f"toolset {other.__name__!r}"
+                if not lenient or found.shared:
+                    raise DefinitionError(
+                        f"Tool name collision: {name!r} is defined in both {where} and toolset {scope.__name__!r}",
+                        "Rename one of them.",
+                    )
+                collisions[name] = scope.__name__
+                continue
+            if found.is_terminal:
+                if terminal is not None:
+                    raise DefinitionError(
+                        f"{cls.__name__} has two terminal tools: {terminal.name!r} and {name!r}",
+                        "Keep @terminal on one of them.",
+                    )
+                terminal = found
+            tools[name] = found
+    return ToolTable(
+        tools=tools,
+        terminal=None if terminal is None else _terminal_spec(terminal),
+        supports_score_group=overrides(cls, "score_group"),
+        collisions=collisions,
+        dropped=dropped,
+        own_listing=_own_listing(cls),
+        only_listed=lenient and (overrides(cls, "list_task_tools") or overrides(cls, "list_tools")),
+        has_task_tools=overrides(cls, "list_task_tools"),
+    )
+
+
+def compile_toolset(cls: type, toolset: type) -> tuple[dict[str, Tool], TerminalToolSpec | None]:
+    """The tools that a toolset brings into a session of an environment class, and its terminal tool.
+
+    Raises ``DefinitionError`` for a malformed terminal tool; other malformed tools are left out, as openreward does.
+    """
+    tools: dict[str, Tool] = {}
+    terminal: TerminalToolSpec | None = None
+    for name in dir(toolset):
+        function = inspect.getattr_static(toolset, name, None)
+        function = getattr(function, "__func__", function)
+        if not callable(function) or not _is_marked(function):
+            continue
+        try:
+            tools[name] = _compile_tool(cls, toolset, name, function, f"{toolset.__name__}.{name}")
+        except DefinitionError:
+            if getattr(function, "_env_tool_terminal", False):
+                raise
+            continue
+        if tools[name].is_terminal:
+            terminal = _terminal_spec(tools[name])
+    return tools, terminal
+
+
+def _is_marked(function: Any) -> bool:
+    return bool(getattr(function, "_env_tool", False) or getattr(function, "_env_tool_terminal", False))
+
+
+def _compile_tool(cls: type, owner: type | None, name: str, function: Any, label: str) -> Tool:
+    signature = (
+        f"`def {name}(self, params: YourModel) -> ToolOutput` (YourModel a pydantic BaseModel), or without params"
+    )
+    is_terminal = bool(getattr(function, "_env_tool_terminal", False))
+    if not getattr(function, "_env_tool", False):
+        raise DefinitionError(f"{label} is marked @terminal but is no tool", "Put @tool above it as well.")
+    real = inspect.unwrap(function)
+    try:
+        hints = get_type_hints(real, include_extras=True)
+    except NameError as error:
+        raise DefinitionError(
+            f"{label} has an annotation that cannot be resolved: {error}",
+            "Define or import the name at the top of the module, not under TYPE_CHECKING or inside a function.",
+        ) from error
+    parameters = list(inspect.signature(real).parameters.values())
+    if parameters and not isinstance(inspect.getattr_static(owner or cls, name), staticmethod):
+        parameters = parameters[1:]
+    if not is_tool_output(hints.get("return")):
+        got = "has no return annotation" if "return" not in hints else f"returns {_show(hints['return'])}"
+        raise DefinitionError(f"Tool {label} {got}; a tool returns ToolOutput", f"Write {signature}.")
+    if len(parameters) > 1:
+        names = ", ".join(parameter.name for parameter in parameters)
+        raise DefinitionError(
+            f"Tool {label} takes {len(parameters)} parameters ({names}); a tool takes one pydantic model or nothing",
+            f"Make them fields of one model. Write {signature}.",
+        )
+    model: type[BaseModel] | None = None
+    if parameters:
+        annotation = hints.get(parameters[0].name)
+        if not (inspect.isclass(annotation) and issubclass(annotation, BaseModel)):
+            got = "no annotation" if annotation is None else f"type {_show(annotation)}"
+            raise DefinitionError(
+                f"Parameter {parameters[0].name!r} of tool {label} has {got}; it must be a pydantic model",
+                f"Write {signature}.",
+            )
+        model = annotation
+    concurrent = bool(getattr(function, "_env_tool_concurrent", False))
+    if is_terminal and concurrent:
+        raise DefinitionError(
+            f"Terminal tool {label} is concurrent, but it grades the episode and must run alone",
+            "Remove concurrent=True.",
+        )
+    if is_terminal and model is not None and len(model.model_fields) > 1:
+        raise DefinitionError(
+            f"Terminal tool {label} takes {len(model.model_fields)} fields, but it only gets the assistant's message",
+            "Give its model one field, or none.",
+        )
+    exclusive = is_terminal or bool(getattr(function, "_env_tool_exclusive", False))
+    return Tool(
+        name=name,
+        description=(function.__doc__ or "").strip(),
+        owner=owner,
+        model=model,
+        schema=None if model is None else model.model_json_schema(),
+        is_async=inspect.iscoroutinefunction(function),
+        shared=bool(getattr(function, "_env_tool_shared", True)),
+        # ors-sdk has no locks: its asynchronous tools overlap freely, and its authors know.
+        concurrent=(concurrent or dialect_of(cls) is Dialect.ORS) and not exclusive,
+        exclusive=exclusive,
+        is_terminal=is_terminal,
+    )
+
+
+def _terminal_spec(tool: Tool) -> TerminalToolSpec:
+    fields = list(tool.model.model_fields) if tool.model is not None else []
+    return TerminalToolSpec(name=tool.name, arg=fields[0] if fields else None, description=tool.description)
+
+
+def _own_listing(cls: type) -> ListToolsOutput | None:
+    if not overrides(cls, "list_tools"):
+        return None
+    listing = cast(Any, cls).list_tools()
+    return ListToolsOutput(tools=[ToolSpec.model_validate(dict(tool)) for tool in listing.tools])
+
+
+def is_tool_output(annotation: Any) -> bool:
+    """Whether this is the ``ToolOutput`` of one of the three packages, or derived from it."""
+    return (
+        inspect.isclass(annotation)
+        and issubclass(annotation, BaseModel)
+        and any(base.__name__ == "ToolOutput" for base in annotation.__mro__)
+        and {"blocks", "metadata", "reward", "finished"} <= set(annotation.model_fields)
+    )
+
+
+def _show(annotation: Any) -> str:
+    return annotation.__name__ if inspect.isclass(annotation) else str(annotation)
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+class _Gate:
+    """Who may run now. Without waiters every operation is a few comparisons and no lock object exists."""
+
+    __slots__ = ("_active", "_alone", "_exclusive_waiting", "_serial", "_waiting")
+
+    def __init__(self) -> None:
+        self._active = 0
+        self._alone = False
+        self._exclusive_waiting = 0
+        # Made when first needed: an idle session should not give the garbage collector more to walk.
+        self._serial: set[str] | None = None
+        self._waiting: deque[tuple[asyncio.Future[None], Tool]] | None = None
+
+    def try_enter(self, tool: Tool) -> bool:
+        if self._alone:
+            return False
+        if tool.exclusive:
+            if self._active:
+                return False
+            self._alone = True
+        else:
+            if self._exclusive_waiting:
+                return False
+            if not tool.concurrent:
+                if self._serial is None:
+                    self._serial = set()
+                elif tool.name in self._serial:
+                    return False
+                self._serial.add(tool.name)
+        self._active += 1
+        return True
+
+    async def wait(self, tool: Tool) -> None:
+        """Wait for the turn after ``try_enter`` said no; on return the tool has entered."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (turn, tool)
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append(entry)
+        if tool.exclusive:
+            self._exclusive_waiting += 1
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave(tool)  # the turn came together with the cancellation
+            else:
+                self._waiting.remove(entry)
+                if tool.exclusive:
+                    self._exclusive_waiting -= 1
+                self._admit()
+            raise
+
+    def leave(self, tool: Tool) -> None:
+        self._active -= 1
+        if tool.exclusive:
+            self._alone = False
+        elif not tool.concurrent and self._serial is not None:
+            self._serial.discard(tool.name)
+            self._serial = self._serial or None
+        if self._waiting:
+            self._admit()
+
+    def _admit(self) -> None:
+        assert self._waiting is not None
+        for entry in list(self._waiting):
+            turn, tool = entry
+            if turn.done():
+                continue
+            if tool.exclusive:
+                self._exclusive_waiting -= 1
+            if self.try_enter(tool):
+                self._waiting.remove(entry)
+                turn.set_result(None)
+            elif tool.exclusive:
+                self._exclusive_waiting += 1
+
+
+class ToolRunner:
+    """Runs tool calls on one environment instance."""
+
+    __slots__ = ("_enforce_finished", "_environment", "_execution", "_gate", "_table", "_toolsets", "finished")
+
+    def __init__(
+        self,
+        environment: Any,
+        table: ToolTable,
+        execution: Execution | None = None,
+        *,
+        enforce_finished: bool = True,
+        toolsets: dict[type, Any] | None = None,
+    ) -> None:
+        self._environment = environment
+        self._table = table
+        self._execution: Execution = execution or LoopExecution()
+        self._enforce_finished = enforce_finished
+        self._gate = _Gate()
+        #: Instances by their classes; those not given are built when they are first needed.
+        self._toolsets = toolsets
+        #: Whether a tool has returned ``finished=True``.
+        self.finished = False
+
+    async def run(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Run a tool: its ``ToolOutput``, or a ``RefusedCall``. Raises what the tool raises, and ``TypeError`` when
+        it returns something else."""
+        table = self._table
+        tool = table.tools.get(name)
+        if tool is None or (table.only_listed and not (tool.shared or tool.is_terminal)):
+            names = await self._names()
+            if tool is None or name not in names:
+                return RefusedCall("not_found", f"{name!r} is not a valid tool. Tools: {', '.join(names)}")
+        if table.collisions and name in table.collisions:
+            return RefusedCall(
+                "name_collision",
+                f"Tool name collision: {name!r} is defined in both the environment and toolset "
+                f"{table.collisions[name]!r}. Rename one of them.",
+            )
+        if self.finished and self._enforce_finished:
+            return after_finish(name)
+        if tool.model is None:
+            values: tuple[Any, ...] = ()
+        else:
+            try:
+                values = (tool.model(**arguments),)
+            except ValidationError as error:
+                without = _without_needless_nulls(tool.model, arguments)
+                try:
+                    if without is None:
+                        raise
+                    values = (tool.model(**without),)
+                except ValidationError:
+                    return RefusedCall("input_validation", f"Tool input validation error: {_explain(error)}")
+        gate = self._gate
+        if not gate.try_enter(tool):
+            await gate.wait(tool)
+        try:
+            if self.finished and self._enforce_finished:
+                return after_finish(name)  # the call this one waited for ended the episode
+            target = self._environment if tool.owner is None else await self._toolset(tool.owner)
+            function: Callable[..., Any] = getattr(target, name)
+            if tool.is_async:
+                output = await awaited(function(*values))
+            else:
+                output = await self._execution.run(function, *values)
+        finally:
+            gate.leave(tool)
+        output_type: type[Any] = output.__class__
+        if output_type not in table.output_types:
+            if not is_tool_output(output_type):
+                raise TypeError(f"Tool {name!r} returned {output_type.__name__}; a tool returns ToolOutput")
+            table.output_types.add(output_type)
+        if self.finished and self._enforce_finished:
+            return after_finish(name)  # a call that ran beside this one has ended the episode first
+        if output.finished:
+            self.finished = True
+        return output
+
+    def reopen(self) -> None:
+        """The result that ended the episode could not be given out: it has not ended."""
+        self.finished = False
+
+    async def _toolset(self, owner: type) -> Any:
+        if self._toolsets is None:
+            self._toolsets = {}
+        toolset = self._toolsets.get(owner)
+        if toolset is None:
+            takes_environment = _accepts_one(owner)
+            arguments = (self._environment,) if takes_environment else ()
+            toolset = await self._execution.run(owner, *arguments)
+            toolset = self._toolsets.setdefault(owner, toolset)
+        return toolset
+
+    async def _names(self) -> list[str]:
+        """The tools that the model may know of."""
+        tools = [tool for tool in self._table.tools.values() if not tool.is_terminal]
+        if not self._table.only_listed:
+            return [tool.name for tool in tools]
+        listed = {spec.name for spec in (self._table.own_listing or ListToolsOutput(tools=[])).tools}
+        if self._table.has_task_tools:
+            listing = await self._execution.run(self._environment.list_task_tools)
+            listed |= {spec.name for spec in listing.tools}
+        return [tool.name for tool in tools if tool.shared or tool.name in listed]
+
+
+def after_finish(name: str) -> RefusedCall:
+    """The refusal of a call that comes after the end of the episode."""
+    return RefusedCall(
+        "episode_finished",
+        f"{name!r} was not run: the episode has finished (a tool returned finished=True), "
+        "so no further tool calls are accepted.",
+    )
+
+
+def _without_needless_nulls(model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The input without nulls for optional fields, which some trainers send for every field the model left out."""
+    optional: set[str] = set()
+    for name, info in model.model_fields.items():
+        if not info.is_required():
+            optional |= {name, info.alias or name}
+    if not any(value is None and name in optional for name, value in arguments.items()):
+        return None
+    return {name: value for name, value in arguments.items() if value is not None or name not in optional}
+
+
+def _explain(error: ValidationError) -> str:
+    """What is wrong with the input, as the model that wrote it should read it."""
+    problems: Sequence[str] = [
+        f"{'.'.join(str(part) for part in problem['loc']) or 'input'}: {problem['msg']}"
+        for problem in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+    return "; ".join(problems)
+
+
+@functools.cache
+def _accepts_one(owner: type) -> bool:
+    try:
+        inspect.signature(owner).bind(None)
+    except TypeError:
+        return False
+    return True
+
+
+def outcome_to_model(outcome: Any) -> RunToolOutput:
+    """A ``ToolRunner``'s outcome as the protocol's model."""
+    if isinstance(outcome, RefusedCall):
+        failed: Literal[False] = False
+        return RunToolOutput(RunToolError(ok=failed, error=outcome.error, reason=outcome.reason))
+    return RunToolOutput(RunToolSuccess(output=ToolOutput.model_validate(outcome.model_dump())))

@@ -1,0 +1,69 @@
+"""Handing a call's result to a client: in one response where it is done soon, else as an event stream.
+
+The stream opens with ``task_id`` at once and is kept alive by comments until the result comes. Whether the last byte
+was written before the connection was lost decides what a repeated request means (``calls``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import anyio
+from sse_starlette import EventSourceResponse
+
+from ors_server.http.exchange import CONNECTION, Exchange
+from ors_server.sessions.call_ledger import Call, CallLedger, ResultStore
+from ors_server.sse import task_frame
+
+__all__ = ["deliver"]
+
+_PIECE = 64 * 1024
+
+
+class _Stream(EventSourceResponse):
+    async def _listen_for_exit_signal(self) -> None:  # type: ignore[override]
+        # The library ends its streams at SIGTERM, through state shared by all loops of the process. Ours end when the
+        # server has ended their calls, with an event that says so.
+        await anyio.sleep_forever()
+
+
+async def deliver(
+    exchange: Exchange, ledger: CallLedger, results: ResultStore, call: Call, *, stream_after: float, heartbeat: float
+) -> None:
+    """Answer ``exchange`` with a call's events, whenever they come. Times in seconds."""
+    written = False
+    watcher = None if CONNECTION in exchange.scope else asyncio.create_task(exchange.watch())
+    ledger.attend(call, exchange)
+    try:
+        if not call.done:
+            await call.wait(stream_after)
+        if watcher is not None:
+            await asyncio.sleep(0)  # so that it has looked at least once
+            watcher.cancel()
+        if call.done:
+            frames = call.frames if call.frames is not None else await results.frames(call)
+            if not exchange.disconnected:
+                await exchange.events(task_frame(call.task_id) + frames)
+                written = not exchange.disconnected
+        elif not exchange.disconnected:
+            written = await _stream(exchange, results, call, heartbeat)
+    finally:
+        ledger.leave(call, exchange, delivered=written)
+
+
+async def _stream(exchange: Exchange, results: ResultStore, call: Call, heartbeat: float) -> bool:
+    complete = False
+
+    async def frames() -> AsyncIterator[bytes]:
+        nonlocal complete
+        yield task_frame(call.task_id)
+        await call.wait()
+        data = await results.frames(call)
+        for start in range(0, len(data), _PIECE):
+            yield data[start : start + _PIECE]
+        complete = True
+
+    response = _Stream(frames(), ping=heartbeat, headers={"Cache-Control": "no-cache"})  # pyright: ignore[reportArgumentType] - older releases annotate int
+    await response(exchange.scope, exchange.receive, exchange.send)
+    return complete and not exchange.disconnected

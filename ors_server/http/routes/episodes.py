@@ -1,0 +1,159 @@
+"""The routes of an episode, from the session's id to its end."""
+
+from __future__ import annotations
+
+import uuid
+
+from ors_server.encoding import encode
+from ors_server.errors import InvalidIdempotencyKey
+from ors_server.http.exchange import Exchange
+from ors_server.http.responses import deliver
+from ors_server.http.routes.table import Route
+from ors_server.protocol import CreateSession, ScoreGroup, ToolCall
+from ors_server.sessions.call_ledger import Call, ResultExpired
+from ors_server.sessions.registry import Sessions
+from ors_server.sessions.secrets import read_secrets
+from ors_server.sessions.session import Session
+from ors_server.sse import error_frame, task_frame
+
+__all__ = ["EpisodeRoutes"]
+
+_OK = b'{"status":"ok"}'
+#: Keys are kept as long as their session.
+_LONGEST_KEY = 255
+#: Tells a client that a call it repeats with the same ``Idempotency-Key`` never runs twice in its session.
+_PROMISE = (("X-Idempotent-Calls", "true"),)
+_NO_MORE = b"event: end\r\ndata: \r\n\r\n"
+
+
+class EpisodeRoutes:
+    """The handlers, over one server's sessions."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._settings = sessions.settings
+        self.table: dict[str, Route] = {
+            "call": Route("POST", True, self.call),
+            "score_group": Route("POST", True, self.score_group),
+            "prompt": Route("GET", True, self.prompt),
+            "messages": Route("GET", True, self.messages),
+            "task_tools": Route("GET", True, self.task_tools),
+            "create_session": Route("POST", False, self.create_session),
+            "create": Route("POST", False, self.create),
+            "delete": Route("POST", False, self.delete),
+            "delete_session": Route("POST", False, self.delete_session),
+            "ping": Route("POST", False, self.ping),
+        }
+
+    # --- sessions ----------------------------------------------------------------------------
+
+    async def create_session(self, exchange: Exchange) -> None:
+        """Allocate a session id; nothing is held for it."""
+        sid = str(uuid.uuid4())
+        accept = exchange.header(b"accept")
+        if accept is not None and "text/event-stream" in accept:
+            await exchange.events(task_frame(sid) + _NO_MORE)
+        else:
+            await exchange.json(b'{"sid":"%b"}' % sid.encode())
+
+    async def create(self, exchange: Exchange) -> None:
+        """Bind a session id to a task and build its environment."""
+        sid = exchange.session_id()
+        request = await exchange.model(CreateSession, self._settings.max_body)
+        secrets = read_secrets(exchange.header(b"x-secrets"), request.secrets)
+        await self._sessions.create(sid, request, secrets, exchange.header(b"x-deployment"))
+        await exchange.json(encode({"sid": sid}), headers=_PROMISE)
+
+    async def delete(self, exchange: Exchange) -> None:
+        """End a session."""
+        sid = exchange.session_id()
+        await self._sessions.delete(sid)
+        await exchange.json(encode({"sid": sid}))
+
+    async def delete_session(self, exchange: Exchange) -> None:
+        """Acknowledge; ``/delete`` has done the work."""
+        await exchange.json(encode({"sid": exchange.session_id()}))
+
+    async def ping(self, exchange: Exchange) -> None:
+        """Keep a session alive."""
+        self._sessions.ping(exchange.session_id())
+        await exchange.json(_OK)
+
+    # --- the episode -------------------------------------------------------------------------
+
+    async def prompt(self, exchange: Exchange) -> None:
+        """The prompt as blocks."""
+        session = await self._ready(exchange)
+        await exchange.json(await session.prompt())
+
+    async def messages(self, exchange: Exchange) -> None:
+        """The prompt as messages."""
+        session = await self._ready(exchange)
+        await exchange.json(await session.messages())
+
+    async def task_tools(self, exchange: Exchange) -> None:
+        """The session's tools, also while it is being set up."""
+        session = await self._sessions.find(exchange.session_id(), exchange.environment)
+        session.check()
+        await exchange.json(await session.task_tools())
+
+    async def _ready(self, exchange: Exchange) -> Session:
+        session = await self._sessions.find(exchange.session_id(), exchange.environment)
+        agent = exchange.header(b"user-agent") or ""
+        # openreward rides a 503 out for minutes, others give up after three; those are kept waiting instead.
+        patient = agent.startswith("openreward")
+        await session.ready(self._settings.setup_wait if patient else self._settings.setup_wait_long)
+        return session
+
+    async def call(self, exchange: Exchange) -> None:
+        """Run a tool, or fetch the result of a call again."""
+        sid = exchange.session_id()
+        request = await exchange.model(ToolCall, self._settings.max_body)
+        session = await self._sessions.find(sid, exchange.environment)
+        if request.task_id is not None:
+            await self._resume(exchange, session, request.task_id)
+            return
+        session.check()
+        try:
+            call = session.start_call(request.name, request.input, _key(exchange))
+        except ResultExpired:
+            await exchange.events(error_frame("ResultExpired: this call ran and its result was delivered long ago"))
+            return
+        await self._deliver(exchange, session, call)
+
+    async def score_group(self, exchange: Exchange) -> None:
+        """Score a group of rollouts, or fetch the scores again."""
+        sid = exchange.session_id()
+        request = await exchange.model(ScoreGroup, self._settings.max_body)
+        session = await self._sessions.find(sid, exchange.environment)
+        if request.task_id is not None:
+            await self._resume(exchange, session, request.task_id)
+            return
+        session.check()
+        await self._deliver(exchange, session, session.start_scoring(request))
+
+    async def _resume(self, exchange: Exchange, session: Session, task_id: str) -> None:
+        call = session.ledger.find(task_id)
+        if call is None:
+            # Clients compare this text. Another session's call is as unknown as one that never was.
+            await exchange.events(error_frame("unknown task_id"))
+            return
+        await self._deliver(exchange, session, call)
+
+    async def _deliver(self, exchange: Exchange, session: Session, call: Call) -> None:
+        settings = self._settings
+        await deliver(
+            exchange,
+            session.ledger,
+            self._sessions.results,
+            call,
+            stream_after=settings.stream_after,
+            heartbeat=settings.heartbeat,
+        )
+
+
+def _key(exchange: Exchange) -> str | None:
+    key = exchange.header(b"idempotency-key")
+    if key is not None and len(key) > _LONGEST_KEY:
+        raise InvalidIdempotencyKey(_LONGEST_KEY)
+    return key or None

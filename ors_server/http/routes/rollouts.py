@@ -1,0 +1,113 @@
+"""The routes of uploaded rollouts: the upload itself, and the listings that openreward's ``orwd`` command asks for.
+
+An upload is on the hot path, as a call is; what it takes beyond handing bytes to the writer happens on the writer's
+thread. Listings read the file on threads, each over a connection of its own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from ors_server.encoding import encode
+from ors_server.errors import OrsError
+from ors_server.http.exchange import Exchange
+from ors_server.http.routes.table import Route
+from ors_server.rollouts.errors import UnknownRun
+from ors_server.rollouts.file import explained, open_to_read
+from ors_server.rollouts.queries import find_run, list_rollouts, list_runs
+from ors_server.rollouts.writer import RolloutWriter
+
+__all__ = ["Limit", "Offset", "RolloutRoutes", "Stored", "platform_error", "reading", "runs_router"]
+
+_DATA_DIR = "ORS_DATA_DIR"
+
+
+class Stored(BaseModel):
+    """The answer to an upload: how many of its events are stored, those that were already counted in."""
+
+    stored: int
+
+
+def platform_error(error: OrsError) -> bytes:
+    """The body of an error under ``/v1``, where ``orwd`` reads ``message`` and everybody else ``detail``."""
+    return encode({"detail": error.detail, "message": error.text})
+
+
+class RolloutRoutes:
+    """The upload's handler."""
+
+    def __init__(self, writer: RolloutWriter, max_body: int) -> None:
+        self._writer = writer
+        self._max_body = max_body
+        self.table: dict[str, Route] = {"rollouts": Route("POST", False, self.upload, prefix="/v1")}
+
+    async def upload(self, exchange: Exchange) -> None:
+        """Store a client's events; answered when they are on the disk."""
+        try:
+            stored = await self._writer.store(await exchange.body(self._max_body))
+        except OrsError as error:
+            await exchange.json(platform_error(error), error.status, error.headers)
+        else:
+            await exchange.json(b'{"stored":%d}' % stored)
+
+
+Limit = Annotated[int, Query(ge=0, le=1000)]
+Offset = Annotated[int, Query(ge=0, le=2**31)]
+
+
+def runs_router(folder: Path) -> APIRouter:
+    """``/v1/runs`` and what is below it, over the file of a data directory."""
+    unusable: dict[int | str, dict[str, Any]] = {503: {"description": "The file cannot be read now"}}
+    unknown: dict[int | str, dict[str, Any]] = {404: {"description": "Unknown run"}, **unusable}
+    router = APIRouter(prefix="/v1/runs", tags=["rollouts"])
+
+    # Not async: FastAPI runs them on threads.
+    @router.get("", responses=unusable)
+    def runs(search: str = "", limit: Limit = 20, offset: Offset = 0) -> dict[str, Any]:
+        """The runs that rollouts were uploaded of, the newest first."""
+        with reading(folder) as connection:
+            if connection is None:
+                return {"runs": [], "total": 0}
+            page = list_runs(connection, search=search, limit=limit, offset=offset)
+            return {"runs": page.rows, "total": page.total}
+
+    # A run may be given by its name, and names may have slashes in them.
+    @router.get("/{run:path}/rollouts", responses=unknown)
+    def rollouts(run: str, limit: Limit = 20, offset: Offset = 0) -> dict[str, Any]:
+        """The rollouts of a run, the newest first."""
+        with reading(folder) as connection:
+            if connection is None:
+                raise UnknownRun(run)
+            page = list_rollouts(connection, run=run, limit=limit, offset=offset)
+            return {"rollouts": [{**row, "rolloutName": row["rollout_name"]} for row in page.rows], "total": page.total}
+
+    @router.get("/{run:path}", responses=unknown)
+    def run(run: str) -> dict[str, Any]:
+        """One run, by its id or its name."""
+        with reading(folder) as connection:
+            if connection is None:
+                raise UnknownRun(run)
+            return find_run(connection, run)
+
+    return router
+
+
+@contextmanager
+def reading(folder: Path) -> Generator[sqlite3.Connection | None]:
+    """The file of a data directory, or None where nothing was ever stored. Raises ``StoreUnavailable``."""
+    try:
+        connection = open_to_read(folder)
+        if connection is None:
+            yield None
+            return
+        with closing(connection):
+            yield connection
+    except (sqlite3.Error, OSError) as error:
+        raise explained(error, _DATA_DIR) from error
