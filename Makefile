@@ -32,9 +32,10 @@ $(INSTALLED): $(SERVES)
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 
-lint: venv ## Check style and formatting
+lint: venv ## Check style, formatting, prose, and which room imports which
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: venv ## Check types (pyright, strict)
 	$(BIN)/pyright
