@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 PROGRAMS := bubblewrap uidmap git sqlite3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types format test tests-sandboxes tests-terminal tests-others apptainer test-all serve bench clean
+.PHONY: help venv lint docs types format test tests-sandboxes tests-terminal tests-others apptainer test-all serve bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ lint: venv ## Check style, formatting, prose, and which room imports which
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python scripts/check-prose
+
+docs: venv ## Build the documentation's site in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 types: venv ## Check types (pyright, strict)
 	$(BIN)/pyright
@@ -44,7 +48,7 @@ format: venv ## Repair style and formatting in place
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-test: lint ## Lint, check types and run every test but the long ones
+test: lint docs ## Lint, build the documentation, check types and run every test but the long ones
 	@scripts/debian-packages $(PROGRAMS) || echo "Going on without: the tests that need them are skipped."
 	@mkdir -p build && : >$(NOT_RUN)
 	@# Beside each other: the type checker keeps one processor busy for minutes, and tests wait for half of theirs.

@@ -18,7 +18,9 @@ case "$*" in
 "-m venv"*)
     for last in "$@"; do :; done
     mkdir -p "$last/bin"
-    for program in pip ors-server ruff lint-imports pyright pytest; do cp "$0" "$last/bin/$program"; done ;;
+    for program in pip python ors-server ruff lint-imports mkdocs pyright pytest; do
+        cp "$0" "$last/bin/$program"
+    done ;;
 bubblewrap*) exit 1 ;;
 tests/benchmarks*) echo "some are left out" >> "$NOT_RUN"; exit 1 ;;
 tests/protocol*) echo "a few are left out" >> "$NOT_RUN" ;;
