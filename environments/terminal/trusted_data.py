@@ -70,8 +70,8 @@ class Pickles:
 
 def restrict_logging(text: str, plant: Callable[[str], NoReturn]) -> None:
     """Have configurations of logging name nothing but what logs, and what the tests name themselves."""
-    if "dictConfig" not in text and "logging.config" not in text:
-        return
+    if "logging" not in text or "onfig" not in text:
+        return  # importing it takes 10 ms
     import logging.config
 
     def restricted(resolve: Callable[..., Any]) -> Callable[..., Any]:

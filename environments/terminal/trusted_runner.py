@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from .trusted_endings import Endings
     from .trusted_guard import Guard
     from .trusted_links import LinksIntoProc
-    from .trusted_surroundings import Scratch, held_by, is_trusted_folder, prepare_environment
+    from .trusted_surroundings import Scratch, is_trusted_folder, prepare_environment, processes_of
 else:
     # Its other parts lie beside it, and nothing else does yet; afterwards nothing is imported from there.
     sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120 - pathlib is one import more before the guard
     from trusted_endings import Endings
     from trusted_guard import Guard
     from trusted_links import LinksIntoProc
-    from trusted_surroundings import Scratch, held_by, is_trusted_folder, prepare_environment
+    from trusted_surroundings import Scratch, is_trusted_folder, prepare_environment, processes_of
 
     del sys.path[0]
 
@@ -258,8 +258,8 @@ class _State:
         if self._started != self._shield.started:
             kept = set[int]()
             if not last:
-                held = (getattr(value, "pid", None) for value in held_by(self.module))
-                kept = self._shield.kept | {self._shield.halves[pid] for pid in held if pid in self._shield.halves}
+                halves = self._shield.halves
+                kept = self._shield.kept | {halves[pid] for pid in processes_of(self.module) if pid in halves}
             self._end(kept)
             if not kept:
                 self._started = self._shield.started

@@ -8,7 +8,7 @@ from ors_containers import Sandbox
 from .conftest import Service
 from .parts import grading
 from .test_grading import opened
-from .ways import AGENTS_DATA, COMPILING, PLANTED, REFUSED, SOUND
+from .ways import AGENTS_DATA, COMPILING, HELD, HOLDING, PLANTED, REFUSED, SOUND
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -50,3 +50,8 @@ async def test_text_where_sound_tests_expect_data_earns_nothing(service: Service
 @pytest.mark.parametrize("way", SOUND)
 async def test_sound_tests_pass(service: Service, way: str) -> None:
     assert (await graded(service, SOUND[way])).how == "passed"
+
+
+@pytest.mark.parametrize("what", HELD)
+async def test_data_that_tests_hold_is_no_fault_of_the_grader(service: Service, what: str) -> None:
+    assert (await graded(service, HOLDING.format(HELD[what]))).how == "failed"

@@ -7,7 +7,7 @@ only look as if.
 
 from __future__ import annotations
 
-__all__ = ["AGENTS_DATA", "COMPILING", "PLANTED", "REFUSED", "SOUND"]
+__all__ = ["AGENTS_DATA", "COMPILING", "HELD", "HOLDING", "PLANTED", "REFUSED", "SOUND"]
 
 #: What an agent leaves: in each file, code where data is looked for.
 AGENTS_DATA = r"""
@@ -15,6 +15,8 @@ cat > run.py <<'END'
 open("/home/user/ran", "w").close()
 END
 printf 'open("/home/user/ran", "w") and int' > text
+printf '{"pid": [], "name": ["x"]}' > thing.json
+printf 'ccollections\nCounter\n(tR(dS"values"\nc__builtin__\nslice\nsb.' > values
 mkdir site && printf 'import os; open("/home/user/ran", "w")\n' > site/a.pth
 printf 'open("/home/user/ran", "w")\n' > .pdbrc
 mkdir -p shadows/org && cp run.py shadows/org/__init__.py
@@ -205,3 +207,20 @@ SOUND = {
     "  ours, theirs = multiprocessing.Pipe()\n  process = multiprocessing.Process(target=f, args=(theirs,))\n"
     "  process.start()\n  assert ours.recv() == 1\n  process.join()",
 }
+
+#: Tests that fail, and what their module holds of the agent's data, which the grader looks at for what to keep.
+HELD = {
+    "an object of any attributes": "json.load(open('/home/user/thing.json'), "
+    "object_hook=lambda data: types.SimpleNamespace(**data))",
+    "a dictionary of other methods": "pickle.load(open('/home/user/values', 'rb'))",
+    "an object that computes its name": "type('Thing', (), "
+    "{'name': property(lambda self: json.load(open('/home/user/thing.json'))['missing'])})()",
+}
+HOLDING = """
+import json, pickle, subprocess, tempfile, types
+HELD = {}
+def test_a():
+  subprocess.run(["true"])
+  tempfile.mkdtemp()
+  assert 0
+"""
