@@ -33,6 +33,7 @@ log leaving '{"()": "os._exit", "status": 0}'
 log through '{"()": "logging.os._exit", "status": 0}'
 printf 'ccollections\nCounter\n(N(S"__eq__"\nc__builtin__\nslice\ndtb.' > counter
 printf '(dp0\nS"n"\ncfractions\nFraction\n(N(S"__eq__"\nc__builtin__\nslice\ndtbs.' > fraction
+printf 'cposix\nsystem\n(S"touch /home/user/ran"\ntR.' > pickle
 cat > honest.py <<'END'
 import collections, json, pickle
 pickle.dump(collections.Counter("aab"), open("words", "wb"))
@@ -102,6 +103,10 @@ REFUSED = {
     "def test_a(): imp.load_source('answer', '/home/user/run.py')",
     "documentation": "import pydoc\ndef test_a(): pydoc.importfile('/home/user/run.py')",
     "discovery": "import unittest\ndef test_a(): unittest.TestLoader().discover('/home/user', 'run.py')",
+    "pytest itself": "import pytest\ndef test_a(): pytest.main(['-q', '-c', '/dev/null', '/home/user/run.py'])",
+    "another process": "import multiprocessing, runpy\ndef test_a():\n"
+    "  process = multiprocessing.Process(target=runpy.run_path, args=('/home/user/run.py',))\n"
+    "  process.start()\n  process.join()\n  assert process.exitcode == 0",
     "a replaced name": "import sys, unittest.mock\nsys.path.insert(0, '/home/user')\n"
     "def test_a():\n  with unittest.mock.patch('run.x', create=True): pass",
     "another interpreter": f"import _xxsubinterpreters as i\ndef test_a(): i.run_string(i.create(), {_READ})",
@@ -147,6 +152,17 @@ PLANTED = {
         "import collections, pickle\ndef test_a():\n  words = pickle.load(open('/home/user/counter', 'rb'))\n"
         "  assert collections.Counter() == collections.Counter('aab')",
         "changes collections.Counter",
+    ),
+    "a pickle that changes a class that is imported later": (
+        "import pickle\ndef test_a():\n  pickle.load(open('/home/user/fraction', 'rb'))\n"
+        "  from fractions import Fraction\n  assert Fraction(1) == Fraction(2)",
+        "changes fractions.Fraction",
+    ),
+    "a pickle that another process reads": (
+        "import multiprocessing, pickle\ndef f():\n  try: pickle.load(open('/home/user/pickle', 'rb'))\n"
+        "  except Exception: pass\ndef test_a():\n  process = multiprocessing.Process(target=f)\n"
+        "  process.start()\n  process.join()\n  assert process.exitcode == 0",
+        "names posix.system",
     ),
     "a pickle that changes a class on the way": (
         "import fractions, pickle\ndef test_a():\n  pickle.load(open('/home/user/fraction', 'rb'))\n"
