@@ -185,6 +185,8 @@ def describe(error: BaseException, tests: str) -> str:
 
 def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: Callable[[], None]) -> int:
     """Have pytest collect and run the tests; its exit status."""
+    import pathlib
+
     import pytest
 
     class Tests(pytest.Module):
@@ -194,7 +196,12 @@ def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: C
             return load(tests, text, state)
 
     class Plugin:
-        """What pytest tells of each test."""
+        """What pytest tells of each test, and where it makes temporary folders."""
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_configure(self, config: Any) -> None:
+            # Its own folder for them would be the tests' user's, and so open to whoever is handed a descriptor of it.
+            config._tmp_path_factory._basetemp = pathlib.Path(scratch)
 
         def pytest_pycollect_makemodule(self, module_path: Any, parent: Any) -> pytest.Module:
             return cast("Any", Tests).from_parent(parent, path=module_path)
@@ -215,7 +222,7 @@ def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: C
 
     arguments = [
         *("-q", "-c", os.devnull, "--rootdir", scratch, "--noconftest", "--import-mode=importlib"),
-        *("--assert=plain", "--capture=no", "--tb=short", "--basetemp", f"{scratch}/basetemp"),
+        *("--assert=plain", "--capture=no", "--tb=short"),
         *(word for name in _UNNEEDED for word in ("-p", f"no:{name}")),
         tests,
     ]

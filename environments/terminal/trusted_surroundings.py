@@ -71,11 +71,11 @@ def is_trusted_folder(folder: str, home: str) -> bool:
 
 
 class Scratch:
-    """The folder for temporary files, and within it the one that pytest makes its folders in."""
+    """The folder for temporary files, those that pytest makes too."""
 
     def __init__(self, folder: str) -> None:
-        self._folders = (folder, f"{folder}/basetemp")
-        self._kept = {self._folders[1], *self._found()}
+        self._folder = folder
+        self._kept = set(self._found())
 
     @contextlib.contextmanager
     def keeping(self) -> Generator[None]:
@@ -97,10 +97,9 @@ class Scratch:
                 _remove(path)
 
     def _found(self) -> Iterator[str]:
-        for folder in self._folders:
-            with contextlib.suppress(OSError):
-                for name in os.listdir(folder):  # noqa: PTH208 - pathlib is one import more
-                    yield f"{folder}/{name}"
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._folder):  # noqa: PTH208 - pathlib is one import more
+                yield f"{self._folder}/{name}"
 
 
 def held_by(module: ModuleType | None) -> Iterator[object]:
