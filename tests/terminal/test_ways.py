@@ -6,7 +6,7 @@ import pytest
 from ors_containers import Sandbox
 
 from .conftest import Service
-from .parts import grading
+from .parts import grading, plain_tests
 from .test_grading import opened
 from .ways import AGENTS_DATA, COMPILING, HELD, HOLDING, PLANTED, REFUSED, SOUND
 
@@ -55,3 +55,23 @@ async def test_sound_tests_pass(service: Service, way: str) -> None:
 @pytest.mark.parametrize("what", HELD)
 async def test_data_that_tests_hold_is_no_fault_of_the_grader(service: Service, what: str) -> None:
     assert (await graded(service, HOLDING.format(HELD[what]))).how == "failed"
+
+
+OUTCOMES = {
+    **dict.fromkeys(REFUSED.values(), "refused"),
+    **dict.fromkeys((tests for tests, _ in PLANTED.values()), "failed"),
+    **dict.fromkeys(SOUND.values(), "passed"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("with_pytest")
+async def test_pytest_says_the_same_of_plain_tests(service: Service) -> None:
+    plain = [tests for tests in OUTCOMES if plain_tests.plain_tests(tests) is not None]
+    assert len(plain) > 30
+    for tests in plain:
+        try:
+            how = (await graded(service, tests)).how
+        except grading.GradingFailed:
+            how = "refused"
+        assert how == OUTCOMES[tests], tests
