@@ -142,7 +142,8 @@ class Sandbox(abc.ABC):
 
         ``files`` (relative names and their content) lie in ``EXAMINATION``, a directory in memory that this program
         and its descendants alone can see, that it can write, and that is gone afterwards; a full sandbox disk does not
-        matter to it. The arguments, in contrast, are public: any process of the sandbox can read them.
+        matter to it. In a sandbox with more than one id, background processes do not see this program, its arguments or
+        its descendants'; where there is one id, arguments are public.
 
         Nothing of the sandbox can prevent a frozen examination: no process that multiplies, stops or kills others, and
         no limit that is used up. In a live one, processes of the agent have the program's own user: they cannot read

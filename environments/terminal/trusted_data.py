@@ -41,6 +41,8 @@ _DATA = {
     "fractions": {"Fraction"},
     "uuid": {"UUID", "SafeUUID"},
 }
+#: Modules of these whose classes are written in Python: their attributes can be set.
+_CHANGEABLE = frozenset(("collections", "fractions", "uuid"))
 
 
 class Pickles:
@@ -54,6 +56,8 @@ class Pickles:
         """Whether a pickle of plain data may name this; it is about to."""
         if name not in _DATA.get(module, ()):
             return False
+        if module in _CHANGEABLE:
+            __import__(module)  # as the pickle is about to do
         named: object = getattr(sys.modules.get(module), name, None)
         if isinstance(named, type):
             self._classes.setdefault(f"{named.__module__}.{name}", (named, dict(vars(named))))
@@ -70,8 +74,8 @@ class Pickles:
 
 def restrict_logging(text: str, plant: Callable[[str], NoReturn]) -> None:
     """Have configurations of logging name nothing but what logs, and what the tests name themselves."""
-    if "dictConfig" not in text and "logging.config" not in text:
-        return
+    if "logging" not in text or "onfig" not in text:
+        return  # importing it takes 10 ms
     import logging.config
 
     def restricted(resolve: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ not have caused in the same tests is ``planted``.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import sys
@@ -34,6 +35,23 @@ class UntrustedCode(RuntimeError):
     """The tests were about to run code of the sandbox in the grader's own process."""
 
 
+class _Note:
+    """A text that processes share which the tests fork, the first that any of them has written."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def write(self, text: str) -> None:
+        """Write, unless there is a text."""
+        if not self._memory[0]:
+            line = text.encode("utf-8", "replace")[: mmap.PAGESIZE - 1]
+            self._memory[: len(line)] = line
+
+    def read(self) -> str:
+        """The text; empty before there is one."""
+        return self._memory[:].partition(b"\0")[0].decode("utf-8", "replace")
+
+
 class Guard:
     """The audit hook: it cannot be removed again, and what it saw once is remembered."""
 
@@ -45,8 +63,8 @@ class Guard:
         #: Whether the tests have asked a service of the sandbox's: what they look for then may be its idea.
         self._asked = False
         #: The first code that was refused, and the first that the agent put in the way of sound tests.
-        self.refused = ""
-        self._planted = ""
+        self._refused = _Note()
+        self._planted = _Note()
         self._texts = Texts(text)
         self._pickles = Pickles()
         #: The first host that the tests by themselves wanted to reach: a sandbox has no network but its own.
@@ -55,10 +73,15 @@ class Guard:
         self.signalled: set[int] = set()
 
     @property
+    def refused(self) -> str:
+        """The first code that was refused."""
+        return self._refused.read()
+
+    @property
     def planted(self) -> str:
         """What the agent has put in the way of sound tests, the first of it."""
         changed = self._pickles.changed()
-        return self._planted or (changed and f"a pickle that changes {changed}")
+        return self._planted.read() or (changed and f"a pickle that changes {changed}")
 
     def install(self) -> None:
         """Look at everything from now on."""
@@ -156,11 +179,11 @@ class Guard:
         return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_NAME"]
 
     def _refuse(self, what: str) -> NoReturn:
-        self.refused = self.refused or what
+        self._refused.write(what)
         raise UntrustedCode(f"{what} would run inside the grader")
 
     def _plant(self, what: str) -> NoReturn:
-        self._planted = self._planted or what
+        self._planted.write(what)
         raise UntrustedCode(f"{what} would run inside the grader")
 
 

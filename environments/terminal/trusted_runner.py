@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from .trusted_endings import Endings
     from .trusted_guard import Guard
     from .trusted_links import LinksIntoProc
-    from .trusted_surroundings import Scratch, held_by, is_trusted_folder, prepare_environment
+    from .trusted_surroundings import Scratch, is_trusted_folder, prepare_environment, processes_of
 else:
     # Its other parts lie beside it, and nothing else does yet; afterwards nothing is imported from there.
     sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120 - pathlib is one import more before the guard
     from trusted_endings import Endings
     from trusted_guard import Guard
     from trusted_links import LinksIntoProc
-    from trusted_surroundings import Scratch, held_by, is_trusted_folder, prepare_environment
+    from trusted_surroundings import Scratch, is_trusted_folder, prepare_environment, processes_of
 
     del sys.path[0]
 
@@ -185,6 +185,8 @@ def describe(error: BaseException, tests: str) -> str:
 
 def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: Callable[[], None]) -> int:
     """Have pytest collect and run the tests; its exit status."""
+    import pathlib
+
     import pytest
 
     class Tests(pytest.Module):
@@ -194,7 +196,12 @@ def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: C
             return load(tests, text, state)
 
     class Plugin:
-        """What pytest tells of each test."""
+        """What pytest tells of each test, and where it makes temporary folders."""
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_configure(self, config: Any) -> None:
+            # Its own folder for them would be the tests' user's, and so open to whoever is handed a descriptor of it.
+            config._tmp_path_factory._basetemp = pathlib.Path(scratch)
 
         def pytest_pycollect_makemodule(self, module_path: Any, parent: Any) -> pytest.Module:
             return cast("Any", Tests).from_parent(parent, path=module_path)
@@ -215,7 +222,7 @@ def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: C
 
     arguments = [
         *("-q", "-c", os.devnull, "--rootdir", scratch, "--noconftest", "--import-mode=importlib"),
-        *("--assert=plain", "--capture=no", "--tb=short", "--basetemp", f"{scratch}/basetemp"),
+        *("--assert=plain", "--capture=no", "--tb=short"),
         *(word for name in _UNNEEDED for word in ("-p", f"no:{name}")),
         tests,
     ]
@@ -258,8 +265,8 @@ class _State:
         if self._started != self._shield.started:
             kept = set[int]()
             if not last:
-                held = (getattr(value, "pid", None) for value in held_by(self.module))
-                kept = self._shield.kept | {self._shield.halves[pid] for pid in held if pid in self._shield.halves}
+                halves = self._shield.halves
+                kept = self._shield.kept | {halves[pid] for pid in processes_of(self.module) if pid in halves}
             self._end(kept)
             if not kept:
                 self._started = self._shield.started

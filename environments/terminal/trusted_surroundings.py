@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Iterator
 from types import ModuleType
 from typing import Any, cast
 
-__all__ = ["Scratch", "held_by", "is_trusted_folder", "prepare_environment"]
+__all__ = ["Scratch", "is_trusted_folder", "prepare_environment", "processes_of"]
 
 #: Settings that make git run programs which a repository or a home names, where only a look at it is wanted; with what
 #: a test's text holds if it is about them.
@@ -71,11 +71,11 @@ def is_trusted_folder(folder: str, home: str) -> bool:
 
 
 class Scratch:
-    """The folder for temporary files, and within it the one that pytest makes its folders in."""
+    """The folder for temporary files, those that pytest makes too."""
 
     def __init__(self, folder: str) -> None:
-        self._folders = (folder, f"{folder}/basetemp")
-        self._kept = {self._folders[1], *self._found()}
+        self._folder = folder
+        self._kept = set(self._found())
 
     @contextlib.contextmanager
     def keeping(self) -> Generator[None]:
@@ -97,10 +97,9 @@ class Scratch:
                 _remove(path)
 
     def _found(self) -> Iterator[str]:
-        for folder in self._folders:
-            with contextlib.suppress(OSError):
-                for name in os.listdir(folder):  # noqa: PTH208 - pathlib is one import more
-                    yield f"{folder}/{name}"
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._folder):  # noqa: PTH208 - pathlib is one import more
+                yield f"{self._folder}/{name}"
 
 
 def held_by(module: ModuleType | None) -> Iterator[object]:
@@ -109,7 +108,7 @@ def held_by(module: ModuleType | None) -> Iterator[object]:
         yield value
         items: Iterable[Any] = ()
         if isinstance(value, dict):
-            items = cast("dict[Any, Any]", value).values()
+            items = cast("Any", dict).values(value)  # a pickle may give it an attribute of this name
         elif isinstance(value, (list, tuple, set)):
             items = cast("Iterable[Any]", value)
         elif isinstance(value, type):
@@ -117,9 +116,25 @@ def held_by(module: ModuleType | None) -> Iterator[object]:
         yield from list(items)
 
 
+def processes_of(module: ModuleType | None) -> Iterator[int]:
+    """The numbers of the processes that a module's variables stand for."""
+    for value in held_by(module):
+        number = _attribute(value, "pid")
+        if isinstance(number, int):
+            yield number
+
+
+def _attribute(value: object, name: str) -> object:
+    """An attribute of an object that the tests may have made of the agent's data, if it has one."""
+    try:
+        return getattr(value, name, None)
+    except Exception:  # noqa: BLE001 - it may be computed, from anything
+        return None
+
+
 def _path_of(value: object) -> str:
     """The path that a value is or stands for: text, a ``Path``, a ``TemporaryDirectory``, an open file."""
-    for candidate in (value, getattr(value, "name", None)):
+    for candidate in (value, _attribute(value, "name")):
         if isinstance(candidate, (str, os.PathLike)):
             with contextlib.suppress(TypeError, ValueError):
                 return os.fsdecode(cast("str", candidate))

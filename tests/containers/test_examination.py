@@ -130,7 +130,7 @@ async def test_the_place_of_a_bind_cannot_be_touched_either(runtime: Runtime, tm
     assert (tmp_path / "tool").read_text() == "the host's\n"
 
 
-#: Run by a background process while the program runs, with the program's process id in $P.
+#: Run by a background process while the program runs, which tells its process id, in $P, and its watcher's, in $W.
 SPIES = {
     "memory": "head -c 1 /proc/$P/mem; dd if=/proc/$P/mem bs=1 count=1 skip=1 && echo SEEN",
     "environment": "cat /proc/$P/environ && echo SEEN",
@@ -146,10 +146,9 @@ SPIES = {
     "trace": 'python3 -c "import ctypes; exit(-ctypes.CDLL(None).ptrace(16, $P, 0, 0))" && echo SEEN',
     "call of another's memory": 'python3 -c "import ctypes; b = ctypes.create_string_buffer(8); '
     'exit(-ctypes.CDLL(None).syscall(310, $P, b, 1, b, 1, 0))" && echo SEEN',
-    "what its watcher has": "W=$(sed 's/.*) . \\([0-9]*\\) .*/\\1/' /proc/$P/stat); [ $W -gt 1 ] && "
-    "{ cat /proc/$W/root/.examination/secret || cat /proc/$W/environ || cat /proc/$W/maps; } && echo SEEN",
-    "paths of the host": "W=$(sed 's/.*) . \\([0-9]*\\) .*/\\1/' /proc/$P/stat); "
-    "tr -d '\\0' < /proc/${W:-none}/cmdline | grep . && echo SEEN",
+    "what its watcher has": "{ cat /proc/$W/root/.examination/secret || cat /proc/$W/environ || cat /proc/$W/maps; } "
+    "&& echo SEEN",
+    "paths of the host": "tr -d '\\0' < /proc/$W/cmdline | grep . && echo SEEN",
 }
 
 
@@ -158,12 +157,12 @@ async def test_a_live_examination_is_not_looked_into(runtime: Runtime, user: str
     image = runtime.host_image() if user == "the user" else _root(runtime.host_image())
     async with runtime.sandbox(image, Limits(pids=200)) as sandbox:
         spying = "\n".join(f"{{ {command}; }} > seen-{n} 2>/dev/null" for n, command in enumerate(SPIES.values()))
-        await sandbox.write_file("spy", f"P=$1\n{spying}\ntouch all-done\n".encode())
-        waiting = "until P=$(grep -al 'exec [5]<' /proc/[0-9]*/cmdline); do :; done; P=${P#/proc/}; bash spy ${P%%/*}"
+        await sandbox.write_file("spy", f"P=$1 W=$2\n{spying}\ntouch all-done\n".encode())
+        waiting = "until [ -s numbers ]; do :; done; bash spy $(cat numbers)"
         await sandbox.write_file("wait", waiting.encode())
         await sandbox.run("setsid bash wait </dev/null >/dev/null 2>&1 &", timeout=5)
         script = (
-            f"exec 5< {EXAMINATION}/secret; cd {EXAMINATION}; export SECRET=x; n=0; "
+            f"exec 5< {EXAMINATION}/secret; cd {EXAMINATION}; export SECRET=x; n=0; echo $$ $PPID > ~/numbers; "
             "until [ -e ~/all-done ] || [ $((n += 1)) -gt 200 ]; do sleep 0.05; done; read -r x; echo $x"
         )
         result = await sandbox.examine(
@@ -179,6 +178,18 @@ async def test_a_live_examination_is_not_looked_into(runtime: Runtime, user: str
         assert {name: content for name, content in seen.items() if b"SEEN" in content} == {}
 
 
+@pytest.mark.parametrize(("user", "group", "other"), [(1000, 1000, 65534), (0, 0, 65534), (65534, 65534, 65533)])
+async def test_its_group_is_nobody_elses(runtime: Runtime, user: int, group: int, other: int) -> None:
+    image = dataclasses.replace(runtime.host_image(), user=user, group=group)
+    async with runtime.sandbox(image) as sandbox:
+        await sandbox.run("(while :; do id -G >> groups; sleep 0.05; done) & sleep 0.2", timeout=5)
+        for keep in (True, False):
+            script = f"id -G; stat -c '%u %g %a' {EXAMINATION} {EXAMINATION}/x; sleep 0.2"
+            result = await sandbox.examine(["/bin/sh", "-c", script], files={"x": b""}, timeout=5, keep_processes=keep)
+            assert result.text == f"{group} {other}\n{other} {other} 770\n{user} {group} 644\n", result
+        assert set((await sandbox.read_file("groups")).split()) == {str(group).encode()}
+
+
 def _signals_are_scoped() -> bool:
     """Whether this kernel has Landlock with scopes for signals; the launcher uses them as root."""
     create_ruleset, version = 444, 1
@@ -191,7 +202,7 @@ def _signals_are_scoped() -> bool:
 async def test_no_signal_reaches_a_live_examination(runtime: Runtime, user: str, signal: str) -> None:
     image = runtime.host_image() if user == "the user" else _root(runtime.host_image())
     # Each in a session of its own, or the signal would end them all.
-    killing = f"while :; do for p in /proc/[0-9]*; do p=${{p#/proc/}}; [ $p != $$ ] && kill -{signal} $p; done; done"
+    killing = f"while :; do for p in {{2..1000}}; do [ $p != $$ ] && kill -{signal} $p; done; done"
     async with runtime.sandbox(image, Limits(pids=100)) as sandbox:
         await sandbox.write_file("killing", killing.encode())
         await sandbox.run("setsid bash killing > /dev/null 2>&1 < /dev/null & sleep 0.2", timeout=5)

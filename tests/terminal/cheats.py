@@ -266,12 +266,15 @@ SEARCH""",
     "lets go of its parent": "(setsid sh -c 'sleep 0.3; echo also > /home/user/other' &) >/dev/null 2>&1",
 }
 
+#: It looks at whatever is started after it and not by it, once the agent's own shell starts nothing any more.
 SPY = f"""
 cat > spy.sh <<'END'
+sleep 0.5
 while :; do
+    echo seen > ~/seen
     for p in /proc/[0-9]*; do
-        grep -qsa trusted_runner $p/cmdline || continue
-        echo seen > ~/seen
+        grep -qsv " $$ " $p/stat || continue
+        [ ${{p#/proc/}} -gt $$ ] || continue
         timeout 0.1 cat $p/fd/0 >> ~/loot
         cat $p/environ $p/maps $p/root/.examination/* $p/cwd/../../.examination/* >> ~/loot
         for f in $p/fd/*; do echo '{_VERDICT}' > $f; done

@@ -4,6 +4,9 @@
 what its arguments name. Three kinds of examinations give it a chance. *live*: it runs as a service of the agent's.
 *frozen*: a program of the agent's that the first test starts leaves it behind for the second. *same*: for the rest of
 the same test.
+
+Where a form has a service (``overhearing``), that runs in place of the forger, live; where it is handed something, the
+first test starts the program that does so.
 """
 
 from __future__ import annotations
@@ -11,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FORGER", "FORMS", "KINDS", "SETUP", "Form", "module_of"]
+from .overhearing import LISTENER
+
+__all__ = ["FORMS", "KINDS", "Form", "module_of", "setup_of"]
 
 FORGER = r"""
 import ctypes, glob, os, signal, sys, time
 
 deeds = sys.argv[1:]
 libc = ctypes.CDLL(None, use_errno=True)
-mine = set()
 seen = {}
 
 
@@ -77,7 +81,7 @@ def inner(pid):
 
 
 def files(pid):
-    for place in (f"/proc/{pid}/cwd", f"/proc/{pid}/root/.examination/basetemp/test_paid0"):
+    for place in (f"/proc/{pid}/cwd", f"/proc/{pid}/root/.examination/test_paid0"):
         attempt(write, f"{place}/out", b"42\n", os.O_WRONLY | os.O_CREAT)
         attempt(os.unlink, f"{place}/in")
         attempt(write, f"{place}/in", b"42\n", os.O_WRONLY | os.O_CREAT)
@@ -167,12 +171,27 @@ def terminals(pid):
         attempt(write, path, b"42\n", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-for name in os.listdir("/proc"):
-    if name.isdigit():
-        mine.add(int(name))
+def shown():
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+last = max(shown())
+mine = set(filter(there, range(1, last + 1)))
 again = {"files", "descriptors", "folder", "temporary"}
 while True:
-    found = {int(name) for name in os.listdir("/proc") if name.isdigit()} - mine
+    # Those that /proc does not show as well, by their numbers.
+    found = (shown() | set(filter(there, range(last, last + 64)))) - mine
+    last = max(found, default=last)
     for pid in found:
         for deed in deeds:
             key = pid, deed
@@ -192,7 +211,18 @@ class Form:
     same: bool = True
     #: Whether the kernel must keep the agent's signals away, as it does where the server is root (Linux 6.12).
     scoped: bool = False
+    #: What ``overhearing.LISTENER`` does, in a live examination alone; and whether it is handed something.
+    #: Only the examiners' group is in its way, which takes a sandbox with more than one id.
+    service: str = ""
+    handed: bool = False
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those of ``KINDS`` in which it can be tried."""
+        return ("live",) if self.service else KINDS if self.same else KINDS[:2]
+
+
+_SEARCH = 'subprocess.run(["grep", "-q", T, "/home/user/answer"]).returncode == 0'
 
 FORMS: Mapping[str, Form] = {
     "stdout": Form("stdout", 'assert "42\\n" in say("sleep 0.3; cat /home/user/wrong").stdout'),
@@ -240,23 +270,60 @@ FORMS: Mapping[str, Form] = {
         same=False,
     ),
     "threads and maps": Form("mapped", 'assert "42\\n" in say("sleep 0.3; cat /home/user/wrong").stdout'),
+    "an argument, through a pipe": Form("", f"assert {_SEARCH}", service="pipe"),
+    "an argument, through a file": Form(
+        "", 'assert say(f"sleep 0.4; grep -q {T} /home/user/answer").returncode == 0', service="file"
+    ),
+    "an argument, from a server": Form(
+        "", 'assert say(f"curl -s http://127.0.0.1:8000/ | grep -q {T}").returncode == 0', service="web"
+    ),
+    "an argument, by a descriptor": Form("", f"assert {_SEARCH}", service="take pipe", handed=True),
+    "a temporary folder handed on, read": Form(
+        "", '(tmp_path / "expected").write_text(T); say("sleep 0.4"); assert known(T)', service="take", handed=True
+    ),
+    "a temporary folder handed on, written": Form(
+        "",
+        '(tmp_path / "out").write_text("no\\n"); say("sleep 0.4"); assert (tmp_path / "out").read_text() == "42\\n"',
+        service="take",
+        handed=True,
+    ),
+    "a temporary folder without pytest handed on": Form(
+        "",
+        'f = tempfile.mkdtemp(); open(f"{f}/expected", "w").write(T); say("sleep 0.4"); assert known(T)',
+        service="take",
+        handed=True,
+    ),
 }
 
 KINDS = ("live", "frozen", "same")
 
 #: What the agent does: nothing of the task, and the forger.
-SETUP = """
+_SETUP = """
 cd /home/user; echo no > wrong; yes wro | head -c 4000000 > many; echo wrong >> many
 cat > forger.py <<'END'
 {forger}
 END
-printf '#!/bin/sh\\nsetsid python3 /home/user/forger.py {deeds} > /dev/null 2>&1 < /dev/null & sleep 0.3\\n' > program
+cat > program <<'END'
+#!/bin/sh
+{program}
+END
 chmod 755 program
 {start}
 """
+_STARTING = "setsid python3 /home/user/forger.py {deeds} > /dev/null 2>&1 < /dev/null & sleep 0.3"
+
+
+def setup_of(form: Form, kind: str) -> str:
+    """The command that the agent runs before it is graded."""
+    starting = _STARTING.format(deeds=form.service or form.deeds)
+    program = "python3 /home/user/forger.py hand" if form.handed else starting
+    return _SETUP.format(
+        forger=LISTENER if form.service else FORGER, program=program, start=starting if kind == "live" else ""
+    )
+
 
 _HEAD = """
-import os, secrets, subprocess
+import os, secrets, subprocess, tempfile
 
 
 def say(script, **more):
@@ -277,6 +344,7 @@ T = "TOKEN-" + secrets.token_hex(8)
 def module_of(form: Form, kind: str) -> str:
     """The tests that a forged answer passes."""
     program = 'subprocess.run(["/home/user/program"], check=True)'
-    first = f"def test_its_program():\n    {program}\n\n\n" if kind == "frozen" else ""
+    argument = "" if "tempfile" in form.body else "tmp_path"  # with it, pytest runs them
+    first = f"def test_its_program({argument}):\n    {program}\n\n\n" if kind == "frozen" or form.handed else ""
     before = f"{program}; " if kind == "same" else ""
-    return f"{_HEAD}\n\n{first}def test_paid(tmp_path):\n    {before}{form.body}\n"
+    return f"{_HEAD}\n\n{first}def test_paid({argument}):\n    {before}{form.body}\n"

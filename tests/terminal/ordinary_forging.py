@@ -15,7 +15,7 @@ sys.path.insert(0, sys.argv[1])
 from ors_containers import ApptainerRuntime, BubblewrapRuntime, Limits, RuntimeUnavailable
 from ors_containers.graders.portable_python import Toolset
 
-forging: Any = importlib.import_module("forging")
+forging: Any = importlib.import_module("forms.forging")
 grading: Any = importlib.import_module("terminal.grading")
 
 
@@ -29,10 +29,7 @@ async def main(folder: str, kind: type[BubblewrapRuntime], chances: list[tuple[s
             for form, how in chances:
                 tried = forging.FORMS[form]
                 async with runtime.sandbox(image, Limits(memory=256 * 2**20, disk=64 * 2**20, pids=64)) as sandbox:
-                    start = "./program" if how == "live" else ""
-                    await sandbox.run(
-                        forging.SETUP.format(forger=forging.FORGER, deeds=tried.deeds, start=start), timeout=20
-                    )
+                    await sandbox.run(forging.setup_of(tried, how), timeout=20)
                     tests = forging.module_of(tried, how)
                     verdict = await grading.run_tests(sandbox, tools, tests, live=how == "live", timeout=30)
                     said.append([form, how, verdict.how, verdict.detail])

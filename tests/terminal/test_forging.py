@@ -18,7 +18,7 @@ from ors_containers import Limits
 from ors_containers.graders.portable_python import Toolset
 
 from .conftest import RUNTIMES, Service
-from .forging import FORGER, FORMS, KINDS, SETUP, module_of
+from .forging import FORMS, module_of, setup_of
 from .parts import FOLDER, grading
 
 LIMITS = Limits(memory=256 * 2**20, disk=64 * 2**20, pids=64)
@@ -34,9 +34,8 @@ async def forged(service: Service, form: str, kind: str, *, root: bool = False) 
         image = dataclasses.replace(image, user=0, group=0, user_name="root")
     sandbox = await service.open(image, LIMITS)
     try:
-        start = "./program" if kind == "live" else ""
         tried = FORMS[form]
-        result = await sandbox.run(SETUP.format(forger=FORGER, deeds=tried.deeds, start=start), timeout=20)
+        result = await sandbox.run(setup_of(tried, kind), timeout=20)
         assert result.exit_status == 0, result
         return await grading.run_tests(sandbox, tools, module_of(tried, kind), live=kind == "live", timeout=30)
     finally:
@@ -49,13 +48,16 @@ def scopes_signals() -> bool:
     return os.geteuid() == 0 and ctypes.CDLL(None).syscall(create_ruleset, None, 0, version) >= 6
 
 
-CHANCES = [(form, kind) for form in FORMS for kind in KINDS if kind != "same" or FORMS[form].same]
+CHANCES = [(name, kind) for name, form in FORMS.items() for kind in form.kinds]
 #: One of every way in; the others are played by `make test-all`.
 QUICK = {
     ("stdout", "live"),
     ("exit status of a shell", "live"),
     ("temporary files", "live"),
     ("a terminal", "live"),
+    ("an argument, through a pipe", "live"),
+    ("an argument, by a descriptor", "live"),
+    ("a temporary folder handed on, read", "live"),
     *([("a program within a shell command", "live")] if scopes_signals() else []),
     ("memory", "frozen"),
     ("files", "frozen"),
@@ -82,11 +84,22 @@ async def test_nothing_is_paid_in_many_tries(service: Service, form: str, kind: 
     assert [verdict for verdict in verdicts if verdict.how not in EARNS_NOTHING] == []
 
 
+#: An own user with ids in /etc/subuid, as far as a process and what it starts can see.
+_OWN_FILES = 'set -e; for name in passwd subuid subgid; do mount --bind "$0/$name" /etc/$name; done; exec "$@"'
+
+
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("name", RUNTIMES)
-def test_nothing_is_paid_where_the_server_is_an_ordinary_user(toolset: Toolset, python: str, name: str) -> None:
+@pytest.mark.parametrize("ids", ["one id", "a range"])
+def test_nothing_is_paid_where_the_server_is_an_ordinary_user(
+    toolset: Toolset, python: str, ids: str, name: str
+) -> None:
+    if ids == "a range" and shutil.which("newuidmap") is None:
+        pytest.skip("newuidmap is missing (Debian: apt install uidmap)")
     user = str(300_000 + os.getpid() % 100_000)
+    # A service is kept out by a group, which takes more than one id.
+    chances = [(form, kind) for form, kind in UNSCOPED if (ids == "a range") == bool(FORMS[form].service)]
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         copy = Path(directory)
         copy.chmod(0o755)
@@ -95,11 +108,21 @@ def test_nothing_is_paid_where_the_server_is_an_ordinary_user(toolset: Toolset, 
         shutil.copytree(package, copy / package.name, ignore=ignored)
         shutil.copytree(FOLDER, copy / "terminal", ignore=ignored)
         (copy / "terminal" / "__init__.py").touch()
-        for file in ("forging.py", "ordinary_forging.py"):
-            shutil.copy(Path(__file__).with_name(file), copy)
-        arguments = [python, copy / "ordinary_forging.py", copy, toolset.folder, name, json.dumps(UNSCOPED)]
+        (copy / "forms").mkdir()
+        (copy / "forms" / "__init__.py").touch()
+        for file in ("forging.py", "overhearing.py"):
+            shutil.copy(Path(__file__).with_name(file), copy / "forms")
+        shutil.copy(Path(__file__).with_name("ordinary_forging.py"), copy)
+        passwd = f"{Path('/etc/passwd').read_text()}ordinary:x:{user}:{user}::/nonexistent:/bin/sh\n"
+        (copy / "passwd").write_text(passwd)
+        for file, first in (("subuid", 700_000), ("subgid", 800_000)):
+            (copy / file).write_text(f"ordinary:{first}:65536\n" if ids == "a range" else "")
+        arguments = [python, copy / "ordinary_forging.py", copy, toolset.folder, name, json.dumps(chances)]
         done = subprocess.run(
-            ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--", *map(str, arguments)],
+            [
+                *("unshare", "--mount", "sh", "-c", _OWN_FILES, str(copy)),
+                *("setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--", *map(str, arguments)),
+            ],
             cwd="/",
             env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
@@ -111,5 +134,6 @@ def test_nothing_is_paid_where_the_server_is_an_ordinary_user(toolset: Toolset, 
     answer = json.loads(done.stdout)
     if "unavailable" in answer:
         pytest.skip(answer["unavailable"])
-    assert len(answer["said"]) == len(UNSCOPED)
+    assert any(("/etc/subuid, shared" if ids == "a range" else "one user only") in note for note in answer["notes"])
+    assert len(answer["said"]) == len(chances)
     assert [said for said in answer["said"] if said[2] not in EARNS_NOTHING] == []

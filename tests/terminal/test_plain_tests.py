@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .conftest import Service
-from .parts import generation, grading, plain_tests
+from .parts import generation, plain_tests
 from .test_grading import UNFIT, VERDICTS, grade, see_refused
 
 PLAIN = {
@@ -72,16 +72,6 @@ def _plain(table: dict[str, tuple[str, str]]) -> list[str]:
     found = [what for what, (text, _) in table.items() if plain_tests.plain_tests(text) is not None]
     assert len(found) > 5
     return found
-
-
-@pytest.fixture
-def with_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No module is taken for plain."""
-
-    def none(text: str) -> None:
-        return None
-
-    monkeypatch.setattr(grading, "plain_tests", none)
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -6,9 +6,9 @@ import pytest
 from ors_containers import Sandbox
 
 from .conftest import Service
-from .parts import grading
+from .parts import grading, plain_tests
 from .test_grading import opened
-from .ways import AGENTS_DATA, COMPILING, PLANTED, REFUSED, SOUND
+from .ways import AGENTS_DATA, COMPILING, HELD, HOLDING, PLANTED, REFUSED, SOUND
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -50,3 +50,28 @@ async def test_text_where_sound_tests_expect_data_earns_nothing(service: Service
 @pytest.mark.parametrize("way", SOUND)
 async def test_sound_tests_pass(service: Service, way: str) -> None:
     assert (await graded(service, SOUND[way])).how == "passed"
+
+
+@pytest.mark.parametrize("what", HELD)
+async def test_data_that_tests_hold_is_no_fault_of_the_grader(service: Service, what: str) -> None:
+    assert (await graded(service, HOLDING.format(HELD[what]))).how == "failed"
+
+
+OUTCOMES = {
+    **dict.fromkeys(REFUSED.values(), "refused"),
+    **dict.fromkeys((tests for tests, _ in PLANTED.values()), "failed"),
+    **dict.fromkeys(SOUND.values(), "passed"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("with_pytest")
+async def test_pytest_says_the_same_of_plain_tests(service: Service) -> None:
+    plain = [tests for tests in OUTCOMES if plain_tests.plain_tests(tests) is not None]
+    assert len(plain) > 30
+    for tests in plain:
+        try:
+            how = (await graded(service, tests)).how
+        except grading.GradingFailed:
+            how = "refused"
+        assert how == OUTCOMES[tests], tests

@@ -91,10 +91,11 @@ def default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def lower(message: Message, *, shielded: bool = False) -> None:
+def lower(message: Message, *, shielded: bool = False, group: int | None = None) -> None:
     """Give up everything a sandbox's program must not have, in the order in which it can still be given up.
 
     ``shielded`` leaves ``system_calls.SHIELD``, which does nothing but keep processes that have less from this one.
+    ``group`` is one more that the program is in.
     """
     for name, value in message["resources"].items():
         number = getattr(resource, f"RLIMIT_{name}")
@@ -105,7 +106,7 @@ def lower(message: Message, *, shielded: bool = False) -> None:
         system.make_inheritable(system.SHIELD)
     system.drop_bounding_set()
     if not message["one_id"]:  # else the kernel has made it the only user there is
-        system.become(message["user"], message["group"])
+        system.become(message["user"], message["group"], () if group is None else (group,))
     if shielded:
         system.keep_ambient(system.SHIELD)
     else:

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ors_containers.launcher.examiners import examiners, hide_processes, show_processes
 from ors_containers.launcher.nsenter import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 from ors_containers.launcher.privileges import default_signals, give_pipe, join_groups, lower, open_groups, place
 from ors_containers.linux import syscalls as system
@@ -105,13 +106,18 @@ def _watch(
     system.unshare(system.CLONE_NEWNS)
     system.mount("", "/", "", system.MS_REC | system.MS_PRIVATE)
     size = _SCRATCH + sum(len(content) + 4096 for content in files.values())
-    options = f"size={size},nr_inodes={_INODES + len(files)},mode=700,uid={message['user']},gid={message['group']}"
+    group = examiners(message)
+    # To the group, and never as its owner: whoever has that user could enter it by a descriptor.
+    access = (700, message["user"], message["group"]) if group is None else (770, group, group)
+    options = "size={},nr_inodes={},mode={},uid={},gid={}".format(size, _INODES + len(files), *access)
     system.mount("tmpfs", EXAMINATION, "tmpfs", system.MS_NOSUID | system.MS_NODEV, options)
     # Terminals of its own: whoever has their user can write what seems to come from a program that writes to one.
     system.mount("devpts", "/dev/pts", "devpts", system.MS_NOSUID | system.MS_NOEXEC, TERMINAL_OPTIONS)
     if message["keep"] and message["shell"]:
         _end_shell(message["shell"])
     _open_root()
+    if group is not None and message["keep"]:
+        hide_processes(group)
     program = os.fork()
     if program == 0:
         _become(message, files, seccomp, groups, (source, output, report))
@@ -123,6 +129,8 @@ def _watch(
     poll.register(leash, select.POLLIN)
     ended = {descriptor for descriptor, _ in poll.poll()}
     status = os.waitpid(program, 0)[1] if watched in ended else None
+    if group is not None and message["keep"]:
+        show_processes()  # whatever is left of it has nobody to mislead any more
     _end_descendants(alone=not message["keep"])
     while True:
         try:
@@ -200,7 +208,7 @@ def _become(
         report = _REPORT_AT
         os.set_inheritable(report, False)
         os.setsid()
-        lower(message, shielded=True)
+        lower(message, shielded=True, group=examiners(message))
         system.end_with_parent()
         for name, content in files.items():
             path = Path(EXAMINATION, name)

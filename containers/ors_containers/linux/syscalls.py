@@ -230,9 +230,9 @@ def no_new_privileges() -> None:
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
 
 
-def become(user: int, group: int) -> None:
-    """Be another user, with no groups but ``group``; as a namespace's root."""
-    os.setgroups([])
+def become(user: int, group: int, others: Collection[int] = ()) -> None:
+    """Be another user, with no groups but ``group`` and ``others``; as a namespace's root."""
+    os.setgroups(list(others))
     os.setresgid(group, group, group)
     os.setresuid(user, user, user)
 

@@ -89,6 +89,22 @@ async def a_live_examination_cannot_be_spied_on(runtime: Runtime, sandbox: Sandb
     expect(seen.count(b"the-secret") == seen.count(b"of-this-one-the-secret"), "the secret was seen")
 
 
+@promise("background processes cannot read the arguments of what a live examination starts")
+async def arguments_of_a_live_examination_are_hidden(runtime: Runtime, sandbox: Sandbox) -> None:
+    ids = await sandbox.run("cat /proc/self/uid_map", timeout=20)
+    if ids.text.split()[2:] == ["1"]:
+        return  # with a single id there is no group to keep them out by
+    spy = "while :; do cat /proc/[0-9]*/cmdline; echo; done > seen 2>/dev/null"
+    await sandbox.run(f"({spy}) </dev/null & sleep 1001 </dev/null >/dev/null 2>&1 &", timeout=20)
+    result = await examine(sandbox, "cd /proc; sleep 1.002; cat [0-9]*/cmdline | tr '\\0' ' '", keep_processes=True)
+    expect("sleep 1001" in result.text, f"the examination saw {result.text!r}")
+    seen = await sandbox.read_file("seen")
+    expect(b"1001" in seen, "the spying process saw nothing at all")
+    expect(b"1.002" not in seen and b"cd /proc" not in seen, "arguments of the examination were seen")
+    result = await sandbox.run("cd /proc/1 && pwd", timeout=20)
+    expect(result.text.splitlines()[-1] == "/proc/1", "the sandbox's processes stay hidden afterwards")
+
+
 @promise("the arguments of an examination are checked")
 async def an_examination_checks_its_arguments(runtime: Runtime, sandbox: Sandbox) -> None:
     wrong: tuple[tuple[list[str], str, float], ...] = (
