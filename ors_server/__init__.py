@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ors_server.environment import Environment, Toolset, terminal, tool
-from ors_server.errors import DefinitionError, InfrastructureError, OrsError
+from ors_server.errors import DefinitionError, InfrastructureError, InfrastructureFailure, OrsError
 from ors_server.hosting.prompts import flatten_messages
 from ors_server.protocol import (
     SUPPORTED_MESSAGE_BLOCK_TYPES,
@@ -60,6 +60,7 @@ __all__ = [
     "GroupScore",
     "ImageBlock",
     "InfrastructureError",
+    "InfrastructureFailure",
     "JSONObject",
     "JSONValue",
     "ListTasks",

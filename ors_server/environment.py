@@ -81,7 +81,7 @@ class Environment:
     Must be overridden: ``list_splits``; ``list_tasks``, or ``num_tasks`` and ``get_task``; ``get_prompt`` or
     ``get_messages``; and at least one ``@tool``.
 
-    Raise ``ors_server.InfrastructureError`` from any method when the machine failed and not the agent: the episode
+    Raise ``ors_server.InfrastructureFailure`` from any method when the machine failed and not the agent: the episode
     then ends without a reward instead of with a wrong one.
     """
 

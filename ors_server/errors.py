@@ -41,7 +41,7 @@
     │       └── MachineBusy          503   the machine has no room for another sandbox now; retry
     ├── StoreUnavailable             503   the file of rollouts cannot be used now: full disk, damaged, locked
     │   └── StoreBusy                503   more rollouts are uploaded than can be written; retry
-    └── InfrastructureError          503   the machine failed, not the agent: never a reward
+    └── InfrastructureFailure        503   the machine failed, not the agent: never a reward
 
 Those of a command are beside it in ``ors_server.cli``, those of rollouts in ``ors_server.rollouts.errors``;
 ``NoEnvironmentInModule`` is in ``ors_server.hosting.module_environments``.
@@ -63,6 +63,7 @@ __all__ = [
     "EnvironmentFailed",
     "IdempotencyConflict",
     "InfrastructureError",
+    "InfrastructureFailure",
     "InvalidBody",
     "InvalidIdempotencyKey",
     "InvalidIndex",
@@ -353,8 +354,12 @@ class MachineBusy(ServerBusy):
     def headers(self) -> Sequence[tuple[str, str]]:
         return (("X-Backend-State", "starting"), ("Retry-After", str(max(1, round(self.retry_after)))))
 
+    def as_failure(self) -> InfrastructureFailure:
+        """The failure this becomes where waiting has ended or the request cannot be repeated."""
+        return InfrastructureFailure(self.cause, self.remedy)
 
-class InfrastructureError(OrsError):
+
+class InfrastructureFailure(OrsError):
     """The machine failed, not the agent: a sandbox that did not start, a full disk, a grader that could not run.
 
     Environment authors raise it; the server never turns it into a reward. On the wire it is an ``error`` event
@@ -366,3 +371,7 @@ class InfrastructureError(OrsError):
     @property
     def detail(self) -> Any:
         return f"InfrastructureError: {self.text}"
+
+
+#: The class's former name; the word of the wire is still this one.
+InfrastructureError = InfrastructureFailure

@@ -13,9 +13,9 @@
 Which runtime, how many are kept warm and how many may wait are settings (``ORS_SANDBOX_…``). ``ors_containers`` is
 imported when the first sandbox is wanted: a server without sandboxes does not pay for it.
 
-Its errors need no translation in an environment: an ``InfrastructureFailure`` becomes an ``InfrastructureError`` and an
-``Overloaded`` a ``MachineBusy`` where an author's code is run (``execution``). Invariant: a service is used by the loop
-that it was made on, and by no other.
+An environment need not translate the errors of ``ors_containers``: where an author's code is run
+(``hosting.executors``), its ``InfrastructureFailure`` becomes the server's, and its ``Overloaded`` a ``MachineBusy``.
+Invariant: a service is used only by the event loop that it was made on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ors_server.errors import InfrastructureError, MachineBusy, OrsError
+from ors_server.errors import InfrastructureFailure, MachineBusy, OrsError
 from ors_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -242,10 +242,11 @@ def sandbox_error(raised: BaseException) -> OrsError | None:
     module = sys.modules.get("ors_containers.errors")
     if module is None:  # nobody has imported it, so nobody has raised one
         return None
-    from ors_containers.errors import InfrastructureFailure, Overloaded
+    from ors_containers.errors import InfrastructureFailure as SandboxFailure
+    from ors_containers.errors import Overloaded
 
     if isinstance(raised, Overloaded):
         return MachineBusy(raised.cause, raised.remedy, raised.retry_after)
-    if isinstance(raised, InfrastructureFailure):
-        return InfrastructureError(raised.cause, raised.remedy)
+    if isinstance(raised, SandboxFailure):
+        return InfrastructureFailure(raised.cause, raised.remedy)
     return None

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ors_containers import SandboxError
 from ors_containers.errors import StoreFailed
 
-from ors_server import DefinitionError, InfrastructureError, Split
+from ors_server import DefinitionError, InfrastructureFailure, Split
 from ors_server.errors import InvalidTask
 
 from .task import BuiltImage, Grading, TerminalTask
@@ -117,7 +117,7 @@ class EndlessSource:
         try:
             return read_task(entry.folder)
         except FolderProblem as problem:
-            raise InfrastructureError(
+            raise InfrastructureFailure(
                 f"The task {name!r} can no longer be read: {problem}", "Put the folder back."
             ) from problem
 

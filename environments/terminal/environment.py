@@ -4,8 +4,8 @@ An episode is a sandbox of its own with one persistent shell. It ends when the m
 steps, and is graded then; or when its time is over, and is not. The reward is 1 or 0.
 
 Invariants: a reward is the verdict of trusted tests, or 0 for time that was spent; whatever else goes wrong is an
-``InfrastructureError`` and no reward. One call at a time touches the sandbox. Neither tests nor what graders know of a
-task are in anything a client is sent.
+``InfrastructureFailure`` and no reward. One call at a time touches the sandbox. Neither tests nor what graders know of
+a task are in anything a client is sent.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TerminalEnvironment(Environment):
 
     @classmethod
     def find_task(cls, name: str) -> TerminalTask:
-        """The task of a name. Raises ``InvalidTask``, and ``InfrastructureError`` where it can no longer be read."""
+        """The task of a name. Raises ``InvalidTask``, and ``InfrastructureFailure`` where it can no longer be read."""
         return task_source(cls.current_settings()).find(name)
 
     @classmethod

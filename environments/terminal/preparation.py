@@ -21,7 +21,7 @@ from ors_containers import CallerError, Image, Limits, Runtime, Sandbox, Sandbox
 from ors_containers.builds.client import NEEDS_NETWORK
 from ors_containers.errors import BuildFailed, UnknownImage
 
-from ors_server import InfrastructureError
+from ors_server import InfrastructureFailure
 
 from .settings import TerminalSettings
 from .task import BuiltImage, TerminalTask
@@ -57,7 +57,7 @@ class Service(Protocol):
 async def episode_sandbox(service: Service, task: TerminalTask, settings: TerminalSettings) -> Sandbox:
     """A started sandbox of a task, with what has to be running in it. The caller stops it.
 
-    Raises ``InfrastructureError`` where the task cannot be prepared, and what starting a sandbox raises.
+    Raises ``InfrastructureFailure`` where the task cannot be prepared, and what starting a sandbox raises.
     """
     try:
         image = await task_image(service, task, settings)
@@ -67,7 +67,7 @@ async def episode_sandbox(service: Service, task: TerminalTask, settings: Termin
     except (CallerError, OSError) as error:
         # The task is at fault and not the agent, for whom that is the same: there is no episode.
         cause, remedy = (error.cause, error.remedy) if isinstance(error, CallerError) else (str(error), "")
-        raise InfrastructureError(f"The task {task.name!r} cannot be prepared: {cause}", remedy) from error
+        raise InfrastructureFailure(f"The task {task.name!r} cannot be prepared: {cause}", remedy) from error
     if task.start:
         try:
             await _start(sandbox, task)
@@ -180,7 +180,7 @@ async def _start(sandbox: Sandbox, task: TerminalTask) -> None:
     # In a shell of its own: what it starts goes on, and the agent's shell is as new.
     result = await sandbox.run(f"(\n{task.start}\n)", timeout=_START_TIMEOUT)
     if result.exit_status != 0:
-        raise InfrastructureError(
+        raise InfrastructureFailure(
             f"The task {task.name!r} did not start: status {result.exit_status}, {result.text.strip()[-300:]}",
             f"Correct what its `start` does ({task.origin}).",
         )

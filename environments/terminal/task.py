@@ -79,5 +79,5 @@ class TaskSource(Protocol):
         ...
 
     def find(self, name: str) -> TerminalTask:
-        """The task of a name. Raises ``InvalidTask``, and ``InfrastructureError`` where it can no longer be read."""
+        """The task of a name. Raises ``InvalidTask``, and ``InfrastructureFailure`` where it can no longer be read."""
         ...

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ors_server.errors import InfrastructureError, TargetError
+from ors_server.errors import InfrastructureFailure, TargetError
 from ors_server.hosting.folder_imports import folder_package
 from ors_server.hosting.targets import bundled_environments
 
@@ -149,7 +149,7 @@ def _run(work: Any) -> None:
     try:
         asyncio.run(work)
     except SandboxError as error:
-        raise InfrastructureError(error.cause, error.remedy) from error
+        raise InfrastructureFailure(error.cause, error.remedy) from error
 
 
 def _as_json(report: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ors_server.encoding import encode
-from ors_server.errors import DefinitionError, InfrastructureError, NoEnvironments, UnknownEnvironment
+from ors_server.errors import DefinitionError, InfrastructureFailure, NoEnvironments, UnknownEnvironment
 from ors_server.hosting.dialects import Dialect, dialect_of, is_environment_class, overrides
 from ors_server.hosting.executors import Execution, LoopExecution, PoolExecution, SessionThreadExecution, ThreadPool
 from ors_server.hosting.task_source import TaskSource, names_in, normalise_splits
@@ -228,7 +228,7 @@ def why_unavailable(cls: type) -> tuple[list[str], str]:
     try:
         reason = _at_start(cls, "unavailable", ask)
     except Exception as error:  # an author's code; what is no failure of the machine is raised again
-        failure = error if isinstance(error, InfrastructureError) else sandbox_error(error)
+        failure = error if isinstance(error, InfrastructureFailure) else sandbox_error(error)
         if failure is None:
             raise
         reason = failure.text

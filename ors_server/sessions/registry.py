@@ -16,7 +16,7 @@ from typing import Any
 from ors_server.errors import (
     EnvironmentConflict,
     EnvironmentFailed,
-    InfrastructureError,
+    InfrastructureFailure,
     MachineBusy,
     OrsError,
     RequestError,
@@ -102,10 +102,10 @@ class Sessions:
 
         The same request again is answered as the first was. Raises ``SessionExists`` for another request with the
         same id, ``InvalidToolset``, ``UnknownEnvironment``, ``ServerBusy`` and ``MachineBusy`` where there is no room,
-        ``InfrastructureError`` while the server shuts down, and what building the instance raises.
+        ``InfrastructureFailure`` while the server shuts down, and what building the instance raises.
         """
         if self._closing:
-            raise InfrastructureError("The server is shutting down", "Retry on another one, or when it is back.")
+            raise InfrastructureFailure("The server is shutting down", "Retry on another one, or when it is back.")
         self._keep_house()
         hosted: HostedEnvironment | None
         if request.env_name is not None:
@@ -200,7 +200,7 @@ class Sessions:
         if ending is not None:
             await asyncio.wait((ending,), timeout=self.settings.teardown_timeout)
 
-    def lose(self, session: Session, error: InfrastructureError) -> None:
+    def lose(self, session: Session, error: InfrastructureFailure) -> None:
         """The machine failed under a session: end it, and tell later requests."""
         logger.error("session lost", extra={"sid": session.sid, "reason": error.text})
         self._end(session, f"Session lost: {error.detail}", current=asyncio.current_task())
@@ -243,7 +243,7 @@ class Sessions:
 
     def failure(self, error: BaseException, session: Session, where: str) -> OrsError:
         """An exception of an environment's code as the error a request gets."""
-        if isinstance(error, (InfrastructureError, MachineBusy, RequestError)):
+        if isinstance(error, (InfrastructureFailure, MachineBusy, RequestError)):
             return error
         return EnvironmentFailed(self.describe(error, session, where))
 

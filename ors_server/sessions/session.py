@@ -26,7 +26,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from ors_server.encoding import NonFiniteReward, encode, encode_tool_error, encode_tool_output
 from ors_server.errors import (
     EnvironmentFailed,
-    InfrastructureError,
+    InfrastructureFailure,
     MachineBusy,
     OrsError,
     OutputTooLarge,
@@ -164,7 +164,7 @@ class Session:
     async def construct(self, hosted: HostedEnvironment | None = None) -> None:
         """Build the instance and start its set-up; a second caller waits for the first one's outcome.
 
-        Raises what the task source raises, ``EnvironmentFailed`` and ``InfrastructureError``; the session is then
+        Raises what the task source raises, ``EnvironmentFailed`` and ``InfrastructureFailure``; the session is then
         gone as if it had never been.
         """
         if self.state is State.UNBOUND:
@@ -186,7 +186,7 @@ class Session:
                 raise SessionGone(self.end_reason)
             construction.result()
         elif self.state is not State.ENDING:
-            error = InfrastructureError(
+            error = InfrastructureFailure(
                 f"The environment's constructor took longer than {limit:g} s",
                 "Raise ORS_SETUP_TIMEOUT, or find out what it waits for.",
             )
@@ -262,7 +262,7 @@ class Session:
             if failure is None:
                 failure = await self._set_up_once()
         if isinstance(failure, MachineBusy):
-            failure = InfrastructureError(failure.cause, failure.remedy)  # waited for long enough: it is final
+            failure = failure.as_failure()
         if failure is not None:
             self._fail(failure)
         else:
@@ -299,7 +299,7 @@ class Session:
             done, _ = await asyncio.wait((run,), timeout=timeout)
             if not done:
                 run.cancel()
-                failure = InfrastructureError(
+                failure = InfrastructureFailure(
                     f"The environment's set-up took longer than {timeout:g} s",
                     "Raise ORS_SETUP_TIMEOUT, or find out what it waits for.",
                 )
@@ -321,7 +321,7 @@ class Session:
         return failure
 
     def _fail(self, failure: OrsError) -> None:
-        if isinstance(failure, InfrastructureError) and self._failure is None:
+        if isinstance(failure, InfrastructureFailure) and self._failure is None:
             logger.error("set-up failed", extra={"sid": self.sid, "reason": failure.text})
         self._failure = failure
         self._become(State.FAILED)
@@ -414,7 +414,7 @@ class Session:
     async def _read(self, method: str, answer: TypeAdapter[Any]) -> Any:
         """What one of the instance's reading methods returns, checked.
 
-        Raises ``EnvironmentFailed``, ``InfrastructureError`` (also past the time limit of set-ups), ``SessionGone``.
+        Raises ``EnvironmentFailed``, ``InfrastructureFailure`` (also past the time limit of set-ups), ``SessionGone``.
         """
         owner = self._owner
         limit = owner.settings.setup_timeout
@@ -426,14 +426,14 @@ class Session:
         try:
             done, _ = await asyncio.wait((run,), timeout=limit)
             if not done:
-                raise InfrastructureError(
+                raise InfrastructureFailure(
                     f"The environment's {method} took longer than {limit:g} s",
                     "Raise ORS_SETUP_TIMEOUT, or find out what it waits for.",
                 )
             if run.cancelled():
                 raise SessionGone(self.end_reason)
             return run.result()
-        except InfrastructureError as error:
+        except InfrastructureFailure as error:
             owner.lose(self, error)
             raise
         except asyncio.CancelledError:
@@ -533,9 +533,11 @@ class Session:
             frames = error_frame(str(error))
         except SessionGone as error:
             frames = error_frame(f"SessionGone: {error}")
-        except (InfrastructureError, MachineBusy) as error:
+        except (InfrastructureFailure, MachineBusy) as error:
             # The result of a call is final, so a machine without room cannot be waited out here.
-            lost = error if isinstance(error, InfrastructureError) else InfrastructureError(error.cause, error.remedy)
+            lost = (
+                error if isinstance(error, InfrastructureFailure) else InfrastructureFailure(error.cause, error.remedy)
+            )
             frames = error_frame(lost.detail)
             owner.lose(self, lost)
         except Exception as error:  # noqa: BLE001 - the author's tool may raise anything; the client gets it as an error event
@@ -572,9 +574,11 @@ class Session:
             frames = result_frames(encode(result))
         except asyncio.CancelledError:
             frames = error_frame(self._cancelled(call))
-        except (InfrastructureError, MachineBusy) as error:
+        except (InfrastructureFailure, MachineBusy) as error:
             # The result of a call is final, so a machine without room cannot be waited out here.
-            lost = error if isinstance(error, InfrastructureError) else InfrastructureError(error.cause, error.remedy)
+            lost = (
+                error if isinstance(error, InfrastructureFailure) else InfrastructureFailure(error.cause, error.remedy)
+            )
             frames = error_frame(lost.detail)
             owner.lose(self, lost)
         except Exception as error:  # noqa: BLE001 - a judge may raise anything; the client gets it as an error event

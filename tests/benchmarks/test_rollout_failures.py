@@ -29,7 +29,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 #: Sets a third of its episodes' machines on fire.
 FAILING = """
-from ors_server import Environment, InfrastructureError, TextBlock, ToolOutput, tool
+from ors_server import Environment, InfrastructureFailure, TextBlock, ToolOutput, tool
 from pydantic import BaseModel
 
 class Text(BaseModel):
@@ -44,7 +44,7 @@ class Failing(Environment):
     @tool
     async def echo(self, params: Text) -> ToolOutput:
         if self.task_spec["broken"]:
-            raise InfrastructureError("the machine is on fire")
+            raise InfrastructureFailure("the machine is on fire")
         hit = params.text == "hello"
         return ToolOutput(blocks=[TextBlock(text=f"{params.text} is not the word.")], reward=float(hit), finished=hit)
 """
@@ -325,7 +325,7 @@ def test_a_prefix_cache_that_cannot_be_emptied(
 def test_a_tool_that_raises_is_the_environments_failure(
     tmp_path: Path, engine: EngineStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = FAILING.replace('InfrastructureError("the machine is on fire")', 'KeyError("a bug")')
+    broken = FAILING.replace('InfrastructureFailure("the machine is on fire")', 'KeyError("a bug")')
     (tmp_path / "raising.py").write_text(broken)
     code, report = bench(tmp_path, *at(engine, episodes=6), "--env", str(tmp_path / "raising.py"))
     assert code == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from ors_server import Environment, InfrastructureError, JSONObject, Split, TextBlock, ToolOutput, tool
+from ors_server import Environment, InfrastructureFailure, JSONObject, Split, TextBlock, ToolOutput, tool
 
 
 class Reward(BaseModel):
@@ -63,4 +63,4 @@ class ConformanceEnvironment(Environment):
     def lose(self) -> ToolOutput:
         """Lose the machine."""
         self._ran("lose")
-        raise InfrastructureError("the machine is gone")
+        raise InfrastructureFailure("the machine is gone")

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from ors_server import (
     Environment,
     ImageBlock,
-    InfrastructureError,
+    InfrastructureFailure,
     JSONObject,
     Message,
     Split,
@@ -97,7 +97,7 @@ class RewardEnvironment(Environment):
     @tool
     def lose(self) -> ToolOutput:
         """Lose the machine."""
-        raise InfrastructureError("the sandbox died")
+        raise InfrastructureFailure("the sandbox died")
 
     @tool
     def secret(self) -> ToolOutput:
@@ -120,7 +120,7 @@ class LostEnvironment(RewardEnvironment):
     """Its set-up always fails."""
 
     def setup(self) -> None:
-        raise InfrastructureError("no machine")
+        raise InfrastructureFailure("no machine")
 
     def teardown(self) -> None:
         """There is nothing to release."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from ors_server import (
     Environment,
     ImageBlock,
-    InfrastructureError,
+    InfrastructureFailure,
     Message,
     Split,
     TerminalToolSpec,
@@ -99,7 +99,7 @@ class Bench(Environment):
     @tool
     def burn(self) -> ToolOutput:
         """Lose the machine."""
-        raise InfrastructureError("the workshop burned down", "Build another.")
+        raise InfrastructureFailure("the workshop burned down", "Build another.")
 
     @tool
     async def wait(self) -> ToolOutput:

@@ -25,11 +25,11 @@ from ors_clients.sessions import AsyncSession
 from ors_clients.transport.asgi import ApplicationTransport
 from pydantic import BaseModel
 
+import ors_server
 from ors_server import (
     Blocks,
     DefinitionError,
     Environment,
-    InfrastructureError,
     JSONObject,
     Split,
     TextBlock,
@@ -87,7 +87,7 @@ class Guess(Environment):
 
     @tool
     async def break_machine(self) -> ToolOutput:
-        raise InfrastructureError("The disk is full", "Empty it.")
+        raise ors_server.InfrastructureFailure("The disk is full", "Empty it.")
 
     @terminal
     @tool

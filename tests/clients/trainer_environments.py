@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ors_server import Environment, ImageBlock, InfrastructureError, JSONObject, Split, TextBlock, ToolOutput, tool
+from ors_server import Environment, ImageBlock, InfrastructureFailure, JSONObject, Split, TextBlock, ToolOutput, tool
 
 #: One white pixel.
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4////fwAJ+wP9CNHoHgAAAABJRU5ErkJggg=="
@@ -124,7 +124,7 @@ class StepEnvironment(CountedEnvironment):
     @tool
     def lose(self) -> ToolOutput:
         """Lose the machine."""
-        raise InfrastructureError("the sandbox died")
+        raise InfrastructureFailure("the sandbox died")
 
     @tool
     def picture(self) -> ToolOutput:
@@ -148,7 +148,7 @@ class BrokenEnvironment(StepEnvironment):
     """Its set-up always fails."""
 
     def setup(self) -> None:
-        raise InfrastructureError("no machine")
+        raise InfrastructureFailure("no machine")
 
 
 class IndexedEnvironment(StepEnvironment):

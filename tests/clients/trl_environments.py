@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from ors_server import (
     Environment,
     ImageBlock,
-    InfrastructureError,
+    InfrastructureFailure,
     JSONObject,
     ListToolsOutput,
     Split,
@@ -75,7 +75,7 @@ class AwkwardEnvironment(Environment):
 
     def setup(self) -> None:
         if self.secrets.get("broken") == "set-up":
-            raise InfrastructureError("The sandbox did not start", "Look at the machine.")
+            raise InfrastructureFailure("The sandbox did not start", "Look at the machine.")
 
     def get_prompt(self) -> list[TextBlock | ImageBlock]:
         return [TextBlock(text=f"Say {self.task_spec['number']}."), ImageBlock(data=PIXEL, mimeType="image/png")]
@@ -110,7 +110,7 @@ class AwkwardEnvironment(Environment):
     @tool
     def lose(self) -> ToolOutput:
         """Lose the machine."""
-        raise InfrastructureError("The sandbox is gone", "Look at the machine.")
+        raise InfrastructureFailure("The sandbox is gone", "Look at the machine.")
 
     @tool
     def idle(self, params: Number) -> ToolOutput:

@@ -253,7 +253,7 @@ async def test_the_api_is_documented(serve: Serve) -> None:
 def test_importing_the_package_imports_no_web_framework() -> None:
     """The authoring API is for environments' own tests and for tools that only read classes."""
     code = (
-        "from ors_server import Environment, tool, terminal, Toolset, ToolOutput, InfrastructureError, Message\n"
+        "from ors_server import Environment, tool, terminal, Toolset, ToolOutput, InfrastructureFailure, Message\n"
         "from ors_server import DefinitionError, Split, flatten_messages, OrsError, TextBlock, ImageBlock\n"
         "import sys\n"
         "print([name for name in ('fastapi', 'starlette', 'uvicorn', 'sse_starlette', 'httptools', 'typer')"
@@ -284,8 +284,8 @@ def test_the_whole_authoring_surface_is_there() -> None:
     names = """Environment Server tool Toolset ToolOutput TextBlock ImageBlock Blocks Split ToolSpec ListToolsOutput
         RunToolOutput RunToolSuccess RunToolError ToolCall CreateSession JSONObject JSONValue terminal TerminalToolSpec
         Message MessageBlocks Role ReasoningBlock ToolCallBlock ToolResultBlock GroupCandidate GroupScore
-        SUPPORTED_MESSAGE_BLOCK_TYPES flatten_messages InfrastructureError ListTasks NumTasks GetTask GetTaskRange
-        __version__"""
+        SUPPORTED_MESSAGE_BLOCK_TYPES flatten_messages InfrastructureFailure ListTasks NumTasks GetTask GetTaskRange
+        InfrastructureError __version__"""
     for name in names.split():
         assert getattr(ors_server, name) is not None
         assert name in ors_server.__all__

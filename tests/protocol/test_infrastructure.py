@@ -4,7 +4,7 @@ from typing import NoReturn
 
 import pytest
 
-from ors_server import Blocks, InfrastructureError, JSONObject, ToolOutput, tool
+from ors_server import Blocks, InfrastructureFailure, JSONObject, ToolOutput, tool
 from tests.protocol.conftest import Serve
 from tests.protocol.support import Echo, said
 
@@ -12,7 +12,7 @@ DETAIL = "InfrastructureError: The disk is full. Free some space."
 
 
 def broken() -> NoReturn:
-    raise InfrastructureError("The disk is full", "Free some space.")
+    raise InfrastructureFailure("The disk is full", "Free some space.")
 
 
 class Journaled(Echo):
@@ -188,7 +188,7 @@ async def test_in_scoring_it_loses_the_session(serve: Serve) -> None:
 
 
 async def test_a_subclass_of_it_and_a_cause_without_remedy(serve: Serve) -> None:
-    class NoGPU(InfrastructureError):
+    class NoGPU(InfrastructureFailure):
         pass
 
     class Losing(Echo):

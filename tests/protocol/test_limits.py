@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ors_server import Blocks, InfrastructureError, TextBlock, ToolOutput, tool
+from ors_server import Blocks, InfrastructureFailure, TextBlock, ToolOutput, tool
 from tests.protocol.conftest import Serve
 from tests.protocol.support import PATIENCE, Client, Echo, Number, said, until
 
@@ -26,7 +26,7 @@ class Worker(Echo):
 
     @tool(concurrent=True)
     def lose(self) -> ToolOutput:
-        raise InfrastructureError("The machine is gone")
+        raise InfrastructureFailure("The machine is gone")
 
     @tool(concurrent=True)
     async def hang(self) -> ToolOutput:

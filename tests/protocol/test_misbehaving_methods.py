@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ors_server import Environment, InfrastructureError, JSONObject, Message, TextBlock, ToolOutput, tool
+from ors_server import Environment, InfrastructureFailure, JSONObject, Message, TextBlock, ToolOutput, tool
 from tests.protocol.conftest import Serve
 from tests.protocol.support import PATIENCE, Client, Echo, said, until
 
@@ -37,7 +37,7 @@ class UnspeakableExit(SystemExit):
         raise RuntimeError("no words")
 
 
-class UnspeakableLoss(InfrastructureError):
+class UnspeakableLoss(InfrastructureFailure):
     """The same, of a machine."""
 
     def __str__(self) -> str:
@@ -153,10 +153,10 @@ def losing(method: str, *, on_loop: bool) -> tuple[type[Echo], list[str]]:
     notes: list[str] = []
 
     def lose(self: Any) -> Any:
-        raise InfrastructureError("The sandbox is gone", "Start it again.")
+        raise InfrastructureFailure("The sandbox is gone", "Start it again.")
 
     async def lose_on_loop(self: Any) -> Any:
-        raise InfrastructureError("The sandbox is gone", "Start it again.")
+        raise InfrastructureFailure("The sandbox is gone", "Start it again.")
 
     class Losing(Echo):
         @tool

@@ -18,7 +18,7 @@ from ors_server import (
     GroupCandidate,
     GroupScore,
     ImageBlock,
-    InfrastructureError,
+    InfrastructureFailure,
     JSONObject,
     ListToolsOutput,
     Message,
@@ -287,7 +287,7 @@ class Workbench(Prompted):
             case "nothing":
                 return cast("ToolOutput", None)
             case _:
-                raise InfrastructureError("The sandbox is gone", "Start another episode.")
+                raise InfrastructureFailure("The sandbox is gone", "Start another episode.")
 
 
 PICTURE = base64.b64encode(bytes(range(256)) * 1_200).decode()
@@ -381,7 +381,7 @@ class Troubled(Guess):
         time.sleep(0.2)
         self.fail("setup")
         if self.task_spec["fails"] == "machine":
-            raise InfrastructureError("The sandbox did not start", "Free some memory.")
+            raise InfrastructureFailure("The sandbox did not start", "Free some memory.")
 
     def get_prompt(self) -> list[TextBlock | ImageBlock]:
         self.fail("prompt")

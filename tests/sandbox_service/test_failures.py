@@ -6,7 +6,8 @@ from typing import ClassVar, NoReturn
 import pytest
 from ors_containers import InfrastructureFailure, InvalidLimits, Overloaded, SandboxDied, StartFailed
 
-from ors_server import Blocks, Environment, InfrastructureError, JSONObject, ToolOutput, tool
+from ors_server import Blocks, Environment, JSONObject, ToolOutput, tool
+from ors_server.errors import InfrastructureFailure as ServerFailure
 from ors_server.errors import MachineBusy
 from tests.protocol.conftest import Serve
 from tests.protocol.support import Echo, said, until
@@ -137,7 +138,7 @@ async def test_the_first_failure_stays_its_cause() -> None:
             die()
 
     for name in ("step", "step_sync"):
-        with pytest.raises(InfrastructureError) as error:
+        with pytest.raises(ServerFailure) as error:
             await Losing()._call_tool(name, {})  # pyright: ignore[reportPrivateUsage]
         assert isinstance(error.value.__cause__, SandboxDied)
 
@@ -303,5 +304,5 @@ async def test_in_a_prompt_it_can(serve: Serve) -> None:
 
 def test_the_two_trees_agree() -> None:
     assert issubclass(Overloaded, InfrastructureFailure)
-    assert not issubclass(MachineBusy, InfrastructureError)
+    assert not issubclass(MachineBusy, ServerFailure)
     assert MachineBusy("a", "b", 7.4).headers == (("X-Backend-State", "starting"), ("Retry-After", "7"))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from ors_containers import StartFailed
 
-from ors_server import Environment, InfrastructureError, JSONObject, Server, Settings, Split, ToolOutput, tool
+from ors_server import Environment, InfrastructureFailure, JSONObject, Server, Settings, Split, ToolOutput, tool
 from ors_server.errors import DefinitionError, NoEnvironments
 from ors_server.sandboxes import sandboxes_unavailable
 from tests.protocol.support import Client, Echo, said
@@ -67,7 +67,7 @@ async def test_one_that_is_available() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [StartFailed("no namespaces", "Allow them"), InfrastructureError("no namespaces", "Allow them")]
+    "error", [StartFailed("no namespaces", "Allow them"), InfrastructureFailure("no namespaces", "Allow them")]
 )
 def test_a_failure_while_it_is_asked_is_a_reason(error: Exception) -> None:
     class Failing(Echo):

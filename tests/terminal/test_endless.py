@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ors_containers.images import ImageRecord
 
-from ors_server import DefinitionError, InfrastructureError
+from ors_server import DefinitionError, InfrastructureFailure
 from ors_server.errors import InvalidTask
 
 from .folders import FINAL, write_folder
@@ -268,5 +268,5 @@ def test_a_folder_that_goes_away_is_the_machines_failure(tmp_path: Path) -> None
     folder = write_folder(tmp_path, "task_a")
     source = endless.EndlessSource([tmp_path])
     (folder / "task.json").write_text(json.dumps({"description": ""}))
-    with pytest.raises(InfrastructureError, match="task_a"):
+    with pytest.raises(InfrastructureFailure, match="task_a"):
         source.find("task_a")

@@ -24,7 +24,7 @@ from ors_containers import (
 from ors_containers.errors import BuildFailed, RuntimeUnavailable
 from ors_containers.graders.portable_python import Toolset
 
-from ors_server import InfrastructureError, Server, Settings
+from ors_server import InfrastructureFailure, Server, Settings
 from ors_server.errors import InvalidTask
 from tests.protocol.support import Client
 
@@ -366,7 +366,7 @@ async def test_a_set_up_that_fails_is_a_503_that_names_the_task(service: Service
 
 async def test_a_start_that_fails_leaves_no_sandbox(service: Service) -> None:
     played = episode(service, own_task(FINAL, start="echo why; exit 4"))
-    with pytest.raises(InfrastructureError, match="status 4, why"):
+    with pytest.raises(InfrastructureFailure, match="status 4, why"):
         await played.instance.setup()
     opened: Any = service.opened[-1]
     assert opened.id not in getattr(opened, "_shared").sandboxes  # noqa: B009 - the runtime's own list

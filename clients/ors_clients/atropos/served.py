@@ -29,12 +29,12 @@ from pydantic import BaseModel, Field
 
 from ors_clients.atropos.host import AtroposHost, AtroposSettings, shared_host
 from ors_clients.atropos.interception import ParkedEpisode, Turn
-from ors_clients.errors import InfrastructureFailure
+from ors_clients.errors import InfrastructureFailure as ClientFailure
 from ors_clients.rollouts.messages import text_of
 from ors_clients.rollouts.rewards import RewardBridge, shape_reward
 from ors_server import (
     Environment,
-    InfrastructureError,
+    InfrastructureFailure,
     JSONObject,
     Message,
     MessageBlocks,
@@ -118,7 +118,7 @@ class AtroposEnvironment(Environment):
 
         self._turn = await _elsewhere(host, start())
         if self._turn.over:
-            raise InfrastructureError("The Atropos environment scored the task without asking its model")
+            raise InfrastructureFailure("The Atropos environment scored the task without asking its model")
 
     async def teardown(self) -> None:
         if self._episode is not None:
@@ -153,11 +153,11 @@ class AtroposEnvironment(Environment):
 
 
 async def _elsewhere(host: AtroposHost, work: Coroutine[Any, Any, Value]) -> Value:
-    """Await ``work`` on the host's loop; cancelling one cancels the other. Raises ``InfrastructureError``."""
+    """Await ``work`` on the host's loop; cancelling one cancels the other. Raises ``InfrastructureFailure``."""
     try:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, host.loop.loop))
-    except InfrastructureFailure as failure:
-        raise InfrastructureError(failure.cause, failure.remedy) from failure
+    except ClientFailure as failure:
+        raise InfrastructureFailure(failure.cause, failure.remedy) from failure
 
 
 def _message(message: Mapping[str, Any]) -> Message:

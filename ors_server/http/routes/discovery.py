@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ors_server._version import VERSION
 from ors_server.encoding import encode
-from ors_server.errors import EnvironmentFailed, InfrastructureError, RequestError
+from ors_server.errors import EnvironmentFailed, InfrastructureFailure, RequestError
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
 from ors_server.http.exchange import Exchange
 from ors_server.http.routes.table import Route
@@ -100,7 +100,7 @@ class DiscoveryRoutes:
     async def _guarded(self, hosted: HostedEnvironment, work: Awaitable[Result]) -> Result:
         try:
             return await work
-        except (RequestError, InfrastructureError):
+        except (RequestError, InfrastructureFailure):
             raise
         except Exception as error:  # the author's task methods may raise anything
             logger.error("environment failed", exc_info=error, extra={"environment": hosted.name, "in": "tasks"})

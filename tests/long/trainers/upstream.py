@@ -241,14 +241,15 @@ BACKENDS = {
 
 def parse_recipe(trainer: str, add_arguments: Callable[[Any], Any], *options: str) -> Any:
     """What a trainer's parser reads of its recipe's command line; fails for an argument that nobody knows."""
-    script = Path(__file__).parents[3] / "clients" / "recipes" / trainer / "run.sh"
-    printed = subprocess.run(["bash", script, "--dry-run", *options], capture_output=True, text=True, check=False)
+    recipe = Path(__file__).parents[3] / "clients" / "recipes" / trainer
+    launch = [sys.executable, "-m", "ors_clients.training.launch", trainer, str(recipe), "--dry-run", *options]
+    printed = subprocess.run(launch, capture_output=True, text=True, check=False)
     assert printed.returncode == 0, printed.stderr
     words = shlex.split(printed.stdout)[2:]
     parser = argparse.ArgumentParser(allow_abbrev=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["train_async.py", *words])
-        patch.setattr(sys, "path", [str(script.parent), *sys.path])
+        patch.setattr(sys, "path", [str(recipe), *sys.path])
         add_arguments(parser)
         args, rest = parser.parse_known_args(words)
     assert {word for word in rest if word.startswith("--")} <= BACKENDS

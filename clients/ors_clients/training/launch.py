@@ -1,0 +1,333 @@
+"""Start slime or Miles on the environments of a training configuration: the program behind the recipes' ``run.sh``.
+
+    python -m ors_clients.training.launch {slime,miles} RECIPE_FOLDER [OPTIONS] [-- ARGUMENTS OF train_async.py]
+
+The process becomes the trainer's, or prints its command line with ``--dry-run``. It ends with status 2 and a sentence
+on standard error for a run that could only fail later. ``launch_trainers`` holds what differs between the two.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+
+from ors_clients.training.launch_options import LaunchOptions, LaunchRefused, parse_options, usage
+from ors_clients.training.launch_trainers import TRAINERS, Trainer, tito_family
+
+__all__ = ["main"]
+
+#: Sourced with a model's script as its argument: writes MODEL_ARGS and the environment, each word ended by a null byte.
+_SOURCE = r"""
+set -euo pipefail
+MODEL_ARGS=()
+source "$1" >&2
+printf '%s\0' "${#MODEL_ARGS[@]}" "${MODEL_ARGS[@]}"
+env -0
+"""
+_DOWNLOAD = "import sys; from huggingface_hub import snapshot_download; print(snapshot_download(sys.argv[1]))"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command: the name of the trainer, the recipe's folder, its options."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if len(given) < 2 or given[0] not in TRAINERS:
+        sys.stderr.write("usage: python -m ors_clients.training.launch {slime,miles} RECIPE_FOLDER [OPTIONS]\n")
+        return 2
+    name, folder, *words = given
+    trainer = TRAINERS[name]
+    defaults = LaunchOptions(
+        save=f"{folder}/checkpoints/",
+        config=f"{folder}/train_config.yaml",
+        task_data=f"{folder}/tasks.jsonl",
+        gradient_checkpointing=trainer.gradient_checkpointing,
+        wandb_project=f"{name}-openreward",
+    )
+    environment = dict(os.environ)
+    try:
+        options = parse_options(words, trainer.name, defaults)
+        if options is None:
+            sys.stdout.write(usage(trainer.name, trainer.title, defaults))
+            return 0
+        command = _command(trainer, folder, options, environment)
+    except LaunchRefused as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    if options.dry_run:
+        sys.stdout.write(f"{shlex.join(command)}\n")
+        return 0
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606 - the trainer takes the place of this process
+    except OSError as error:
+        sys.stderr.write(f"error: cannot run {command[0]}: {error.strerror}\n")
+        return 2
+
+
+def _command(trainer: Trainer, folder: str, options: LaunchOptions, environment: MutableMapping[str, str]) -> list[str]:
+    """The trainer's command line; ``environment`` gets its variables. The working folder becomes the repository."""
+    if options.train_backend not in ("fsdp", "megatron"):
+        raise LaunchRefused("--train-backend is fsdp or megatron")
+    if not Path(options.config).is_file():
+        raise LaunchRefused(f"no training configuration at {options.config}")
+    # Rollouts run in other processes, in other folders.
+    config, task_data = _absolute(options.config), options.task_data
+    if Path(task_data).is_file():
+        task_data = _absolute(task_data)
+    if options.repository:
+        try:
+            os.chdir(options.repository)
+        except OSError:
+            raise LaunchRefused(f"--{trainer.name}-path is no folder that can be entered") from None
+    if options.megatron_path:
+        if not Path(options.megatron_path, "megatron").is_dir():
+            raise LaunchRefused(f"no Megatron-LM repository at {options.megatron_path}")
+        _prepend_path(environment, str(Path(options.megatron_path).resolve()))
+    backend = _backend_arguments(trainer, options, environment)
+    reference = _reference(trainer, options)
+    functions = _function_arguments(options)
+    environment["TRAIN_CONFIG"] = config
+    _prepend_path(environment, folder)
+    if options.wandb_run:
+        environment["OPENREWARD_RUN_NAME"] = options.wandb_run
+    program = "train.py" if options.colocate else "train_async.py"  # train_async.py refuses GPUs that do both
+    if not options.dry_run:
+        trainer.check_checkout(options)
+        if not Path(task_data).is_file():
+            raise LaunchRefused(
+                f"no tasks at {task_data}; write them with: python {folder}/prepare_tasks.py --config {config}"
+                f" --output {task_data}"
+            )
+        if not Path(program).is_file():
+            raise LaunchRefused(f"no {program} here; run this from the root of the {trainer.title} repository")
+    if reference == options.model and not Path(reference).is_dir():
+        reference = _downloaded(options, environment)
+    return [
+        *("python", program),
+        *("--actor-num-nodes", options.actor_nodes),
+        *("--actor-num-gpus-per-node", options.actor_gpus),
+        *_cluster_arguments(options),
+        *("--rollout-num-gpus-per-engine", options.tp),
+        *("--train-backend", options.train_backend),
+        *backend,
+        *("--hf-checkpoint", options.model),
+        *("--save", options.save),
+        *("--load", options.load or options.save),
+        *(("--ref-load", reference) if reference and not options.extra_value("--ref-load") else ()),
+        *("--save-interval", options.save_interval),
+        *("--advantage-estimator", "grpo"),
+        *_correction_arguments(options),
+        *("--optimizer", "adam"),
+        *("--lr", options.lr),
+        *("--lr-decay-style", options.lr_decay_style),
+        *("--weight-decay", options.weight_decay),
+        *("--adam-beta1", options.adam_beta1),
+        *("--adam-beta2", options.adam_beta2),
+        *("--adam-eps", options.adam_eps),
+        *("--prompt-data", task_data),
+        *("--input-key", "prompt"),
+        *("--label-key", "label"),
+        *("--metadata-key", "metadata"),
+        "--rollout-shuffle",
+        *functions,
+        *("--n-samples-per-prompt", options.n_samples),
+        *("--rollout-batch-size", options.rollout_batch_size),
+        *("--num-steps-per-rollout", "1"),
+        *("--global-batch-size", str(int(options.rollout_batch_size) * int(options.n_samples))),
+        *("--rollout-max-response-len", options.max_response_len),
+        *("--rollout-max-context-len", options.max_total_len),
+        *("--rollout-temperature", options.temperature),
+        *("--num-rollout", options.num_rollout),
+        *("--sglang-mem-fraction-static", "0.8"),
+        *_tracking_arguments(trainer, options, environment),
+        *options.extra,
+    ]
+
+
+def _absolute(file: str) -> str:
+    """The path of ``file`` from the root; a link to a file is not followed."""
+    return str(Path(file).parent.resolve() / Path(file).name)
+
+
+def _prepend_path(environment: MutableMapping[str, str], folder: str) -> None:
+    path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{folder}:{path}" if path else folder
+
+
+def _cluster_arguments(options: LaunchOptions) -> list[str]:
+    if options.colocate:
+        return ["--rollout-num-gpus", str(int(options.actor_nodes) * int(options.actor_gpus)), "--colocate"]
+    return ["--rollout-num-gpus", options.rollout_gpus]
+
+
+def _backend_arguments(trainer: Trainer, options: LaunchOptions, environment: MutableMapping[str, str]) -> list[str]:
+    arguments: list[str] = []
+    if options.train_backend == "megatron":
+        model = _model_arguments(trainer, options.model_args, environment)
+        # Megatron's own default is a dropout of 0.1, under which no log-probability is the engine's.
+        arguments += ["--attention-dropout", "0.0", "--hidden-dropout", "0.0"]
+        arguments += ["--accumulate-allreduce-grads-in-fp32", "--attention-softmax-in-fp32", *model]
+        arguments += ["--tensor-model-parallel-size", options.tp]
+        if int(options.tp) > 1:
+            arguments.append("--sequence-parallel")  # mixtures of experts do not train without it
+        environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        if options.gradient_checkpointing:
+            arguments += ["--recompute-granularity", "full", "--recompute-method", "uniform"]
+            arguments += ["--recompute-num-layers", "1"]
+    elif options.gradient_checkpointing:
+        arguments.append("--gradient-checkpointing")
+    if options.dynamic_batch_size:
+        arguments += ["--use-dynamic-batch-size", "--max-tokens-per-gpu", options.max_tokens_per_gpu]
+    return arguments
+
+
+def _model_arguments(trainer: Trainer, file: str, environment: MutableMapping[str, str]) -> list[str]:
+    """Megatron's arguments for the model: from Miles' Python file, or a shell script, whose exports are kept."""
+    if not Path(file).is_file():
+        raise LaunchRefused(f"megatron needs --model-args: {trainer.model_file}")
+    if trainer.reads_python_models and file.endswith(".py"):
+        # Such a file imports from Miles, and Miles has the reader.
+        reader = Path(file).parent / "../../miles/utils/external_utils/model_args_utils.py"
+        if not reader.is_file():
+            raise LaunchRefused(
+                f"{file} is in no scripts/models/ of a Miles repository; name one that is, or a script that sets"
+                " MODEL_ARGS"
+            )
+        printed = _output([sys.executable, str(reader), Path(file).stem], environment)
+        if printed is None:
+            raise LaunchRefused(f"Miles cannot read {file}")
+        arguments = printed.partition("\n")[0].split()
+    else:
+        printed = _output(["bash", "-c", _SOURCE, "bash", file], environment)
+        if printed is None:
+            raise LaunchRefused(f"{file} failed")
+        count, *words = printed.rstrip("\0").split("\0")
+        arguments = words[: int(count)]
+        environment.update((name, value) for name, _, value in (word.partition("=") for word in words[int(count) :]))
+    if not arguments:
+        raise LaunchRefused(f"{file} sets no MODEL_ARGS; take {trainer.model_file}")
+    return arguments
+
+
+def _output(command: Sequence[str], environment: MutableMapping[str, str]) -> str | None:
+    """Standard output of a command; None if it fails."""
+    done = subprocess.run(command, env=dict(environment), stdout=subprocess.PIPE, check=False)
+    return os.fsdecode(done.stdout) if done.returncode == 0 else None
+
+
+def _reference(trainer: Trainer, options: LaunchOptions) -> str:
+    """The reference model; empty where none is needed.
+
+    A KL penalty measures the distance to it, and Megatron takes its first weights from it. A trainer that needs one and
+    has none ends with a ``TypeError``.
+    """
+    is_fsdp = options.train_backend == "fsdp"
+    bridged = not trainer.loads_hugging_face and options.extra_value("--megatron-to-hf-mode") == "bridge"
+    resumed = options.extra_value("--load") or options.load or options.save
+    has_weights = is_fsdp or Path(resumed, "latest_checkpointed_iteration.txt").is_file()
+    has_weights |= trainer.loads_hugging_face and Path(resumed, "config.json").is_file()
+    has_penalty = options.has_extra("--use-kl-loss") or not re.fullmatch(
+        r"[0.]*([eE].*)?", options.extra_value("--kl-coef")
+    )
+    reference = options.extra_value("--ref-load") or options.ref_load
+    if not reference:
+        if has_weights and not has_penalty:
+            return ""
+        if is_fsdp or bridged:
+            return options.model
+        if has_weights:
+            raise LaunchRefused(
+                "--use-kl-loss and --kl-coef need a reference model: --ref-load DIR, a torch_dist checkpoint;"
+                f" {trainer.remedy}"
+            )
+        raise LaunchRefused(
+            f"megatron has nothing to start from: no checkpoint in {resumed}, and no --ref-load DIR, a torch_dist"
+            f" checkpoint; {trainer.remedy}"
+        )
+    folder = Path(reference)
+    if not folder.is_dir():
+        raise LaunchRefused(f"no folder at {reference}; --ref-load takes that of a checkpoint")
+    is_hugging_face = (folder / "config.json").is_file()
+    if is_fsdp and not is_hugging_face:
+        raise LaunchRefused(
+            f"no config.json in {reference}; with fsdp, --ref-load takes the folder of a Hugging Face checkpoint"
+        )
+    reads_it = is_fsdp or bridged or trainer.loads_hugging_face
+    if not reads_it and is_hugging_face and not (folder / "latest_checkpointed_iteration.txt").is_file():
+        raise LaunchRefused(
+            f"--ref-load {reference} is a Hugging Face checkpoint, and megatron reads a torch_dist checkpoint;"
+            f" {trainer.remedy}"
+        )
+    return reference
+
+
+def _downloaded(options: LaunchOptions, environment: MutableMapping[str, str]) -> str:
+    """The folder of the model's checkpoint: trainers read a reference model from a folder only."""
+    if options.dry_run:
+        sys.stderr.write(
+            f"note: a run has the folder of {options.model}'s download in place of its name behind --ref-load\n"
+        )
+        return options.model
+    # huggingface_hub comes with transformers.
+    printed = _output([sys.executable, "-c", _DOWNLOAD, options.model], environment)
+    if printed is None:
+        raise LaunchRefused(
+            f"no Hugging Face checkpoint {options.model} to be the reference model; name its folder with --ref-load"
+        )
+    return printed.rstrip("\n")
+
+
+def _function_arguments(options: LaunchOptions) -> list[str]:
+    arguments = [
+        *("--custom-rm-path", "reward.reward_func"),
+        *("--dynamic-sampling-filter-path", "generate.keep_group"),
+        *("--custom-rollout-log-function-path", "generate.log_rollout_data"),
+        *("--custom-eval-rollout-log-function-path", "generate.log_eval_rollout_data"),
+    ]
+    if not options.agent:
+        return [*arguments, "--custom-generate-function-path", "generate.generate"]
+    if not options.extra_value("--tito-model"):
+        family = options.tito_model or tito_family(options.model)
+        if family is None:
+            raise LaunchRefused(
+                f"--agent needs the family of {options.model}: --tito-model FAMILY, one of Miles'"
+                " docs/user-guide/agentic-rollout.md (default: none of them; what it writes wrongly is not trained on)"
+            )
+        arguments += ["--tito-model", family]
+    return [
+        *arguments,
+        "--use-session-server",
+        *("--custom-generate-function-path", "generate.generate_with_agent"),
+        *("--custom-agent-function-path", "generate.run"),
+        *("--max-seq-len", options.max_total_len),
+    ]
+
+
+def _correction_arguments(options: LaunchOptions) -> list[str]:
+    """``--use-tis``: weigh a token by its probability under the trained weights, divided by the recorded one.
+
+    A batch is generated while the one before it trains, so the weights that sampled it are one update older.
+    """
+    given = options.has_extra("--use-rollout-logprobs") or options.has_extra("--use-tis")
+    return ["--use-tis"] if options.importance_sampling and not given else []
+
+
+def _tracking_arguments(trainer: Trainer, options: LaunchOptions, environment: MutableMapping[str, str]) -> list[str]:
+    if not environment.get("WANDB_API_KEY") and environment.get("WANDB_MODE") != "offline":
+        return []
+    run = options.wandb_run or f"{trainer.name}-rl-openreward-{time.strftime('%Y%m%d-%H%M%S')}"
+    # The key itself stays in the environment: every user of the machine can read a command line.
+    return [
+        "--use-wandb",
+        *("--wandb-project", options.wandb_project),
+        *("--wandb-group", run),
+        "--disable-wandb-random-suffix",
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

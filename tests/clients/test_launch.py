@@ -1,0 +1,473 @@
+"""The launcher of slime and Miles: documented options, the command they become, and refused runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ors_clients.training.launch import main
+
+RECIPES = Path(__file__).parents[2] / "clients" / "recipes"
+TRAINERS = ("slime", "miles")
+both = pytest.mark.parametrize("trainer", TRAINERS)
+
+
+@pytest.fixture(autouse=True)
+def no_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "OPENREWARD_RUN_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Launcher:
+    """Runs the launcher: in this process what only prints, with ``run.sh`` what becomes the trainer."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def printed(self, trainer: str, *arguments: str) -> tuple[int, str, str]:
+        """Exit status, standard output and standard error of a run that does not reach the trainer."""
+        status = main([trainer, str(RECIPES / trainer), *arguments])
+        return (status, *self._capsys.readouterr())
+
+    def command(self, trainer: str, *arguments: str) -> list[str]:
+        """The command that a run would become."""
+        status, out, err = self.printed(trainer, "--dry-run", *arguments)
+        assert status == 0, err
+        return shlex.split(out)
+
+    def refusal(self, trainer: str, *arguments: str) -> str:
+        """Why a run does not start."""
+        status, out, err = self.printed(trainer, *arguments)
+        assert (status, out) == (2, "")
+        assert err.startswith("error: ")
+        return err
+
+    def run(
+        self, trainer: str, *arguments: str, folder: Path, refused: bool = False, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``run.sh`` in ``folder`` under the Python that runs the tests."""
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", str(RECIPES / trainer / "run.sh"), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={**os.environ, "PATH": path, **variables},
+            cwd=folder,
+        )
+        assert done.returncode == (2 if refused else 0), done.stderr
+        assert not (refused and done.stdout)
+        return done
+
+
+@pytest.fixture
+def launch(capsys: pytest.CaptureFixture[str]) -> Launcher:
+    return Launcher(capsys)
+
+
+def trainer_repository(folder: Path, trainer: str, program: str = "import sys; print(*sys.argv[1:])") -> Path:
+    """A checkout of a trainer that has both backends and runs ``program``, with tasks in it."""
+    repository = folder / trainer
+    backend = repository / trainer / "backends" / "fsdp_utils"
+    backend.mkdir(parents=True)
+    (backend / "actor.py").touch()
+    (repository / "train_async.py").write_text(program)
+    (repository / "tasks.jsonl").touch()
+    return repository
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> dict[str, str]:
+    """Folders that look like a checkpoint of Hugging Face, and of a trainer (``torch_dist``)."""
+    files = {"hugging_face": "config.json", "torch_dist": "latest_checkpointed_iteration.txt"}
+    for name, file in files.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    return {name: str(tmp_path / name) for name in files}
+
+
+@pytest.fixture
+def megatron(tmp_path: Path) -> tuple[str, ...]:
+    """Options of every run with Megatron, besides its weights."""
+    model = tmp_path / "model.sh"
+    model.write_text('echo noise\nMODEL_ARGS=(--num-layers 48 --hidden-size "2048")\nexport FROM_MODEL=yes\n')
+    return ("--train-backend", "megatron", "--model-args", str(model), "--save", str(tmp_path / "checkpoints"))
+
+
+def value(words: list[str], flag: str) -> str:
+    """The value of a flag that is there once."""
+    assert words.count(flag) == 1, flag
+    return words[words.index(flag) + 1]
+
+
+# The table of the READMEs, and the other documented options: default, another value, the trainer's flag.
+DOCUMENTED = [
+    ("--model", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-4B", "--hf-checkpoint"),
+    ("--lr", "1e-5", "5e-6", "--lr"),
+    ("--n-samples", "16", "8", "--n-samples-per-prompt"),
+    ("--rollout-batch-size", "32", "64", "--rollout-batch-size"),
+    ("--max-response-len", "4096", "1024", "--rollout-max-response-len"),
+    ("--max-tokens-per-gpu", "8192", "16384", "--max-tokens-per-gpu"),
+    ("--temperature", "1.0", "0.6", "--rollout-temperature"),
+    ("--actor-gpus", "4", "8", "--actor-num-gpus-per-node"),
+    ("--rollout-gpus", "4", "0", "--rollout-num-gpus"),
+    ("--tp", "4", "2", "--rollout-num-gpus-per-engine"),
+    ("--actor-nodes", "1", "2", "--actor-num-nodes"),
+    ("--save-interval", "10", "5", "--save-interval"),
+    ("--weight-decay", "0.0", "0.1", "--weight-decay"),
+    ("--adam-beta1", "0.9", "0.8", "--adam-beta1"),
+    ("--adam-beta2", "0.999", "0.98", "--adam-beta2"),
+    ("--adam-eps", "1e-8", "1e-6", "--adam-eps"),
+    ("--lr-decay-style", "constant", "cosine", "--lr-decay-style"),
+    ("--max-total-len", "8192", "32768", "--rollout-max-context-len"),
+    ("--num-rollout", "3000", "10", "--num-rollout"),
+    ("--train-backend", "fsdp", "fsdp", "--train-backend"),
+]
+
+
+@both
+def test_every_documented_option_and_its_default(trainer: str, launch: Launcher) -> None:
+    defaults = launch.command(trainer)
+    changed = launch.command(trainer, *(word for flag, _, new, _ in DOCUMENTED for word in (flag, new)))
+    status, out, _ = launch.printed(trainer, "--help")
+    assert status == 0
+    for flag, default, new, meant in DOCUMENTED:
+        assert value(defaults, meant) == default, flag
+        assert value(changed, meant) == new, flag
+        line = next(line for line in out.splitlines() if re.match(rf"\s+{flag} ", line))
+        assert f"default: {default})" in line, flag
+    assert value(defaults, "--global-batch-size") == str(32 * 16)
+    assert value(changed, "--global-batch-size") == str(64 * 8)
+    assert "OPENREWARD_SESSION_URL and OPENREWARD_API_KEY, which goes to no other server" in " ".join(out.split())
+
+
+@both
+def test_every_run_calls_the_functions_of_the_recipe(trainer: str, launch: Launcher) -> None:
+    folder, words = RECIPES / trainer, launch.command(trainer)
+    assert words[:2] == ["python", "train_async.py"]
+    assert value(words, "--prompt-data") == str(folder / "tasks.jsonl")
+    assert value(words, "--save") == value(words, "--load") == f"{folder}/checkpoints/"
+    for flag, expected in {
+        "--advantage-estimator": "grpo",
+        "--input-key": "prompt",
+        "--label-key": "label",
+        "--metadata-key": "metadata",
+        "--custom-generate-function-path": "generate.generate",
+        "--custom-rm-path": "reward.reward_func",
+        "--dynamic-sampling-filter-path": "generate.keep_group",
+        "--custom-rollout-log-function-path": "generate.log_rollout_data",
+    }.items():
+        assert value(words, flag) == expected
+
+
+@both
+def test_every_command_of_the_readme_is_taken(trainer: str, launch: Launcher) -> None:
+    readme = (RECIPES / trainer / "README.md").read_text()
+    commands = re.findall(r"^bash run\.sh ([^#\n]*)", readme, re.M)
+    assert len(commands) >= 7
+    for arguments in commands:
+        assert launch.command(trainer, *shlex.split(arguments))[:2] == ["python", "train_async.py"]
+
+
+@both
+@pytest.mark.parametrize(
+    ("options", "present", "absent"),
+    [
+        ((), "--use-dynamic-batch-size --use-tis", "--ref-load --colocate --hidden-dropout --use-wandb --tito-model"),
+        (("--no-dynamic-batch-size",), "", "--use-dynamic-batch-size --max-tokens-per-gpu"),
+        (("--load", "/a/", "--save", "/b"), "--load /a/ --save /b", ""),
+        (("--no-importance-sampling",), "", "--use-tis"),
+        (("--gradient-checkpointing",), "--gradient-checkpointing", ""),
+        (("--no-gradient-checkpointing",), "", "--gradient-checkpointing"),
+        (("--", "--use-rollout-logprobs"), "", "--use-tis"),  # the trainers refuse both together
+        (("--", "--use-tis"), "--use-tis", ""),
+        (("--", "--kl-coef", "0.00"), "", "--ref-load"),
+        (("--", "--kl-coef", "0e0"), "", "--ref-load"),
+        (("--weight-decay", ".5"), "--weight-decay .5", ""),
+        (("--weight-decay", "1."), "--weight-decay 1.", ""),
+        (("--weight-decay", "2.5E+3"), "--weight-decay 2.5E+3", ""),
+        # openreward-cookbook's names
+        (
+            ("--num-gpus", "8", "--actor-nodes", "2"),
+            "python train.py --colocate --actor-num-gpus-per-node 8 --rollout-num-gpus 16",
+            "train_async.py",
+        ),
+        (
+            ("--colocate", "--actor-gpus", "8"),
+            "python train.py --colocate --actor-num-gpus-per-node 8 --rollout-num-gpus 8",
+            "train_async.py",
+        ),
+    ],
+)
+def test_options_add_and_remove_arguments(
+    trainer: str, options: tuple[str, ...], present: str, absent: str, launch: Launcher
+) -> None:
+    words = launch.command(trainer, *options)
+    assert all(words.count(flag) == 1 for flag in present.split() if flag.startswith("--"))
+    pairs = f" {' '.join(words)} "
+    assert all(f" {part} " in pairs for part in re.split(r" (?=--)", present) if part)
+    assert not set(absent.split()) & set(words)
+
+
+def test_gradient_checkpointing_is_the_default_of_miles_only(launch: Launcher) -> None:
+    assert "--gradient-checkpointing" not in launch.command("slime")
+    assert "--gradient-checkpointing" in launch.command("miles")
+
+
+@both
+def test_arguments_behind_two_dashes_are_passed_on_unchanged(trainer: str, launch: Launcher) -> None:
+    rest = ["--context-parallel-size", "2", "--use-kl-loss", "--kl-loss-coef", "0.01", "a b", "--model", "$HOME", "--"]
+    assert launch.command(trainer, "--lr", "5e-6", "--", *rest)[-len(rest) :] == rest
+
+
+@both
+def test_megatron_trains_the_tokens_that_the_engine_sampled(
+    trainer: str, megatron: tuple[str, ...], checkpoints: dict[str, str], launch: Launcher
+) -> None:
+    """Megatron's own defaults are a dropout of 0.1, and tensor parallelism without what mixtures of experts need."""
+    options = (*megatron, "--ref-load", checkpoints["torch_dist"])
+    words = launch.command(trainer, *options, "--tp", "2")
+    assert value(words, "--train-backend") == "megatron"
+    assert (value(words, "--num-layers"), value(words, "--hidden-size")) == ("48", "2048")
+    assert value(words, "--tensor-model-parallel-size") == "2"
+    assert value(words, "--attention-dropout") == value(words, "--hidden-dropout") == "0.0"
+    assert "--gradient-checkpointing" not in words
+    assert ("--recompute-granularity" in words) == (trainer == "miles")
+    assert "--sequence-parallel" in words
+    assert "--sequence-parallel" not in launch.command(trainer, *options, "--tp", "1")
+    assert "--model-args" in launch.refusal(trainer, *options[:2], *options[-2:])
+    Path(megatron[3]).write_text("# nothing\n")
+    assert "sets no MODEL_ARGS" in launch.refusal(trainer, *options)
+    Path(megatron[3]).write_text("false\n")
+    assert "model.sh failed" in launch.refusal(trainer, *options)
+
+
+@both
+def test_megatron_starts_from_weights(
+    trainer: str, megatron: tuple[str, ...], checkpoints: dict[str, str], tmp_path: Path, launch: Launcher
+) -> None:
+    refused = launch.refusal(trainer, "--dry-run", *megatron)
+    assert f"no checkpoint in {tmp_path}/checkpoints, and no --ref-load" in refused
+    assert "tools/convert_hf_to_torch_dist.py" in refused
+    launch.refusal(trainer, "--dry-run", *megatron, "--load", str(tmp_path))
+    weights = checkpoints["torch_dist"]
+    assert value(launch.command(trainer, *megatron, "--ref-load", weights), "--ref-load") == weights
+    assert launch.command(trainer, *megatron, "--", "--ref-load", weights)[-2:] == ["--ref-load", weights]
+    assert "--ref-load" not in launch.command(trainer, *megatron, "--", f"--ref-load={weights}")
+    assert "--ref-load" not in launch.command(trainer, *megatron, "--load", weights)
+    assert "--ref-load" not in launch.command(trainer, *megatron, "--", "--load", weights)
+
+
+def test_megatron_reads_hugging_faces_folder_with_slime_and_over_miles_bridge(
+    megatron: tuple[str, ...], checkpoints: dict[str, str], launch: Launcher
+) -> None:
+    model, weights = checkpoints["hugging_face"], checkpoints["torch_dist"]
+    assert value(launch.command("slime", *megatron, "--ref-load", model), "--ref-load") == model
+    assert "--ref-load" not in launch.command("slime", *megatron, "--load", model)
+    named = launch.command("slime", "--megatron-ckpt", weights, *megatron[2:])
+    assert named == launch.command("slime", *megatron, "--ref-load", weights)
+    for bridge in (["--megatron-to-hf-mode", "bridge"], ["--megatron-to-hf-mode=bridge"]):
+        assert value(launch.command("miles", *megatron, "--model", model, "--", *bridge), "--ref-load") == model
+    for option in ("--ref-load", "--load"):
+        refused = launch.refusal("miles", "--dry-run", *megatron, option, model)
+        assert "-- --megatron-to-hf-mode bridge" in refused
+
+
+def test_miles_reads_its_models_files(tmp_path: Path, checkpoints: dict[str, str], launch: Launcher) -> None:
+    """They are Python and import from Miles; the reader prints what ``model_args`` returns."""
+    repository = trainer_repository(tmp_path, "miles")
+    reader = repository / "miles" / "utils" / "external_utils" / "model_args_utils.py"
+    models = repository / "scripts" / "models"
+    for folder in (reader.parent, models):
+        folder.mkdir(parents=True)
+    reader.write_text(
+        "import sys\nassert sys.argv[1] == 'qwen3.5-4B'\nprint('--num-layers 32 --moe-layer-freq [1,1]')\n"
+    )
+    for file in (models / "qwen3.5-4B.py", models / "other.py", tmp_path / "alone.py"):
+        file.touch()
+    options = ("--train-backend", "megatron", "--ref-load", checkpoints["torch_dist"], "--model-args")
+    words = launch.command("miles", *options, str(models / "qwen3.5-4B.py"))
+    assert (value(words, "--num-layers"), value(words, "--moe-layer-freq")) == ("32", "[1,1]")
+    assert f"Miles cannot read {models}/other.py" in launch.refusal("miles", *options, str(models / "other.py"))
+    refused = launch.refusal("miles", *options, str(tmp_path / "alone.py"))
+    assert "in no scripts/models/ of a Miles repository" in refused
+
+
+@both
+@pytest.mark.parametrize(
+    "penalty", [("--use-kl-loss", "--kl-loss-coef", "1"), ("--kl-coef", "0.1"), ("--kl-coef=1e-3",)]
+)
+def test_a_penalty_has_a_reference_model(
+    trainer: str, penalty: tuple[str, ...], megatron: tuple[str, ...], checkpoints: dict[str, str], launch: Launcher
+) -> None:
+    model = checkpoints["hugging_face"]
+    assert value(launch.command(trainer, "--model", model, "--", *penalty), "--ref-load") == model
+    for options in (("--ref-load", model, "--", *penalty), ("--", *penalty, "--ref-load", model)):
+        assert value(launch.command(trainer, *options), "--ref-load") == model
+    refused = launch.refusal(trainer, *megatron, "--load", checkpoints["torch_dist"], "--", *penalty)
+    assert "need a reference model: --ref-load DIR" in refused
+
+
+@both
+def test_the_reference_model_is_downloaded(trainer: str, tmp_path: Path, launch: Launcher) -> None:
+    """The trainers read it from a folder only, and ``--model`` is by default a name."""
+    status, out, err = launch.printed(trainer, "--dry-run", "--", "--use-kl-loss")
+    assert (status, "--ref-load Qwen/Qwen3-30B-A3B" in out) == (0, True)
+    assert "note: a run has the folder of Qwen/Qwen3-30B-A3B's download" in err
+    repository = trainer_repository(tmp_path, trainer)
+    hub = tmp_path / "hub" / "huggingface_hub.py"
+    hub.parent.mkdir()
+    hub.write_text("def snapshot_download(name):\n    return f'/cache/{name}/snapshot'\n")
+    options = ("--task-data", "tasks.jsonl", "--model", "Qwen/Qwen3-4B", "--", "--use-kl-loss")
+    done = launch.run(trainer, *options, folder=repository, PYTHONPATH=str(hub.parent))
+    assert value(done.stdout.split(), "--ref-load") == "/cache/Qwen/Qwen3-4B/snapshot"
+    hub.write_text("def snapshot_download(name):\n    raise OSError('offline')\n")
+    done = launch.run(trainer, *options, folder=repository, refused=True, PYTHONPATH=str(hub.parent))
+    assert "no Hugging Face checkpoint Qwen/Qwen3-4B to be the reference model" in done.stderr
+
+
+def test_a_slime_without_fsdp_is_refused(
+    megatron: tuple[str, ...], checkpoints: dict[str, str], tmp_path: Path, launch: Launcher
+) -> None:
+    repository = trainer_repository(tmp_path, "slime", "import os, sys; print(*sys.argv[1:], os.getenv('FROM_MODEL'))")
+    options = ("--task-data", "tasks.jsonl")
+    launch.run("slime", *options, folder=repository)
+    (repository / "slime" / "backends" / "fsdp_utils" / "actor.py").unlink()
+    refused = launch.run("slime", *options, folder=repository, refused=True).stderr
+    assert "this slime has no FSDP backend" in refused
+    assert "--train-backend megatron --model-args scripts/models/MODEL.sh --ref-load DIR" in refused
+    done = launch.run("slime", *options, *megatron, "--ref-load", checkpoints["torch_dist"], folder=repository)
+    words = done.stdout.split()
+    assert value(words, "--ref-load") == checkpoints["torch_dist"]
+    assert words[-1] == "yes"  # exported by the model's script
+
+
+def test_a_miles_without_context_parallelism_in_fsdp_is_refused(tmp_path: Path, launch: Launcher) -> None:
+    repository = trainer_repository(tmp_path, "miles")
+    options = ("--task-data", "tasks.jsonl", "--", "--context-parallel-size", "2")
+    launch.run("miles", *options, folder=repository)
+    (repository / "miles" / "utils").mkdir()
+    source = 'assert args.context_parallel_size == 1, "Context parallelism is not supported for FSDP backend."'
+    (repository / "miles" / "utils" / "arguments.py").write_text(source)
+    assert "--train-backend megatron" in launch.run("miles", *options, folder=repository, refused=True).stderr
+
+
+@both
+def test_weights_and_biases(trainer: str, launch: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "wandb-secret")
+    words = launch.command(trainer)
+    assert "--use-wandb" in words
+    assert value(words, "--wandb-project") == f"{trainer}-openreward"
+    assert re.fullmatch(rf"{trainer}-rl-openreward-\d{{8}}-\d{{6}}", value(words, "--wandb-group"))
+    assert "wandb-secret" not in " ".join(words)
+    monkeypatch.delenv("WANDB_API_KEY")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    words = launch.command(trainer, "--wandb-project", "p", "--wandb-run", "r 1")
+    assert (value(words, "--wandb-project"), value(words, "--wandb-group")) == ("p", "r 1")
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        ("Qwen/Qwen3-4B", "qwen3"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3"),
+        ("/models/Qwen3-4B-Thinking-2507/", "qwennext"),
+        ("Qwen/Qwen3-Next-80B-A3B-Thinking", "qwennext"),
+        ("Qwen/Qwen3.5-2B", "qwen35"),
+        ("zai-org/GLM-4.7", "glm47"),
+        ("nvidia/Nemotron-3-Nano", "nemotron3"),
+        ("moonshotai/Kimi-K2.6", "kimi26"),
+        ("MiniMaxAI/MiniMax-M2.5", "minimax_m25"),
+        ("deepseek-ai/DeepSeek-V3.2", "deepseekv32"),
+        ("Qwen/Qwen2.5-7B", None),
+        ("/models/mine", None),
+        ("Qwen/Qwen3-VL-8B", None),
+    ],
+)
+def test_miles_session_server_writes_turns_as_the_models_family(
+    model: str, family: str | None, launch: Launcher
+) -> None:
+    options = ("--agent", "--model", model, "--max-total-len", "4000")
+    if family is None:
+        assert "--tito-model" in launch.refusal("miles", "--dry-run", *options)
+        family, options = "default", (*options, "--tito-model", "default")
+    words = launch.command("miles", *options)
+    assert value(words, "--tito-model") == family
+    assert "--use-session-server" in words
+    assert value(words, "--custom-generate-function-path") == "generate.generate_with_agent"
+    assert value(words, "--custom-agent-function-path") == "generate.run"
+    assert value(words, "--max-seq-len") == "4000"
+    assert launch.command("miles", *options, "--", "--tito-model", "qwen3").count("--tito-model") == 1
+    assert "no option --agent" in launch.refusal("slime", *options[:1], "x")
+
+
+@both
+def test_variables_and_folder_of_the_trainer(trainer: str, tmp_path: Path, launch: Launcher) -> None:
+    """``train_async.py`` runs in the folder of the trainer, with the recipe importable and the file's full path."""
+    library = tmp_path / "Megatron-LM"
+    (library / "megatron").mkdir(parents=True)
+    program = (
+        "import os, generate, reward\n"
+        "print(os.getcwd(), os.environ['PYTHONPATH'], generate.__file__)\n"
+        "print(os.environ['TRAIN_CONFIG'], os.environ['OPENREWARD_RUN_NAME'])\n"
+    )
+    repository = trainer_repository(tmp_path, trainer, program)
+    (tmp_path / "my.yaml").write_text("environments: {a: }\n")
+    (tmp_path / "t.jsonl").touch()
+    paths = (f"--{trainer}-path", str(repository), "--megatron-path", str(library), "--task-data", "t.jsonl")
+    done = launch.run(trainer, *paths, "--config", "my.yaml", "--wandb-run", "run-1", folder=tmp_path, PYTHONPATH="/p")
+    recipe = RECIPES / trainer
+    assert done.stdout.splitlines() == [
+        f"{repository} {recipe}:{library}:/p {recipe}/generate.py",
+        f"{tmp_path}/my.yaml run-1",
+    ]
+
+
+@both
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--modle", "x"), "no option --modle"),
+        (("--model",), "--model takes a value"),
+        (("stray",), "stray"),
+        (("--train-backend", "jax"), "fsdp or megatron"),
+        (("--n-samples", "08"), "--n-samples is a whole number over 0, not 08"),
+        (("--rollout-batch-size", "abc"), "--rollout-batch-size is a whole number over 0, not abc"),
+        (("--num-rollout", "0"), "--num-rollout is a whole number over 0, not 0"),
+        (("--tp", "a[$(touch evaluated)]"), "--tp is a whole number"),
+        (("--save-interval", ""), "--save-interval is a whole number"),
+        (("--rollout-gpus", "-1"), "--rollout-gpus is a whole number, not -1"),
+        (("--lr", "1e"), "--lr is a number, not 1e"),
+        (("--temperature", "hot"), "--temperature is a number, not hot"),
+        (("--load", "--dry-run"), "--load takes a value and is followed by the option --dry-run"),
+        (("--config", "/nowhere.yaml"), "no training configuration at /nowhere.yaml"),
+        (("--ref-load", "/nowhere"), "no folder at /nowhere; --ref-load takes that of a checkpoint"),
+        (("--ref-load", "."), "no config.json in .; with fsdp"),
+        (("--megatron-path", "."), "no Megatron-LM repository at ."),
+        (("--task-data", "/nowhere.jsonl"), "prepare_tasks.py"),
+        (("--task-data", "/dev/null"), "no tasks at /dev/null"),
+        (("--task-data", __file__), "no train_async.py here; run this from the root of the"),
+    ],
+)
+def test_a_refused_run_says_what_to_change(
+    trainer: str,
+    arguments: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    launch: Launcher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in launch.refusal(trainer, *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+@both
+def test_a_folder_that_cannot_be_entered_is_refused(trainer: str, launch: Launcher) -> None:
+    refused = launch.refusal(trainer, f"--{trainer}-path", "/nowhere")
+    assert f"--{trainer}-path is no folder that can be entered" in refused
