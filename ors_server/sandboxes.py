@@ -226,7 +226,7 @@ async def _make(settings: Settings) -> SandboxService:
     await runtime.start()
     admission = Admission(
         queue=settings.sandbox_queue,
-        patience=settings.sandbox_queue_timeout,
+        timeout=settings.sandbox_queue_timeout,
         reserve=settings.sandbox_reserve,
         pressure=settings.sandbox_pressure,
     )

@@ -17,7 +17,7 @@ from ors_containers import (
     SandboxStopped,
     StartFailed,
 )
-from ors_containers.scheduling.admission import Machine, Room
+from ors_containers.scheduling.capacity import Capacity, CapacityReader
 
 GIB = 2**30
 
@@ -118,7 +118,7 @@ class FakeRuntime(Runtime):
             await sandbox.stop()
 
 
-class FakeMachine(Machine):
+class FakeMachine(CapacityReader):
     """Has what it is told to have."""
 
     def __init__(self) -> None:
@@ -127,5 +127,5 @@ class FakeMachine(Machine):
         self.pids = 30_000
         self.pressure = 0.0
 
-    def room(self) -> Room:
-        return Room(self.memory, 64 * GIB, self.pids, 32_768, self.pressure)
+    def read(self) -> Capacity:
+        return Capacity(self.memory, 64 * GIB, self.pids, 32_768, self.pressure)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from ors_containers import Limits, Overloaded
-from ors_containers.scheduling.admission import Admission, Machine
+from ors_containers.scheduling.admission import Admission
+from ors_containers.scheduling.capacity import CapacityReader
 
 from tests.protocol.support import until
 from tests.sandbox_service.fake import GIB, FakeMachine
@@ -40,10 +41,10 @@ def machine_files(tmp_path: Path) -> Machines:
 
 
 def test_the_machine_itself(machine_files: Machines) -> None:
-    room = Machine(machine_files.root).room()
-    assert (room.memory, room.memory_total) == (4 * GIB, 8 * GIB)
-    assert (room.pids, room.pids_total) == (32768 - 500, 32768)
-    assert room.pressure == 12.5
+    capacity = CapacityReader(machine_files.root).read()
+    assert (capacity.memory, capacity.memory_total) == (4 * GIB, 8 * GIB)
+    assert (capacity.pids, capacity.pids_total) == (32768 - 500, 32768)
+    assert capacity.pressure == 12.5
 
 
 def test_a_version_2_group_and_its_parents_limit_it(machine_files: Machines) -> None:
@@ -56,9 +57,9 @@ def test_a_version_2_group_and_its_parents_limit_it(machine_files: Machines) -> 
     files.write("sys/fs/cgroup/pod/server/memory.max", "max\n")
     files.write("sys/fs/cgroup/pod/server/pids.max", "1000\n")
     files.write("sys/fs/cgroup/pod/server/pids.current", "400\n")
-    room = Machine(files.root).room()
-    assert (room.memory, room.memory_total) == (GIB + GIB // 2, 2 * GIB)
-    assert (room.pids, room.pids_total) == (600, 1000)
+    capacity = CapacityReader(files.root).read()
+    assert (capacity.memory, capacity.memory_total) == (GIB + GIB // 2, 2 * GIB)
+    assert (capacity.pids, capacity.pids_total) == (600, 1000)
 
 
 def test_version_1_groups_limit_it(machine_files: Machines) -> None:
@@ -72,22 +73,22 @@ def test_version_1_groups_limit_it(machine_files: Machines) -> None:
     files.write("cg/memory/service/memory.usage_in_bytes", f"{GIB // 4}\n")
     files.write("cg/memory/memory.limit_in_bytes", f"{2**63 - 4096}\n")
     files.write("cg/pids/service/pids.max", "max\n")
-    room = Machine(files.root).room()
-    assert (room.memory, room.memory_total) == (GIB - GIB // 4, GIB)
-    assert room.pids_total == 32768
+    capacity = CapacityReader(files.root).read()
+    assert (capacity.memory, capacity.memory_total) == (GIB - GIB // 4, GIB)
+    assert capacity.pids_total == 32768
 
 
 def test_figures_that_are_not_there_do_not_limit(tmp_path: Path) -> None:
-    room = Machine(tmp_path).room()
-    assert room.memory >= 2**50
-    assert room.pids >= 2**50
-    assert room.pressure == 0
+    capacity = CapacityReader(tmp_path).read()
+    assert capacity.memory >= 2**50
+    assert capacity.pids >= 2**50
+    assert capacity.pressure == 0
 
 
 def test_this_machine_has_figures() -> None:
-    room = Machine().room()
-    assert 0 < room.memory <= room.memory_total < 2**50
-    assert 0 < room.pids <= room.pids_total < 2**50
+    capacity = CapacityReader().read()
+    assert 0 < capacity.memory <= capacity.memory_total < 2**50
+    assert 0 < capacity.pids <= capacity.pids_total < 2**50
 
 
 async def test_what_has_just_started_is_promised_memory() -> None:
@@ -193,7 +194,7 @@ async def test_the_queue_is_bounded() -> None:
 async def test_waiting_is_bounded_too() -> None:
     machine = FakeMachine()
     machine.memory = 0
-    admission = Admission(machine, patience=0.2)
+    admission = Admission(machine, timeout=0.2)
     with pytest.raises(Overloaded, match=r"0\.2 s were waited .*ORS_SANDBOX_QUEUE_TIMEOUT") as error:
         async with admission.starts(LIMITS):
             pass
@@ -234,13 +235,13 @@ async def test_under_pressure_few_start_at_a_time_and_none_is_refused(monkeypatc
 
     await asyncio.gather(*(ask() for _ in range(10)))
     assert most == 2
-    assert admission.crowded
+    assert admission.cpu_saturated
     machine.pressure = 10.0
     await asyncio.sleep(0.05)
     most = 0
     await asyncio.gather(*(ask() for _ in range(10)))
     assert most == 10
-    assert not admission.crowded
+    assert not admission.cpu_saturated
 
 
 async def test_whoever_has_to_wait_makes_others_give_up_something() -> None:
@@ -251,7 +252,7 @@ async def test_whoever_has_to_wait_makes_others_give_up_something() -> None:
     def give_up() -> None:
         machine.memory = 64 * GIB
 
-    admission.make_room = give_up
+    admission.evict = give_up
     async with admission.starts(LIMITS):
         assert machine.memory
 

@@ -29,8 +29,8 @@ def runtime() -> FakeRuntime:
 @pytest.fixture
 async def make(runtime: FakeRuntime, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     """Pools that look often; closed after the test, when only what was handed out may still run."""
-    monkeypatch.setattr(pool_module, "_PAUSE", 0.002)
-    monkeypatch.setattr(pool_module, "_QUIET", 0.0)
+    monkeypatch.setattr(pool_module, "_SPARE_INTERVAL", 0.002)
+    monkeypatch.setattr(pool_module, "_QUIET_TIME", 0.0)
     pools: list[SandboxPool] = []
 
     def build(**options: int) -> SandboxPool:
@@ -156,7 +156,7 @@ async def test_filling_waits_for_everything_else(make: Make, runtime: FakeRuntim
 
 async def test_filling_waits_until_nothing_is_asked_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = make(warm=2)
-    monkeypatch.setattr(pool_module, "_QUIET", 0.2)
+    monkeypatch.setattr(pool_module, "_QUIET_TIME", 0.2)
     for _ in range(20):
         await pool.acquire(image())
         await asyncio.sleep(0.02)
@@ -182,7 +182,7 @@ async def test_a_broken_image_fails_those_that_ask_and_not_the_pool(make: Make, 
 async def test_out_of_demand_they_are_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = make(warm=2)
     await in_demand(pool, "a", 2)
-    monkeypatch.setattr(pool_module, "_IDLE", 0.0)
+    monkeypatch.setattr(pool_module, "_IDLE_TIME", 0.0)
     await until(lambda: pool.warm == 0)
     assert pool.counts.unused == 2
 
@@ -237,7 +237,7 @@ async def test_real_ones_that_have_died(service: SandboxService) -> None:
     for _ in range(2):
         await (await service.open(image)).stop()
     await filled(service)
-    waiting = [sandbox for kind in service.pool._kinds.values() for sandbox, _ in kind.warm]  # pyright: ignore[reportPrivateUsage]
+    waiting = [sandbox for stock in service.pool._stocks.values() for sandbox, _ in stock.warm]  # pyright: ignore[reportPrivateUsage]
     for sandbox in waiting:
         await sandbox.stop()  # as far as the pool knows, it has died
     sandbox = await service.open(image)

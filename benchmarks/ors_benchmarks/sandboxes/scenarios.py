@@ -18,7 +18,8 @@ from pathlib import Path
 from ors_containers.errors import SandboxError
 from ors_containers.images import ImageStore, Recipe
 from ors_containers.sandbox import Sandbox
-from ors_containers.scheduling.admission import Admission, Machine
+from ors_containers.scheduling.admission import Admission
+from ors_containers.scheduling.capacity import CapacityReader
 from ors_containers.scheduling.pool import SandboxPool
 
 from ors_benchmarks.harness.checks import WrongAnswer
@@ -192,7 +193,7 @@ async def crowd(candidate: Candidate, size: Size) -> Measured:
     figures: dict[str, float] = {}
     for count in size.crowds:
         await asyncio.sleep(_SETTLE)
-        before = Machine().room().memory
+        before = CapacityReader().read().memory
         boxes: list[Box] = []
         try:
             started = time.perf_counter()
@@ -203,7 +204,7 @@ async def crowd(candidate: Candidate, size: Size) -> Measured:
                 if isinstance(problem, BaseException):
                     raise problem
             await asyncio.sleep(_SETTLE)
-            taken = before - Machine().room().memory
+            taken = before - CapacityReader().read().memory
             for box in boxes:
                 await box.check()
             started = time.perf_counter()

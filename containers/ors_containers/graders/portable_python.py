@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import hashlib
 import importlib.metadata
 import os
@@ -41,6 +40,7 @@ from pathlib import Path
 
 from ors_containers.errors import RuntimeUnavailable, StoreFailed
 from ors_containers.graders import elf
+from ors_containers.linux.file_locks import locked
 
 __all__ = ["AT", "Toolset", "python_toolset"]
 
@@ -143,7 +143,7 @@ def _found_or_made(folder: Path, on_make: Callable[[], None] | None) -> Toolset:
     folder.mkdir(parents=True, exist_ok=True)
     packages = [importlib.metadata.distribution(name) for name in sorted(_needed(_PACKAGE))]
     root = folder / f"python-{_key(packages)}"
-    with _locked(folder / ".toolset.lock"):
+    with locked(folder / ".toolset.lock"):
         if not root.is_dir():
             if on_make is not None:
                 on_make()
@@ -156,17 +156,6 @@ def _found_or_made(folder: Path, on_make: Callable[[], None] | None) -> Toolset:
             finally:
                 shutil.rmtree(new, ignore_errors=True)
     return Toolset(root)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Hold a lock that the kernel lets go when this process ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _interpreter() -> Path:

@@ -1,11 +1,11 @@
-"""Images: where they come from and where they are kept.
+"""The image store: imports, builds and derived images.
 
     store = ImageStore()
     base = await store.import_image(Path("ubuntu.tar"), name="ubuntu_22.04")
     image = await store.derive(base, Recipe({"/home/user/notes": RecipeFile(b"hello\\n")}))
 
-An image is a list of layers (``image.Image``); the store keeps layers by what made them, so that what two images share
-is there once, and makes each once however many ask for it. ``docs/images.md`` is the page for people.
+An image is a list of layers (``image.Image``). The store keeps a layer under a digest of its inputs, so images share
+layers, and concurrent requests for a layer make it once. See ``docs/images.md``.
 """
 
 from __future__ import annotations

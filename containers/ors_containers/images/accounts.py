@@ -1,4 +1,4 @@
-"""Who lives in an image: the account its processes run as, found in its /etc/passwd or added to it."""
+"""The account that an image's processes run as: found in its /etc/passwd, or added to it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ors_containers.layers.writer import Entry
 
 __all__ = ["Account", "added_account", "find_account", "find_shell"]
 
-#: Whom sandboxes run as where an image does not say: never root.
+#: The account of sandboxes whose image names none; never root.
 _NAME, _ID, _HOME = "user", 1000, "/home/user"
-_MOST_ID = 65536
+_MAX_ID = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Account:
 
 
 def find_account(tree: LayeredTree, wanted: str = "") -> Account:
-    """The account an image's configuration names (``name``, ``id``, ``name:group`` or ``id:group``).
+    """Return the account an image's configuration names (``name``, ``id``, ``name:group`` or ``id:group``).
 
-    Where it names none: the one called ``user``, the one of id 1000, or a new one with that name and id. Raises
-    ``InvalidImage`` for one that is not there.
+    Where it names none, return the account called ``user``, else that of id 1000, else a new account with that name and
+    id. Raises ``InvalidImage`` for an account that does not exist.
     """
     accounts = _accounts(tree)
     name, _, group_name = wanted.partition(":")
@@ -46,8 +46,8 @@ def find_account(tree: LayeredTree, wanted: str = "") -> Account:
         identity = int(name)
         found = next((a for a in accounts if a.user == identity), None)
         if found is None:
-            if identity >= _MOST_ID:
-                raise InvalidImage(f"The image's user {identity} is beyond the ids of a sandbox, 0 to {_MOST_ID - 1}")
+            if identity >= _MAX_ID:
+                raise InvalidImage(f"The image's user {identity} is beyond the ids of a sandbox, 0 to {_MAX_ID - 1}")
             found = Account("root" if identity == 0 else _NAME, identity, identity, "/root" if identity == 0 else _HOME)
     if found is None:
         raise InvalidImage(f"The image's user {name!r} is not in its /etc/passwd")
@@ -58,7 +58,7 @@ def find_account(tree: LayeredTree, wanted: str = "") -> Account:
 
 
 def added_account(tree: LayeredTree, account: Account) -> list[Entry]:
-    """What has to be laid over an image for ``account`` to be one of it."""
+    """Return the layer entries that add ``account`` to an image."""
     entries: list[Entry] = []
     for path, line, key in (
         ("etc/passwd", f"{account.name}:x:{account.user}:{account.group}::{account.home}:/bin/bash", account.name),
@@ -83,7 +83,7 @@ def added_account(tree: LayeredTree, account: Account) -> list[Entry]:
 
 
 def find_shell(tree: LayeredTree, name: str) -> str:
-    """The image's bash. Raises ``InvalidImage`` where it has none."""
+    """Return the path of the image's bash. Raises ``InvalidImage`` where it has none."""
     for shell in ("/bin/bash", "/usr/bin/bash"):
         found = tree.find(tree.resolve(shell, last=True))
         if found is not None and found.status.st_mode & 0o111:
@@ -98,7 +98,7 @@ def _accounts(tree: LayeredTree) -> Sequence[Account]:
         if len(fields) >= 6 and fields[2].isdigit() and fields[3].isdigit():
             user, group = int(fields[2]), int(fields[3])
             home = fields[5] if fields[5].startswith("/") and ".." not in fields[5].split("/") else "/"
-            if user < _MOST_ID and group < _MOST_ID:
+            if user < _MAX_ID and group < _MAX_ID:
                 found.append(Account(fields[0], user, group, home))
     return found
 

@@ -1,9 +1,10 @@
-"""What lies in an image archive: its configuration and its layers, whichever of the formats it is in.
+"""Readers of image archives: configuration and layers of an image.
 
-OCI layouts and archives (``oci-layout``, ``index.json``, blobs by digest), docker archives (``manifest.json``), and SIF
-files are read; everything else that is a tar archive is taken for a root file system.
+Supported are OCI layouts and archives (``oci-layout``, ``index.json``, blobs by digest), docker archives
+(``manifest.json``) and SIF files. Any other tar archive is treated as a root file system.
 
-Invariant: what is read here is checked against its digest where it has one; the layers are when they are unpacked.
+Invariant: manifests and configurations that have a digest are checked against it here; layers are checked while they
+are unpacked.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ __all__ = ["ArchivedLayer", "LayeredArchive", "find_squashfs", "kind_of", "read_
 Kind = Literal["layered", "packed", "tar", "sif"]
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_MOST_JSON = 16 << 20
+_MAX_JSON = 16 << 20
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-#: Names in an archive of layers, as opposed to one of files.
+#: Names of members in an archive of layers; any other name means an archive of files.
 _PARTS = re.compile(r"(\./)?(blobs(/.*)?|oci-layout|index\.json|manifest\.json|repositories|[0-9a-f]{64}([./].*)?)/?")
 _SIF_MAGIC = b"SIF_MAGIC\0"
 
@@ -43,7 +44,7 @@ class ArchivedLayer:
 
     archive: Path
     member: str
-    #: SHA-256 of it, uncompressed.
+    #: SHA-256 of the uncompressed layer.
     digest: str
 
 
@@ -52,7 +53,7 @@ class LayeredArchive:
     """An image of layers, the lowest one first."""
 
     layers: tuple[ArchivedLayer, ...]
-    #: SHA-256 of its configuration, which names all its layers.
+    #: SHA-256 of its configuration, which lists all its layers.
     digest: str
     user: str = ""
     directory: str = ""
@@ -61,9 +62,10 @@ class LayeredArchive:
 
 
 def kind_of(path: Path) -> Kind:
-    """What a file is: an archive of ``layered`` images, one that is ``packed`` once more, a ``tar`` or a ``sif``.
+    """Return the kind of an image file.
 
-    Raises ``InvalidArchive`` for anything else, and for one that is cut short.
+    ``layered`` is an archive of layers, ``packed`` one that is compressed as a whole, ``tar`` an archive of a root file
+    system, ``sif`` Apptainer's format. Raises ``InvalidArchive`` for anything else, and for a truncated file.
     """
     with path.open("rb") as stream:
         start = stream.read(64)
@@ -95,9 +97,9 @@ def _damage(path: Path) -> Generator[None]:
 
 
 def read_layered(path: Path) -> LayeredArchive:
-    """The image in an OCI layout, or in an OCI or docker archive that is not compressed as a whole.
+    """Read the image in an OCI layout, or in an OCI or docker archive that is not compressed as a whole.
 
-    Of several images an archive of docker's gives the first, an OCI index the one for this machine. Raises
+    Of several images, the first of a docker archive is read, and that for this machine of an OCI index. Raises
     ``InvalidArchive``.
     """
     parts = _FolderParts(path) if path.is_dir() else _ArchiveParts(path)
@@ -129,10 +131,10 @@ class _FolderParts:
         return (self.path / name).is_file()
 
     def read(self, name: str) -> bytes:
-        if not self.has(name):  # to open a pipe would be to wait for somebody who writes
+        if not self.has(name):  # opening a pipe would wait for a writer
             raise InvalidArchive(f"{self.path} lacks {name}, which its manifest names")
         with (self.path / name).open("rb") as stream:
-            return stream.read(_MOST_JSON)
+            return stream.read(_MAX_JSON)
 
     def layer(self, name: str, digest: str) -> ArchivedLayer:
         if not self.has(name):
@@ -152,7 +154,7 @@ class _ArchiveParts:
         try:
             for member in self._archive.getmembers():
                 self._members[member.name.removeprefix("./")] = member
-        except BaseException:  # whatever it is: without an entry there is no exit that closes it
+        except BaseException:  # whatever it is: where `__enter__` raises, `__exit__` is not called
             self._archive.close()
             raise
         return self
@@ -165,7 +167,7 @@ class _ArchiveParts:
 
     def _find(self, name: str) -> tarfile.TarInfo:
         member = self._members.get(name)
-        # Docker's older archives name a layer that two images share once, and link to it.
+        # Older docker archives store a layer that two images share once, and a link to it.
         if member is not None and member.issym():
             parent = name.rpartition("/")[0].split("/")
             for piece in member.linkname.split("/"):
@@ -178,7 +180,7 @@ class _ArchiveParts:
     def read(self, name: str) -> bytes:
         stream: IO[bytes] | None = self._archive.extractfile(self._find(name))
         assert stream is not None
-        return stream.read(_MOST_JSON)
+        return stream.read(_MAX_JSON)
 
     def layer(self, name: str, digest: str) -> ArchivedLayer:
         return ArchivedLayer(self.path, self._find(name).name, digest)
@@ -201,12 +203,12 @@ def _read_oci(parts: _Parts) -> LayeredArchive:
     for _ in range(4):  # an index may lead to another
         if "manifests" not in descriptor:
             break
-        descriptor = json.loads(_blob(parts, _for_this_machine(descriptor["manifests"])["digest"]))
+        descriptor = json.loads(_blob(parts, _select_platform(descriptor["manifests"])["digest"]))
     config = _blob(parts, descriptor["config"]["digest"])
     return _image(parts, config, [_blob_name(layer["digest"]) for layer in descriptor["layers"]])
 
 
-def _for_this_machine(manifests: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _select_platform(manifests: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     wanted = _ARCHITECTURES.get(platform.machine(), platform.machine())
     fitting = [
         manifest
@@ -267,7 +269,7 @@ _SIF_SQUASHFS, _SIF_PRIMARY = 1, 2
 
 
 def find_squashfs(path: Path) -> int:
-    """Where in a SIF the file system of its image begins, in bytes. Raises ``InvalidArchive``."""
+    """Return the offset in bytes of the file system in a SIF. Raises ``InvalidArchive``."""
     with path.open("rb") as stream:
         header = stream.read(_SIF_HEADER.size)
         if len(header) < _SIF_HEADER.size:

@@ -1,13 +1,12 @@
-"""An image plus a recipe: files written as a layer, then a script run once as another.
+"""Derived images: the files of a recipe as one layer over an image, the result of its script as another.
 
-Files need no sandbox: their layer is written directly. Invariant: a layer's key covers all that it was made from, so a
-recipe on the same image is done once, whoever asks.
+The layer of files is written directly, without a sandbox. Invariant: a layer's key covers all its inputs, so a recipe
+is applied to an image once.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,31 +14,23 @@ from pathlib import Path
 from ors_containers.builds.client import BuildLimits, Script, run_scripts
 from ors_containers.errors import InvalidImage
 from ors_containers.image import Image
-from ors_containers.images.layer_store import LayerStore
+from ors_containers.images.layer_store import LayerStore, layer_key, new_upper
 from ors_containers.images.recipe import Recipe
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.layers.writer import Entry
 
-__all__ = ["derived_image", "entries_of", "key_of", "layer_identity"]
-
-_FORMAT = 1
-
-
-def key_of(*parts: object) -> str:
-    """The key of a layer made from ``parts``, which JSON can say."""
-    said = json.dumps([_FORMAT, *parts], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+__all__ = ["derived_image", "entries_of", "layer_identity"]
 
 
 def layer_identity(layers: LayerStore, image: Image) -> list[object]:
-    """What an image's layers are: keys of the store, or for folders elsewhere what says that they changed."""
+    """Return JSON values that identify an image's layers: keys of the store; path, inode and time of other folders."""
     identities: list[object] = []
     for layer in image.layers:
         key = layers.key_of(layer)
         if key is not None:
             identities.append(key)
         elif image.name == "host" and layer.name.startswith("host-"):
-            identities.append(layer.name)  # named by its content
+            identities.append(layer.name)  # the name is a digest of its content
         else:
             found = layer.stat()
             identities.append([str(layer), found.st_ino, found.st_mtime_ns])
@@ -53,9 +44,9 @@ async def derived_image(
     *,
     limit: int,
     state: Path | None,
-    said: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
 ) -> Image:
-    """``base`` with what ``recipe`` makes of it; see ``ImageStore.derive``."""
+    """Apply ``recipe`` to ``base``; see ``ImageStore.derive``. ``on_line`` gets each line of the script's output."""
     keys = [key for layer in base.layers if (key := layers.key_of(layer)) is not None]
     if not layers.use(keys):
         raise InvalidImage(f"A layer of image {base.name} is not in the store any more", "Import or build it again")
@@ -63,14 +54,15 @@ async def derived_image(
     if recipe.files:
         image = replace(image, layers=(await _provide_files(layers, image, recipe, limit), *image.layers))
     if recipe.script:
-        image = replace(image, layers=(await _provide_script(layers, image, recipe, limit, state, said), *image.layers))
+        layer = await _provide_script(layers, image, recipe, limit, state, on_line)
+        image = replace(image, layers=(layer, *image.layers))
     if image.layers != base.layers:
         image = replace(image, name=f"{base.name}+{recipe.key[:12]}")
     return image
 
 
 def entries_of(image: Image, recipe: Recipe) -> list[Entry]:
-    """A recipe's files, parents first, as the layer of ``image`` is to have them.
+    """Return the layer entries of a recipe's files over ``image``, parents first.
 
     Raises ``InvalidImage`` for a file below a bind of ``image``.
     """
@@ -100,7 +92,7 @@ async def _provide_files(layers: LayerStore, image: Image, recipe: Recipe, limit
     }
     home = image.home.strip("/")
     for entry in entries:
-        # Directories that nobody names: below the home they are the user's, as everything there is.
+        # Parents that the recipe does not list: below the home they belong to the user.
         parent = entry.path.strip("/").rpartition("/")[0]
         while parent.startswith(f"{home}/"):
             defaults.setdefault(parent, (0o755, image.user, image.group))
@@ -109,13 +101,10 @@ async def _provide_files(layers: LayerStore, image: Image, recipe: Recipe, limit
         [entry.path, entry.kind, hashlib.sha256(entry.content).hexdigest(), entry.source, entry.mode, entry.user]
         for entry in entries
     ]
-    key = key_of("files", layers.owners.tag, layer_identity(layers, image), described, image.group, defaults)
+    key = layer_key("files", layers.owners.tag, layer_identity(layers, image), described, image.group, defaults)
 
     async def fill(folder: Path) -> int:
-        upper = folder / "upper"
-        upper.mkdir()
-        upper.chmod(0o755)
-        return await layers.owners.write(upper, entries, image.layers, limit=limit, defaults=defaults)
+        return await layers.owners.write(new_upper(folder), entries, image.layers, limit=limit, defaults=defaults)
 
     return await layers.provide(key, f"files of a recipe on {image.name}", fill, recipe=True)
 
@@ -126,7 +115,7 @@ async def _provide_script(
     recipe: Recipe,
     limit: int,
     state: Path | None,
-    said: Callable[[str], None] | None,
+    on_line: Callable[[str], None] | None,
 ) -> Path:
     user, group = (0, 0) if recipe.as_root else (image.user, image.group)
     variables = image.variables
@@ -142,7 +131,7 @@ async def _provide_script(
         directory=image.directory or image.home,
     )
     binds = [[str(source), target] for source, target in image.binds]
-    key = key_of(
+    key = layer_key(
         "script",
         layers.owners.tag,
         layer_identity(layers, image),
@@ -153,7 +142,7 @@ async def _provide_script(
         limits = BuildLimits(disk=limit, seconds=recipe.timeout)
         async with layers.builds:
             built = await run_scripts(
-                image, [script], folder, owners=layers.owners, limits=limits, said=said, state=state
+                image, [script], folder, owners=layers.owners, limits=limits, said=on_line, state=state
             )
         return built.size
 

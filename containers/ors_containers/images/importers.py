@@ -1,6 +1,6 @@
-"""Images taken into the store: folders, tar archives, OCI and docker archives, SIF files.
+"""Import of images into the store: folders, tar archives, OCI and docker archives, SIF files.
 
-Invariant: an image gets its name when everything of it is there; what was imported before is not unpacked again.
+Invariant: an image gets its name when all its layers exist. A layer that was imported before is not unpacked again.
 """
 
 from __future__ import annotations
@@ -13,32 +13,27 @@ import stat
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ors_containers.builds.client import BuildLimits, Script, run_scripts
-from ors_containers.errors import InvalidArchive, InvalidImage, ProgramMissing, StartFailed
+from ors_containers.errors import InvalidArchive, InvalidImage, ProgramMissing
 from ors_containers.images.accounts import find_account
 from ors_containers.images.archives import ArchivedLayer, LayeredArchive, find_squashfs, kind_of, read_layered
-from ors_containers.images.derive import key_of
+from ors_containers.images.layer_store import layer_key, new_upper
 from ors_containers.images.progress import Progress, Step
 from ors_containers.images.records import ImageRecord
+from ors_containers.images.repository import ImageRepository
+from ors_containers.images.script_variables import apptainer_environment
 from ors_containers.layers.tar import decompressed
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.layers.writer import too_large
 
-if TYPE_CHECKING:
-    from ors_containers.images.store import ImageStore
+__all__ = ["Imported", "check_image", "import_image", "import_layers"]
 
-__all__ = ["Imported", "apptainer_environment", "changed_variables", "check_image", "import_image", "import_layers"]
-
-_PIECE = 1 << 20
-#: Variables that are the shell's own affair.
-SHELL_VARIABLES = frozenset(("PWD", "OLDPWD", "SHLVL", "_", "IFS", "OPTIND", "PS1", "PS2", "PS4", "PPID"))
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Layers that are in the store, the top one first, and what their archive says of the image."""
+    """Layers in the store, the top one first, and the image's configuration from its archive."""
 
     layers: tuple[str, ...]
     origin: str
@@ -49,55 +44,59 @@ class Imported:
 
 
 async def import_image(
-    store: ImageStore, path: Path, name: str, user: str, progress: Progress | None, *, source: str = ""
+    images: ImageRepository, path: Path, name: str, user: str, progress: Progress | None, *, source: str = ""
 ) -> ImageRecord:
-    """See ``ImageStore.import_image``; ``source`` is what people are told it was made from."""
-    found = await import_layers(store, path, progress)
+    """Import an image and save its record; see ``ImageStore.import_image``.
+
+    ``source`` is shown as the image's origin in place of ``path``.
+    """
+    found = await import_layers(images, path, progress)
     record = ImageRecord(
         name=name,
         layers=found.layers,
         environment=found.environment,
         labels=found.labels,
-        # A relative or wild one is as good as none.
+        # A relative path, or one with `..`, is ignored.
         directory=found.directory if found.directory.startswith("/") and ".." not in found.directory else "",
         source=source or str(path),
         origin=found.origin,
     )
-    return store.save(await store.provide_account(record, user or found.user))
+    return images.save(await images.provide_account(record, user or found.user))
 
 
-async def import_layers(store: ImageStore, path: Path, progress: Progress | None) -> Imported:
-    """Take the layers of an image in, without giving it a name.
+async def import_layers(images: ImageRepository, path: Path, progress: Progress | None) -> Imported:
+    """Import the layers of an image without saving a record.
 
-    Raises what ``ImageStore.import_image`` raises: ``InvalidImage`` and its kinds, ``ProgramMissing``, ``StoreFailed``.
+    Raises the errors of ``ImageStore.import_image``: ``InvalidImage`` and its subclasses, ``ProgramMissing``,
+    ``StoreFailed``.
     """
     try:
-        path, kind = await asyncio.to_thread(_look_at, path)
+        path, kind = await asyncio.to_thread(_detect, path)
     except OSError as error:
         raise InvalidImage(f"{path} cannot be read: {error.strerror}") from error
-    importing = _Importing(store, progress)
+    importer = _Importer(images, progress)
     if kind == "folder":
-        return await importing.folder(path)
+        return await importer.folder(path)
     if kind == "layered":
-        return await importing.layered(await asyncio.to_thread(read_layered, path))
+        return await importer.layered(await asyncio.to_thread(read_layered, path))
     if kind == "packed":
-        async with store.layers.folder() as folder:
-            importing.say(f"Decompressing {path.name}")
+        async with images.layers.folder() as folder:
+            importer.report(f"Decompressing {path.name}")
             plain = folder / "plain.tar"
-            await asyncio.to_thread(_decompress, path, plain, store.max_size)
-            return await importing.layered(await asyncio.to_thread(read_layered, plain))
+            await asyncio.to_thread(_decompress, path, plain, images.max_size)
+            return await importer.layered(await asyncio.to_thread(read_layered, plain))
     if kind == "sif":
-        return await importing.sif(path)
-    return await importing.tar(path)
+        return await importer.sif(path)
+    return await importer.tar(path)
 
 
 def check_image(path: Path) -> str:
-    """What would be imported: ``folder``, or a kind of ``archives.kind_of``. Reads little of it.
+    """Return the kind of an image file: ``folder``, or a kind of ``archives.kind_of``. Reads only its beginning.
 
-    Raises ``InvalidImage`` for what is none, as far as that shows, and ``ProgramMissing``.
+    Raises ``InvalidImage`` where that shows that it is not an image, and ``ProgramMissing``.
     """
     try:
-        path, kind = _look_at(path)
+        path, kind = _detect(path)
         if kind == "folder":
             _check_folder(path)
         elif kind == "sif":
@@ -108,12 +107,12 @@ def check_image(path: Path) -> str:
     return kind
 
 
-def _look_at(path: Path) -> tuple[Path, str]:
+def _detect(path: Path) -> tuple[Path, str]:
     path = path.absolute()
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         return path, "layered" if (path / "oci-layout").is_file() else "folder"
-    if not stat.S_ISREG(mode):  # to open a pipe would be to wait for somebody who writes
+    if not stat.S_ISREG(mode):  # opening a pipe would wait for a writer
         raise InvalidImage(f"{path} is neither a regular file nor a directory")
     return path, kind_of(path)
 
@@ -132,36 +131,36 @@ def _unsquashfs(path: Path) -> str:
     return program
 
 
-class _Importing:
-    """One import: what it tells, and how many bytes it may still have."""
+class _Importer:
+    """One import, with its progress and the bytes it may still write."""
 
-    def __init__(self, store: ImageStore, progress: Progress | None) -> None:
-        self._store = store
-        self._layers = store.layers
+    def __init__(self, images: ImageRepository, progress: Progress | None) -> None:
+        self._images = images
+        self._layers = images.layers
         self._progress = progress
-        self._left = store.max_size
+        self._left = images.max_size
 
-    def say(self, text: str, done: int = 0) -> None:
+    def report(self, text: str, done: int = 0) -> None:
         if self._progress is not None:
             self._progress(Step(text, done=done))
 
     def _counter(self, text: str) -> Callable[[int], None]:
-        return lambda done: self.say(text, done)
+        return lambda done: self.report(text, done)
 
     async def layered(self, archive: LayeredArchive) -> Imported:
-        """An image of layers, each over those before it."""
+        """Import an image of layers, the lowest layer first."""
         keys: list[str] = []
         below: list[Path] = []
         for number, layer in enumerate(archive.layers, 1):
-            # What it lies over has a part in it: links of its paths, owners of directories it does not name.
-            key = key_of("layer", self._layers.owners.tag, keys[-1] if keys else "", layer.digest)
+            # The layers below are part of the key: links in them redirect paths, and they own unnamed directories.
+            key = layer_key("layer", self._layers.owners.tag, keys[-1] if keys else "", layer.digest)
             text = f"Unpacking layer {number} of {len(archive.layers)}"
             under = tuple(reversed(below))
 
             async def fill(
                 folder: Path, layer: ArchivedLayer = layer, under: Sequence[Path] = under, text: str = text
             ) -> int:
-                upper = _upper(folder)
+                upper = new_upper(folder)
                 done = await self._layers.owners.unpack(
                     layer.archive,
                     upper,
@@ -187,14 +186,14 @@ class _Importing:
         )
 
     async def tar(self, path: Path) -> Imported:
-        """A root file system in one archive."""
-        self.say(f"Reading {path.name}")
+        """Import a tar archive of a root file system."""
+        self.report(f"Reading {path.name}")
         digest = await asyncio.to_thread(_digest, path)
-        key = key_of("tar", self._layers.owners.tag, digest)
+        key = layer_key("tar", self._layers.owners.tag, digest)
 
         async def fill(folder: Path) -> int:
             done = await self._layers.owners.unpack(
-                path, _upper(folder), limit=self._left, progress=self._counter(f"Unpacking {path.name}")
+                path, new_upper(folder), limit=self._left, progress=self._counter(f"Unpacking {path.name}")
             )
             return done.size
 
@@ -202,17 +201,17 @@ class _Importing:
         return Imported((key,), f"tar:{digest}")
 
     async def folder(self, path: Path) -> Imported:
-        """An unpacked root file system."""
+        """Import an unpacked root file system."""
         _check_folder(path)
         described = await asyncio.to_thread(_describe, path)
-        key = key_of("folder", self._layers.owners.tag, described)
+        key = layer_key("folder", self._layers.owners.tag, described)
         account = find_account(LayeredTree([path]))
 
         async def fill(folder: Path) -> int:
             try:
                 done = await self._layers.owners.copy(
                     path,
-                    _upper(folder),
+                    new_upper(folder),
                     limit=self._left,
                     home=account.home,
                     home_user=account.user,
@@ -227,16 +226,16 @@ class _Importing:
         return await self._with_environment(Imported((key,), f"folder:{described}"), path.name)
 
     async def sif(self, path: Path) -> Imported:
-        """Apptainer's image file: a squashfs with a header, unpacked by unsquashfs."""
+        """Import Apptainer's image file, a squashfs with a header, with unsquashfs."""
         begin = find_squashfs(path)
         program = _unsquashfs(path)
-        self.say(f"Reading {path.name}")
+        self.report(f"Reading {path.name}")
         digest = await asyncio.to_thread(_digest, path)
-        key = key_of("sif", self._layers.owners.tag, digest)
+        key = layer_key("sif", self._layers.owners.tag, digest)
 
         async def fill(folder: Path) -> int:
-            self.say(f"Unpacking {path.name}")
-            return await self._layers.owners.unsquash(path, _upper(folder), program, begin, limit=self._left)
+            self.report(f"Unpacking {path.name}")
+            return await self._layers.owners.unsquash(path, new_upper(folder), program, begin, limit=self._left)
 
         await self._provide(key, f"import of {path.name}", fill)
         return await self._with_environment(Imported((key,), f"sif:{digest}"), path.name)
@@ -245,63 +244,16 @@ class _Importing:
         path = await self._layers.provide(key, made_by, fill)
         self._left -= self._layers.size(key)
         if self._left < 0:
-            raise too_large(self._store.max_size)
+            raise too_large(self._images.max_size)
         return path
 
     async def _with_environment(self, found: Imported, name: str) -> Imported:
-        """With the variables that Apptainer's scripts in the image set."""
+        """Add the variables that Apptainer's scripts in the image set."""
         paths = [self._layers.path(key) for key in found.layers]
         if LayeredTree(paths).find(".singularity.d/env") is None:
             return found
-        environment = await apptainer_environment(self._store, found.layers, name)
+        environment = await apptainer_environment(self._images, found.layers, name)
         return replace(found, environment=environment)
-
-
-#: What an Apptainer image runs before anything else; the variables it leaves are those of the image.
-_SOURCED = """\
-for script in /.singularity.d/env/*.sh; do
-  case "$script" in */99-*|*/94-*|*/95-*|*/01-*) continue;; esac
-  . "$script" >/dev/null 2>&1 || true
-done
-exec env -0
-"""
-
-
-async def apptainer_environment(store: ImageStore, layers: Sequence[str], name: str) -> dict[str, str]:
-    """The variables that the scripts in ``/.singularity.d/env`` set; none where no build sandbox can be had here."""
-    base = store.base_of(ImageRecord(name=name, layers=tuple(layers)))
-    variables = {"PATH": base.variables["PATH"], "HOME": "/root"}
-    script = Script("environment", _SOURCED, environment=variables, capture=True)
-    async with store.layers.folder() as folder:
-        try:
-            built = await run_scripts(
-                base,
-                [script],
-                folder,
-                owners=store.layers.owners,
-                limits=BuildLimits(disk=store.max_size, seconds=60.0),
-                state=store.state,
-            )
-        except StartFailed:
-            return {}
-    return changed_variables(built.captured, variables)
-
-
-def changed_variables(answer: bytes, before: dict[str, str]) -> dict[str, str]:
-    """What ``env -0`` has said that was not so before."""
-    found: dict[str, str] = {}
-    for line in answer.decode(errors="replace").split("\0"):
-        name, equals, value = line.partition("=")
-        if equals and name not in SHELL_VARIABLES and before.get(name) != value:
-            found[name] = value
-    return found
-
-
-def _upper(folder: Path) -> Path:
-    upper = folder / "upper"
-    upper.mkdir()
-    upper.chmod(0o755)
-    return upper
 
 
 def _digest(path: Path) -> str:
@@ -310,8 +262,8 @@ def _digest(path: Path) -> str:
 
 
 def _describe(folder: Path) -> str:
-    """A digest of what a folder's files are by name, kind, size, owner and time, without reading them."""
-    said = hashlib.sha256(str(folder).encode(errors="surrogateescape"))
+    """Return a digest of the names, kinds, sizes, owners and times of a folder's files; reads no file."""
+    digest = hashlib.sha256(str(folder).encode(errors="surrogateescape"))
     waiting = [folder]
     while waiting:
         place = waiting.pop()
@@ -321,19 +273,19 @@ def _describe(folder: Path) -> str:
         except OSError as error:
             raise InvalidImage(f"{error.filename} cannot be read: {error.strerror}") from error
         about = (status.st_mode, status.st_size, status.st_uid, status.st_gid, status.st_mtime_ns, status.st_ino)
-        said.update(os.fsencode(place) + repr(about).encode())
+        digest.update(os.fsencode(place) + repr(about).encode())
         waiting += inner
-    return said.hexdigest()
+    return digest.hexdigest()
 
 
 def _decompress(path: Path, plain: Path, limit: int) -> None:
     written = 0
     try:
         with path.open("rb") as stream, decompressed(stream) as source, plain.open("wb") as target:
-            while piece := source.read(_PIECE):
-                written += len(piece)
+            while chunk := source.read(_CHUNK):
+                written += len(chunk)
                 if written > limit:
                     raise too_large(limit)
-                target.write(piece)
+                target.write(chunk)
     except EOFError as error:
         raise InvalidArchive(f"{path} is cut short: {error}") from error

@@ -1,46 +1,60 @@
-"""Layers by their keys, each made once: within a process, and by any number of processes of one machine.
+"""Layers by their keys, each made once by the threads, tasks and processes of a machine.
 
-A key is the digest of what makes the layer, so a layer that is there is right. It is made in ``tmp`` under a lock that
-the kernel lets go when its maker ends, and gets its name last, in one step. A process that has been given a layer
-writes that down in its own file of ``leases``, under a lock for as long as it lives: ``take_away`` spares those.
+A key is the digest of a layer's inputs, so a layer that exists is valid. A layer is made in ``tmp`` under a file lock
+and renamed into ``layers`` when it is complete. A process records the layers it uses in a locked file of ``leases``,
+which the kernel unlocks when the process ends; ``remove_unused`` keeps the layers recorded there.
 
-Invariants: a folder in ``layers`` is whole; what a maker that died left in ``tmp`` is removed by the next; a layer is
-taken away only when no record and no living process has it.
+Invariants: a folder in ``layers`` is complete. What a killed process left in ``tmp`` is removed by the next process. A
+layer is removed only when no record names it and no living process uses it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import fcntl
+import hashlib
 import json
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ors_containers.errors import StoreFailed
-from ors_containers.images.singleflight import Flights
+from ors_containers.images.singleflight import SingleFlight
+from ors_containers.images.store_folder import prepare_folder, store_errors
 from ors_containers.layers.ownership import LayerOwners
+from ors_containers.linux.file_locks import create_lock, locked, try_locked
 
-__all__ = ["LayerInformation", "LayerStore", "store_errors"]
+__all__ = ["LayerInformation", "LayerStore", "layer_key", "new_upper"]
 
-_MARK_EVERY = 3600.0
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-#: File systems on which a layer cannot have owners of its own in a sandbox, or be written by one.
-_UNFIT = ("overlay", "nfs", "nfs4", "cifs", "9p", "virtiofs", "vfat", "exfat")
+_FORMAT = 1
+#: Seconds after which the use of a layer is recorded again.
+_MARK_INTERVAL = 3600.0
+
+
+def layer_key(*parts: object) -> str:
+    """Return the key of a layer made from ``parts``, which are JSON values."""
+    text = json.dumps([_FORMAT, *parts], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def new_upper(folder: Path) -> Path:
+    """Create the ``upper`` of a folder given to ``fill``: the layer's root, readable by everybody."""
+    upper = folder / "upper"
+    upper.mkdir()
+    upper.chmod(0o755)
+    return upper
 
 
 @dataclass(frozen=True, slots=True)
 class LayerInformation:
-    """What is known of a layer besides what is in it."""
+    """Size and origin of a layer."""
 
     key: str
     size: int
-    #: What made it, for people.
+    #: The import, definition or recipe that made it, for display.
     made_by: str
     #: Whether a recipe made it: it belongs to no image of the store.
     recipe: bool
@@ -54,36 +68,36 @@ class LayerStore:
     def __init__(self, root: Path, owners: LayerOwners) -> None:
         self.root = root
         self.owners = owners
-        #: Bounds how many build sandboxes run at a time; the others wait their turn, which is faster for all.
+        #: Limits the build sandboxes that run at a time; more of them would be slower for all.
         self.builds = asyncio.Semaphore(2 * (os.cpu_count() or 1))
-        self._flights: Flights[int] = Flights()
+        self._in_progress: SingleFlight[int] = SingleFlight()
+        #: When this process last recorded its use of a layer.
         self._marked: dict[str, float] = {}
-        self._lease = -1
+        self._lease: int | None = None
         self._lease_path: Path | None = None
-        self._ready = False
 
     def path(self, key: str) -> Path:
-        """Where a layer lies, whether it is there or not."""
+        """Return the path of a layer, which may not exist."""
         return self.root / "layers" / key
 
     def key_of(self, layer: Path) -> str | None:
-        """The key of one of this store's layers."""
+        """Return the key of a layer of this store; None for a folder elsewhere."""
         return layer.name if layer.parent == self.root / "layers" else None
 
     def use(self, keys: Iterable[str]) -> bool:
-        """Take layers into use by this process, for as long as it lives; False where one is not there."""
+        """Record that this process uses these layers for as long as it lives; False where one does not exist."""
         now = time.time()
-        new = [key for key in keys if now - self._marked.get(key, 0.0) > _MARK_EVERY]
+        new = [key for key in keys if now - self._marked.get(key, 0.0) > _MARK_INTERVAL]
         if not new:
             return True
         if not all(self.path(key).is_dir() for key in new):
             return False
         with store_errors(self.root):
-            self._prepare()
-            with self._locked(fcntl.LOCK_SH):
+            lease = self._prepare()
+            with self._removal_lock(shared=True):
                 if not all(self.path(key).is_dir() for key in new):
                     return False
-                os.write(self._lease, "".join(f"{key}\n" for key in new if key not in self._marked).encode())
+                os.write(lease, "".join(f"{key}\n" for key in new if key not in self._marked).encode())
                 for key in new:
                     self._marked[key] = now
                     with contextlib.suppress(OSError):
@@ -93,26 +107,27 @@ class LayerStore:
     async def provide(
         self, key: str, made_by: str, fill: Callable[[Path], Awaitable[int]], *, recipe: bool = False
     ) -> Path:
-        """The layer of that key. Where it is not there, ``fill`` is given an empty folder and puts the layer into its
-        ``upper``; it returns the layer's size. Others who ask meanwhile wait, here and in other processes.
+        """Return the layer of that key; where it is missing, have ``fill`` make it.
 
-        Raises what ``fill`` raises, to all who wait in this process, and ``StoreFailed``.
+        ``fill`` gets an empty folder, makes the layer in its ``upper`` (``new_upper``) and returns the layer's size.
+        Concurrent calls for the key wait, in this process and in others. Raises what ``fill`` raises, in every waiter
+        of this process, and ``StoreFailed``.
         """
         if not self.use([key]):
-            await self._flights.join(key, lambda: self._make(key, made_by, fill, recipe))
+            await self._in_progress.do(key, lambda: self._make(key, made_by, fill, recipe))
         return self.path(key)
 
     async def _make(self, key: str, made_by: str, fill: Callable[[Path], Awaitable[int]], recipe: bool) -> int:
         with store_errors(self.root):
             self._prepare()
-            async with self._single(key):
+            async with self._maker_lock(key):
                 if self.use([key]):
                     return self.size(key)
                 async with self.folder() as folder:
                     size = await fill(folder)
                     notes = {"size": size, "made_by": made_by, "recipe": recipe}
                     self._notes(key).write_text(json.dumps(notes))
-                    with self._locked(fcntl.LOCK_SH):
+                    with self._removal_lock(shared=True):
                         (folder / "upper").rename(self.path(key))
                 if not self.use([key]):
                     raise StoreFailed(f"Layer {key[:12]} was taken away as it was made")
@@ -120,23 +135,26 @@ class LayerStore:
 
     @contextlib.asynccontextmanager
     async def folder(self) -> AsyncGenerator[Path]:
-        """A folder for work, which is removed afterwards: here, or by the next process when this one is killed."""
+        """Yield a working folder that is removed afterwards, or by the next process when this one is killed."""
         self._prepare()
-        place = self.root / "tmp" / secrets.token_hex(8)
-        lock = _lock_file(place.with_suffix(".lock"))
+        while True:
+            place = self.root / "tmp" / secrets.token_hex(8)
+            lock = create_lock(place.with_suffix(".lock"))
+            if lock is not None:
+                break
         try:
             place.mkdir(mode=0o755)
             try:
                 yield place
             finally:
-                # A caller that was cancelled waits for this, too: half a tree is nobody's.
+                # Shielded: a cancelled caller waits for the removal as well.
                 await asyncio.shield(asyncio.ensure_future(self.owners.remove(place)))
         finally:
             place.with_suffix(".lock").unlink(missing_ok=True)
             os.close(lock)
 
     def list(self) -> list[LayerInformation]:
-        """Every layer, the most recently used first."""
+        """Return every layer, the most recently used first."""
         found: list[LayerInformation] = []
         for path in (self.root / "layers").glob("*.json"):
             key = path.name.removesuffix(".json")
@@ -147,30 +165,24 @@ class LayerStore:
         return sorted(found, key=lambda layer: -layer.used)
 
     def in_use(self) -> set[str]:
-        """Layers that a living process has, this one among them."""
-        used: set[str] = set()
+        """Return the layers that living processes use, this process included. Removes the leases of dead ones."""
+        # This process's own layers come from memory.
+        used = set(self._marked)
         for path in (self.root / "leases").glob("*"):
-            lock = _open_if_there(path)
-            if lock == -1:
-                continue
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                used.update(path.read_text().split())
-            else:
-                path.unlink(missing_ok=True)  # its process has ended
-            finally:
-                os.close(lock)
-        # Locks of one process do not exclude each other where a file was opened once only.
-        return used | set(self._marked)
+            with contextlib.suppress(FileNotFoundError), try_locked(path) as is_dead:
+                if is_dead:
+                    path.unlink(missing_ok=True)
+                else:
+                    used.update(path.read_text().split())
+        return used
 
-    async def take_away(self, keys: Iterable[str]) -> list[str]:
-        """Remove layers that no living process has; those that were removed."""
+    async def remove_unused(self, keys: Iterable[str]) -> list[str]:
+        """Remove those of the layers that no living process uses; return them."""
         removed: list[str] = []
         with store_errors(self.root):
             self._prepare()
             async with self.folder() as folder:
-                with self._locked(fcntl.LOCK_EX):
+                with self._removal_lock():
                     used = self.in_use()
                     for key in keys:
                         if key not in used:
@@ -181,156 +193,66 @@ class LayerStore:
         return removed
 
     async def sweep(self) -> None:
-        """Remove what makers that were killed have left."""
+        """Remove what killed processes left: working folders, lock files, leases, notes of layers without a folder."""
         with store_errors(self.root):
             self._prepare()
             for path in (self.root / "tmp").glob("*.lock"):
-                lock = _open_if_there(path)
-                if lock == -1:
-                    continue
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    await self.owners.remove(path.with_suffix(""))
-                    path.unlink(missing_ok=True)
-                except BlockingIOError:
-                    continue  # its maker lives
-                finally:
-                    os.close(lock)
+                with contextlib.suppress(FileNotFoundError), try_locked(path) as is_dead:
+                    if is_dead:
+                        await self.owners.remove(path.with_suffix(""))
+                        path.unlink(missing_ok=True)
             for path in (self.root / "locks").iterdir():
-                lock = _open_if_there(path)
-                if lock == -1:
-                    continue
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink(missing_ok=True)
-                os.close(lock)
+                with contextlib.suppress(FileNotFoundError), try_locked(path) as is_dead:
+                    if is_dead:
+                        path.unlink(missing_ok=True)
             self.in_use()
             for notes in (self.root / "layers").glob("*.json"):
                 key = notes.name.removesuffix(".json")
-                if not self.path(key).is_dir() and time.time() - notes.stat().st_mtime > _MARK_EVERY:
+                if not self.path(key).is_dir() and time.time() - notes.stat().st_mtime > _MARK_INTERVAL:
                     notes.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """This process has no layer in use any more."""
-        if self._lease != -1:
+        """Release the layers that this process uses."""
+        if self._lease is not None:
             if self._lease_path is not None:
                 self._lease_path.unlink(missing_ok=True)
             os.close(self._lease)
-            self._lease = -1
+            self._lease = None
         self._marked.clear()
-        self._ready = False
-
-    def _notes(self, key: str) -> Path:
-        return self.root / "layers" / f"{key}.json"
 
     def size(self, key: str) -> int:
-        """Bytes of a layer."""
+        """Return the bytes of a layer; 0 where they are unknown."""
         try:
             return json.loads(self._notes(key).read_text())["size"]
         except (OSError, ValueError, KeyError):
             return 0
 
-    def _prepare(self) -> None:
-        """Make the folders and this process's lease."""
-        if self._ready:
-            return
-        for name, mode in (("layers", 0o755), ("images", 0o755), ("locks", 0o700), ("leases", 0o700), ("tmp", 0o711)):
-            (self.root / name).mkdir(mode=mode, parents=True, exist_ok=True)
-        found = self.root.stat()
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise StoreFailed(
-                f"{self.root} is not this user's alone",
-                "Set ORS_IMAGES to a folder of your own that others cannot write",
-            )
-        kind = _file_system(self.root)
-        if self.owners.mapping.by == "root" and kind in _UNFIT:
-            raise StoreFailed(
-                f"{self.root} is on {kind}, where files cannot be given to the ids of sandboxes",
-                "Set ORS_IMAGES to a folder on ext4, xfs, btrfs or tmpfs; in a container, to a volume",
-            )
-        while self._lease == -1:
-            path = self.root / "leases" / secrets.token_hex(8)
-            lease = _lock_file(path)
-            if os.fstat(lease).st_nlink:
-                self._lease, self._lease_path = lease, path
-            else:
-                os.close(lease)  # somebody has looked for leases of dead processes just now
-        self._ready = True
+    def _notes(self, key: str) -> Path:
+        return self.root / "layers" / f"{key}.json"
 
-    @contextlib.contextmanager
-    def _locked(self, how: int) -> Generator[None]:
-        """The lock between giving layers out and taking them away; held for moments only."""
-        lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, how)
-            yield
-        finally:
-            os.close(lock)
+    def _prepare(self) -> int:
+        """Create the folders and this process's lease where they are missing; return the lease's descriptor."""
+        if self._lease is None:
+            prepare_folder(self.root, set_owners=self.owners.mapping.by == "root")
+        while self._lease is None:  # another process may just be looking for leases of dead processes
+            self._lease_path = self.root / "leases" / secrets.token_hex(8)
+            self._lease = create_lock(self._lease_path)
+        return self._lease
+
+    def _removal_lock(self, *, shared: bool = False) -> contextlib.AbstractContextManager[None]:
+        """The lock between removing layers (exclusive) and using or adding them (shared); held for moments only."""
+        return locked(self.root / "lock", shared=shared)
 
     @contextlib.asynccontextmanager
-    async def _single(self, key: str) -> AsyncGenerator[None]:
-        """The lock of those who make one layer. Asked for again and again: a thread that waits cannot be cancelled."""
+    async def _maker_lock(self, key: str) -> AsyncGenerator[None]:
+        """Hold the lock of making one layer. Polls, because a thread that waits for a lock cannot be cancelled."""
         path = self.root / "locks" / key
         pause = 0.005
-        while True:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(lock).st_nlink:
-                    break
-                os.close(lock)  # its last holder has removed it
-            except BlockingIOError:
-                os.close(lock)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, 0.25)
+        while (lock := create_lock(path)) is None:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.25)
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
             os.close(lock)
-
-
-def _lock_file(path: Path) -> int:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock
-
-
-def _open_if_there(path: Path) -> int:
-    """A descriptor of a file that its owner may be removing, or -1."""
-    try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return -1
-
-
-def _file_system(path: Path) -> str:
-    """The kind of file system a folder is on."""
-    device = path.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        if before.split()[2] == wanted:
-            return after.split()[0]
-    return ""
-
-
-@contextlib.contextmanager
-def store_errors(root: Path) -> Generator[None]:
-    """The disk's own troubles as ``StoreFailed``, with what to do about them."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or isinstance(error, TimeoutError) or hasattr(error, "cause"):
-            raise
-        remedy = "Set ORS_IMAGES to a folder that can be written"
-        if error.errno in _FULL:
-            remedy = "Free some space (`ors-server image prune`), or set ORS_IMAGES to a folder on another disk"
-        elif error.errno == errno.ENOTSUP:
-            remedy = "Set ORS_IMAGES to a folder on a file system with extended attributes: ext4, xfs or btrfs"
-        place = f": {error.filename}" if error.filename else ""
-        raise StoreFailed(f"The store in {root} cannot be written: {error.strerror}{place}", remedy) from error

@@ -1,4 +1,4 @@
-"""Programs of this machine that fetch and unpack images, run so that what they say is not lost."""
+"""Programs of this machine that fetch and unpack images."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from ors_containers.linux.subprocesses import child_process
 
 __all__ = ["run_program"]
 
+#: Lines of output that an error shows.
 _TAIL = 20
 
 
 async def run_program(
-    arguments: Sequence[str], problem: str, *, said: Callable[[str], None] | None = None, remedy: str = ""
+    arguments: Sequence[str], problem: str, *, on_line: Callable[[str], None] | None = None, remedy: str = ""
 ) -> None:
-    """Run a program to its end; ``said`` is told its lines. Raises ``BuildFailed``, which begins with ``problem``."""
+    """Run a program to its end and pass each line of its output to ``on_line``.
+
+    Raises ``BuildFailed`` with the last lines; its message begins with ``problem``.
+    """
     lines: list[str] = []
-    # Asked to end, not killed: such programs have things of their own to clean up.
+    # SIGTERM rather than SIGKILL: these programs clean up files of their own.
     async with child_process(
         *arguments,
         end=signal.SIGTERM,
@@ -28,10 +32,10 @@ async def run_program(
         stderr=asyncio.subprocess.STDOUT,
     ) as process:
         assert process.stdout is not None
-        while piece := await process.stdout.read(1 << 16):
-            for line in piece.decode(errors="replace").splitlines():
-                if said is not None:
-                    said(line)
+        while chunk := await process.stdout.read(1 << 16):
+            for line in chunk.decode(errors="replace").splitlines():
+                if on_line is not None:
+                    on_line(line)
                 lines = [*lines, line][-_TAIL:]
         status = await process.wait()
     if status != 0:

@@ -1,4 +1,4 @@
-"""What long work on images tells of itself."""
+"""Progress reports of imports and builds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Progress", "Step", "line_progress"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is being done: a sentence, a line of a build's output, or how far it is."""
+    """A step of an import or build, or a line of a build's output."""
 
     text: str
-    #: A line that a script has written.
+    #: Whether ``text`` is a line that a script has written.
     output: bool = False
-    #: Bytes so far; 0 where there is nothing to count.
+    #: Bytes so far; 0 where bytes are not counted.
     done: int = 0
 
 
@@ -23,7 +23,7 @@ Progress = Callable[[Step], None]
 
 
 def line_progress(progress: Progress | None) -> Callable[[str], None] | None:
-    """What tells ``progress`` the lines of a script."""
+    """Return a function that reports a line of a script's output to ``progress``."""
     if progress is None:
         return None
     return lambda line: progress(Step(line, output=True))

@@ -1,6 +1,6 @@
-"""What to remove from a store that has grown: decided here, done by ``LayerStore.take_away``.
+"""The choice of images and layers that ``ImageStore.prune`` removes.
 
-Invariant: nothing that a living process was given is removed, and no layer of an image that stays.
+Invariant: a layer that a living process uses is kept, and so is every layer of an image that is kept.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from ors_containers.images.layer_store import LayerInformation
 from ors_containers.images.records import ImageRecord
 
-__all__ = ["RECIPE_DAYS", "Plan", "plan_pruning"]
+__all__ = ["RECIPE_DAYS", "PruningPlan", "plan_pruning"]
 
-#: Days without use after which what a recipe made goes, where nobody says otherwise.
+#: Days without use after which the layer of a recipe is removed by default.
 RECIPE_DAYS = 30.0
 _DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Images to forget, and layers to remove."""
+class PruningPlan:
+    """The images and layers to remove."""
 
     images: tuple[ImageRecord, ...]
     layers: tuple[str, ...]
@@ -34,30 +34,30 @@ def plan_pruning(
     *,
     unused_days: float | None,
     max_total: int | None,
-) -> Plan:
-    """See ``ImageStore.prune``."""
+) -> PruningPlan:
+    """Choose what to remove; see ``ImageStore.prune``."""
     used = set(in_use)
     limit = time.time() - _DAY * (RECIPE_DAYS if unused_days is None else unused_days)
-    staying = sorted(records, key=lambda record: record.used)
+    kept = sorted(records, key=lambda record: record.used)
     if unused_days is not None:
-        staying = [record for record in staying if record.used >= limit or used & set(record.all_layers)]
+        kept = [record for record in kept if record.used >= limit or used & set(record.all_layers)]
 
     def removable() -> list[LayerInformation]:
-        kept = used | {key for record in staying for key in record.all_layers}
-        return [layer for layer in layers.values() if layer.key not in kept]
+        needed = used | {key for record in kept for key in record.all_layers}
+        return [layer for layer in layers.values() if layer.key not in needed]
 
-    doomed = {layer.key for layer in removable() if not layer.recipe or layer.used < limit}
+    removed = {layer.key for layer in removable() if not layer.recipe or layer.used < limit}
     if max_total is not None:
-        left = sum(layer.size for layer in layers.values() if layer.key not in doomed)
+        left = sum(layer.size for layer in layers.values() if layer.key not in removed)
         for layer in sorted(removable(), key=lambda layer: layer.used):
-            if left > max_total and layer.key not in doomed:
-                doomed.add(layer.key)
+            if left > max_total and layer.key not in removed:
+                removed.add(layer.key)
                 left -= layer.size
-        for record in list(staying):
+        for record in list(kept):
             if left > max_total and not used & set(record.all_layers):
-                staying.remove(record)
-                freed = [layer for layer in removable() if layer.key not in doomed]
-                doomed |= {layer.key for layer in freed}
+                kept.remove(record)
+                freed = [layer for layer in removable() if layer.key not in removed]
+                removed |= {layer.key for layer in freed}
                 left -= sum(layer.size for layer in freed)
-    kept_names = {record.name for record in staying}
-    return Plan(tuple(record for record in records if record.name not in kept_names), tuple(doomed))
+    kept_names = {record.name for record in kept}
+    return PruningPlan(tuple(record for record in records if record.name not in kept_names), tuple(removed))

@@ -1,6 +1,6 @@
-"""What is added to an image to get another: files, a script, variables.
+"""Recipes: the files, script and variables that are added to an image to derive another.
 
-Invariant: a recipe is a value; two that are equal make the same layers, so its ``key`` is all that is compared.
+Invariant: a recipe is a value. Equal recipes have equal keys and make the same layers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class RecipeFile:
     content: bytes = b""
     #: Permission bits; by default 644 for a file and 755 for a directory. A link has none.
     mode: int | None = None
-    #: Where a symbolic link leads, as it is written.
+    #: Target of a symbolic link, as written.
     link: str | None = None
     directory: bool = False
-    #: The image's user, or root. Where a machine has one user only (see ``docs/images.md``), that one in either case.
+    #: The image's user, or root. Where files can have one owner only (see ``docs/images.md``), both mean that one.
     owner: Literal["user", "root"] = "user"
 
     @property
@@ -37,19 +37,20 @@ class RecipeFile:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Files first, then the script, once, in a build sandbox of the image; what it leaves behind is the new image.
+    """Files that are written over an image, then a script that is run once in a build sandbox of it.
 
-    Directories above a file that the image lacks are made, 755: the user's below its home, else root's. Raises
-    ``InvalidImage`` for a path that is relative or has ``..``, a script with a NUL character, a time-out of nothing.
+    Missing parents of a file are created with mode 755; below the user's home they belong to the user, elsewhere to
+    root. Raises ``InvalidImage`` for a path that is relative or has ``..``, for a script with a NUL character, and for
+    a time-out that is not above 0.
     """
 
     #: By absolute path.
     files: Mapping[str, RecipeFile] = field(default_factory=dict[str, RecipeFile])
-    #: Text for the image's shell, run in the user's home with ``-e``: the first command that fails, fails the build.
+    #: Text for the image's shell, run in the user's home with ``-e``: the build fails at the first failing command.
     script: str = ""
-    #: Whether the script runs as root, with root's rights over the image's files; else as the image's user.
+    #: Whether the script runs as root, with root's rights over the image's files, or as the image's user.
     as_root: bool = False
-    #: Variables of the new image, over those of the old one; the script has them too.
+    #: Variables that override the image's, in the derived image and in the script.
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     #: Seconds the script may take.
     timeout: float = 600.0
@@ -68,7 +69,7 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """A name for what it makes; the time-out has no part in it."""
+        """A digest of everything but the time-out."""
         files = {
             path: [
                 hashlib.sha256(file.content).hexdigest(),
@@ -79,5 +80,5 @@ class Recipe:
             ]
             for path, file in self.files.items()
         }
-        said = json.dumps([files, self.script, self.as_root, dict(self.environment)], sort_keys=True)
-        return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+        text = json.dumps([files, self.script, self.as_root, dict(self.environment)], sort_keys=True)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,6 +1,6 @@
-"""What the store knows of an image by its name: its layers, who lives in it, where it came from.
+"""Image records: the layers, user, configuration and origin of an image, in a file named after it.
 
-Invariant: a record is written in one step, after all its layers are there.
+Invariant: a record is written atomically, after all its layers exist.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["ImageRecord", "checked_name", "stem_of"]
 
 _SUFFIX = ".json"
 _FORMATS = (".sif", ".simg", ".img", ".tar", ".tgz", ".txz", ".gz", ".xz", ".bz2", ".zst", ".def")
-_LONGEST_NAME = 128
+_MAX_NAME_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRecord:
-    """An image of the store. Layers are named by their keys, the top one first."""
+    """An image of the store. Layers are listed by their keys, the top one first."""
 
     name: str
-    #: As they were imported or built: what other images are built on.
+    #: The layers that were imported or built; other images are built on these.
     layers: tuple[str, ...]
-    #: Over them in sandboxes only: the account of the image's user, where the image has none.
+    #: The layer above them in sandboxes: the account of the image's user, where the image lacks it.
     account: tuple[str, ...] = ()
     user: int = 1000
     group: int = 1000
@@ -38,13 +38,13 @@ class ImageRecord:
     shell: str = "/bin/bash"
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: Paths of this machine and where they appear: an image built on ``host`` has its programs from there.
+    #: Paths of this machine and their targets: an image built on ``host`` has its programs from there.
     binds: tuple[tuple[str, str], ...] = ()
-    #: Where the shell starts, where that is not the home.
+    #: The shell's directory; empty for the home.
     directory: str = ""
-    #: What it was made from.
+    #: The file or reference it was made from, for display.
     source: str = ""
-    #: What that was, exactly: a digest. The same again need not be imported again.
+    #: A digest of all that it was made from. A definition with the same origin is not built again.
     origin: str = ""
     #: Bytes of all layers, shared ones as well.
     size: int = 0
@@ -54,11 +54,11 @@ class ImageRecord:
 
     @property
     def all_layers(self) -> tuple[str, ...]:
-        """Every layer a sandbox of it has."""
+        """All layers of a sandbox of the image."""
         return (*self.account, *self.layers)
 
     def save(self, folder: Path) -> None:
-        """Write it to its file in ``folder``."""
+        """Write the record to its file in ``folder``."""
         target = folder / _file_name(self.name)
         new = target.with_suffix(f".{time.time_ns()}.new")
         content = asdict(self)
@@ -72,7 +72,7 @@ class ImageRecord:
 
     @staticmethod
     def load(folder: Path, name: str) -> ImageRecord | None:
-        """The record of that name, or None. Raises ``InvalidImage`` for a file that is none."""
+        """Read the record of that name; None where there is none. Raises ``InvalidImage`` for a damaged file."""
         path = folder / _file_name(name)
         try:
             content: dict[str, Any] = json.loads(path.read_text())
@@ -88,7 +88,7 @@ class ImageRecord:
 
     @staticmethod
     def exists(folder: Path, name: str) -> bool:
-        """Whether there is an image of that name."""
+        """Return whether there is an image of that name."""
         try:
             return (folder / _file_name(name)).is_file()
         except OSError:  # longer than a file's name may be
@@ -96,14 +96,14 @@ class ImageRecord:
 
     @staticmethod
     def names(folder: Path) -> list[str]:
-        """The names of all images."""
+        """Return the names of all images."""
         try:
             return sorted(unquote(path.name.removesuffix(_SUFFIX)) for path in folder.glob(f"*{_SUFFIX}"))
         except FileNotFoundError:
             return []
 
     def path(self, folder: Path) -> Path:
-        """The file it is kept in."""
+        """Return the path of the record's file."""
         return folder / _file_name(self.name)
 
 
@@ -112,17 +112,17 @@ def _file_name(name: str) -> str:
 
 
 def stem_of(name: str) -> str:
-    """A file name without what says its format: ``ubuntu_22.04.tar.gz`` is ``ubuntu_22.04``."""
+    """Return a file name without the suffixes of its format: ``ubuntu_22.04`` for ``ubuntu_22.04.tar.gz``."""
     while name.endswith(_FORMATS):
         name = name.rpartition(".")[0]
     return name
 
 
 def checked_name(name: str) -> str:
-    """``name``, if an image may be called that. Raises ``InvalidImage``."""
-    if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip() or name == "host":
+    """Return ``name`` if it is valid for an image. Raises ``InvalidImage``."""
+    if not name or len(name) > _MAX_NAME_LENGTH or not name.isprintable() or name != name.strip() or name == "host":
         raise InvalidImage(
             f"An image cannot be called {name!r}",
-            f"A name has 1 to {_LONGEST_NAME} printable characters, and `host` is this machine's own image",
+            f"A name has 1 to {_MAX_NAME_LENGTH} printable characters, and `host` is this machine's own image",
         )
     return name

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Literal
 
 from ors_containers.limits import Limits
+from ors_containers.linux.kernel_limits import LASTING_MEMORY
 from ors_containers.linux.proc_stat import process_status
 
-__all__ = ["CONTROLLERS", "ControlGroups", "Controller", "remove_group"]
+__all__ = ["CONTROLLERS", "ControlGroups", "Controller", "charged_memory", "remove_group"]
 
 Controller = Literal["memory", "pids", "cpu"]
 CONTROLLERS: tuple[Controller, ...] = ("memory", "pids", "cpu")
@@ -29,6 +30,8 @@ CONTROLLERS: tuple[Controller, ...] = ("memory", "pids", "cpu")
 _OUR_PROCESSES = 2
 _PERIOD = 100_000  # microseconds
 _LEAF = "ors-server"
+#: Bytes that a file costs the kernel beside its content.
+_INODE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,15 @@ class _Place:
     version: Literal[1, 2]
     own: Path  # this process's own group
     reason: str = ""  # why no group can be made here; empty where one can
+
+
+def charged_memory(limits: Limits) -> int:
+    """Return the bytes that the memory controller allows a sandbox.
+
+    The controller also charges what outlives processes: files, and shared memory (``LASTING_MEMORY``). They get room of
+    their own, so that a full disk does not get a process killed.
+    """
+    return limits.memory + limits.disk + limits.inodes * _INODE_BYTES + LASTING_MEMORY
 
 
 class ControlGroups:
@@ -201,7 +213,7 @@ def _is_ours(process: int) -> bool:
 def _settings(name: Controller, version: int, limits: Limits, directory: Path) -> list[tuple[str, str]]:
     """Files of a group and what is written to them, in this order."""
     processes = str(limits.pids + _OUR_PROCESSES)
-    memory = str(limits.charged_memory)
+    memory = str(charged_memory(limits))
     quota = str(max(1000, round(limits.cpu * _PERIOD)))
     if name == "pids":
         return [("pids.max", processes)]

@@ -1,12 +1,12 @@
-"""What this server holds on the machine, written down so that another can free it.
+"""Leases: records of the processes and control groups of a server, from which another server can free them.
 
-A server is an *owner*: a directory with a lock that the kernel lets go when the process ends, however it ends. A
-sandbox is a *lease*: a file in it, written before anything of the sandbox exists and removed after nothing of it does.
-The janitor (``sweep``) looks at every owner's lock; one that can be taken is a dead server's, and what its leases name
-is ended and removed. Processes, mounts and network namespaces of a sandbox end with its process 1, which ends with the
-launcher, which ends with the server; control groups and files do not, and a janitor trusts nothing and looks for all.
+A server is an *owner*: a directory with a lock that the kernel releases when the process ends. A sandbox is a *lease*:
+a file in that directory, written before anything of the sandbox exists and removed after everything of it is gone.
+``sweep`` tries the lock of every owner. Where the lock is free, the server is dead, and ``sweep`` kills and removes
+what its leases name. Processes, mounts and network namespaces of a sandbox end with its process 1, which ends with the
+launcher, which ends with the server. Control groups and files outlive them, and ``sweep`` checks for all of these.
 
-Invariants: a janitor touches only what a lease of a dead owner names; a process is signalled only when its start time
+Invariants: ``sweep`` touches only what a lease of a dead owner names. A process is signalled only when its start time
 and boot are the recorded ones.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -27,6 +26,7 @@ from typing import Any
 
 from ors_containers.errors import RuntimeUnavailable
 from ors_containers.linux.cgroups import remove_group
+from ors_containers.linux.file_locks import create_lock, try_locked
 from ors_containers.linux.proc_stat import process_status
 
 __all__ = ["Owner", "make_state", "state_directory", "sweep"]
@@ -34,14 +34,14 @@ __all__ = ["Owner", "make_state", "state_directory", "sweep"]
 _LOCK = "lock"
 _OWNER = "owner.json"
 _SUFFIX = ".lease"
-#: Seconds after which an owner's directory without a lock is taken for one whose making was cut short.
+#: Seconds after which an owner's directory without a lock file counts as left by a server killed while creating it.
 _UNFINISHED = 60.0
 
 
 def state_directory() -> Path:
-    """Where owners keep their leases: the same for all servers of one user, and emptied when the machine boots.
+    """Return the directory of the owners: one for all servers of a user, emptied when the machine boots.
 
-    Raises ``RuntimeUnavailable`` where it belongs to somebody else.
+    Raises ``RuntimeUnavailable`` where another user owns it or can write to it.
     """
     user = os.geteuid()
     if user == 0:
@@ -63,7 +63,7 @@ def state_directory() -> Path:
 
 
 def make_state(directory: Path) -> None:
-    """Make the directories that every server of this ``directory`` shares."""
+    """Create the directories that all servers with this state ``directory`` share."""
     for name in ("owners", "stage", "images"):
         (directory / name).mkdir(mode=0o755, parents=True, exist_ok=True)
 
@@ -76,31 +76,30 @@ class Owner:
             self.id = secrets.token_hex(4)
             self._directory = state / "owners" / self.id
             self._directory.mkdir(mode=0o700)
-            self._lock = os.open(self._directory / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(self._lock).st_nlink:
-                    break
-            os.close(self._lock)  # a janitor came between: it has removed the directory
+            lock = create_lock(self._directory / _LOCK)
+            if lock is not None:
+                self._lock = lock
+                break
+            # Another server's sweep found the directory before it was locked, and removes it.
 
     def describe(self, processes: Iterable[int], groups: Iterable[Path]) -> None:
-        """Write down what belongs to the server itself and to no sandbox."""
+        """Record what belongs to the server itself rather than to a sandbox."""
         self._write(self._directory / _OWNER, processes, groups)
 
     def lease(self, sandbox: str, processes: Iterable[int], groups: Iterable[Path]) -> None:
-        """Write down what a sandbox holds, or is about to."""
+        """Record what a sandbox holds or is about to hold."""
         self._write(self._directory / f"{sandbox}{_SUFFIX}", processes, groups)
 
     def release(self, sandbox: str) -> None:
-        """Nothing of the sandbox is left."""
+        """Remove the lease of a sandbox of which nothing is left."""
         (self._directory / f"{sandbox}{_SUFFIX}").unlink(missing_ok=True)
 
     def leases(self) -> list[str]:
-        """The sandboxes written down."""
+        """Return the sandboxes that have a lease."""
         return [path.name.removesuffix(_SUFFIX) for path in _leases(self._directory)]
 
     def close(self) -> None:
-        """Give the directory up; what still holds leases is left to the next janitor."""
+        """Remove the directory and release its lock; a directory that still holds leases is left to the next sweep."""
         if not self.leases():
             for name in (_OWNER, _LOCK):
                 (self._directory / name).unlink(missing_ok=True)
@@ -114,31 +113,26 @@ class Owner:
             "processes": [[process, _start_time(process)] for process in processes],
             "groups": [str(group) for group in groups],
         }
-        # In one step: a reader sees the old content or the new.
+        # Atomic: a reader sees the old content or the new.
         new = path.with_suffix(".new")
         new.write_text(json.dumps(content))
         new.replace(path)
 
 
 async def sweep(state: Path) -> list[str]:
-    """Free what dead servers held; the ids of their sandboxes."""
+    """Free what dead servers held; return the ids of their sandboxes."""
     freed: list[str] = []
     for directory in sorted((state / "owners").glob("*")):
-        try:
-            lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            with contextlib.suppress(OSError):
-                if time.time() - directory.stat().st_mtime > _UNFINISHED:
-                    directory.rmdir()
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            continue  # its server lives
-        else:
-            freed += await _free_owner(directory)
-        finally:
-            os.close(lock)
+        with contextlib.ExitStack() as held:
+            try:
+                is_dead = held.enter_context(try_locked(directory / _LOCK))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    if time.time() - directory.stat().st_mtime > _UNFINISHED:
+                        directory.rmdir()
+                continue
+            if is_dead:
+                freed += await _free_owner(directory)
     return freed
 
 
@@ -146,7 +140,7 @@ async def _free_owner(directory: Path) -> list[str]:
     owner = _read(directory / _OWNER)
     leases = {path: _read(path) for path in _leases(directory)}
     for lease in (owner, *leases.values()):
-        _end(lease.get("processes", []), lease.get("boot", ""))
+        _kill(lease.get("processes", []), lease.get("boot", ""))
     freed: list[str] = []
     for path, lease in leases.items():
         if await remove_group([Path(group) for group in lease.get("groups", [])]):
@@ -168,7 +162,7 @@ def _remove(directory: Path) -> None:
     directory.rmdir()
 
 
-def _end(processes: Sequence[Sequence[int]], boot: str) -> None:
+def _kill(processes: Sequence[Sequence[int]], boot: str) -> None:
     if boot != _boot():
         return
     for process, started in processes:
@@ -196,7 +190,7 @@ def _boot() -> str:
 
 
 def _start_time(process: int) -> int:
-    """In clock ticks since boot; 0 for a process that has ended."""
+    """Return the start time in clock ticks since boot; 0 for a process that has ended."""
     try:
         return process_status(process).started
     except OSError:

@@ -1,11 +1,11 @@
-"""Whether the machine has room for one more sandbox, by what it has left and not by a count.
+"""Admission control: sandboxes start while the machine has memory and process ids for them, and queue otherwise.
 
-Room is memory and process ids, of the machine and of every control group this process is in, less what sandboxes that
-have just started are expected to grow by. Processor pressure never refuses: where work waits for a processor nearly
-all the time, no more sandboxes start at a time than there are processors.
+The capacity is what is free now, less what sandboxes that have just started are expected to grow by; the number of
+sandboxes is not limited. Processor pressure delays starts but never refuses one: while work waits for a processor
+nearly all the time, at most as many sandboxes start at a time as there are processors.
 
-Invariants: whoever asks is served in the order of asking; at most ``queue`` wait, and none longer than ``patience``
-seconds; nothing is started for one that is turned away.
+Invariants: starts are admitted in the order of the requests. At most ``queue`` requests wait, none longer than
+``timeout`` seconds. A refused request starts nothing.
 """
 
 from __future__ import annotations
@@ -15,265 +15,199 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from ors_containers.errors import Overloaded
 from ors_containers.limits import MIB, Limits
+from ors_containers.linux.cgroups import charged_memory
+from ors_containers.scheduling.capacity import Capacity, CapacityReader
 
-__all__ = ["Admission", "Machine", "Room"]
+__all__ = ["Admission"]
 
-#: Left free for everything else on the machine: the larger of a share and an amount.
+#: Kept free for the rest of the machine: the larger of a share and an amount.
 _FREE_SHARE = 0.05
 _FREE_MEMORY = 256 * MIB
 _FREE_PIDS = 256
-#: Process ids a sandbox is expected to need at once: its own three and those of a command.
+#: Process ids a sandbox is expected to need at a time: its own three and those of a command.
 _PIDS = 16
-#: Seconds after which a sandbox's use shows in what is measured.
-_GROWING = 10.0
-_POLL = 0.1
-#: Seconds for which a reading is good: a burst of starts need not read for each.
-_FRESH = 0.02
-_UNLIMITED = 2**60  # version 1 says "no limit" with a number near 2**63
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What the machine has left."""
-
-    #: Bytes of memory that can be used, and of how many.
-    memory: int
-    memory_total: int
-    #: Process ids that can be used, and of how many.
-    pids: int
-    pids_total: int
-    #: Percent of the last ten seconds in which work waited for a processor; 0 where the kernel does not tell.
-    pressure: float = 0.0
-
-
-class Machine:
-    """The machine's figures. ``system`` is the root of its file system; tests give one of their own."""
-
-    def __init__(self, system: Path = Path("/")) -> None:
-        self._proc = system / "proc"
-        self._memory_groups = list(_groups(system, "memory"))
-        self._pids_groups = list(_groups(system, "pids"))
-
-    def room(self) -> Room:
-        """What is left now, the scarcest of the machine and of its control groups; takes a fraction of a millisecond.
-
-        A figure that cannot be read does not limit.
-        """
-        memory, memory_total = self._machine_memory()
-        for group in self._memory_groups:
-            limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
-            if limit < _UNLIMITED:
-                used = _number(group / "memory.current", group / "memory.usage_in_bytes", default=0)
-                left = limit - max(0, used - _reclaimable(group / "memory.stat"))
-                if left < memory:
-                    memory, memory_total = left, limit
-        pids, pids_total = self._machine_pids()
-        for group in self._pids_groups:
-            limit = _number(group / "pids.max")
-            if limit < _UNLIMITED:
-                left = limit - _number(group / "pids.current", default=0)
-                if left < pids:
-                    pids, pids_total = left, limit
-        return Room(memory, memory_total, pids, pids_total, self._pressure())
-
-    def _machine_memory(self) -> tuple[int, int]:
-        figures: dict[str, int] = {}
-        for line in _lines(self._proc / "meminfo"):
-            name, _, value = line.partition(":")
-            if name in ("MemTotal", "MemAvailable"):
-                figures[name] = int(value.split()[0]) * 1024
-        total = figures.get("MemTotal", _UNLIMITED)
-        return figures.get("MemAvailable", total), total
-
-    def _machine_pids(self) -> tuple[int, int]:
-        kernel = self._proc / "sys/kernel"
-        total = min(_number(kernel / "pid_max"), _number(kernel / "threads-max"))
-        words = " ".join(_lines(self._proc / "loadavg")).split()
-        used = int(words[3].partition("/")[2]) if len(words) > 3 else 0
-        return total - used, total
-
-    def _pressure(self) -> float:
-        for line in _lines(self._proc / "pressure/cpu"):
-            if line.startswith("some"):
-                return float(line.split()[1].partition("=")[2])
-        return 0.0
+#: Seconds after which a sandbox's use shows in the measured figures.
+_GROWTH_TIME = 10.0
+_POLL_INTERVAL = 0.1
+#: Seconds for which a reading is reused, so that a burst of starts does not read for each.
+_READING_LIFETIME = 0.02
 
 
 class Admission:
-    """Lets sandboxes start while there is room, and the others wait their turn.
+    """The queue of sandbox starts.
 
-    ``queue`` and ``patience`` bound the waiting, ``reserve`` is what a sandbox is expected to grow by at first, in
-    bytes, and ``pressure`` the percentage from which on starts take turns.
+    ``queue`` and ``timeout`` (seconds) bound the waiting. ``reserve`` is the number of bytes a sandbox is expected to
+    grow by at first, and ``pressure`` the percentage from which the number of simultaneous starts is limited.
     """
 
     def __init__(
         self,
-        machine: Machine | None = None,
+        capacity: CapacityReader | None = None,
         *,
         queue: int = 256,
-        patience: float = 60.0,
+        timeout: float = 60.0,
         reserve: int = 16 * MIB,
         pressure: float = 95.0,
     ) -> None:
-        self._machine = machine or Machine()
+        self._reader = capacity or CapacityReader()
         self._queue = queue
-        self._patience = patience
+        self._timeout = timeout
         self._reserve = reserve
         self._pressure = pressure
-        self._turns = os.cpu_count() or 1
-        self._waiting: deque[_Asker] = deque()
-        self._usher: asyncio.Task[None] | None = None
-        #: What sandboxes may still grow by, the oldest first.
-        self._promises: dict[_Promise, None] = {}
+        self._processors = os.cpu_count() or 1
+        self._waiters: deque[_Waiter] = deque()
+        self._poller: asyncio.Task[None] | None = None
+        #: The growth that sandboxes still have reserved, the oldest first.
+        self._reservations: dict[_Reservation, None] = {}
         self._starting = 0
-        self._seen: tuple[float, Room] | None = None
-        #: Gives up something that is not needed, a warm sandbox; asked whenever somebody has to wait.
-        self.make_room: Callable[[], object] = lambda: None
+        self._reading: tuple[float, Capacity] | None = None
+        #: Called whenever a request has to wait; frees memory that nothing needs, such as a warm sandbox.
+        self.evict: Callable[[], object] = lambda: None
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
-        return len(self._waiting)
+        """The number of requests in the queue."""
+        return len(self._waiters)
 
     @property
     def starting(self) -> int:
-        """How many are being started."""
+        """The number of sandboxes that are being started."""
         return self._starting
 
     @asynccontextmanager
     async def starts(self, limits: Limits) -> AsyncGenerator[None]:
-        """Start a sandbox inside this: it is entered when there is room. Raises ``Overloaded``."""
-        if self._waiting or self._lacking():
-            promise = await self._wait(limits)
+        """Wait for capacity, then run the block, which starts a sandbox. Raises ``Overloaded``."""
+        if self._waiters or self._must_wait():
+            reservation = await self._wait(limits)
         else:
-            promise = self._enter(limits)
+            reservation = self._admit(limits)
         try:
             yield
-        except BaseException:
-            self._promises.pop(promise, None)  # it has not come up, and will not grow
+        except BaseException:  # whatever it is: the sandbox did not start, and will not grow
+            self._reservations.pop(reservation, None)
             raise
         finally:
             self._starting -= 1
-            self._admit()
+            self._admit_waiters()
 
-    def grows(self, limits: Limits) -> _Promise:
-        """A sandbox is about to use more than is measured now: it starts, or it has been handed out."""
-        promise = _Promise(time.monotonic() + _GROWING, min(self._reserve, limits.charged_memory))
-        self._promises[promise] = None
-        return promise
+    def reserve_growth(self, limits: Limits) -> _Reservation:
+        """Reserve the growth of a sandbox that starts or was handed out: it will use more than is measured now."""
+        until = time.monotonic() + _GROWTH_TIME
+        reservation = _Reservation(until, min(self._reserve, charged_memory(limits)))
+        self._reservations[reservation] = None
+        return reservation
 
     def has_spare(self) -> bool:
-        """Whether there is room for something nobody waits for: nothing queues or starts, and twice as much is free."""
-        return not (self._waiting or self._starting or self._short_of(self._room(), 2.0))
+        """Return whether a sandbox may start without a request: nothing waits or starts, and twice as much is free."""
+        return not (self._waiters or self._starting or self._shortage(2.0))
 
     @property
-    def crowded(self) -> bool:
+    def cpu_saturated(self) -> bool:
         """Whether work waits for a processor nearly all the time."""
-        return self._room().pressure >= self._pressure
+        return self._capacity().pressure >= self._pressure
 
     async def close(self) -> None:
-        """Turn away whoever waits."""
-        while self._waiting:
-            turn = self._waiting.popleft().turn
-            if not turn.done():
-                turn.set_exception(Overloaded("The server is being stopped", "Ask another one."))
-        if self._usher is not None:
-            self._usher.cancel()
-            await asyncio.wait([self._usher])
+        """Refuse all waiting requests."""
+        while self._waiters:
+            admitted = self._waiters.popleft().admitted
+            if not admitted.done():
+                admitted.set_exception(Overloaded("The server is being stopped", "Ask another one."))
+        if self._poller is not None:
+            self._poller.cancel()
+            await asyncio.wait([self._poller])
 
-    def _enter(self, limits: Limits) -> _Promise:
+    def _admit(self, limits: Limits) -> _Reservation:
         self._starting += 1
-        return self.grows(limits)
+        return self.reserve_growth(limits)
 
-    async def _wait(self, limits: Limits) -> _Promise:
-        if len(self._waiting) >= self._queue:
-            raise self._overloaded(f"{len(self._waiting)} wait for it already (ORS_SANDBOX_QUEUE)")
-        asker = _Asker(limits, asyncio.get_running_loop().create_future())
-        self._waiting.append(asker)
-        if self._usher is None:
-            self._usher = asyncio.create_task(self._let_in())
+    async def _wait(self, limits: Limits) -> _Reservation:
+        if len(self._waiters) >= self._queue:
+            raise self._overloaded(f"{len(self._waiters)} wait for it already (ORS_SANDBOX_QUEUE)")
+        waiter = _Waiter(limits, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        if self._poller is None:
+            self._poller = asyncio.create_task(self._poll())
         try:
-            async with asyncio.timeout(self._patience):
-                return await asker.turn
-        except BaseException as error:
-            if asker in self._waiting:
-                self._waiting.remove(asker)
-            elif not asker.turn.cancelled() and asker.turn.exception() is None:
-                # It was let in at the moment in which it gave up.
+            async with asyncio.timeout(self._timeout):
+                return await waiter.admitted
+        except BaseException as error:  # whatever it is: the next in the queue must not wait for this one
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.admitted.cancelled() and waiter.admitted.exception() is None:
+                # Admitted in the same moment.
                 self._starting -= 1
-                self._promises.pop(asker.turn.result(), None)
-            self._admit()
+                self._reservations.pop(waiter.admitted.result(), None)
+            self._admit_waiters()
             if isinstance(error, TimeoutError):
-                raise self._overloaded(f"{self._patience:g} s were waited (ORS_SANDBOX_QUEUE_TIMEOUT)") from None
+                raise self._overloaded(f"{self._timeout:g} s were waited (ORS_SANDBOX_QUEUE_TIMEOUT)") from None
             raise
 
-    async def _let_in(self) -> None:
-        """Looks again while anybody waits: room comes from sandboxes that end, ours or others'."""
+    async def _poll(self) -> None:
+        """Check the capacity while requests wait: it grows when sandboxes of any server end."""
         try:
-            while self._waiting:
-                await asyncio.sleep(_POLL)
-                self._admit()
+            while self._waiters:
+                await asyncio.sleep(_POLL_INTERVAL)
+                self._admit_waiters()
         finally:
-            self._usher = None
+            self._poller = None
 
-    def _admit(self) -> None:
-        while self._waiting and not self._lacking():
-            asker = self._waiting.popleft()
-            if not asker.turn.done():
-                # Counted here and not when it wakes, or the next would be let in on the same room.
-                asker.turn.set_result(self._enter(asker.limits))
+    def _admit_waiters(self) -> None:
+        while self._waiters and not self._must_wait():
+            waiter = self._waiters.popleft()
+            if not waiter.admitted.done():
+                # Reserved now and not when the waiter wakes, or the next would get the same capacity.
+                waiter.admitted.set_result(self._admit(waiter.limits))
 
-    def _lacking(self) -> bool:
-        """Whether the next has to wait."""
-        if self._short_of(self._room(), 1.0):
-            self.make_room()
+    def _must_wait(self) -> bool:
+        """Return whether the next request has to wait."""
+        if self._shortage(1.0):
+            self.evict()
             return True
-        # Pressure slows starts down and never stops them.
-        return self.crowded and self._starting >= self._turns
+        return self.cpu_saturated and self._starting >= self._processors
 
-    def _room(self) -> Room:
-        """What is left, read anew when it is older than a moment; what was promised meanwhile is counted besides."""
+    def _capacity(self) -> Capacity:
+        """Return the capacity as last measured; reservations made since are counted by ``_shortage``."""
         now = time.monotonic()
-        if self._seen is None or now - self._seen[0] > _FRESH:
-            self._seen = (now, self._machine.room())
-        return self._seen[1]
+        if self._reading is None or now - self._reading[0] > _READING_LIFETIME:
+            self._reading = (now, self._reader.read())
+        return self._reading[1]
 
-    def _short_of(self, room: Room, margin: float) -> str:
-        """What is short, in words; empty where there is room. ``margin`` multiplies what has to stay free."""
-        promised = self._promised()
-        kept = round(max(_FREE_MEMORY, room.memory_total * _FREE_SHARE) * margin)
-        needed = kept + self._reserve + promised
-        if room.memory < needed:
+    def _shortage(self, margin: float) -> str:
+        """Describe what is short; empty where nothing is. ``margin`` multiplies the amounts that are kept free."""
+        free = self._capacity()
+        reserved = self._reserved()
+        kept = round(max(_FREE_MEMORY, free.memory_total * _FREE_SHARE) * margin)
+        needed = kept + self._reserve + reserved
+        if free.memory < needed:
             return (
-                f"of memory, {room.memory // MIB} MiB are left and {math.ceil(needed / MIB)} MiB needed ({kept // MIB} "
-                f"stay free, {promised // MIB} are promised to sandboxes that have just started, "
+                f"of memory, {free.memory // MIB} MiB are left and {math.ceil(needed / MIB)} MiB needed ({kept // MIB} "
+                f"stay free, {reserved // MIB} are promised to sandboxes that have just started, "
                 f"{self._reserve // MIB} are for this one: ORS_SANDBOX_RESERVE)"
             )
-        wanted = round(max(_FREE_PIDS, room.pids_total * _FREE_SHARE) * margin) + _PIDS * (1 + len(self._promises))
-        if room.pids < wanted:
-            return f"of process ids, {room.pids} are left and {wanted} needed (kernel.pid_max, or the group's pids.max)"
+        wanted = round(max(_FREE_PIDS, free.pids_total * _FREE_SHARE) * margin) + _PIDS * (1 + len(self._reservations))
+        if free.pids < wanted:
+            return f"of process ids, {free.pids} are left and {wanted} needed (kernel.pid_max, or the group's pids.max)"
         return ""
 
-    def _promised(self) -> int:
-        """Bytes sandboxes that have just started may still grow by: less and less, as their use begins to show."""
+    def _reserved(self) -> int:
+        """Return the bytes that are reserved; a reservation shrinks as the sandbox's use shows in the figures."""
         now = time.monotonic()
-        for promise in list(self._promises):
-            if promise.until > now:
+        for reservation in list(self._reservations):
+            if reservation.until > now:
                 break
-            del self._promises[promise]
-        return round(sum(promise.amount * (promise.until - now) / _GROWING for promise in self._promises))
+            del self._reservations[reservation]
+        return round(sum(each.amount * (each.until - now) / _GROWTH_TIME for each in self._reservations))
 
     def _overloaded(self, what: str) -> Overloaded:
-        reason = self._short_of(self._room(), 1.0)
-        if not reason and self.crowded:
-            reason = f"work waits for a processor {self._room().pressure:.0f} % of the time (ORS_SANDBOX_PRESSURE)"
+        reason = self._shortage(1.0)
+        if not reason and self.cpu_saturated:
+            reason = f"work waits for a processor {self._capacity().pressure:.0f} % of the time (ORS_SANDBOX_PRESSURE)"
         return Overloaded(
             f"The machine has no room for another sandbox: {reason or 'others were before it'}; {what}",
             "Wait until sandboxes have ended, or give the server a larger machine.",
@@ -281,74 +215,16 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Promise:
-    """Bytes a sandbox may grow by, and until when that is expected."""
+class _Reservation:
+    """Bytes a sandbox may grow by, and the time until which that is expected."""
 
     until: float
     amount: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asker:
-    """One that waits for its turn."""
+class _Waiter:
+    """A request in the queue."""
 
     limits: Limits
-    turn: asyncio.Future[_Promise]
-
-
-# --- reading ---------------------------------------------------------------------------------
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text().splitlines()
-    except OSError:
-        return []
-
-
-def _number(*files: Path, default: int = _UNLIMITED) -> int:
-    """The number in the first of the files that can be read; ``max`` is no number."""
-    for file in files:
-        try:
-            return int(file.read_text())
-        except (OSError, ValueError):
-            continue
-    return default
-
-
-def _reclaimable(file: Path) -> int:
-    """Bytes of a group's memory that hold files the kernel drops when it needs room."""
-    figures = dict(line.split()[:2] for line in _lines(file))
-    return int(figures.get("total_inactive_file", figures.get("inactive_file", 0)))
-
-
-def _groups(system: Path, controller: str) -> Iterator[Path]:
-    """The directories of this process's groups of a controller, version 1 or 2, up to the root that can be seen."""
-    memberships = {
-        name: path
-        for line in _lines(system / "proc/self/cgroup")
-        for _, names, path in [line.split(":", 2)]
-        for name in names.split(",")
-    }
-    for line in _lines(system / "proc/self/mountinfo"):
-        before, _, after = line.partition(" - ")
-        root, point = before.split()[3:5]
-        kind, _, options = after.split()[:3]
-        if kind == "cgroup" and controller in options.split(","):
-            path = memberships.get(controller)
-        elif kind == "cgroup2":
-            path = memberships.get("")
-        else:
-            continue
-        if path is None:
-            continue
-        mounted = system / point.lstrip("/")
-        below = path if root == "/" else path.removeprefix(root)
-        place = mounted / below.lstrip("/")
-        if not place.is_dir():
-            place = mounted
-        while True:
-            yield place
-            if place == mounted:
-                break
-            place = place.parent
+    admitted: asyncio.Future[_Reservation]

@@ -1,12 +1,11 @@
-"""Sandboxes started before they are asked for.
+"""A pool of warm sandboxes, started before they are requested.
 
-Starting one takes tens of milliseconds, handing out one that runs takes one. So for images in demand a few are kept
-warm; they are filled in the background, when nothing else starts and the machine has room to spare, and given up for
-anybody who would have to wait. An image asked for once is no reason to expect it again: it is in demand from the
-second time on.
+Starting a sandbox takes tens of milliseconds, handing out a running one takes one. The pool keeps a few sandboxes of
+each image in demand. It starts them in the background, while nothing else starts and the machine has memory to spare,
+and stops them for any request that would have to wait. An image is in demand from its second request on.
 
-Invariants: a warm sandbox is handed out once and never comes back; none is handed out that has not just run a command;
-one that was never handed out is stopped by the pool, one that was by whoever got it.
+Invariants: a warm sandbox is handed out once and never returned. A sandbox is handed out only after it has just run a
+command. The pool stops the sandboxes that it did not hand out; the caller stops the others.
 """
 
 from __future__ import annotations
@@ -29,51 +28,53 @@ __all__ = ["PoolCounts", "SandboxPool"]
 
 logger = logging.getLogger("ors_containers.scheduling.pool")
 
-#: Seconds between looks at whether there is room to fill, and at what is stale.
-_PAUSE = 0.05
-_LOOK = 1.0
-#: Seconds since anything was handed out: whoever got it has the machine first.
-_QUIET = 0.1
-#: Seconds a failed start keeps an image from being filled again.
-_SETBACK = 30.0
-#: Seconds without demand after which an image's warm sandboxes are given up.
-_IDLE = 300.0
+#: Seconds between checks whether the machine has memory to spare, and between checks for stale sandboxes.
+_SPARE_INTERVAL = 0.05
+_STALE_INTERVAL = 1.0
+#: Seconds to wait after handing out a sandbox before refilling the pool, so that its user gets the CPU first.
+_QUIET_TIME = 0.1
+#: Seconds to wait after a failed start before refilling that image.
+_FAILURE_PAUSE = 30.0
+#: Seconds without a request after which an image's warm sandboxes are stopped.
+_IDLE_TIME = 300.0
 #: The share of its wall time that a sandbox may have spent before it is handed out.
 _WALL_SHARE = 0.05
-_PROOF_PATIENCE = 2.0
-#: Images whose demand is remembered.
-_REMEMBERED = 1024
+#: Seconds in which a warm sandbox has to run a command before it is handed out.
+_PROBE_TIMEOUT = 2.0
+#: The number of images whose demand is remembered.
+_MAX_REMEMBERED = 1024
 
 
 @dataclass(slots=True)
 class PoolCounts:
-    """What has happened since the pool was made."""
+    """Counts since the pool was created."""
 
-    #: Handed out warm, and started because there was none.
+    #: Sandboxes handed out warm, and sandboxes started because none was warm.
     warm: int = 0
     cold: int = 0
-    #: Warm ones that were found dead.
+    #: Warm sandboxes that were found dead.
     dead: int = 0
-    #: Warm ones given up unused: for room, for another image, or out of demand.
+    #: Warm sandboxes stopped unused: for a waiting request, for another image, or without demand.
     unused: int = 0
 
 
 @dataclass(slots=True)
-class _Kind:
-    """Sandboxes of one image under one set of limits."""
+class _Stock:
+    """The warm sandboxes of one image under one set of limits, and the demand for them."""
 
     image: Image
     limits: Limits
+    #: The number of requests, and the time of the last one.
     demand: int = 0
     last: float = 0.0
-    #: Before this time it is not filled.
+    #: The time before which it is not refilled.
     not_before: float = 0.0
-    #: Those that wait, with the time they were started; the oldest is handed out first.
+    #: Warm sandboxes with the times they were started; the oldest is handed out first.
     warm: deque[tuple[Sandbox, float]] = field(default_factory=deque[tuple[Sandbox, float]])
 
 
 class SandboxPool:
-    """Hands out sandboxes of a runtime that has been started; belongs to the runtime's event loop."""
+    """A pool of sandboxes of a runtime that has been started. Belongs to the runtime's event loop."""
 
     def __init__(
         self, runtime: Runtime, admission: Admission | None = None, *, warm: int = 2, warm_total: int = 16
@@ -82,178 +83,180 @@ class SandboxPool:
         self._warm = warm
         self._warm_total = warm_total
         self.admission = admission or Admission()
-        self.admission.make_room = self._give_up_oldest
+        self.admission.evict = self._evict_oldest
         self.counts = PoolCounts()
-        # By image and limits; the one asked for the longest ago comes first.
-        self._kinds: OrderedDict[str, _Kind] = OrderedDict()
-        self._filler: asyncio.Task[None] | None = None
-        self._asked_for = asyncio.Event()
-        self._last = 0.0
-        self._ends: set[asyncio.Task[None]] = set()
+        # By image and limits; the least recently requested comes first.
+        self._stocks: OrderedDict[str, _Stock] = OrderedDict()
+        self._refiller: asyncio.Task[None] | None = None
+        self._requested = asyncio.Event()
+        self._last_request = 0.0
+        self._stopping: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
     def warm(self) -> int:
-        """How many sandboxes wait to be handed out."""
-        return sum(len(kind.warm) for kind in self._kinds.values())
+        """The number of warm sandboxes."""
+        return sum(len(stock.warm) for stock in self._stocks.values())
 
     async def acquire(self, image: Image, limits: Limits | None = None) -> Sandbox:
-        """A started sandbox, which the caller stops.
+        """Return a started sandbox, which the caller stops.
 
-        Raises ``Overloaded`` and what ``Runtime.sandbox`` and ``Sandbox.start`` raise.
+        Raises ``Overloaded`` and the errors of ``Runtime.sandbox`` and ``Sandbox.start``.
         """
-        kind = self._asked(image, limits or Limits())
+        stock = self._count_request(image, limits or Limits())
         try:
-            sandbox = await self._take(kind)
+            sandbox = await self._take_warm(stock)
             if sandbox is not None:
                 self.counts.warm += 1
                 return sandbox
-            sandbox = self._runtime.sandbox(kind.image, kind.limits)
-            async with self.admission.starts(kind.limits):
+            sandbox = self._runtime.sandbox(stock.image, stock.limits)
+            async with self.admission.starts(stock.limits):
                 await sandbox.start()
             self.counts.cold += 1
             return sandbox
         finally:
-            self._fill()
+            self._start_refilling()
 
     async def close(self) -> None:
-        """Stop the warm sandboxes; those handed out are their holders'. Raises nothing."""
+        """Stop the warm sandboxes; the callers stop those handed out. Raises nothing."""
         self._closed = True
-        if self._filler is not None:
-            self._filler.cancel()
-            await asyncio.wait([self._filler])
+        if self._refiller is not None:
+            self._refiller.cancel()
+            await asyncio.wait([self._refiller])
         await self.admission.close()
-        while self._give_up_oldest():
+        while self._evict_oldest():
             pass
-        while self._ends:
-            await asyncio.wait(self._ends)
+        while self._stopping:
+            await asyncio.wait(self._stopping)
 
     # --- handing out -------------------------------------------------------------------------
 
-    def _asked(self, image: Image, limits: Limits) -> _Kind:
+    def _count_request(self, image: Image, limits: Limits) -> _Stock:
         key = repr((image, limits))
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._kinds[key] = _Kind(image, limits)
-        self._kinds.move_to_end(key)
-        kind.demand += 1
-        kind.last = time.monotonic()
-        while len(self._kinds) > _REMEMBERED:
-            _, oldest = self._kinds.popitem(last=False)
-            self._give_up_all(oldest)
-        return kind
+        stock = self._stocks.get(key)
+        if stock is None:
+            stock = self._stocks[key] = _Stock(image, limits)
+        self._stocks.move_to_end(key)
+        stock.demand += 1
+        stock.last = time.monotonic()
+        while len(self._stocks) > _MAX_REMEMBERED:
+            _, oldest = self._stocks.popitem(last=False)
+            self._evict_all(oldest)
+        return stock
 
-    async def _take(self, kind: _Kind) -> Sandbox | None:
-        """A warm sandbox that has just proved to be alive."""
-        while kind.warm:
-            sandbox, started = kind.warm.popleft()
-            if not _has_its_time(kind.limits, started):
-                self._give_up(sandbox)
+    async def _take_warm(self, stock: _Stock) -> Sandbox | None:
+        """Return a warm sandbox that has just run a command; None where there is none."""
+        while stock.warm:
+            sandbox, started = stock.warm.popleft()
+            if not _is_fresh(stock.limits, started):
+                self._evict(sandbox)
                 continue
             try:
-                proof = await sandbox.run(":", timeout=_PROOF_PATIENCE)
+                probe = await sandbox.run(":", timeout=_PROBE_TIMEOUT)
             except SandboxError as error:
                 logger.warning("a warm sandbox was found dead", extra={"sandbox": sandbox.id, "reason": str(error)})
                 alive = False
-            except BaseException:  # a cancellation above all: nobody else knows of it any more
-                self._end(sandbox)
+            except BaseException:  # a cancellation above all: the sandbox is in no list and must be stopped
+                self._stop(sandbox)
                 raise
             else:
-                alive = proof.exit_status == 0 and not proof.shell_restarted
+                alive = probe.exit_status == 0 and not probe.shell_restarted
             if alive:
-                self.admission.grows(kind.limits)
+                self.admission.reserve_growth(stock.limits)
                 return sandbox
             self.counts.dead += 1
-            self._end(sandbox)
+            self._stop(sandbox)
         return None
 
-    # --- giving up ---------------------------------------------------------------------------
+    # --- evicting ----------------------------------------------------------------------------
 
-    def _give_up_oldest(self) -> bool:
-        """Give up a warm sandbox of the image that was asked for the longest ago; whether there was one."""
-        for kind in self._kinds.values():
-            if kind.warm:
-                self._give_up(kind.warm.popleft()[0])
+    def _evict_oldest(self) -> bool:
+        """Stop a warm sandbox of the least recently requested image; return whether there was one."""
+        for stock in self._stocks.values():
+            if stock.warm:
+                self._evict(stock.warm.popleft()[0])
                 return True
         return False
 
-    def _give_up_all(self, kind: _Kind) -> None:
-        while kind.warm:
-            self._give_up(kind.warm.popleft()[0])
+    def _evict_all(self, stock: _Stock) -> None:
+        while stock.warm:
+            self._evict(stock.warm.popleft()[0])
 
-    def _give_up(self, sandbox: Sandbox) -> None:
+    def _evict(self, sandbox: Sandbox) -> None:
         self.counts.unused += 1
-        self._end(sandbox)
+        self._stop(sandbox)
 
-    def _end(self, sandbox: Sandbox) -> None:
-        end = asyncio.create_task(sandbox.stop())
-        self._ends.add(end)
-        end.add_done_callback(self._ends.discard)
+    def _stop(self, sandbox: Sandbox) -> None:
+        """Stop a sandbox in the background."""
+        task = asyncio.create_task(sandbox.stop())
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
 
-    # --- filling -----------------------------------------------------------------------------
+    # --- refilling ---------------------------------------------------------------------------
 
-    def _fill(self) -> None:
-        self._last = time.monotonic()
-        self._asked_for.set()
-        if self._filler is None and self._warm and self._warm_total and not self._closed:
-            self._filler = asyncio.create_task(self._keep_filled())
+    def _start_refilling(self) -> None:
+        self._last_request = time.monotonic()
+        self._requested.set()
+        if self._refiller is None and self._warm and self._warm_total and not self._closed:
+            self._refiller = asyncio.create_task(self._refill())
 
-    async def _keep_filled(self) -> None:
-        """Fills one at a time, the image asked for last first, while any image is in demand."""
+    async def _refill(self) -> None:
+        """Start one sandbox at a time, of the most recently requested image first, while any image is in demand."""
         try:
-            while any(kind.demand > 1 for kind in self._kinds.values()):
-                self._asked_for.clear()
-                self._give_up_stale()
-                kind = self._next_to_fill()
-                if kind is None:
+            while any(stock.demand > 1 for stock in self._stocks.values()):
+                self._requested.clear()
+                self._evict_stale()
+                stock = self._next_to_refill()
+                if stock is None:
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK):
-                            await self._asked_for.wait()
-                elif time.monotonic() - self._last >= self._quiet() and self.admission.has_spare():
-                    await self._add(kind)
+                        async with asyncio.timeout(_STALE_INTERVAL):
+                            await self._requested.wait()
+                elif time.monotonic() - self._last_request >= self._quiet_time() and self.admission.has_spare():
+                    await self._add(stock)
                 else:
-                    await asyncio.sleep(_PAUSE)
+                    await asyncio.sleep(_SPARE_INTERVAL)
         finally:
-            self._filler = None
+            self._refiller = None
 
-    def _quiet(self) -> float:
-        # On a busy machine more slowly, and not never: what is started now need not be started later.
-        return _LOOK if self.admission.crowded else _QUIET
+    def _quiet_time(self) -> float:
+        # On a busy machine the pool refills more slowly, but does: a sandbox started now need not be started later.
+        return _STALE_INTERVAL if self.admission.cpu_saturated else _QUIET_TIME
 
-    def _next_to_fill(self) -> _Kind | None:
+    def _next_to_refill(self) -> _Stock | None:
         now = time.monotonic()
-        for kind in reversed(self._kinds.values()):
-            if kind.demand > 1 and len(kind.warm) < self._warm and now >= kind.not_before:
+        for stock in reversed(self._stocks.values()):
+            if stock.demand > 1 and len(stock.warm) < self._warm and now >= stock.not_before:
                 if self.warm < self._warm_total:
-                    return kind
-                # Full: it takes the place of one whose image was asked for longer ago, and of no other.
-                oldest = next(other for other in self._kinds.values() if other.warm)
-                return kind if oldest is not kind and oldest.last < kind.last else None
+                    return stock
+                # The pool is full: this image may only replace one that was requested longer ago.
+                oldest = next(other for other in self._stocks.values() if other.warm)
+                return stock if oldest is not stock and oldest.last < stock.last else None
         return None
 
-    async def _add(self, kind: _Kind) -> None:
+    async def _add(self, stock: _Stock) -> None:
         if self.warm >= self._warm_total:
-            self._give_up_oldest()
+            self._evict_oldest()
         try:
-            sandbox = self._runtime.sandbox(kind.image, kind.limits)
+            sandbox = self._runtime.sandbox(stock.image, stock.limits)
             await sandbox.start()
         except SandboxError as error:
-            # Whoever asks for this image next gets the error itself.
-            logger.warning("no warm sandbox could be started", extra={"image": kind.image.name, "reason": str(error)})
-            kind.not_before = time.monotonic() + _SETBACK
+            # The next request for this image raises the error itself.
+            logger.warning("no warm sandbox could be started", extra={"image": stock.image.name, "reason": str(error)})
+            stock.not_before = time.monotonic() + _FAILURE_PAUSE
             return
-        self.admission.grows(kind.limits)
-        kind.warm.append((sandbox, time.monotonic()))
+        self.admission.reserve_growth(stock.limits)
+        stock.warm.append((sandbox, time.monotonic()))
 
-    def _give_up_stale(self) -> None:
+    def _evict_stale(self) -> None:
         now = time.monotonic()
-        for kind in self._kinds.values():
-            if now - kind.last > _IDLE:
-                kind.demand = 0
-                self._give_up_all(kind)
-            while kind.warm and not _has_its_time(kind.limits, kind.warm[0][1]):
-                self._give_up(kind.warm.popleft()[0])
+        for stock in self._stocks.values():
+            if now - stock.last > _IDLE_TIME:
+                stock.demand = 0
+                self._evict_all(stock)
+            while stock.warm and not _is_fresh(stock.limits, stock.warm[0][1]):
+                self._evict(stock.warm.popleft()[0])
 
 
-def _has_its_time(limits: Limits, started: float) -> bool:
+def _is_fresh(limits: Limits, started: float) -> bool:
+    """Return whether a warm sandbox has most of its wall time left."""
     return limits.wall is None or time.monotonic() - started < limits.wall * _WALL_SHARE

@@ -1,6 +1,7 @@
-"""Where a definition's base comes from: a file, the store, or programs that fetch one.
+"""The base of a definition: a file, an image of the store, or one that a program of this machine fetches.
 
-What was fetched gets a name in the store, so it is fetched once; an image of that name serves in its place.
+A fetched base is saved under a name in the store, so it is fetched once. An image imported under that name replaces
+the fetch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ors_containers.errors import ProgramMissing, SandboxError, UnknownImage
 from ors_containers.image import Image
@@ -22,9 +22,7 @@ from ors_containers.images.importers import Imported, check_image, import_image,
 from ors_containers.images.programs import run_program
 from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.records import ImageRecord, stem_of
-
-if TYPE_CHECKING:
-    from ors_containers.images.store import ImageStore
+from ors_containers.images.repository import ImageRepository
 
 __all__ = ["Base", "check_base", "find_base"]
 
@@ -35,7 +33,7 @@ _SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a definition is built on."""
+    """The layers and configuration that a definition is built on."""
 
     name: str
     layers: tuple[str, ...]
@@ -45,32 +43,34 @@ class Base:
 
 
 async def find_base(
-    store: ImageStore, definition: Definition, host: Image, progress: Progress | None, *, host_files: bool
+    images: ImageRepository, definition: Definition, host: Image, progress: Progress | None, *, host_files: bool
 ) -> Base:
-    """The base of a definition. Raises ``InvalidDefinition`` where there is none, ``ProgramMissing``, ``BuildFailed``
-    for one that could not be fetched, and what an import raises.
+    """Return the base of a definition, imported or fetched where the store lacks it.
+
+    Raises ``InvalidDefinition`` where there is none, ``ProgramMissing``, ``BuildFailed`` where it cannot be fetched,
+    and the errors of an import.
     """
     match definition.bootstrap:
         case "debootstrap":
-            return await _debootstrap(store, definition, progress, host_files)
+            return await _debootstrap(images, definition, progress, host_files)
         case "docker":
-            return await _docker(store, definition, progress)
+            return await _docker(images, definition, progress)
         case _:
-            return await _local(store, definition, host, progress, host_files)
+            return await _local(images, definition, host, progress, host_files)
 
 
-def check_base(store: ImageStore, definition: Definition) -> None:
-    """Raise what ``find_base`` would, as far as can be said before anything is fetched or imported."""
+def check_base(images: ImageRepository, definition: Definition) -> None:
+    """Raise the errors of ``find_base`` that can be found without fetching or importing anything."""
     match definition.bootstrap:
         case "debootstrap":
-            if store.resolve(_debootstrap_name(definition)) is None:
+            if images.resolve(_debootstrap_name(definition)) is None:
                 _debootstrap_program(definition, host_files=False)
         case "docker":
             reference = _reference(definition)
-            if store.resolve(reference) is None:
+            if images.resolve(reference) is None:
                 _fetcher(definition, reference)
         case _:
-            found = _local_base(store, definition, host_files=False)
+            found = _local_base(images, definition, host_files=False)
             if isinstance(found, Path):
                 try:
                     check_image(found)
@@ -87,16 +87,16 @@ def _of_import(name: str, found: Imported) -> Base:
     return Base(name, found.layers, found.environment, found.labels)
 
 
-def _local_base(store: ImageStore, definition: Definition, *, host_files: bool) -> Path | str:
-    """The file or folder of a base, or the name of an image of the store."""
+def _local_base(images: ImageRepository, definition: Definition, *, host_files: bool) -> Path | str:
+    """Return the file or folder of a base, or the name of an image of the store."""
     source, line = definition.required("From")
-    # In an archive `FILE:TAG` is one of several images; the others are taken as they are called.
+    # In an archive, `FILE:TAG` names one of several images; a `localimage` may have a colon in its name.
     file = source.partition(":")[0] if definition.bootstrap != "localimage" else source
     path = definition.path.parent / file
     inside = host_files or lies_inside(path, definition.path.parent)
-    if inside and os.path.exists(path):  # noqa: PTH110 - says no, where `Path.exists` raises, of too long a name
+    if inside and os.path.exists(path):  # noqa: PTH110 - False for a name that is too long, where `Path.exists` raises
         return path
-    name = store.resolve(source)
+    name = images.resolve(source)
     if name is None:
         stem = stem_of(source.rstrip("/").rpartition("/")[2]) or "NAME"
         problem = f"is neither at {path} nor an image of the store"
@@ -111,15 +111,15 @@ def _local_base(store: ImageStore, definition: Definition, *, host_files: bool) 
 
 
 async def _local(
-    store: ImageStore, definition: Definition, host: Image, progress: Progress | None, host_files: bool
+    images: ImageRepository, definition: Definition, host: Image, progress: Progress | None, host_files: bool
 ) -> Base:
-    found = await asyncio.to_thread(_local_base, store, definition, host_files=host_files)
+    found = await asyncio.to_thread(_local_base, images, definition, host_files=host_files)
     if isinstance(found, Path):
-        return _of_import(found.name, await import_layers(store, found, progress))
+        return _of_import(found.name, await import_layers(images, found, progress))
     if found == "host":
-        imported = await import_layers(store, host.layers[0], progress)
+        imported = await import_layers(images, host.layers[0], progress)
         return Base("host", imported.layers, binds=tuple((str(path), target) for path, target in host.binds))
-    return _of_record(store.record(found))
+    return _of_record(images.record(found))
 
 
 def _reference(definition: Definition) -> str:
@@ -135,7 +135,7 @@ def _reference(definition: Definition) -> str:
 
 
 def _fetcher(definition: Definition, reference: str) -> tuple[str, str]:
-    """The program that fetches from registries here, by name and path. Raises ``ProgramMissing``."""
+    """Return name and path of this machine's program that fetches from registries. Raises ``ProgramMissing``."""
     for name in ("skopeo", "podman", "apptainer", "singularity"):
         program = shutil.which(name)
         if program is not None:
@@ -153,18 +153,18 @@ def _without_network(reference: str) -> str:
     )
 
 
-async def _docker(store: ImageStore, definition: Definition, progress: Progress | None) -> Base:
+async def _docker(images: ImageRepository, definition: Definition, progress: Progress | None) -> Base:
     reference = _reference(definition)
-    name = store.resolve(reference)
+    name = images.resolve(reference)
     if name is not None:
-        return _of_record(store.record(name))
+        return _of_record(images.record(name))
     kind, program = _fetcher(definition, reference)
-    said = line_progress(progress)
+    on_line = line_progress(progress)
     if progress is not None:
         progress(Step(f"Fetching {reference}"))
     remedy = _without_network(reference)
     problem = f"{definition.path}, line {definition.required('From')[1]}: {reference} cannot be fetched"
-    async with store.layers.folder() as folder:
+    async with images.layers.folder() as folder:
         archive = folder / ("image.tar" if kind in ("skopeo", "podman") else "sandbox")
         if kind == "skopeo":
             commands = [[program, "copy", f"docker://{reference}", f"oci-archive:{archive}"]]
@@ -176,14 +176,14 @@ async def _docker(store: ImageStore, definition: Definition, progress: Progress 
         else:
             commands = [[program, "build", "--sandbox", str(archive), f"docker://{reference}"]]
         for command in commands:
-            await run_program(command, problem, said=said, remedy=remedy)
-        return _of_record(await import_image(store, archive, reference, "", progress, source=f"docker {reference}"))
+            await run_program(command, problem, on_line=on_line, remedy=remedy)
+        return _of_record(await import_image(images, archive, reference, "", progress, source=f"docker {reference}"))
 
 
 def _debootstrap_name(definition: Definition) -> str:
     suite, _ = definition.required("OSVersion")
-    said = f"{_mirror(definition)} {_included(definition)}"
-    return f"debootstrap-{suite}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+    options = f"{_mirror(definition)} {_included(definition)}"
+    return f"debootstrap-{suite}-{hashlib.sha256(options.encode()).hexdigest()[:8]}"
 
 
 def _mirror(definition: Definition) -> str:
@@ -195,9 +195,9 @@ def _included(definition: Definition) -> str:
 
 
 def _debootstrap_program(definition: Definition, *, host_files: bool) -> str:
-    """debootstrap, if it may be used. Raises ``InvalidDefinition`` and ``ProgramMissing``."""
+    """Return the path of debootstrap. Raises ``InvalidDefinition`` where it may not be used, ``ProgramMissing``."""
     suite, line = definition.required("OSVersion")
-    # It runs what the mirror has, and a script it finds by the release's name, as root of this machine.
+    # debootstrap runs, as root of this machine, packages of the mirror and a script found by the release's name.
     if not host_files:
         raise definition.error(
             line,
@@ -220,24 +220,26 @@ def _debootstrap_program(definition: Definition, *, host_files: bool) -> str:
     return program
 
 
-async def _debootstrap(store: ImageStore, definition: Definition, progress: Progress | None, host_files: bool) -> Base:
+async def _debootstrap(
+    images: ImageRepository, definition: Definition, progress: Progress | None, host_files: bool
+) -> Base:
     suite, line = definition.required("OSVersion")
     name = _debootstrap_name(definition)
     try:
-        return _of_record(store.record(name))
+        return _of_record(images.record(name))
     except UnknownImage:
         pass
     program = _debootstrap_program(definition, host_files=host_files)
     if progress is not None:
         progress(Step(f"Laying down {suite} with debootstrap"))
     mirror = _mirror(definition)
-    async with store.layers.folder() as folder:
+    async with images.layers.folder() as folder:
         target = folder / "root"
         included = f"--include={_included(definition)}"
         await run_program(
             [program, "--variant=minbase", included, suite, str(target), *([mirror] if mirror else [])],
             f"{definition.path}, line {line}: debootstrap cannot lay down {suite}",
-            said=line_progress(progress),
+            on_line=line_progress(progress),
             remedy="It needs a network and a mirror that has this release (MirrorURL)",
         )
-        return _of_record(await import_image(store, target, name, "", progress, source=f"debootstrap {suite}"))
+        return _of_record(await import_image(images, target, name, "", progress, source=f"debootstrap {suite}"))

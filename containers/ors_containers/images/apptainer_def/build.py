@@ -1,7 +1,7 @@
-"""A definition file built: its base, its files, its scripts, its variables.
+"""Builds of definition files: base, files, scripts, variables.
 
-Invariant: an image gets its name when all of it is done; a definition that was built before and has not changed is not
-run again.
+Invariant: an image gets its name when its build is complete. A definition that was built before and has not changed is
+not built again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ors_containers.builds.client import BuildLimits, Script, run_scripts
 from ors_containers.errors import InvalidImage, UnknownImage
@@ -19,28 +18,28 @@ from ors_containers.image import Image
 from ors_containers.images.apptainer_def.bootstrap import Base, check_base, find_base
 from ors_containers.images.apptainer_def.files import SourceFinder
 from ors_containers.images.apptainer_def.parser import Definition, Section, read_definition
-from ors_containers.images.derive import key_of
-from ors_containers.images.importers import changed_variables
+from ors_containers.images.layer_store import layer_key, new_upper
 from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.records import ImageRecord
+from ors_containers.images.repository import ImageRepository
+from ors_containers.images.script_variables import changed_variables
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.layers.writer import Entry
 
-if TYPE_CHECKING:
-    from ors_containers.images.store import ImageStore
-
 __all__ = ["build_definition", "check_definition"]
 
-#: Whose home it is that %post fills as root: of the account `user`, else this one.
+#: The account that owns what %post writes in its home as root: the image's `user`, else this id and home.
 _OWN = ("user", 1000, "/home/user")
-#: As in Apptainer, nothing of these is kept: it binds the machine's own there.
+#: Folders of which the image keeps nothing; Apptainer binds the machine's own there.
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - the image's
+#: The file in which %post may write variables of the image.
 _WRITTEN = "/.singularity.d/env/91-environment.sh"
-_SECONDS = 3600.0
+#: Seconds that the scripts of a definition may take.
+_TIMEOUT = 3600.0
 
 
 async def build_definition(
-    store: ImageStore,
+    images: ImageRepository,
     path: Path,
     name: str,
     host: Image,
@@ -49,15 +48,15 @@ async def build_definition(
     host_files: bool,
     progress: Progress | None,
 ) -> ImageRecord:
-    """See ``ImageStore.build``."""
+    """Build a definition and save its image; see ``ImageStore.build``."""
     definition = await asyncio.to_thread(read_definition, path)
-    base = await find_base(store, definition, host, progress, host_files=host_files)
-    entries, described = await asyncio.to_thread(_entries, store, definition, base, host_files)
+    base = await find_base(images, definition, host, progress, host_files=host_files)
+    entries, described = await asyncio.to_thread(_entries, images, definition, base, host_files)
     scripts = _scripts(definition, base)
     variables = definition.section("environment")
-    origin = key_of(
+    origin = layer_key(
         "definition",
-        store.layers.owners.tag,
+        images.layers.owners.tag,
         list(base.layers),
         base.binds,
         described,
@@ -65,28 +64,25 @@ async def build_definition(
         variables.text if variables is not None else "",
         definition.labels(),
     )
-    known = _known(store, name, origin)
-    if known is not None:
-        return known
+    existing = _existing(images, name, origin)
+    if existing is not None:
+        return existing
     if progress is not None:
         progress(Step(f"Building {name} on {base.name}"))
 
     record = ImageRecord(name=name, layers=base.layers, binds=base.binds, environment=base.environment)
     if entries:
-        paths = store.base_of(record).layers
-        key = key_of("files", store.layers.owners.tag, list(record.layers), described)
+        paths = images.base_of(record).layers
+        key = layer_key("files", images.layers.owners.tag, list(record.layers), described)
 
         async def write(folder: Path) -> int:
-            upper = folder / "upper"
-            upper.mkdir()
-            upper.chmod(0o755)
-            return await store.layers.owners.write(upper, entries, paths, limit=store.max_size)
+            return await images.layers.owners.write(new_upper(folder), entries, paths, limit=images.max_size)
 
-        await store.layers.provide(key, f"%files of {path}", write)
+        await images.layers.provide(key, f"%files of {path}", write)
         record = replace(record, layers=(key, *record.layers))
 
-    image = store.base_of(record)
-    key = key_of("scripts", origin, list(record.layers))
+    image = images.base_of(record)
+    key = layer_key("scripts", origin, list(record.layers))
 
     def where(script: Script, line: int) -> str:
         section = definition.sections.get(script.label.removeprefix("%"))
@@ -98,46 +94,46 @@ async def build_definition(
             image,
             scripts,
             folder,
-            owners=store.layers.owners,
-            limits=BuildLimits(disk=store.max_size, seconds=_SECONDS),
+            owners=images.layers.owners,
+            limits=BuildLimits(disk=images.max_size, seconds=_TIMEOUT),
             network=network,
             temporary=_TEMPORARY,
             own=_OWN,
             said=line_progress(progress),
-            state=store.state,
+            state=images.state,
             where=where,
         )
         return built.size
 
-    await store.layers.provide(key, f"scripts of {path}", run)
+    await images.layers.provide(key, f"scripts of {path}", run)
     record = replace(record, layers=(key, *record.layers))
     record = replace(
         record,
-        environment={**base.environment, **await _environment(store, record, variables)},
+        environment={**base.environment, **await _environment(images, record, variables)},
         labels={**base.labels, **definition.labels()},
         source=str(path),
         origin=origin,
     )
-    return store.save(await store.provide_account(record, ""))
+    return images.save(await images.provide_account(record, ""))
 
 
-def check_definition(store: ImageStore, path: Path) -> None:
-    """See ``ImageStore.check_definition``."""
+def check_definition(images: ImageRepository, path: Path) -> None:
+    """Check a definition without building it; see ``ImageStore.check_definition``."""
     definition = read_definition(path)
-    check_base(store, definition)
-    finder = SourceFinder(definition, limit=store.max_size)
+    check_base(images, definition)
+    finder = SourceFinder(definition, limit=images.max_size)
     for source in finder.sources():
         for found in source.found:
             for _ in finder.tree(source.line, found):
                 pass
 
 
-def _known(store: ImageStore, name: str, origin: str) -> ImageRecord | None:
-    """The image of that name, if this very definition made it."""
+def _existing(images: ImageRepository, name: str, origin: str) -> ImageRecord | None:
+    """Return the record of that name if it was built from the same definition."""
     try:
-        record = store.record(name)
+        record = images.record(name)
         if record.origin == origin:
-            store.image_of(record)
+            images.image_of(record)
             return record
     except (UnknownImage, InvalidImage):
         pass
@@ -145,11 +141,11 @@ def _known(store: ImageStore, name: str, origin: str) -> ImageRecord | None:
 
 
 def _entries(
-    store: ImageStore, definition: Definition, base: Base, host_files: bool
+    images: ImageRepository, definition: Definition, base: Base, host_files: bool
 ) -> tuple[list[Entry], list[object]]:
-    """What ``%files`` copies, and a description of it that changes when the files do."""
-    tree = LayeredTree(store.layers.path(key) for key in base.layers)
-    finder = SourceFinder(definition, host_files=host_files, limit=store.max_size)
+    """Return the layer entries of ``%files``, and a description that changes when the files change."""
+    tree = LayeredTree(images.layers.path(key) for key in base.layers)
+    finder = SourceFinder(definition, host_files=host_files, limit=images.max_size)
     entries: list[Entry] = []
     described: list[object] = []
     for source in finder.sources():
@@ -166,20 +162,20 @@ def _entries(
             for _, bound in base.binds:
                 if f"/{tree.resolve(place)}/".startswith(f"{bound}/"):
                     raise definition.error(source.line, f"{place} would be hidden: {bound} is this machine's own there")
-            said = hashlib.sha256()
+            digest = hashlib.sha256()
             for file in finder.tree(source.line, path):
                 mode = stat.S_IMODE(file.status.st_mode)
-                said.update(f"{file.relative} {file.status.st_mode:o} ".encode(errors="surrogateescape"))
+                digest.update(f"{file.relative} {file.status.st_mode:o} ".encode(errors="surrogateescape"))
                 if file.is_directory:
                     entries.append(Entry(place + file.relative, "directory", mode=mode))
                     continue
                 try:
                     with file.real.open("rb") as stream:
-                        said.update(hashlib.file_digest(stream, "sha256").digest())
+                        digest.update(hashlib.file_digest(stream, "sha256").digest())
                 except OSError as error:
                     raise definition.error(source.line, f"{error.filename} cannot be read: {error.strerror}") from error
                 entries.append(Entry(place + file.relative, "copy", source=str(file.real)))
-            described.append([place, said.hexdigest()])
+            described.append([place, digest.hexdigest()])
     return entries, described
 
 
@@ -192,7 +188,7 @@ def _scripts(definition: Definition, base: Base) -> list[Script]:
         "HOME": "/root",
         "USER": "root",
         "LOGNAME": "root",
-        # Where %post may write variables of the image, under both names that Apptainer gives it.
+        # Both names that Apptainer gives the file in which %post may write variables.
         "APPTAINER_ENVIRONMENT": _WRITTEN,
         "SINGULARITY_ENVIRONMENT": _WRITTEN,
         "APPTAINER_ROOTFS": "/",
@@ -213,24 +209,24 @@ def _shell(section: Section) -> str:
     return section.arguments[1] if section.arguments[:1] == ("-c",) and len(section.arguments) > 1 else "/bin/sh"
 
 
-async def _environment(store: ImageStore, record: ImageRecord, section: Section | None) -> dict[str, str]:
-    """What ``%environment``, and what %post wrote for it, set: asked of the image's own shell."""
-    tree = LayeredTree(store.layers.path(key) for key in record.layers)
+async def _environment(images: ImageRepository, record: ImageRecord, section: Section | None) -> dict[str, str]:
+    """Return the variables that ``%environment``, and the file written by %post, set in the image's own shell."""
+    tree = LayeredTree(images.layers.path(key) for key in record.layers)
     written = tree.find(_WRITTEN)
     if section is None and (written is None or not written.status.st_size):
         return {}
-    image = store.base_of(record)
-    # As the image's user will have them: `$HOME/bin` is his.
+    image = images.base_of(record)
+    # The variables of the image's user, so that `$HOME/bin` is a folder of that user.
     before = {**image.variables, "HOME": _OWN[2], "USER": _OWN[0], "LOGNAME": _OWN[0]}
     text = "{\n" + (section.text if section is not None else "")
     text += f"[ ! -e {_WRITTEN} ] || . {_WRITTEN}\n}} >/dev/null\nexec env -0\n"
-    async with store.layers.folder() as folder:
+    async with images.layers.folder() as folder:
         built = await run_scripts(
             image,
             [Script("%environment", text, environment=before, capture=True)],
             folder,
-            owners=store.layers.owners,
-            limits=BuildLimits(disk=store.max_size, seconds=60.0),
-            state=store.state,
+            owners=images.layers.owners,
+            limits=BuildLimits(disk=images.max_size, seconds=60.0),
+            state=images.state,
         )
     return changed_variables(built.captured, before)

@@ -1,9 +1,9 @@
-"""What a definition takes from the machine that builds it: the sources of ``%files``, and whether its base is its own.
+"""Files that a definition copies from the machine that builds it: the sources of ``%files``.
 
-A definition may be a stranger's, and what it copies is shown to whoever is in a sandbox of the image.
+A definition may come from a stranger, and every user of a sandbox of the image can read the files it copies.
 
-Invariant: unless the builder says otherwise, nothing is read that lies outside of the definition's folder when every
-link is followed. What is no regular file or directory is refused with its line: never waited for, never left out.
+Invariant: without ``host_files``, nothing outside of the definition's folder is read, all links followed. Anything but
+a regular file or a directory raises ``InvalidDefinition`` with the line; it is neither opened nor skipped.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ors_containers.layers.writer import too_large
 
 __all__ = ["FoundFile", "Source", "SourceFinder", "lies_inside"]
 
-_MOST_FILES = 200_000
-_LONGEST_SHOWN = 200
+_MAX_FILES = 200_000
+_MAX_SHOWN = 200
 _REMEDY = "Put the file itself there, or, for a definition of your own: ors-server image build --host-files"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A line of ``%files``, and the paths its pattern has found."""
+    """A line of ``%files``, and the paths that its pattern matches."""
 
     line: int
     pattern: str
@@ -39,27 +39,27 @@ class Source:
 class FoundFile:
     """A regular file or directory that is copied."""
 
-    #: Below the source, with a slash in front; empty for the source itself.
+    #: Its path below the source, with a leading slash; empty for the source itself.
     relative: str
-    #: Without a link in it.
+    #: Its path without links.
     real: Path
     status: os.stat_result
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory; a regular file otherwise."""
+        """Whether it is a directory rather than a regular file."""
         return stat.S_ISDIR(self.status.st_mode)
 
 
 def lies_inside(path: Path, folder: Path) -> bool:
-    """Whether what ``path`` leads to lies in ``folder``; so does what is not there. Raises ``OSError``."""
+    """Return whether ``path``, links followed, lies in ``folder``; it may be missing. Raises ``OSError``."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 class SourceFinder:
-    """Finds what ``%files`` of a definition copies. Reads no file.
+    """The files that ``%files`` of a definition copies, by their paths; no file is read.
 
-    ``host_files`` allows any file of this machine, ``limit`` is the most bytes of all files. Its methods raise
+    ``host_files`` allows any file of this machine. ``limit`` is the most bytes of all files together. The methods raise
     ``InvalidDefinition`` with the line, and ``ImageTooLarge``.
     """
 
@@ -72,7 +72,7 @@ class SourceFinder:
         self._size = 0
 
     def sources(self) -> list[Source]:
-        """Each line of ``%files``."""
+        """Return the lines of ``%files``."""
         sources: list[Source] = []
         for line, pattern, target in self._definition.files():
             parts = pattern.split("/")
@@ -88,12 +88,12 @@ class SourceFinder:
         return sources
 
     def tree(self, line: int, path: Path) -> Iterator[FoundFile]:
-        """A source and everything in it, a directory before what is in it."""
-        waiting: list[tuple[str, Path, tuple[Path, ...]]] = [("", path, ())]
-        while waiting:
-            relative, place, above = waiting.pop()
+        """Yield a source and everything in it, a directory before its content."""
+        pending: list[tuple[str, Path, tuple[Path, ...]]] = [("", path, ())]
+        while pending:
+            relative, place, above = pending.pop()
             try:
-                real = self._followed(line, place, first=not above)
+                real = self._follow(line, place, first=not above)
                 status = real.lstat()
                 inner = sorted(real.iterdir(), reverse=True) if stat.S_ISDIR(status.st_mode) else []
             except OSError as error:
@@ -105,7 +105,7 @@ class SourceFinder:
                     raise self._definition.error(
                         line, f"%files copies {_shown(place)}, which leads back to a directory that it lies in"
                     )
-                waiting += [(f"{relative}/{entry.name}", entry, (*above, real)) for entry in inner]
+                pending += [(f"{relative}/{entry.name}", entry, (*above, real)) for entry in inner]
             elif not stat.S_ISREG(status.st_mode):
                 raise self._definition.error(
                     line, f"%files copies {_shown(place)}, which is neither a regular file nor a directory"
@@ -113,8 +113,8 @@ class SourceFinder:
             self._count(line, status)
             yield FoundFile(relative, real, status)
 
-    def _followed(self, line: int, place: Path, *, first: bool) -> Path:
-        """``place`` without links. Of what is in a directory only the last part can be one."""
+    def _follow(self, line: int, place: Path, *, first: bool) -> Path:
+        """Return ``place`` without links. Within a directory only the last part of a path can be a link."""
         if not first and not stat.S_ISLNK(place.lstat().st_mode):
             return place
         real = Path(os.path.realpath(place, strict=True))
@@ -126,8 +126,8 @@ class SourceFinder:
 
     def _count(self, line: int, status: os.stat_result) -> None:
         self._files += 1
-        if self._files > _MOST_FILES:
-            raise self._definition.error(line, f"%files copies more than {_MOST_FILES:,} files", "Pack them: files.tar")
+        if self._files > _MAX_FILES:
+            raise self._definition.error(line, f"%files copies more than {_MAX_FILES:,} files", "Pack them: files.tar")
         if stat.S_ISREG(status.st_mode):
             self._size += status.st_size
             if self._limit and self._size > self._limit:
@@ -136,4 +136,4 @@ class SourceFinder:
 
 def _shown(path: Path | str) -> str:
     text = str(path)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

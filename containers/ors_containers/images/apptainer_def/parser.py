@@ -1,7 +1,7 @@
-"""Apptainer definition files, read: a header of keywords, then sections.
+"""Parser of Apptainer definition files: a header of keywords, then sections.
 
-Invariant: what a definition says is either kept or refused with the file and line that says it; nothing is dropped in
-silence but the sections that only matter to ``apptainer run`` (``RUN_SECTIONS``).
+Invariant: every keyword and section is either returned or raises ``InvalidDefinition`` with file and line. Only the
+sections of ``apptainer run`` (``RUN_SECTIONS``) are ignored.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ors_containers.errors import InvalidDefinition
 
 __all__ = ["BOOTSTRAPS", "RUN_SECTIONS", "Definition", "Section", "read_definition"]
 
-#: How a base is found, by its name in the header.
+#: Values of the header's ``Bootstrap``: the kinds of bases.
 BOOTSTRAPS = ("localimage", "docker", "debootstrap", "docker-archive", "oci-archive", "oci")
-#: Kept by nobody: they say what happens when the image itself is run.
+#: Sections that are parsed and ignored: they only apply to ``apptainer run``.
 RUN_SECTIONS = ("runscript", "startscript", "help")
 _SECTIONS = ("post", "environment", "files", "labels", "test", *RUN_SECTIONS)
 _ON_THE_HOST = ("setup", "pre")
@@ -26,15 +26,15 @@ _KEYWORDS = ("bootstrap", "from", "osversion", "mirrorurl", "include", "registry
 _UNSUPPORTED_BOOTSTRAPS = (
     *("library", "shub", "oras", "docker-daemon", "yum", "dnf", "zypper", "arch", "busybox", "scratch"),
 )
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section: its lines, each with its number in the file."""
+    """A section with its lines, each with its number in the file."""
 
     name: str
-    #: The line with its name, and what stands behind the name there.
+    #: The number of the line with its name, and the words after the name.
     line: int
     arguments: tuple[str, ...]
     lines: tuple[tuple[int, str], ...]
@@ -46,11 +46,11 @@ class Section:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing but comments and blanks in it."""
+        """Whether it has only comments and blank lines."""
         return all(not line.strip() or line.lstrip().startswith("#") for _, line in self.lines)
 
     def place(self, line: int) -> int:
-        """Where the script's line ``line``, from 1, stands in the file."""
+        """Return the number in the file of the script's line ``line``, which counts from 1."""
         return self.lines[line - 1][0] if 0 < line <= len(self.lines) else self.line
 
 
@@ -59,33 +59,33 @@ class Definition:
     """A definition file."""
 
     path: Path
-    #: By keyword in small letters: value and line.
+    #: Value and line by keyword in lower case.
     header: Mapping[str, tuple[str, int]]
     sections: Mapping[str, Section]
 
     def error(self, line: int, cause: str, remedy: str = "") -> InvalidDefinition:
-        """A mistake in it."""
+        """Return the error for a mistake in this definition."""
         return InvalidDefinition(str(self.path), line, cause, remedy)
 
     @property
     def bootstrap(self) -> str:
-        """How its base is found."""
+        """The kind of its base, in lower case."""
         return self.header["bootstrap"][0].lower()
 
     def required(self, keyword: str) -> tuple[str, int]:
-        """A keyword's value and line. Raises ``InvalidDefinition`` where the header lacks it."""
+        """Return a keyword's value and line. Raises ``InvalidDefinition`` where the header lacks it."""
         if keyword.lower() not in self.header:
             line = self.header["bootstrap"][1]
             raise self.error(line, f"`Bootstrap: {self.bootstrap}` needs a `{keyword}:`, which is missing")
         return self.header[keyword.lower()]
 
     def section(self, name: str) -> Section | None:
-        """A section that is there and not empty."""
+        """Return a section; None where it is missing or empty."""
         section = self.sections.get(name)
         return None if section is None or section.is_empty else section
 
     def labels(self) -> dict[str, str]:
-        """Names and values of ``%labels``."""
+        """Return names and values of ``%labels``."""
         section = self.section("labels")
         found: dict[str, str] = {}
         for _, line in section.lines if section is not None else ():
@@ -95,7 +95,7 @@ class Definition:
         return found
 
     def files(self) -> list[tuple[int, str, str]]:
-        """``%files``: line, source and target of each. Raises ``InvalidDefinition``."""
+        """Return line, source and target of each entry of ``%files``. Raises ``InvalidDefinition``."""
         section = self.section("files")
         if section is None:
             return []
@@ -121,13 +121,13 @@ class Definition:
 def read_definition(path: Path) -> Definition:
     """Read a definition file. Raises ``InvalidDefinition``."""
     try:
-        if path.exists() and not path.is_file():  # to open a pipe would be to wait for somebody who writes
+        if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
             raise InvalidDefinition(str(path), 0, "it is no regular file")
         with path.open("rb") as stream:
-            content = stream.read(_MOST_BYTES + 1)
+            content = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise InvalidDefinition(str(path), 0, f"it cannot be read: {error.strerror}") from error
-    if len(content) > _MOST_BYTES or b"\0" in content:
+    if len(content) > _MAX_BYTES or b"\0" in content:
         raise InvalidDefinition(str(path), 0, "it is no definition file", "A definition is text; see docs/images.md")
     text = content.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     return _Reader(path, text.split("\n")).read()
@@ -151,7 +151,7 @@ class _Reader:
         return Definition(self._path, self._header, self._sections)
 
     def _read_header(self) -> int:
-        """The header; the number of the line behind it."""
+        """Read the header; return the number of the line after it."""
         for number, line in enumerate(self._lines, 1):
             if line.startswith("%"):
                 return number
@@ -196,7 +196,7 @@ class _Reader:
             raise self._error(line, f"`Bootstrap: {bootstrap}` needs a `{name}:`, which is missing")
 
     def _read_section(self, start: int) -> int:
-        """The section that begins in line ``start``; the number of the line behind it."""
+        """Read the section that begins in line ``start``; return the number of the line after it."""
         words = self._lines[start - 1][1:].split()
         name = words[0].lower() if words else ""
         end = start + 1
@@ -210,7 +210,7 @@ class _Reader:
             end += 1
         lines = [(number, self._lines[number - 1]) for number in range(start + 1, end)]
         if end > len(self._lines) and lines and not lines[-1][1]:
-            lines.pop()  # what follows the last line's end
+            lines.pop()  # the empty string after the last line break
         section = Section(name, start, tuple(words[1:]), tuple(lines))
         self._check_section(section)
         before = self._sections.get(name)

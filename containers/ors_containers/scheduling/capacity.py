@@ -1,0 +1,133 @@
+"""Free memory and process ids, of the machine and of the control groups this process is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Capacity", "CapacityReader"]
+
+_UNLIMITED = 2**60  # version 1 says "no limit" with a number near 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Memory and process ids that are free, and in all."""
+
+    #: Bytes of memory.
+    memory: int
+    memory_total: int
+    #: Process ids.
+    pids: int
+    pids_total: int
+    #: Percent of the last ten seconds in which work waited for a processor; 0 where the kernel does not measure it.
+    pressure: float = 0.0
+
+
+class CapacityReader:
+    """A reader of the machine's figures. ``system`` is the root of its file system; tests pass one of their own."""
+
+    def __init__(self, system: Path = Path("/")) -> None:
+        self._proc = system / "proc"
+        self._memory_groups = list(_groups(system, "memory"))
+        self._pids_groups = list(_groups(system, "pids"))
+
+    def read(self) -> Capacity:
+        """Return the scarcest figures of the machine and its control groups; takes a fraction of a millisecond.
+
+        A figure that cannot be read does not limit.
+        """
+        memory, memory_total = self._machine_memory()
+        for group in self._memory_groups:
+            limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
+            if limit < _UNLIMITED:
+                used = _number(group / "memory.current", group / "memory.usage_in_bytes", default=0)
+                left = limit - max(0, used - _reclaimable(group / "memory.stat"))
+                if left < memory:
+                    memory, memory_total = left, limit
+        pids, pids_total = self._machine_pids()
+        for group in self._pids_groups:
+            limit = _number(group / "pids.max")
+            if limit < _UNLIMITED:
+                left = limit - _number(group / "pids.current", default=0)
+                if left < pids:
+                    pids, pids_total = left, limit
+        return Capacity(memory, memory_total, pids, pids_total, self._pressure())
+
+    def _machine_memory(self) -> tuple[int, int]:
+        figures: dict[str, int] = {}
+        for line in _lines(self._proc / "meminfo"):
+            name, _, value = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                figures[name] = int(value.split()[0]) * 1024
+        total = figures.get("MemTotal", _UNLIMITED)
+        return figures.get("MemAvailable", total), total
+
+    def _machine_pids(self) -> tuple[int, int]:
+        kernel = self._proc / "sys/kernel"
+        total = min(_number(kernel / "pid_max"), _number(kernel / "threads-max"))
+        words = " ".join(_lines(self._proc / "loadavg")).split()
+        used = int(words[3].partition("/")[2]) if len(words) > 3 else 0
+        return total - used, total
+
+    def _pressure(self) -> float:
+        for line in _lines(self._proc / "pressure/cpu"):
+            if line.startswith("some"):
+                return float(line.split()[1].partition("=")[2])
+        return 0.0
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _number(*files: Path, default: int = _UNLIMITED) -> int:
+    """Return the number in the first file that has one; ``max`` is not a number."""
+    for file in files:
+        try:
+            return int(file.read_text())
+        except (OSError, ValueError):
+            continue
+    return default
+
+
+def _reclaimable(file: Path) -> int:
+    """Return the bytes of a group's memory that hold files and that the kernel frees when memory is short."""
+    figures = dict(line.split()[:2] for line in _lines(file))
+    return int(figures.get("total_inactive_file", figures.get("inactive_file", 0)))
+
+
+def _groups(system: Path, controller: str) -> Iterator[Path]:
+    """Yield the directories of this process's groups of a controller, version 1 or 2, up to the visible root."""
+    memberships = {
+        name: path
+        for line in _lines(system / "proc/self/cgroup")
+        for _, names, path in [line.split(":", 2)]
+        for name in names.split(",")
+    }
+    for line in _lines(system / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        root, point = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        if kind == "cgroup" and controller in options.split(","):
+            path = memberships.get(controller)
+        elif kind == "cgroup2":
+            path = memberships.get("")
+        else:
+            continue
+        if path is None:
+            continue
+        mounted = system / point.lstrip("/")
+        below = path if root == "/" else path.removeprefix(root)
+        group = mounted / below.lstrip("/")
+        if not group.is_dir():
+            group = mounted
+        while True:
+            yield group
+            if group == mounted:
+                break
+            group = group.parent
