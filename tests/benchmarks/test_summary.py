@@ -19,7 +19,9 @@ from ors_benchmarks.rollout.report import RolloutReport
 from ors_benchmarks.summary import PARTS_OF_IT, Part, page, run, vllm_python
 from rich.console import Console
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+from tests.support.paths import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def rollout_report(path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT
+
 _NODE = re.compile(r"^    ((?:│   |    )*)[├└]── (\w+)")
 
 

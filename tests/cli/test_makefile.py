@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT
+
 #: Stands in for Python and for what it puts into `.venv/bin`: writes down how it was called.
 STUB = """#!/bin/sh
 echo "${0##*/} $*" >> "$CALLS"

@@ -15,9 +15,9 @@ import pytest
 from ors_clients.local_sessions import local
 
 from ors_server.sandboxes import sandboxes_unavailable
-from tests.clients.served import served
+from tests.support.paths import ROOT
+from tests.support.servers import served
 
-ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 

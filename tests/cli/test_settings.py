@@ -6,17 +6,16 @@ import json
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ors_server.cli.flags import PANELS, flag_of, shown, type_of, unknown_variables, variable_of
 from ors_server.settings import Settings
+from tests.support.paths import ROOT
 
 Command = Callable[..., Any]
 ALL = list(Settings.model_fields)
-ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ["benchmarks", "clients", "containers", "docs", "environments", "ors_server", "scripts", "tests"]
 
 

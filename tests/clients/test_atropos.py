@@ -14,7 +14,7 @@ import pytest_asyncio
 from ors_clients.errors import ConfigurationError, RequestRefused
 
 from tests.clients import atropos_stand_in
-from tests.clients.served import served
+from tests.support.servers import served
 
 atropos_stand_in.install()
 

@@ -12,11 +12,10 @@ from ors_clients.client import AsyncClient
 from ors_clients.errors import NotFound, SessionLost
 
 from tests.clients import atropos_stand_in
-from tests.clients.served import served
+from tests.support.paths import ROOT
+from tests.support.servers import served
 
 atropos_stand_in.install()
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

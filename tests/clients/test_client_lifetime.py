@@ -19,7 +19,7 @@ from ors_clients.sessions import AsyncSession
 from ors_clients.sync_client import Client
 
 from tests.clients.workshop import JOURNAL, Site
-from tests.robustness.processes import launched
+from tests.support.servers import launched
 
 TTL = 1.5
 

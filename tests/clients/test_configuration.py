@@ -13,8 +13,7 @@ from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.training.config import EnvironmentConfiguration, TrainingConfiguration, resolve_secrets
 
 from tests.clients.trainer_setup import sent_key
-
-RECIPES = Path(__file__).parents[2] / "clients" / "recipes"
+from tests.support.paths import RECIPES
 
 # The file that the READMEs of openreward-cookbook's slime and Miles integrations document, as it stands there.
 DOCUMENTED = """\

@@ -18,9 +18,9 @@ import pytest
 
 from tests.clients import atropos_stand_in, miles_stand_in, roll_stand_in, slime_stand_in
 from tests.clients.conformance_environment import ConformanceEnvironment
-from tests.clients.served import served
 from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.clients.trainer_setup import call, make_arguments, row_of, script, speaker, write_configuration
+from tests.support.servers import served
 
 atropos_stand_in.install()
 roll_stand_in.install()

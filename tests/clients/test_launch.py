@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from ors_clients.training.launch import main
 
-RECIPES = Path(__file__).parents[2] / "clients" / "recipes"
+from tests.support.paths import RECIPES
+
 TRAINERS = ("slime", "miles")
 both = pytest.mark.parametrize("trainer", TRAINERS)
 

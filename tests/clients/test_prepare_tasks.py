@@ -17,8 +17,7 @@ from ors_clients.training.dataset import TaskRow, prepare_tasks, read_metadata
 
 from tests.clients import slime_stand_in
 from tests.clients.trainer_setup import serving, write_configuration
-
-RECIPES = Path(__file__).parents[2] / "clients" / "recipes"
+from tests.support.paths import RECIPES
 
 
 @pytest.fixture(scope="module")

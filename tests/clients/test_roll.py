@@ -19,7 +19,7 @@ from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 
 from tests.clients import roll_stand_in
-from tests.clients.served import served
+from tests.support.servers import served
 
 roll_stand_in.install()
 

@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from tests.clients import atropos_stand_in, roll_stand_in
+from tests.support.paths import RECIPES
 
 roll_stand_in.install()
 atropos_stand_in.install()
@@ -35,7 +36,6 @@ from ors_clients.roll.group_filter import LostGroupFilter  # noqa: E402
 
 from tests.clients.trainer_setup import sent_key  # noqa: E402
 
-RECIPES = Path(__file__).resolve().parents[2] / "clients" / "recipes"
 TERMINALS = RECIPES / "roll" / "openreward_endless_terminals_reinforce_qwen35_2b.yaml"
 GSM8K = RECIPES / "roll-atropos" / "atropos_gsm8k_grpo_qwen25_0.5b.yaml"
 CONFIGURATIONS = pytest.mark.parametrize("file", [TERMINALS, GSM8K], ids=["terminals", "gsm8k"])

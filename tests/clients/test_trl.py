@@ -8,14 +8,11 @@ What TRL itself makes of it is in tests/long/test_trl_mixture.py.
 from __future__ import annotations
 
 import base64
-import contextlib
 import gc
 import inspect
 import io
 import json
-import os
 import pickle
-import re
 import subprocess
 import sys
 import threading
@@ -37,34 +34,17 @@ from ors_clients.trl import EnvironmentMixture, EnvironmentSpec, environment_rew
 from ors_clients.trl.columns import task_columns, unite_columns
 
 from tests.clients.trl_environments import PIXEL
+from tests.support.paths import RECIPES
+from tests.support.servers import served
 
 ENVIRONMENTS = Path(__file__).with_name("trl_environments.py")
 AWKWARD = f"{ENVIRONMENTS}:AwkwardEnvironment"
 ANSWERING = f"{ENVIRONMENTS}:AnsweringEnvironment"
 
 
-@contextlib.contextmanager
-def serving(log: Path, *targets: str, **settings: str) -> Generator[str]:
-    """A server in a process of its own, with settings as ORS_* variables; its address."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")} | settings
-    command = [sys.executable, "-m", "ors_server", "serve", *targets, "--port", "0"]
-    with log.open("w") as output:
-        process = subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            deadline = time.monotonic() + 60
-            while not (printed := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.05)
-            yield printed.group()
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-
-
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    with serving(tmp_path_factory.mktemp("server") / "log", "echo", AWKWARD, ANSWERING) as address:
+    with served(tmp_path_factory.mktemp("server"), "echo", AWKWARD, ANSWERING) as address:
         yield address
 
 
@@ -507,7 +487,7 @@ def test_an_episode_that_cannot_begin_is_left_out_until_too_many_cannot(url: str
 
 def test_a_server_that_is_full_is_waited_for(tmp_path: Path) -> None:
     with (
-        serving(tmp_path / "log", "echo", ORS_MAX_SESSIONS="1") as url,
+        served(tmp_path / "server", "echo", ORS_MAX_SESSIONS="1") as url,
         EnvironmentMixture(["echoenvironment"], url=url) as mixture,
     ):
         first, second = (slot_of(mixture, "echoenvironment") for _ in range(2))
@@ -563,7 +543,7 @@ def test_a_configuration_of_the_cookbook_is_a_mixture(url: str, monkeypatch: pyt
 
 
 def test_the_recipes_environments_are_a_mixture() -> None:
-    recipe = Path(__file__).resolve().parents[2] / "clients" / "recipes" / "trl" / "environments.yaml"
+    recipe = RECIPES / "trl" / "environments.yaml"
     mixture = EnvironmentMixture.from_configuration(TrainingConfiguration.load(recipe))
     assert list(mixture.environments) == ["kanishk/EndlessTerminals", "echoenvironment"]
     assert mixture.environments["kanishk/EndlessTerminals"].reward.reduction == "last"
@@ -617,7 +597,7 @@ print(slot._session.id)
 def test_a_server_that_goes_away_leaves_its_episodes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_FIRST_PAUSE", 0.01)  # before another try; else 15 seconds in all
     monkeypatch.setattr(connection, "_LAST_PAUSE", 0.01)
-    with serving(tmp_path / "log", "echo") as url:
+    with served(tmp_path / "server", "echo") as url:
         mixture = EnvironmentMixture(["echoenvironment"], url=url)
         slot = slot_of(mixture, "echoenvironment")
         slot.reset(task_index=0)

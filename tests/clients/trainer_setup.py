@@ -16,8 +16,8 @@ import yaml
 from ors_clients.client import AsyncClient
 
 from tests.clients.scripted_engine import ScriptedEngine
-from tests.clients.served import served
 from tests.clients.tiny_tokenizer import tiny_tokenizer
+from tests.support.servers import served
 
 __all__ = [
     "call",

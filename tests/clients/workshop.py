@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tests.robustness.processes import Running, launched
+from tests.support.servers import Running, launched
 
 #: Names the file for what the environment notes.
 JOURNAL = "WORKSHOP_JOURNAL"

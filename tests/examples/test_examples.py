@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from ors_server.sandboxes import sandboxes_unavailable
-from tests.clients.served import served
+from tests.support.paths import ROOT
+from tests.support.servers import served
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 def output_of(program: str, *arguments: str) -> list[str]:

@@ -23,9 +23,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.paths import ROOT
+
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ors-server"
 BASE = "localhost/debian-python"
 SUITE = "bookworm"

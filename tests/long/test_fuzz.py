@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import run_state_machine_as_test  # pyright: ignore[reportUnknownVariableType]
 
 from tests.robustness.machine import SessionMachine
-from tests.robustness.processes import Running, launched
+from tests.support.servers import Running, launched
 
 schemathesis: Any = pytest.importorskip("schemathesis")
 pytestmark = pytest.mark.long

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import ROOT
+
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
 OWN_LOOPBACK = ("bwrap", "--dev-bind", "/", "/", "--unshare-net", "--die-with-parent", "--")
 #: Sets a constant of the reference server's module.
 PRIVATE = "patches a private part of the reference server"

@@ -24,10 +24,10 @@ import pytest
 
 from tests.long.published.transcripts import Transcript, transcript
 from tests.long.published.virtual_environments import python_of
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent / "published"
 VARIABLE = "ORS_PUBLISHED_ENVIRONMENTS"
 #: Requests that both answered, of those that were compared; fewer would show nothing.

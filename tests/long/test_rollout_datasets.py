@@ -15,10 +15,10 @@ from ors_server.rollouts.export import row_of
 from ors_server.rollouts.writer import RolloutWriter
 from tests.cli.conftest import executable
 from tests.rollouts.support import NOON, body, message, rollout, stored
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import json, sys
 from datasets import load_dataset

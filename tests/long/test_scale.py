@@ -24,7 +24,7 @@ from tests.long.crowd import (
     request_bytes,
     totals,
 )
-from tests.robustness.processes import Running, launched
+from tests.support.servers import Running, launched
 
 pytestmark = pytest.mark.long
 

@@ -23,7 +23,7 @@ import pytest
 from tests.long.crowd import Member, Wire, probing, raise_file_limit, request_bytes, totals
 from tests.protocol.support import Reply, parse_events
 from tests.robustness.cutting import Cut, call_request, cutting, send
-from tests.robustness.processes import Running, launched
+from tests.support.servers import Running, launched
 
 pytestmark = pytest.mark.long
 

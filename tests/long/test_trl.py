@@ -17,7 +17,6 @@ import socketserver
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Generator
 from pathlib import Path
 from statistics import fmean
@@ -25,9 +24,11 @@ from typing import Any, cast
 
 import pytest
 
+from tests.support.paths import ROOT
+from tests.support.servers import served
+
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "trl"
 #: Where the scripts find the tiny model, and the packages of this checkout.
 PYTHONPATH = os.pathsep.join(map(str, [ROOT / "clients" / "recipes" / "trl", ROOT / "clients", ROOT]))
@@ -70,35 +71,6 @@ def run_script(trl_python: Path, report: Path, script: str, *urls: str) -> dict[
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return json.loads(report.read_text())
-
-
-@contextlib.contextmanager
-def serving(log: Path, *targets: str) -> Generator[str, None, None]:
-    """A server in a process of its own, on a free port; its address. The log is shown if the test fails."""
-    command = [sys.executable, "-m", "ors_server", "serve", *targets, "--port", "0"]
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            yield address_of(process, log)
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            print(log.read_text())
-
-
-def address_of(process: subprocess.Popen[bytes], log: Path) -> str:
-    """The address the server prints once it listens."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if printed := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
-            return printed.group()
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.05)
-    raise AssertionError(f"no address within 60 s: {log.read_text()}")
 
 
 class Relay(socketserver.ThreadingTCPServer):
@@ -173,7 +145,7 @@ def relayed(url: str) -> Generator[Relay, None, None]:
 
 def test_grpo_trains_two_steps(trl_python: Path, tmp_path: Path) -> None:
     """Two steps of `GRPOTrainer`, dataset, environments and rewards from `OpenRewardSpec`, tools run by the server."""
-    with serving(tmp_path / "server.log", "echo") as url, relayed(url) as relay:
+    with served(tmp_path / "server", "echo") as url, relayed(url) as relay:
         report = run_script(trl_python, tmp_path / "report.json", "train.py", relay.url)
 
     assert report["columns"] == ["prompt", "task_index", "id", "target"]
@@ -213,8 +185,8 @@ def adapter_report(trl_python: Path, tmp_path_factory: pytest.TempPathFactory) -
     """What use_adapter.py saw; one run for all the tests below."""
     directory = tmp_path_factory.mktemp("adapter")
     with (
-        serving(directory / "echo.log", "echo") as echo_url,
-        serving(directory / "probe.log", "echo", PROBE) as probe_url,
+        served(directory / "echo", "echo") as echo_url,
+        served(directory / "probe", "echo", PROBE) as probe_url,
     ):
         return run_script(trl_python, directory / "report.json", "use_adapter.py", echo_url, probe_url)
 

@@ -20,8 +20,8 @@ from ors_clients import keepalive
 from ors_clients.trl import EnvironmentMixture, environment_reward
 
 from tests.clients.test_trl import ANSWERING, AWKWARD, slot_of
-from tests.clients.test_trl import serving as serving_with_settings
-from tests.long.test_trl import PYTHONPATH, ROOT, relayed, run_script, serving, trl_python
+from tests.long.test_trl import PYTHONPATH, ROOT, relayed, run_script, trl_python
+from tests.support.servers import served
 
 __all__ = ["trl_python"]
 
@@ -32,7 +32,7 @@ NAMES = ["echoenvironment", "awkwardenvironment", "answeringenvironment"]
 
 def test_one_run_trains_on_three_environments(trl_python: Path, tmp_path: Path) -> None:
     """Two steps and an evaluation of the recipe's train.py; each rollout with the tools of its own environment."""
-    with serving(tmp_path / "server.log", "echo", AWKWARD, ANSWERING) as url, relayed(url) as relay:
+    with served(tmp_path / "server", "echo", AWKWARD, ANSWERING) as url, relayed(url) as relay:
         report = run_script(trl_python, tmp_path / "report.json", "train_mixture.py", relay.url)
 
     rows = report["rows"]
@@ -69,7 +69,7 @@ def test_one_run_trains_on_three_environments(trl_python: Path, tmp_path: Path) 
 
 def test_the_asynchronous_trainers_rollouts_have_the_episodes_rewards(trl_python: Path, tmp_path: Path) -> None:
     """TRL's own worker process, with our factories: rewards, advantages and tokens are those of what happened."""
-    with serving(tmp_path / "server.log", AWKWARD) as url:
+    with served(tmp_path / "server", AWKWARD) as url:
         report = run_script(trl_python, tmp_path / "report.json", "use_async_trainer.py", url)
 
     worth = {"right": 1.0, "wrong": 0.0, "nothing": 0.0, "lost": None}
@@ -126,7 +126,7 @@ def test_an_episode_outlives_the_servers_patience(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(keepalive, "_EVERY", 1.0)
     hold_the_lock = ctypes.PyDLL(None).usleep  # a call through PyDLL keeps the interpreter lock
     with (
-        serving_with_settings(tmp_path / "log", "echo", ORS_SESSION_TTL="10") as url,
+        served(tmp_path / "server", "echo", ORS_SESSION_TTL="10") as url,
         EnvironmentMixture(["echoenvironment"], url=url) as mixture,
     ):
         kept, silent = (slot_of(mixture, "echoenvironment") for _ in range(2))

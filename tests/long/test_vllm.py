@@ -20,9 +20,10 @@ from pathlib import Path
 import pytest
 from ors_benchmarks.rollout.report import RolloutReport
 
+from tests.support.paths import ROOT
+
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 #: Seconds an engine may take to start on a slow machine.
 START_LIMIT = 300.0
 QUICK = ("--quick", "--rounds", "1", "--episodes", "16", "--warm-up", "4")

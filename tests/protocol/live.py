@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.protocol.support import PATIENCE
+from tests.support.servers import Running, running
 
 _SCRIPT = Path(__file__).with_name("live_server.py")
 
@@ -21,14 +23,23 @@ _SCRIPT = Path(__file__).with_name("live_server.py")
 class LiveServer:
     """A running server."""
 
-    process: subprocess.Popen[str]
+    running: Running
     host: str
-    port: int
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """Its process."""
+        return self.running.process
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+        return self.running.port
 
     @property
     def url(self) -> str:
         """Its address."""
-        return f"http://{self.host}:{self.port}"
+        return self.running.url
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator["Connection"]:
@@ -43,8 +54,8 @@ class LiveServer:
     def stop(self) -> tuple[int, list[str]]:
         """Ask it to end; its exit status, and what it printed since it started."""
         self.process.send_signal(signal.SIGTERM)
-        output, _ = self.process.communicate(timeout=PATIENCE * 2)
-        return self.process.returncode, output.splitlines()
+        status = self.process.wait(timeout=PATIENCE * 2)
+        return status, self.running.output.read_text().splitlines()[1:]
 
 
 @contextmanager
@@ -56,35 +67,18 @@ def live_server(*, file_limit: int | None = None, **settings: object) -> Generat
     command = [sys.executable, str(_SCRIPT)]
     if file_limit is not None:
         command = ["sh", "-c", f'ulimit -S -n {file_limit}; exec "$@"', "sh", *command]
-    process = subprocess.Popen(
-        command,
-        env=_environment(settings),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        host, _, port = url.removeprefix("http://").rpartition(":")
-        yield LiveServer(process, host, int(port))
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.communicate(timeout=PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        assert process.stdout is not None
-        process.stdout.close()
-        process.wait()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(command, Path(folder), variables=_variables(settings)) as server,
+    ):
+        yield LiveServer(server, server.url.removeprefix("http://").rpartition(":")[0])
 
 
 def failure_of_live_server(**settings: object) -> str:
     """What a server that cannot start writes to its standard error."""
     done = subprocess.run(
         [sys.executable, str(_SCRIPT)],
-        env=_environment(settings),
+        env={name: value for name, value in os.environ.items() if not name.startswith("ORS_")} | _variables(settings),
         capture_output=True,
         text=True,
         timeout=PATIENCE * 2,
@@ -94,10 +88,9 @@ def failure_of_live_server(**settings: object) -> str:
     return done.stderr
 
 
-def _environment(settings: Mapping[str, object]) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
-    environment |= {"ORS_PORT": "0", "ORS_LOG_LEVEL": "error"}
-    return environment | {f"ORS_{name.upper()}": str(value) for name, value in settings.items()}
+def _variables(settings: Mapping[str, object]) -> dict[str, str]:
+    given = {f"ORS_{name.upper()}": str(value) for name, value in settings.items()}
+    return {"ORS_PORT": "0", "ORS_LOG_LEVEL": "error", **given}
 
 
 @dataclass(frozen=True)

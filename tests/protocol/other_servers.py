@@ -2,10 +2,9 @@
 uvicorn that is not ours."""
 
 import asyncio
-import os
 import socket
-import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ import uvicorn
 
 from tests.protocol.live import Connection, LiveServer
 from tests.protocol.support import PATIENCE, AsgiApplication, Reply, parse_events
-
-_ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+from tests.support.servers import running
 
 
 @dataclass(frozen=True)
@@ -65,27 +64,16 @@ async def under_plain_uvicorn(
 @contextmanager
 def odd_server(kind: str, *, unread_log: bool = False, **settings: object) -> Generator[LiveServer]:
     """Start `odd_server.py`; keywords are settings. With `unread_log` its standard error is a pipe nobody reads."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
-    environment |= {"ORS_PORT": "0"} | {f"ORS_{name.upper()}": str(value) for name, value in settings.items()}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.protocol.odd_server", kind],
-        env=environment,
-        cwd=_ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if unread_log else subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        host, _, port = process.stdout.readline().strip().removeprefix("http://").rpartition(":")
-        yield LiveServer(process, host, int(port))
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+    variables = {"ORS_PORT": "0"} | {f"ORS_{name.upper()}": str(value) for name, value in settings.items()}
+    command = [sys.executable, "-m", "tests.protocol.odd_server", kind]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(command, Path(folder), cwd=ROOT, variables=variables, unread_log=unread_log) as server,
+    ):
+        try:
+            yield LiveServer(server, server.url.removeprefix("http://").rpartition(":")[0])
+        finally:
+            server.process.kill()  # whether it would end by itself is not asked here
 
 
 async def call(connection: Connection, sid: str, name: str, **input: object) -> Reply:

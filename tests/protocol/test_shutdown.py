@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -15,6 +14,7 @@ from ors_server import Settings
 from tests.protocol.live import LiveServer, live_server
 from tests.protocol.other_servers import odd_server, open_session
 from tests.protocol.support import PATIENCE, Client
+from tests.support.paths import ROOT
 
 TASK = {"split": "train", "index": 0}
 
@@ -37,9 +37,7 @@ def test_an_empty_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_an_empty_host_to_run_is_refused() -> None:
     code = "from tests.protocol.live_server import *; Server([Wire]).run(host='', port=0)"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stderr=subprocess.PIPE, cwd=ROOT)
     try:
         _, errors = await asyncio.wait_for(process.communicate(), PATIENCE / 2)
     except TimeoutError:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from tests.support.servers import running
 
 from .journal import VARIABLE, Journal
 
@@ -39,37 +39,12 @@ class RunningServer:
 def serving(hosted: Literal["all", "one"], folder: Path, **settings: str) -> Generator[RunningServer]:
     """Serve while the block runs, with settings as ORS_* variables; afterwards no fault may stand in the log."""
     folder.mkdir()
-    address, log, journal = folder / "address", folder / "log", Journal(folder / "journal")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
+    journal = Journal(folder / "journal")
     command = [sys.executable, "-m", f"{__package__}.serve".rpartition("tests.")[2], hosted]
-    with address.open("w") as output, log.open("w") as errors:
-        process = subprocess.Popen(
-            command,
-            cwd=TESTS,
-            env=clean | settings | {"ORS_PORT": "0", VARIABLE: str(journal.path)},
-            stdout=output,
-            stderr=errors,
-        )
-        try:
-            yield RunningServer(_address(process, address, log), journal, log, process)
-        finally:
-            process.terminate()
-            try:
-                status = process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                status = process.wait()
-    text = log.read_text()
-    assert status in (0, -signal.SIGTERM), f"status {status}: {text}"
+    with running(
+        command, folder, cwd=TESTS, variables=settings | {"ORS_PORT": "0", VARIABLE: str(journal.path)}
+    ) as server:
+        yield RunningServer(server.url, journal, server.log, server.process)
+    text = server.log.read_text()
+    assert server.process.returncode in (0, -signal.SIGTERM), f"status {server.process.returncode}: {text}"
     assert not FAULTS.findall(text), f"{FAULTS.findall(text)} in:\n{text}"
-
-
-def _address(process: subprocess.Popen[bytes], address: Path, log: Path) -> str:
-    """The one line that the process prints, once it is complete."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if (line := address.read_text()).endswith("\n"):
-            return line.strip()
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.02)
-    raise AssertionError(f"no address within 60 s: {log.read_text()}")

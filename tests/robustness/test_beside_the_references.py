@@ -25,7 +25,7 @@ import pytest_asyncio
 from tests.protocol.support import Event, EventParser, Reply, parse_events
 from tests.robustness.beside import JOURNAL, LINGER
 from tests.robustness.parsers import PARSERS, read_by
-from tests.robustness.processes import Running, launched
+from tests.support.servers import Running, launched
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -20,7 +20,7 @@ import pytest
 
 from tests.protocol.support import Reply, parse_events
 from tests.robustness.cutting import Cut, Partial, call_request, cutting, each, send
-from tests.robustness.processes import Running, launched
+from tests.support.servers import Running, launched
 
 #: Milliseconds after which the server opens a stream, and that the tool takes where it shall. A loss in the first half
 #: of them is one that the server must have noticed before it wrote its last byte.

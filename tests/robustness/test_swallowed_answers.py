@@ -19,8 +19,8 @@ from ors_clients.client import AsyncClient
 
 from tests.protocol.support import Reply, parse_events
 from tests.robustness.cutting import call_request, each, send
-from tests.robustness.processes import Running, launched
 from tests.robustness.swallowing import swallowing
+from tests.support.servers import Running, launched
 
 #: Calls in a test, and the milliseconds after which the answer to a slow one comes, as a stream.
 CALLS, SLOW = 40, 100

@@ -19,6 +19,7 @@ from ors_server.rollouts.errors import StoreBusy, StoreUnavailable
 from ors_server.rollouts.file import FILE_NAME
 from ors_server.rollouts.writer import RolloutWriter
 from tests.rollouts.support import body, message, rollout, rows, stored, update
+from tests.support.paths import ROOT
 
 
 async def test_nothing_is_started_or_made_before_the_first_upload(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         text=True,
         timeout=60,
         check=False,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     assert "the disk is full. Free space there" in done.stdout

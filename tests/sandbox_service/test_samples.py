@@ -10,8 +10,8 @@ from ors_containers import Image, Limits, Sandbox
 from ors_server import Environment, Server, Settings
 from tests.protocol.support import Bare, Client
 from tests.sandbox_service.fake import FakeRuntime
+from tests.support.paths import DOCS
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ["environments.md", "sandboxes.md"]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ors_server.hosting.folder_imports import folder_package
+from tests.support.paths import ROOT
 
 __all__ = [
     "FOLDER",
@@ -22,7 +22,7 @@ __all__ = [
     "writing",
 ]
 
-FOLDER = Path(__file__).resolve().parents[2] / "environments" / "terminal"
+FOLDER = ROOT / "environments" / "terminal"
 
 if TYPE_CHECKING:
     from environments.terminal import (

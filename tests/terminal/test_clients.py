@@ -87,5 +87,5 @@ async def test_folders_of_tasks(images: Path, tmp_path: Path) -> None:
             for written in sorted((tasks / "more").iterdir()):
                 assert await play(environment, written.name, (written / "solution.sh").read_text()) == [None, 1.0]
                 assert await play(environment, written.name, (written / "near_miss.sh").read_text()) == [None, 0.0]
-        said = (tmp_path / "server" / "errors").read_text()
+        said = (tmp_path / "server" / "log").read_text()
         assert f"{tasks}/task_000001_broken/test_final_state.py: the file is missing" in said

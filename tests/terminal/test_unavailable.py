@@ -76,7 +76,7 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
     mount = 'mount -t tmpfs -o size=4m none "$0" || exit 99; exec "$@"'
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", mount, disk, sys.executable, "-c", program, disk / "toolsets"],
-        env={**os.environ, "PYTHONPATH": str(Path(portable_python.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(portable_python.__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=300,

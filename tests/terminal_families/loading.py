@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import ModuleType
 
 from ors_server.hosting.folder_imports import folder_package
+from tests.support.paths import ROOT
 
 __all__ = ["ENVIRONMENT", "load_alternatives", "load_generation", "load_requirements"]
 
-ENVIRONMENT = Path(__file__).parents[2] / "environments" / "terminal"
+ENVIRONMENT = ROOT / "environments" / "terminal"
 
 
 def load_generation() -> ModuleType:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.paths import ROOT
 from tests.terminal_families.digests import digest_of, recorded
 from tests.terminal_families.loading import ENVIRONMENT, load_generation
 
 if TYPE_CHECKING:
     from environments.terminal.generation import Family, GeneratedTask
 
-DOCS = Path(__file__).parents[2] / "docs" / "terminal_tasks.md"
+DOCS = ROOT / "docs" / "terminal_tasks.md"
 SEEDS = range(12)
 
 #: Prints the digest of a family's first tasks, in a Python that has nothing of the project installed.

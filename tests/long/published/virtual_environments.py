@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ors_benchmarks.harness.virtualenvs import cached_environment, pip
 
-__all__ = ["python_of"]
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
+__all__ = ["python_of"]
 
 
 def python_of(folder: Path) -> Path:

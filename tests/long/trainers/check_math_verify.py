@@ -19,9 +19,9 @@ from ors_clients.atropos.math_verify_timeouts import bound_math_verify
 from ors_clients.client import AsyncClient
 
 from tests.clients.byte_tokenizer import save_byte_tokenizer
-from tests.clients.served import served
+from tests.support.paths import ROOT
+from tests.support.servers import served
 
-ROOT = Path(__file__).resolve().parents[3]
 #: To 2 + 2. Two of them are told right or wrong by mathematics only.
 ANSWERS = [
     ("It is $\\boxed{4}$.", 1.0),

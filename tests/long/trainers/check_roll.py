@@ -23,9 +23,10 @@ from typing import Any, TypeAlias, cast
 
 import pytest
 
-from tests.clients.served import served
 from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.long.trainers import roll_checkout
+from tests.support.paths import ROOT
+from tests.support.servers import served
 
 if roll_checkout.CHECKOUT is None:
     pytest.skip("ORS_ROLL_CHECKOUT names no checkout of ROLL", allow_module_level=True)
@@ -48,7 +49,6 @@ torch: Any = import_module("torch")
 dacite: Any = import_module("dacite")
 omegaconf: Any = import_module("omegaconf")
 
-ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "clients" / "recipes"
 TERMINALS = ("roll", "openreward_endless_terminals_reinforce_qwen35_2b")
 GSM8K = ("roll-atropos", "atropos_gsm8k_grpo_qwen25_0.5b")

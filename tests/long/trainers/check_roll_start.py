@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, cast
 
@@ -17,7 +16,7 @@ import pytest
 from ors_clients.errors import ConfigurationError
 from ors_clients.roll.start import compose, main
 
-RECIPES = Path(__file__).resolve().parents[3] / "clients" / "recipes"
+from tests.support.paths import RECIPES
 
 
 @dataclass

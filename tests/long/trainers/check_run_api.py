@@ -26,7 +26,7 @@ from ors_clients.samplers.scripted import scripted_logprob
 
 from tests.clients.byte_tokenizer import save_byte_tokenizer
 from tests.clients.scripted_engine import ScriptedEngine
-from tests.clients.served import served
+from tests.support.servers import served
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "clients" / "roll_environments.py"
 #: What a trainer registers with.

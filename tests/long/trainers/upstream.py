@@ -27,6 +27,7 @@ from ors_clients.training.dataset import TaskRow
 
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.clients.trainer_setup import call, row_of
+from tests.support.paths import RECIPES
 
 __all__ = [
     "LOST",
@@ -241,7 +242,7 @@ BACKENDS = {
 
 def parse_recipe(trainer: str, add_arguments: Callable[[Any], Any], *options: str) -> Any:
     """What a trainer's parser reads of its recipe's command line; fails for an argument that nobody knows."""
-    recipe = Path(__file__).parents[3] / "clients" / "recipes" / trainer
+    recipe = RECIPES / trainer
     launch = [sys.executable, "-m", "ors_clients.training.launch", trainer, str(recipe), "--dry-run", *options]
     printed = subprocess.run(launch, capture_output=True, text=True, check=False)
     assert printed.returncode == 0, printed.stderr
