@@ -31,7 +31,6 @@ from ors_clients.errors import ClientError, SamplerFailed
 from ors_clients.rollouts.episode import TurnEpisode
 from ors_clients.rollouts.messages import ChatMessage, text_of
 from ors_clients.rollouts.trajectory import UNTRAINABLE, Trajectory
-from ors_clients.slime.functions import fill_or_end
 from ors_clients.tool_calls import FoundCall, MalformedCall, ToolCall, ToolCallFormat
 from ors_clients.tool_calls.calls import Unreadable, named_call
 from ors_clients.tool_schemas import openai_tools
@@ -41,6 +40,7 @@ from ors_clients.training.episode_runner import SENT_PARAMETERS, episode_traject
 from ors_clients.training.groups import flatten
 from ors_clients.training.optional_imports import import_trainer_module
 from ors_clients.training.process_state import episode_runner, http_client, run_ended
+from ors_clients.training.sample_functions import fill_or_end
 from ors_clients.training.samples import RECORD_KEYS, episode_record, reset_sample, withdraw_sample
 from ors_server import ToolSpec
 

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
-from ors_clients.roll import register_environments
+from ors_clients.roll.openreward_env import register_environments
 from ors_clients.training.optional_imports import import_trainer_module
 
 __all__ = ["OrsStepEnvManager"]

@@ -13,16 +13,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from ors_clients.errors import ConfigurationError
 from ors_clients.rollouts.chatml import chatml, merge_system, part_text, parts_of, without_images, wrapped
 from ors_clients.rollouts.control_tokens import ControlTokens
 from ors_clients.rollouts.messages import ChatMessage
+from ors_clients.tokenizer import Tokenizer
 from ors_clients.tool_schemas import openai_tools
 from ors_server import ToolSpec
 
-__all__ = ["ChatRenderer", "Rendered", "Tokenizer"]
+__all__ = ["ChatRenderer", "Rendered"]
 
 #: Stands for a turn of the model; nothing a template does to text may change it.
 _PLACEHOLDER = "ModelTurnPlaceholder"
@@ -69,24 +70,6 @@ class _Frame:
         for content, after in zip(contents, self.around[1:], strict=True):
             pieces += (content.strip() if self.trimmed else content, after)
         return "".join(pieces)
-
-
-class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer; of a processor, that of its tokenizer and its chat template."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The ids of a text."""
-        ...
-
-    def decode(
-        self, token_ids: Sequence[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
-    ) -> str | list[str]:
-        """The text of ids."""
-        ...
-
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        """The text of a conversation."""
-        ...
 
 
 class ChatRenderer:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ors_clients.errors import SamplerFailed
-from ors_clients.rollouts.chat_renderer import Tokenizer
 from ors_clients.samplers.generations import Generation, SamplingParameters
+from ors_clients.tokenizer import Tokenizer
 
 __all__ = ["ScriptedSampler", "scripted_logprob"]
 
