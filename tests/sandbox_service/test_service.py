@@ -121,8 +121,8 @@ async def _kill(sandbox: Any) -> None:
     """As the machine's out-of-memory killer would: process 1, from outside."""
     import signal
 
-    signal.pidfd_send_signal(sandbox._holder, signal.SIGKILL)
-    await asyncio.wait([sandbox._monitor])
+    signal.pidfd_send_signal(sandbox._container.process_1, signal.SIGKILL)
+    await asyncio.wait([sandbox._container.monitor])
 
 
 def test_a_real_server_leaves_nothing_behind(tmp_path: Any) -> None:

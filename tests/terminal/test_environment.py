@@ -369,7 +369,7 @@ async def test_a_start_that_fails_leaves_no_sandbox(service: Service) -> None:
     with pytest.raises(InfrastructureFailure, match="status 4, why"):
         await played.instance.setup()
     opened: Any = service.opened[-1]
-    assert opened.id not in getattr(opened, "_shared").sandboxes  # noqa: B009 - the runtime's own list
+    assert opened.id not in getattr(opened, "_runtime").sandboxes  # noqa: B009 - the runtime's own list
 
 
 async def test_without_a_shell_the_episode_can_still_be_graded(service: Service) -> None:
