@@ -229,7 +229,8 @@ class Environment:
         A class that overrides it gets every call of the server, with the input as the client sent it.
         """
         from ors_server.hosting.call_overrides import inner_runner
-        from ors_server.hosting.tools import ToolRunner, compile_tools, outcome_to_model
+        from ors_server.hosting.tool_runner import ToolRunner, outcome_to_model
+        from ors_server.hosting.tools import compile_tools
 
         runner = inner_runner(self) or cast("ToolRunner | None", self.__dict__.get("_ors_runner"))
         if runner is None:

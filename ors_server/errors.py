@@ -355,7 +355,7 @@ class MachineBusy(ServerBusy):
         return (("X-Backend-State", "starting"), ("Retry-After", str(max(1, round(self.retry_after)))))
 
     def as_failure(self) -> InfrastructureFailure:
-        """The failure this becomes where waiting has ended or the request cannot be repeated."""
+        """Return the failure that this becomes where waiting has ended or the request cannot be repeated."""
         return InfrastructureFailure(self.cause, self.remedy)
 
 

@@ -135,7 +135,8 @@ class Server:
 
                 def ready() -> None:
                     collector.start()
-                    self.sessions.collector = collector
+                    self.sessions.on_left = collector.left
+                    self.sessions.maintenance = collector.run_maintenance
                     names = ",".join(self.catalogue.names)
                     logger.info("serving", extra={"url": url, "environments": names, "version": VERSION})
                     if on_ready is not None:
@@ -147,8 +148,8 @@ class Server:
                     with contextlib.suppress(KeyboardInterrupt):
                         server.run(sockets=[sock])
                 finally:
-                    if self.sessions.collector is not None:
-                        self.sessions.collector = None
+                    if self.sessions.on_left is not None:
+                        self.sessions.on_left = self.sessions.maintenance = None
                         collector.stop()
         finally:
             listener.stop()

@@ -18,7 +18,8 @@ from typing import Any
 from ors_server.hosting.dialects import Dialect, dialect_of, overrides, sdk_environment
 from ors_server.hosting.executors import Execution, LoopExecution
 from ors_server.hosting.task_source import copy_json
-from ors_server.hosting.tools import RefusedCall, ToolRunner, ToolTable, after_finish, is_tool_output
+from ors_server.hosting.tool_runner import RefusedCall, ToolRunner, after_finish
+from ors_server.hosting.tools import ToolTable, is_tool_output
 
 __all__ = ["OverridingRunner", "inner_runner", "tool_runner"]
 

@@ -106,8 +106,8 @@ class HostedEnvironment:
         self.session_tools = self.tools.listing(session=True)
         self.session_tools_json = encode(self.session_tools)
         self.splits_json = encode(self.splits)
-        #: Its sessions that wait for room on this machine; new ones are asked to come back later.
-        self.held_back = 0
+        #: Its sessions that wait for room on this machine. While there are any, new sessions get ``MachineBusy``.
+        self.waiting_for_room = 0
 
     def executions(self) -> tuple[Execution, Execution]:
         """Where a new session's code runs: its constructor, set-up, prompt and teardown; and its tools."""

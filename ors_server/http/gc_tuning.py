@@ -70,7 +70,7 @@ class Collector:
         if len(self._left) > _MANY:
             self._drop_dead()
 
-    def keep_house(self) -> None:
+    def run_maintenance(self) -> None:
         """Collect deeply if there is reason to; to be called every few seconds."""
         self._drop_dead()
         overdue = bool(self._left) and time.monotonic() - self._left[0][0] > PATIENCE

@@ -13,7 +13,9 @@ import anyio
 from sse_starlette import EventSourceResponse
 
 from ors_server.http.exchange import CONNECTION, Exchange
-from ors_server.sessions.call_ledger import Call, CallLedger, ResultStore
+from ors_server.sessions.call import Call
+from ors_server.sessions.call_ledger import CallLedger
+from ors_server.sessions.result_store import ResultStore
 from ors_server.sse import task_frame
 
 __all__ = ["deliver"]
@@ -34,7 +36,7 @@ async def deliver(
     """Answer ``exchange`` with a call's events, whenever they come. Times in seconds."""
     written = False
     watcher = None if CONNECTION in exchange.scope else asyncio.create_task(exchange.watch())
-    ledger.attend(call, exchange)
+    ledger.begin_response(call, exchange)
     try:
         if not call.done:
             await call.wait(stream_after)
@@ -49,7 +51,7 @@ async def deliver(
         elif not exchange.disconnected:
             written = await _stream(exchange, results, call, heartbeat)
     finally:
-        ledger.leave(call, exchange, delivered=written)
+        ledger.end_response(call, exchange, delivered=written)
 
 
 async def _stream(exchange: Exchange, results: ResultStore, call: Call, heartbeat: float) -> bool:

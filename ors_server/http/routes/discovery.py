@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Awaitable
 from typing import TypeVar
 
 from ors_server._version import VERSION
 from ors_server.encoding import encode
-from ors_server.errors import EnvironmentFailed, InfrastructureFailure, RequestError
+from ors_server.hosting.author_exceptions import as_request_error
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
 from ors_server.http.exchange import Exchange
 from ors_server.http.routes.table import Route
 from ors_server.protocol import GetTask, GetTaskRange, ListTasks, NumTasks
-from ors_server.sessions.session import describe_error
 from ors_server.settings import Settings
 
 __all__ = ["DiscoveryRoutes"]
-
-logger = logging.getLogger("ors_server.http.routes")
 
 Result = TypeVar("Result")
 
@@ -100,11 +96,11 @@ class DiscoveryRoutes:
     async def _guarded(self, hosted: HostedEnvironment, work: Awaitable[Result]) -> Result:
         try:
             return await work
-        except (RequestError, InfrastructureFailure):
-            raise
         except Exception as error:  # the author's task methods may raise anything
-            logger.error("environment failed", exc_info=error, extra={"environment": hosted.name, "in": "tasks"})
-            raise EnvironmentFailed(describe_error(error, self._settings.return_errors)) from error
+            failure = as_request_error(error, self._settings.return_errors, environment=hosted.name, where="tasks")
+            if failure is error:
+                raise
+            raise failure from error
 
 
 def _name(exchange: Exchange, hosted: HostedEnvironment) -> bytes:

@@ -10,7 +10,8 @@ from ors_server.http.exchange import Exchange
 from ors_server.http.responses import deliver
 from ors_server.http.routes.table import Route
 from ors_server.protocol import CreateSession, ScoreGroup, ToolCall
-from ors_server.sessions.call_ledger import Call, ResultExpired
+from ors_server.sessions.call import Call
+from ors_server.sessions.call_ledger import ResultExpired
 from ors_server.sessions.registry import Sessions
 from ors_server.sessions.secrets import read_secrets
 from ors_server.sessions.session import Session

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ors_server.encoding import encode
 from ors_server.errors import OrsError
+from ors_server.hosting.author_exceptions import describe_error
 from ors_server.http.exchange import ClientDisconnected, Exchange
-from ors_server.sessions.session import describe_error
 from ors_server.settings import ReturnErrors
 
 __all__ = ["Route", "answer"]
