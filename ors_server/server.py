@@ -25,6 +25,7 @@ from ors_server._version import VERSION
 from ors_server.errors import DefinitionError, OrsError, PortInUse
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment, why_unavailable
 from ors_server.hosting.executors import ThreadPool
+from ors_server.hosting.start_guard import refuse_while_importing
 from ors_server.http.acceptor import Acceptor
 from ors_server.http.app import OrsApp
 from ors_server.http.gc_tuning import Collector
@@ -105,6 +106,7 @@ class Server:
 
     def run(self, host: str = "0.0.0.0", port: int = 8080) -> None:  # noqa: S104 - the default of both SDKs
         """Serve until interrupted. Raises ``PortInUse``."""
+        refuse_while_importing()
         self.settings = Settings.model_validate({**self.settings.model_dump(), "host": host, "port": port})
         self.serve()
 
@@ -113,6 +115,7 @@ class Server:
 
         Raises ``PortInUse``.
         """
+        refuse_while_importing()
         settings = self.settings
         listener = start_logging(settings)
         try:
