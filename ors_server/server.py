@@ -29,6 +29,7 @@ from ors_server.hosting.start_guard import refuse_while_importing
 from ors_server.http.acceptor import Acceptor
 from ors_server.http.app import OrsApp
 from ors_server.http.gc_tuning import Collector
+from ors_server.http.routes.operations import RESERVED_NAMES
 from ors_server.http.uvicorn_protocol import http_protocol
 from ors_server.logs import start_logging
 from ors_server.sandboxes import asking_with
@@ -72,12 +73,12 @@ class Server:
         for environment in environments:
             cls = _as_class(environment)
             with asking_with(settings):
-                names, reason = why_unavailable(cls)
+                names, reason = why_unavailable(cls, RESERVED_NAMES)
             if reason:
                 reasons.update(dict.fromkeys(names, reason))
             else:
-                hosted.append(HostedEnvironment(cls, settings, tools_pool, lifecycle_pool))
-        self.catalogue = Catalogue(hosted, aliases, reasons)
+                hosted.append(HostedEnvironment(cls, settings, tools_pool, lifecycle_pool, RESERVED_NAMES))
+        self.catalogue = Catalogue(hosted, aliases, reasons, RESERVED_NAMES)
         self.sessions = Sessions(self.catalogue, settings, tools_pool, lifecycle_pool)
 
     @cached_property

@@ -12,7 +12,7 @@ import contextvars
 import inspect
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,49 +28,25 @@ from ors_server.settings import Settings
 
 __all__ = ["Catalogue", "HostedEnvironment", "why_unavailable"]
 
-#: First path segments that the server answers itself; an environment of such a name could not be reached.
-RESERVED_NAMES = frozenset(
-    [
-        "call",
-        "create",
-        "create_session",
-        "delete",
-        "delete_session",
-        "docs",
-        "get_task",
-        "get_task_range",
-        "health",
-        "list_environments",
-        "messages",
-        "num_tasks",
-        "openapi.json",
-        "ping",
-        "prompt",
-        "redoc",
-        "score_group",
-        "splits",
-        "task",
-        "task_range",
-        "task_tools",
-        "tasks",
-        "tools",
-        "v1",
-        "version",
-    ]
-)
-
 
 class HostedEnvironment:
     """One environment class and everything about it that does not change while it is served."""
 
-    def __init__(self, cls: type, settings: Settings, tools_pool: ThreadPool, lifecycle_pool: ThreadPool) -> None:
+    def __init__(
+        self,
+        cls: type,
+        settings: Settings,
+        tools_pool: ThreadPool,
+        lifecycle_pool: ThreadPool,
+        reserved_names: Collection[str],
+    ) -> None:
         self.cls = cls
         for base in filter(is_environment_class, cls.__mro__):  # which may be of another package, with the tasks
             if file := getattr(sys.modules.get(base.__module__), "__file__", None):
                 keep_code_of(Path(file))
         _check_class_methods(cls)
         self.dialect = dialect_of(cls)
-        self.name = _name_of(cls)
+        self.name = _name_of(cls, reserved_names)
         self.aliases: list[str] = names_in(cls, "aliases")
         self.required_secrets = _required_secrets(cls)
         self.tools: ToolTable = compile_tools(cls)
@@ -131,7 +107,9 @@ class Catalogue:
         environments: Sequence[HostedEnvironment],
         aliases: Mapping[str, str] | None = None,
         unavailable: Mapping[str, str] | None = None,
+        reserved_names: Collection[str] = (),
     ) -> None:
+        self._reserved_names = reserved_names
         self.unavailable = {name.lower(): reason for name, reason in (unavailable or {}).items()}
         if not environments:
             if self.unavailable:
@@ -205,7 +183,7 @@ class Catalogue:
 
     def _add_alias(self, alias: str, hosted: HostedEnvironment) -> None:
         key = alias.lower()
-        _check_name(alias, alias_of=hosted.name)
+        _check_name(alias, self._reserved_names, alias_of=hosted.name)
         if self._by_name.setdefault(key, hosted) is not hosted:
             raise DefinitionError(
                 f"The alias {alias!r} of {hosted.name!r} is taken by {self._by_name[key].name!r}", "Choose another."
@@ -215,7 +193,7 @@ class Catalogue:
         return f"Hosted: {', '.join(self.names)}."
 
 
-def why_unavailable(cls: type) -> tuple[list[str], str]:
+def why_unavailable(cls: type, reserved_names: Collection[str]) -> tuple[list[str], str]:
     """The names of a class that cannot be served on this machine, and why; no reason where it can.
 
     Asked before anything else of a class, whose splits may need what the machine lacks. Only a class method counts: in
@@ -234,15 +212,15 @@ def why_unavailable(cls: type) -> tuple[list[str], str]:
         reason = failure.text
     if not reason:
         return [], ""
-    return [_name_of(cls), *(alias.lower() for alias in names_in(cls, "aliases"))], str(reason)
+    return [_name_of(cls, reserved_names), *(alias.lower() for alias in names_in(cls, "aliases"))], str(reason)
 
 
-def _name_of(cls: type) -> str:
+def _name_of(cls: type, reserved_names: Collection[str]) -> str:
     name_method = getattr(cls, "name", None)
     name = _at_start(cls, "name", name_method) if callable(name_method) else cls.__name__
     if not isinstance(name, str):
         raise DefinitionError(f"{cls.__name__}.name returned {name!r}, which is no text", "Return the name.")
-    _check_name(name)
+    _check_name(name, reserved_names)
     return name.lower()
 
 
@@ -256,9 +234,9 @@ def _required_secrets(cls: type) -> list[str]:
         return []
 
 
-def _check_name(name: str, alias_of: str | None = None) -> None:
+def _check_name(name: str, reserved_names: Collection[str], alias_of: str | None = None) -> None:
     what = "An environment cannot be named" if alias_of is None else f"{alias_of!r} cannot have the alias"
-    if name.lower() in RESERVED_NAMES:
+    if name.lower() in reserved_names:
         raise DefinitionError(
             f"{what} {name!r}: that path is the server's own",
             "Rename the class, or override the classmethod name()." if alias_of is None else "Choose another.",

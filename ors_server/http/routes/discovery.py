@@ -11,7 +11,7 @@ from ors_server.encoding import encode
 from ors_server.hosting.author_exceptions import as_request_error
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
 from ors_server.http.exchange import Exchange
-from ors_server.http.routes.table import Route
+from ors_server.http.routes.table import routes_of
 from ors_server.protocol import GetTask, GetTaskRange, ListTasks, NumTasks
 from ors_server.settings import Settings
 
@@ -26,30 +26,18 @@ class DiscoveryRoutes:
     def __init__(self, catalogue: Catalogue, settings: Settings) -> None:
         self._catalogue = catalogue
         self._settings = settings
-        self.table: dict[str, Route] = {
-            "health": Route("GET", False, self.health),
-            "version": Route("GET", False, self.version),
-            "list_environments": Route("GET", False, self.list_environments),
-            "tools": Route("GET", True, self.tools),
-            "splits": Route("GET", True, self.splits),
-            "tasks": Route("POST", True, self.list_tasks),
-            "num_tasks": Route("POST", True, self.num_tasks),
-            "task": Route("POST", True, self.get_task),
-            "get_task": Route("POST", True, self.get_task),
-            "task_range": Route("POST", True, self.get_task_range),
-            "get_task_range": Route("POST", True, self.get_task_range),
-        }
+        self.table = routes_of(self, "server", "environments")
 
     async def health(self, exchange: Exchange) -> None:
-        """Say that the server answers."""
+        """Whether the server answers."""
         await exchange.json(b'{"status":"ok"}')
 
     async def version(self, exchange: Exchange) -> None:
-        """The server's version, and the build it is of where the environment names one."""
+        """The server's version."""
         await exchange.json(encode({"version": VERSION, "build_sha": os.environ.get("OPENREWARD_BUILD_SHA")}))
 
     async def list_environments(self, exchange: Exchange) -> None:
-        """The names of the environments, the default first."""
+        """The names of the hosted environments, the default first."""
         await exchange.json(encode(self._catalogue.names))
 
     async def tools(self, exchange: Exchange) -> None:
@@ -60,7 +48,7 @@ class DiscoveryRoutes:
         """The environment's splits."""
         await exchange.json(self._hosted(exchange).splits_json)
 
-    async def list_tasks(self, exchange: Exchange) -> None:
+    async def tasks(self, exchange: Exchange) -> None:
         """All tasks of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(ListTasks, self._settings.max_body)
@@ -74,19 +62,22 @@ class DiscoveryRoutes:
         count = await self._guarded(hosted, hosted.tasks.count(request.split))
         await exchange.json(b'{"num_tasks":%d}' % count)
 
-    async def get_task(self, exchange: Exchange) -> None:
+    async def task(self, exchange: Exchange) -> None:
         """One task of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(GetTask, self._settings.max_body)
         task = await self._guarded(hosted, hosted.tasks.get_public(request.split, request.index))
         await exchange.json(b'{"task":' + encode(task) + b',"env_name":' + _name(exchange, hosted) + b"}")
 
-    async def get_task_range(self, exchange: Exchange) -> None:
+    async def task_range(self, exchange: Exchange) -> None:
         """The tasks of a slice of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(GetTaskRange, self._settings.max_body)
         tasks = await self._guarded(hosted, hosted.tasks.range_json(request.split, request.start, request.stop))
         await exchange.json(b'{"tasks":' + tasks + b',"env_name":' + _name(exchange, hosted) + b"}")
+
+    get_task = task
+    get_task_range = task_range
 
     def _hosted(self, exchange: Exchange) -> HostedEnvironment:
         if exchange.environment is not None:

@@ -13,26 +13,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
 
 from ors_server.encoding import encode
 from ors_server.errors import OrsError
 from ors_server.http.exchange import Exchange
-from ors_server.http.routes.table import Route
+from ors_server.http.routes.table import routes_of
 from ors_server.rollouts.errors import UnknownRun
 from ors_server.rollouts.file import explained, open_to_read
 from ors_server.rollouts.queries import find_run, list_rollouts, list_runs
 from ors_server.rollouts.writer import RolloutWriter
 
-__all__ = ["Limit", "Offset", "RolloutRoutes", "Stored", "platform_error", "reading", "runs_router"]
+__all__ = ["Limit", "Offset", "RolloutRoutes", "platform_error", "reading", "runs_router"]
 
 _DATA_DIR = "ORS_DATA_DIR"
-
-
-class Stored(BaseModel):
-    """The answer to an upload: how many of its events are stored, those that were already counted in."""
-
-    stored: int
 
 
 def platform_error(error: OrsError) -> bytes:
@@ -46,10 +39,11 @@ class RolloutRoutes:
     def __init__(self, writer: RolloutWriter, max_body: int) -> None:
         self._writer = writer
         self._max_body = max_body
-        self.table: dict[str, Route] = {"rollouts": Route("POST", False, self.upload, prefix="/v1")}
+        self.table = routes_of(self, "rollouts")
 
-    async def upload(self, exchange: Exchange) -> None:
-        """Store a client's events; answered when they are on the disk."""
+    async def rollouts(self, exchange: Exchange) -> None:
+        """Store events of rollouts, in any order; those with ids that are known change nothing. Answered when they are
+        on the disk. Events that do not fit are named in a 422; the others of the upload are stored all the same."""
         try:
             stored = await self._writer.store(await exchange.body(self._max_body))
         except OrsError as error:
