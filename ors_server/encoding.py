@@ -16,7 +16,9 @@ from typing import Any, cast
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, SchemaSerializer, from_json, to_json
 
-__all__ = ["NonFiniteReward", "encode", "encode_tool_error", "encode_tool_output", "replace_surrogates", "scrub"]
+from ors_server.texts import replace_surrogates
+
+__all__ = ["NonFiniteReward", "encode", "encode_tool_error", "encode_tool_output", "scrub"]
 
 logger = logging.getLogger("ors_server.encoding")
 
@@ -91,11 +93,6 @@ def _is_finite(reward: Any) -> bool:
 def encode_tool_error(error: str, reason: str | None) -> bytes:
     """JSON bytes of a failed ``RunToolOutput``."""
     return encode({"ok": False, "error": error, "reason": reason})
-
-
-def replace_surrogates(text: str) -> str:
-    """The text with U+FFFD for each lone surrogate; halves that belong together are joined."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _suspicious(data: bytes) -> bool:

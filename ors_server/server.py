@@ -23,6 +23,7 @@ import uvicorn
 
 from ors_server._version import VERSION
 from ors_server.errors import DefinitionError, OrsError, PortInUse
+from ors_server.file_limit import raise_file_limit
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment, why_unavailable
 from ors_server.hosting.executors import ThreadPool
 from ors_server.hosting.start_guard import refuse_while_importing
@@ -121,7 +122,7 @@ class Server:
         listener = start_logging(settings)
         try:
             with _listen(settings.host, settings.port) as sock:
-                _raise_file_limit()
+                _check_file_limit()
                 config = uvicorn.Config(
                     self.app,
                     loop="uvloop",
@@ -224,11 +225,8 @@ def _url(host: str, port: int) -> str:
     return f"http://{shown}:{port}"
 
 
-def _raise_file_limit() -> None:
-    """Each connection is a file; the soft limit of 1,024 that most shells have would end at a thousand clients."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def _check_file_limit() -> None:
+    raise_file_limit()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if sys.platform == "linux" and hard < 8192:
         logger.info("few open files allowed", extra={"limit": hard, "remedy": "ulimit -n 65536"})

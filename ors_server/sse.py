@@ -8,7 +8,7 @@ only inside strings, where the escape means the same. Characters that some parse
 
 from __future__ import annotations
 
-from ors_server.encoding import replace_surrogates
+from ors_server.texts import replace_surrogates
 
 __all__ = ["LINE_LIMIT", "error_frame", "result_frames", "task_frame"]
 

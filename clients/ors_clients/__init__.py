@@ -26,9 +26,18 @@ if TYPE_CHECKING:
     from ors_clients.rollouts.rewards import RewardRule as RewardRule
     from ors_clients.rollouts.rewards import shape_reward as shape_reward
     from ors_clients.rollouts.trajectory import Trajectory as Trajectory
+    from ors_clients.samplers import CallbackSampler as CallbackSampler
+    from ors_clients.samplers import CompletionsSampler as CompletionsSampler
+    from ors_clients.samplers import Generation as Generation
+    from ors_clients.samplers import Sampler as Sampler
+    from ors_clients.samplers import SamplingParameters as SamplingParameters
+    from ors_clients.samplers import ScriptedSampler as ScriptedSampler
+    from ors_clients.samplers import SGLangSampler as SGLangSampler
+    from ors_clients.samplers import VLLMSampler as VLLMSampler
+    from ors_clients.sessions import AsyncSession as AsyncSession
     from ors_clients.sync_client import Client as Client
-    from ors_clients.tool_schemas import anthropic_tools as anthropic_tools
-    from ors_clients.tool_schemas import google_tools as google_tools
+    from ors_clients.sync_client import Session as Session
+    from ors_clients.tool_calls import find_format as find_format
     from ors_clients.tool_schemas import openai_tools as openai_tools
 
     __version__: str
@@ -43,8 +52,20 @@ _MODULES = {
     "rollouts.loop": ("rollout",),
     "rollouts.rewards": ("RewardBridge", "RewardRule", "shape_reward"),
     "rollouts.trajectory": ("Trajectory",),
-    "sync_client": ("Client",),
-    "tool_schemas": ("anthropic_tools", "google_tools", "openai_tools"),
+    "samplers": (
+        "CallbackSampler",
+        "CompletionsSampler",
+        "Generation",
+        "SGLangSampler",
+        "Sampler",
+        "SamplingParameters",
+        "ScriptedSampler",
+        "VLLMSampler",
+    ),
+    "sessions": ("AsyncSession",),
+    "sync_client": ("Client", "Session"),
+    "tool_calls": ("find_format",),
+    "tool_schemas": ("openai_tools",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

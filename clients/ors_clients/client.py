@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from ors_clients.environments import AsyncEnvironment
-from ors_clients.models import senseless
+from ors_clients.models import unexpected_response
 from ors_clients.transport.base import Transport
 from ors_clients.transport.connection import Connection
 
@@ -60,7 +60,7 @@ class AsyncClient:
         """The names of the server's environments, its default first. Raises ``ServerUnavailable``."""
         names: Any = await self._connection.json("GET", "/list_environments")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("list[Any]", names)):
-            raise senseless("a list of environments")
+            raise unexpected_response("a list of environments")
         return cast("list[str]", names)
 
     def environment(self, name: str | None = None) -> AsyncEnvironment:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from ors_clients.errors import ConfigurationError, RequestRefused
-from ors_clients.models import Task, read_splits, read_tools, senseless
+from ors_clients.models import Task, read_splits, read_tools, unexpected_response
 from ors_clients.sessions import AsyncSession
 from ors_clients.transport.base import Headers
 from ors_clients.transport.connection import Connection
@@ -54,7 +54,7 @@ class AsyncEnvironment:
         """The number of tasks in a split."""
         count = (await self._post("num_tasks", split)).get("num_tasks")
         if not isinstance(count, int):
-            raise senseless("a number of tasks")
+            raise unexpected_response("a number of tasks")
         return count
 
     async def tasks(self, split: str) -> list[Task]:
@@ -110,13 +110,13 @@ class AsyncEnvironment:
             "POST", f"{self._path}/{route}", {"split": split, **more}, (self._headers,)
         )
         if not isinstance(answer, dict):
-            raise senseless("an object")
+            raise unexpected_response("an object")
         return cast("dict[str, Any]", answer)
 
     def _tasks(self, answer: dict[str, Any], split: str, first: int | None) -> list[Task]:
         specs = answer.get("tasks")
         if not isinstance(specs, list):
-            raise senseless("a list of tasks")
+            raise unexpected_response("a list of tasks")
         return [
             self._task(spec, split, None if first is None else first + offset, answer)
             for offset, spec in enumerate(cast("list[Any]", specs))
@@ -124,7 +124,7 @@ class AsyncEnvironment:
 
     def _task(self, spec: Any, split: str, index: int | None, answer: dict[str, Any]) -> Task:
         if not isinstance(spec, dict):
-            raise senseless("a task")
+            raise unexpected_response("a task")
         own = answer.get("env_name")
         server_name = own if isinstance(own, str) else None
         return Task(self.name or server_name or "", split, index, cast("dict[str, Any]", spec), server_name)

@@ -20,7 +20,7 @@ from ors_clients.client import RETRIES
 from ors_clients.environments import create_body
 from ors_clients.models import Task
 from ors_clients.sessions import AsyncSession
-from ors_clients.sync_client import SyncSession
+from ors_clients.sync_client import Session
 from ors_clients.transport.asgi import ApplicationTransport
 from ors_clients.transport.base import Headers
 from ors_clients.transport.connection import Connection
@@ -90,6 +90,6 @@ def local_sync(
     split: str | None = None,
     index: int | None = None,
     secrets: Mapping[str, str] | None = None,
-) -> SyncSession:
+) -> Session:
     """``local`` for programs without an event loop."""
-    return SyncSession(LocalSession(environment, create_body(task, split, index), secrets))
+    return Session(LocalSession(environment, create_body(task, split, index), secrets))

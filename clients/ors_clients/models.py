@@ -26,7 +26,7 @@ __all__ = [
     "read_result",
     "read_splits",
     "read_tools",
-    "senseless",
+    "unexpected_response",
 ]
 
 Block = TextBlock | ImageBlock
@@ -97,7 +97,7 @@ def read_blocks(value: Any) -> list[Block]:
     try:
         return [_block(block) for block in value]
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise senseless("blocks of text and images") from None
+        raise unexpected_response("blocks of text and images") from None
 
 
 def _block(value: Any) -> Block:
@@ -114,7 +114,7 @@ def read_messages(value: Any) -> list[Message]:
     try:
         return [Message.model_validate(message) for message in value]
     except (TypeError, ValueError):
-        raise senseless("messages") from None
+        raise unexpected_response("messages") from None
 
 
 def read_tools(value: Any) -> ToolListing:
@@ -137,7 +137,7 @@ def read_tools(value: Any) -> ToolListing:
             ),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise senseless("a list of tools") from None
+        raise unexpected_response("a list of tools") from None
 
 
 def read_splits(value: Any) -> list[Split]:
@@ -145,7 +145,7 @@ def read_splits(value: Any) -> list[Split]:
     try:
         return [Split(name=split["name"], type=split["type"]) for split in value]
     except (KeyError, TypeError, ValueError):
-        raise senseless("a list of splits") from None
+        raise unexpected_response("a list of splits") from None
 
 
 def read_result(value: Any) -> ToolResult:
@@ -163,7 +163,7 @@ def read_result(value: Any) -> ToolResult:
             cast("Mapping[str, Any] | None", output.get("metadata")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        raise senseless("a tool's result") from None
+        raise unexpected_response("a tool's result") from None
 
 
 def _reward(value: Any) -> float | None:
@@ -178,7 +178,7 @@ def _reward(value: Any) -> float | None:
     return reward
 
 
-def senseless(expected: str) -> ServerUnavailable:
+def unexpected_response(expected: str) -> ServerUnavailable:
     """The error for an answer of another shape; it does not repeat the answer, which may hold anything."""
     return ServerUnavailable(
         f"The server's answer is not {expected}", "Is this the address of an ORS server, and not of a page before it?"

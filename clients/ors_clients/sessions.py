@@ -42,11 +42,11 @@ from ors_clients.models import (
     read_messages,
     read_result,
     read_tools,
-    senseless,
+    unexpected_response,
 )
 from ors_clients.transport.base import ConnectionLost, Headers, Response
-from ors_clients.transport.connection import Connection, Patience, did_nothing, dumps
-from ors_clients.transport.error_responses import strike_out
+from ors_clients.transport.connection import Connection, RetryPolicy, dumps, is_retryable_refusal
+from ors_clients.transport.error_responses import redact
 from ors_clients.transport.json_codec import read_json
 from ors_clients.transport.sse import CallEvents
 from ors_server.protocol import Message, TerminalToolSpec, ToolSpec
@@ -139,20 +139,20 @@ class AsyncSession:
         """
         if self._id is not None or self._closed:
             raise ConfigurationError("The session was opened before", "Make a new one.")
-        patience = self._connection.patience()
+        policy = self._connection.retry_policy()
         while True:
             try:
-                await self._create(patience)
+                await self._create(policy)
                 return self
             except ConnectionLost as lost:
                 # Nobody can say whether it exists. Another is created, under another id, and this one is ended.
                 self._abandon()
-                await patience.after_loss(lost)
+                await policy.after_loss(lost)
             except BaseException:  # a cancellation too: nobody would end what was half opened
                 self._abandon()
                 raise
 
-    async def _create(self, patience: Patience) -> None:
+    async def _create(self, policy: RetryPolicy) -> None:
         connection = self._connection
         secrets = self._secret_headers
         allocated = CallEvents()
@@ -162,16 +162,16 @@ class AsyncSession:
                     "POST",
                     "/create_session",
                     headers=(self._environment_headers, *secrets),
-                    deadline=patience.deadline,
+                    deadline=policy.deadline,
                     on_data=allocated.feed,
                 )
             except ConnectionLost as lost:
-                await patience.after_loss(lost)
+                await policy.after_loss(lost)
                 allocated = CallEvents()
                 continue
             if response.status == 200:
                 break
-            await patience.after_refusal(response, session=False, secrets=self._hidden)
+            await policy.after_refusal(response, session=False, secrets=self._hidden)
         sid = _session_id(allocated, response)
         headers = Headers([("X-Session-ID", sid), *self._environment_headers.items])
         self._id, self._headers = sid, (headers,)
@@ -186,7 +186,7 @@ class AsyncSession:
                 "/create",
                 content,
                 (headers, *secrets),
-                deadline=patience.deadline,
+                deadline=policy.deadline,
                 longest_idle=_FRESH_ENOUGH,
             )
             if response.status == 200:
@@ -194,7 +194,7 @@ class AsyncSession:
             if response.status == 422 and "secrets" in body:
                 del body["secrets"]  # openreward's server reads the header, and refuses this
                 continue
-            await patience.after_refusal(response, session=True, secrets=self._hidden)
+            await policy.after_refusal(response, session=True, secrets=self._hidden)
         self._keyed = response.headers.get("x-idempotent-calls", "").lower() == "true"
         self._key = uuid.uuid4().hex[:16]
         KEEP_ALIVE.add(self._beat)
@@ -216,10 +216,10 @@ class AsyncSession:
         if not beat.ours:
             return  # a parent process opened it, and may still use it
         try:
-            patience = Patience(self._connection, time.monotonic() + _CLOSE_LIMIT)
+            policy = RetryPolicy(self._connection, time.monotonic() + _CLOSE_LIMIT)
             with contextlib.suppress(ClientError):  # it is gone, or the server ends it when it has been idle
                 for path in ("/delete", "/delete_session"):
-                    await self._connection.json("POST", path, headers=self._headers, session=True, patience=patience)
+                    await self._connection.json("POST", path, headers=self._headers, session=True, policy=policy)
         except BaseException:  # a cancellation: the session is ended all the same, from the background thread
             KEEP_ALIVE.end(beat)
             raise
@@ -309,7 +309,7 @@ class AsyncSession:
         keyed = self._keyed
         headers = (*self._headers, Headers([("Idempotency-Key", f"{self._key}-{self._calls}")]))
         longest_idle = 60.0 if keyed else _FRESH_ENOUGH
-        patience: Patience | None = None
+        policy: RetryPolicy | None = None
         task_id: str | None = None
         while True:
             events = CallEvents()
@@ -336,16 +336,16 @@ class AsyncSession:
                         self._finished = True
                     return result
                 raise self._failure(name, events.error)
-            if patience is None:
-                patience = Patience(connection)
+            if policy is None:
+                policy = RetryPolicy(connection)
             longest_idle = -1.0
             if response is not None and response.status != 200:
-                if not (keyed or task_id or did_nothing(response)):
+                if not (keyed or task_id or is_retryable_refusal(response)):
                     self._refuse_to_repeat(name, response)
-                await patience.after_refusal(response, session=True, secrets=self._hidden)
+                await policy.after_refusal(response, session=True, secrets=self._hidden)
                 continue
             if response is not None and response.body:
-                raise senseless("a stream of events")
+                raise unexpected_response("a stream of events")
             if lost is None:
                 lost = ConnectionLost("the event stream ended before its result", sent=True)
             if events.task_id is not None and events.task_id != task_id:
@@ -357,8 +357,8 @@ class AsyncSession:
                     "The server makes no promise about repeated calls, so it was not called again.",
                 )
             if events.last_piece is not None and events.last_piece - started > _PROGRESS:
-                patience.progressed()
-            await patience.after_loss(lost)
+                policy.progressed()
+            await policy.after_loss(lost)
 
     def _refuse_to_repeat(self, name: str, response: Response) -> None:
         """Raise ``CallOutcomeUnknown`` where a gateway may have passed a call on before it gave up."""
@@ -373,7 +373,7 @@ class AsyncSession:
 
     def _failure(self, name: str, text: str) -> ClientError:
         """An ``error`` event as the error the caller gets."""
-        text = strike_out(text, (*self._connection.secrets, *self._hidden))
+        text = redact(text, (*self._connection.secrets, *self._hidden))
         if text.startswith(_LOST):
             return SessionLost(text)
         if text.startswith(_FORGOTTEN):

@@ -22,13 +22,13 @@ from ors_clients.transport.base import Transport
 from ors_clients.transport.loop_thread import LoopThread
 from ors_server.protocol import Message, Split, TerminalToolSpec, ToolSpec
 
-__all__ = ["Client", "SyncEnvironment", "SyncSession"]
+__all__ = ["Client", "Environment", "Session", "SyncEnvironment", "SyncSession"]
 
 _THREAD = LoopThread("ors-clients")
 
 
 class AnySession(Protocol):
-    """What ``SyncSession`` needs of the session it stands for: a server's, or a local one."""
+    """What ``Session`` needs of the session it stands for: a server's, or a local one."""
 
     @property
     def id(self) -> str: ...
@@ -46,14 +46,14 @@ class AnySession(Protocol):
     ) -> ToolResult: ...
 
 
-class SyncSession:
+class Session:
     """One episode (``AsyncSession``). ``with environment.session(…) as session``, or ``open`` and ``close``."""
 
     def __init__(self, session: AnySession) -> None:
         self._session = session
 
     def __repr__(self) -> str:
-        return repr(self._session).replace("Async", "Sync", 1)
+        return repr(self._session).replace("Async", "", 1)
 
     @property
     def id(self) -> str:
@@ -104,7 +104,7 @@ class SyncSession:
         self.close()
 
 
-class SyncEnvironment:
+class Environment:
     """One environment of a server (``AsyncEnvironment``)."""
 
     def __init__(self, environment: AsyncEnvironment) -> None:
@@ -113,7 +113,7 @@ class SyncEnvironment:
         self.name = environment.name
 
     def __repr__(self) -> str:
-        return repr(self._environment).replace("Async", "Sync", 1)
+        return repr(self._environment).replace("Async", "", 1)
 
     def splits(self) -> list[Split]:
         """The splits of its tasks."""
@@ -146,9 +146,9 @@ class SyncEnvironment:
         split: str | None = None,
         index: int | None = None,
         secrets: Mapping[str, str] | None = None,
-    ) -> SyncSession:
+    ) -> Session:
         """A session on a task (``AsyncEnvironment.session``)."""
-        return SyncSession(self._environment.session(task=task, split=split, index=index, secrets=secrets))
+        return Session(self._environment.session(task=task, split=split, index=index, secrets=secrets))
 
 
 class Client:
@@ -177,12 +177,12 @@ class Client:
         """The names of the server's environments, its default first. Raises ``ServerUnavailable``."""
         return _THREAD.run(self._client.environments())
 
-    def environment(self, name: str | None = None) -> SyncEnvironment:
+    def environment(self, name: str | None = None) -> Environment:
         """An environment by name, or the server's default one. Sends nothing: a wrong name shows at its first use."""
-        return SyncEnvironment(self._client.environment(name))
+        return Environment(self._client.environment(name))
 
     def close(self) -> None:
-        """Close the connections. Sessions are ended by themselves (``SyncSession.close``)."""
+        """Close the connections. Sessions are ended by themselves (``Session.close``)."""
         _THREAD.run(self._client.close())
 
     def __enter__(self) -> Self:
@@ -192,3 +192,7 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+#: Names of the release before, which go with the next one.
+SyncSession, SyncEnvironment = Session, Environment

@@ -12,12 +12,13 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ors_server.encoding import encode, replace_surrogates
+from ors_server.encoding import encode
 from ors_server.errors import BodyTooLarge, InvalidBody, MissingSession, OrsError
+from ors_server.texts import without_surrogates
 
 __all__ = ["CONNECTION", "ClientDisconnected", "Connection", "Exchange", "body_errors"]
 
@@ -127,7 +128,7 @@ class Exchange:
             if _SURROGATE.search(body):
                 with contextlib.suppress(ValueError, RecursionError):
                     # Half an emoji, as models write it, is escaped JSON to most clients but not to pydantic.
-                    return model.model_validate(_without_surrogates(json.loads(body)))
+                    return model.model_validate(without_surrogates(json.loads(body)))
             raise InvalidBody(body_errors(error)) from None
 
     # --- the response ------------------------------------------------------------------------
@@ -178,17 +179,6 @@ class Exchange:
     async def error(self, error: OrsError) -> None:
         """Answer with an error."""
         await self.json(encode({"detail": error.detail}), error.status, error.headers)
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return replace_surrogates(value)
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {replace_surrogates(name): _without_surrogates(item) for name, item in items}
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in cast("list[Any]", value)]
-    return value
 
 
 def body_errors(error: ValidationError) -> list[dict[str, Any]]:

@@ -181,7 +181,7 @@ async def test_one_that_has_been_idle_for_too_long_is_not_used() -> None:
 async def test_nor_is_one_that_came_free_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for a file takes no connection that a request of its kind must not use."""
     monkeypatch.setattr("ors_clients.transport.sockets._most_connections", lambda: 1)
-    monkeypatch.setattr("ors_clients.transport.sockets._raise_file_limit", lambda: False)
+    monkeypatch.setattr("ors_clients.transport.sockets.raise_file_limit", lambda: False)
     slow = b"<pause>" * 10 + OK
     wire = Wire(slow, OK, slow, OK)
     async with wired(wire) as transport:

@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from ors_clients.transport.json_codec import well_formed
+from ors_server.texts import replace_surrogates
 
 __all__ = ["ControlTokens"]
 
@@ -44,7 +44,7 @@ class ControlTokens:
     def hidden(self, value: Any) -> Any:
         """Messages, tools or a text with a mark in the place of each spelling, and no lone surrogates."""
         if isinstance(value, str):
-            value = well_formed(value)
+            value = replace_surrogates(value)
             if self._spelled is None:
                 return value
             return self._spelled.sub(lambda found: f"{self._mark}{self._numbers[found[0]]}x", value)

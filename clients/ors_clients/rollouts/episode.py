@@ -31,6 +31,7 @@ from ors_clients.tool_calls.calls import call_id
 from ors_clients.tool_calls.thinking import split_thinking
 from ors_clients.transport.error_responses import REFUSED_INPUTS
 from ors_server import Message, TerminalToolSpec, ToolSpec
+from ors_server.texts import shorten
 
 if TYPE_CHECKING:
     from ors_clients.models import ToolResult
@@ -337,15 +338,6 @@ def _too_slow(seconds: float | None) -> DeadlineExceeded:
         f"The model had not taken its first turn after {seconds} seconds (max_seconds)",
         "Look at what the session's set-up and the engine wait for, or give more time",
     )
-
-
-def shorten(text: str, limit: int) -> str:
-    """``text`` with its middle left out if it is longer than ``limit`` characters, and with a word about it."""
-    left_out = len(text) - limit
-    if left_out <= 0:
-        return text
-    head = (limit + 1) // 2
-    return f"{text[:head]}\n[… {left_out} characters left out …]\n{text[head + left_out :]}"
 
 
 def without_end_marks(text: str) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
-from ors_clients.transport.json_codec import well_formed
 from ors_server import ToolSpec
+from ors_server.texts import replace_surrogates
 
 __all__ = ["FoundCall", "MalformedCall", "ToolCall", "ToolCallFormat", "describe_tools"]
 
@@ -119,7 +119,7 @@ def clean(value: Any, depth: int = 0) -> Any:
     if depth > _DEPTH:
         raise Unreadable("invalid JSON: nested too deeply")
     if isinstance(value, str):
-        return well_formed(value)
+        return replace_surrogates(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise Unreadable("invalid JSON: a number is out of range")  # 1e999
     if isinstance(value, list):

@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 
 from ors_clients.api_keys import server_key
 from ors_clients.errors import ClientError, ConfigurationError, DeadlineExceeded, ServerUnavailable
-from ors_clients.models import senseless
+from ors_clients.models import unexpected_response
 from ors_clients.transport.base import ConnectionLost, Headers, Request, Response, Transport
 from ors_clients.transport.error_responses import FINAL, detail_of, refusal, retry_after
 from ors_clients.transport.json_codec import read_json
-from ors_server._version import VERSION
+from ors_server import __version__
 
-__all__ = ["Connection", "Patience", "did_nothing", "dumps"]
+__all__ = ["Connection", "RetryPolicy", "dumps", "is_retryable_refusal"]
 
 #: Seconds to leave a busy server alone for that does not say how long.
 _PAUSE = 2.0
@@ -86,7 +86,7 @@ class Connection:
             transport = SocketTransport(host, port or (443 if secure else 80), secure=secure)
         self.transport = transport
         lines = [
-            ("User-Agent", f"ors-clients/{VERSION}"),
+            ("User-Agent", f"ors-clients/{__version__}"),
             ("Accept", "text/event-stream, application/json"),
             ("Accept-Encoding", "identity"),  # events are read as they come
         ]
@@ -100,9 +100,9 @@ class Connection:
 
     # --- requests ----------------------------------------------------------------------------
 
-    def patience(self) -> Patience:
+    def retry_policy(self) -> RetryPolicy:
         """The bearing of one request that is no tool call."""
-        return Patience(self, time.monotonic() + self.timeout)
+        return RetryPolicy(self, time.monotonic() + self.timeout)
 
     async def once(
         self,
@@ -145,7 +145,7 @@ class Connection:
         *,
         session: bool = False,
         secrets: Collection[str] = (),
-        patience: Patience | None = None,
+        policy: RetryPolicy | None = None,
         lost_is_final: bool = False,
     ) -> Any:
         """Send a request that may be sent again, and read the answer.
@@ -154,25 +154,25 @@ class Connection:
         arrived is not repeated: ``ConnectionLost`` is raised. Raises every error but those of tool calls.
         """
         content = b"" if body is None else dumps(body)
-        patience = patience or self.patience()
+        policy = policy or self.retry_policy()
         longest_idle = 60.0
         while True:
             try:
                 response = await self.once(
-                    method, path, content, headers, deadline=patience.deadline, longest_idle=longest_idle
+                    method, path, content, headers, deadline=policy.deadline, longest_idle=longest_idle
                 )
             except ConnectionLost as lost:
                 longest_idle = _FRESH
                 if lost.sent and lost_is_final:
                     raise
-                await patience.after_loss(lost)
+                await policy.after_loss(lost)
                 continue
             if response.status == 200:
                 try:
                     return read_json(response.body)
                 except ValueError:
-                    raise senseless("JSON") from None
-            await patience.after_refusal(response, session=session, secrets=secrets)
+                    raise unexpected_response("JSON") from None
+            await policy.after_refusal(response, session=session, secrets=secrets)
 
     def error(self, response: Response, *, session: bool, secrets: Collection[str] = ()) -> ClientError:
         """A response that is no success, as the error the caller gets."""
@@ -186,7 +186,7 @@ class Connection:
         )
 
 
-class Patience:
+class RetryPolicy:
     """How much one request has borne with, and whether it goes on.
 
     Failures are bounded by the client's ``retries``, waiting by the deadline. A tool call has none: what it waits for
@@ -216,10 +216,10 @@ class Patience:
     async def after_refusal(self, response: Response, *, session: bool, secrets: Collection[str] = ()) -> None:
         """Wait before the next try, where the response leaves hope; else raise its error.
 
-        For what may be sent twice, and for what certainly did nothing (``did_nothing``).
+        For what may be sent twice, and for what certainly did nothing (``is_retryable_refusal``).
         """
         error = self._connection.error(response, session=session, secrets=secrets)
-        if did_nothing(response):
+        if is_retryable_refusal(response):
             pause = retry_after(response)
             floor = min(_PAUSE, _SHORTEST_PAUSE * 2 ** min(self._refusals, 10))
             self._refusals += 1
@@ -249,7 +249,7 @@ class Patience:
         await sleep(seconds)
 
 
-def did_nothing(response: Response) -> bool:
+def is_retryable_refusal(response: Response) -> bool:
     """Whether a refusal says that the request was not begun, and may be later."""
     return response.status == 429 or response.headers.get("x-backend-state", "").lower() == "starting"
 

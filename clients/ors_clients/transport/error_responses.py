@@ -21,7 +21,7 @@ from ors_clients.errors import (
 from ors_clients.transport.base import Response
 from ors_clients.transport.json_codec import read_json
 
-__all__ = ["FINAL", "REFUSED_INPUTS", "detail_of", "refusal", "retry_after", "strike_out"]
+__all__ = ["FINAL", "REFUSED_INPUTS", "detail_of", "redact", "refusal", "retry_after"]
 
 #: How the detail of a failed machine begins: the server has given up already.
 FINAL = "InfrastructureError"
@@ -30,7 +30,7 @@ REFUSED_INPUTS = (400, 413, 422)
 #: Seconds a server may ask to be left alone for, at most.
 _LONGEST_PAUSE = 60.0
 #: What stands in the place of a secret, and how long a secret must be to be looked for.
-_STRUCK_OUT, _SHORTEST_SECRET = "[secret]", 4
+_REDACTED, _SHORTEST_SECRET = "[secret]", 4
 #: Characters of a server's text that an error repeats.
 _LONGEST_DETAIL = 2000
 
@@ -77,7 +77,7 @@ def detail_of(response: Response, secrets: Collection[str] = ()) -> str:
         value = body.get("detail", body.get("message", text))
     if isinstance(value, list):  # FastAPI's; what each problem repeats of the input is left out
         value = "; ".join(_problem(entry) for entry in cast("list[Any]", value))
-    detail = " ".join(strike_out(str(value), secrets).split())
+    detail = " ".join(redact(str(value), secrets).split())
     return detail if len(detail) <= _LONGEST_DETAIL else detail[:_LONGEST_DETAIL] + " …"
 
 
@@ -88,13 +88,13 @@ def _problem(entry: Any) -> str:
     return f"{'.'.join(str(part) for part in problem.get('loc', ()))}: {problem.get('msg', 'invalid')}"
 
 
-def strike_out(text: str, secrets: Collection[str]) -> str:
+def redact(text: str, secrets: Collection[str]) -> str:
     """A text without these secrets, also where it has them as JSON writes them, or with their lines in one."""
     forms = {form for secret in secrets for form in _forms(secret) if len(form) >= _SHORTEST_SECRET}
     if not forms:
         return text
     longest_first = sorted(forms, key=len, reverse=True)  # one may be a part of another
-    return re.sub("|".join(map(re.escape, longest_first)), _STRUCK_OUT, text)
+    return re.sub("|".join(map(re.escape, longest_first)), _REDACTED, text)
 
 
 def _forms(secret: str) -> tuple[str, ...]:

@@ -8,9 +8,11 @@ becomes U+FFFD, as our server has it (protocol, section 0.1); the second is no v
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
-__all__ = ["read_json", "well_formed"]
+from ors_server.texts import without_surrogates
+
+__all__ = ["read_json"]
 
 #: Lists and objects in each other.
 _DEPTH = 200
@@ -23,24 +25,7 @@ def read_json(content: bytes) -> Any:
         value = json.loads(text)
         # Most answers hold neither, and are not walked through.
         if "\\ud" in text or "\\uD" in text or text.count("[") + text.count("{") > _DEPTH:
-            return _sound(value, 0)
+            return without_surrogates(value, _DEPTH)
         return value
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def well_formed(text: str) -> str:
-    """``text`` with U+FFFD in the place of lone surrogates."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _sound(value: Any, depth: int) -> Any:
-    if depth > _DEPTH:
-        raise RecursionError
-    if isinstance(value, str):
-        return well_formed(value)
-    if isinstance(value, list):
-        return [_sound(item, depth + 1) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {well_formed(key): _sound(item, depth + 1) for key, item in cast("dict[str, Any]", value).items()}
-    return value

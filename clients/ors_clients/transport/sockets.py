@@ -26,6 +26,7 @@ from typing import Any
 
 from ors_clients.transport.base import ConnectionLost, OutOfTime, Request, Response
 from ors_clients.transport.http11 import HttpConnection, reason_of
+from ors_server.file_limit import raise_file_limit
 
 __all__ = ["SocketTransport"]
 
@@ -147,7 +148,7 @@ class _Pool:
         Raises ``ConnectionLost`` and ``OutOfTime``.
         """
         while len(self._open) + self._connecting >= _most_connections():
-            if _raise_file_limit():
+            if raise_file_limit():
                 continue
             if self._idle:
                 self._idle.popleft().abort()
@@ -221,18 +222,3 @@ def _most_connections() -> int:
     """How many connections a pool may hold: nearly all files this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 if soft == resource.RLIM_INFINITY else max(16, soft - _SPARE_FILES)
-
-
-def _raise_file_limit() -> bool:
-    """Let this process open as many files as it may, as serving programs do at their start; whether that helped.
-
-    Most shells allow 1,024, which a thousand long tool calls at once use up.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return False
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        return False
-    return True

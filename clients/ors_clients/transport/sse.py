@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from ors_clients.models import senseless
+from ors_clients.models import unexpected_response
 from ors_clients.transport.json_codec import read_json
 
 __all__ = ["CallEvents", "Event", "EventParser"]
@@ -111,4 +111,4 @@ class CallEvents:
         try:
             return read_json(self.data)
         except ValueError:
-            raise senseless("JSON in events") from None
+            raise unexpected_response("JSON in events") from None

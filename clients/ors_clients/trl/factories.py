@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
-from ors_clients.sync_client import Client, SyncEnvironment
+from ors_clients.sync_client import Client, Environment
 from ors_clients.trl.slots import EnvironmentSlot, EnvironmentSpec
 from ors_clients.trl.tools import tool_method, tool_name
 from ors_server.protocol import TerminalToolSpec, ToolSpec
@@ -34,7 +34,7 @@ class AsyncSlot(EnvironmentSlot):
 def slot_class(
     kind: type[EnvironmentSlot],
     spec: EnvironmentSpec,
-    remote: SyncEnvironment,
+    remote: Environment,
     tools: Sequence[ToolSpec],
     terminal_tool: TerminalToolSpec | None,
     *,

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
-from ors_clients.sync_client import Client, SyncEnvironment
+from ors_clients.sync_client import Client, Environment
 from ors_clients.training.config import TrainingConfiguration, resolve_secrets
 from ors_clients.trl.columns import task_columns, unite_columns
 from ors_clients.trl.factories import AsyncSlotFactory, slot_class
@@ -168,7 +168,7 @@ class EnvironmentMixture:
         self.close()
 
     @cached_property
-    def _remotes(self) -> dict[str, SyncEnvironment]:
+    def _remotes(self) -> dict[str, Environment]:
         """Every environment on its server; one client a server."""
         urls = {spec.url or self._url for spec in self.environments.values()}
         clients = {url: self._clients.enter_context(Client(url, api_key=self._api_key)) for url in urls}

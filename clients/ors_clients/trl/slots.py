@@ -21,7 +21,7 @@ from typing import Any, ClassVar, cast
 
 from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure, RequestRefused, ToolFailed
 from ors_clients.rollouts.rewards import RewardRule
-from ors_clients.sync_client import SyncEnvironment, SyncSession
+from ors_clients.sync_client import Environment, Session
 from ors_clients.tool_calls.thinking import END_OF_THINKING, split_thinking
 from ors_clients.transport.error_responses import REFUSED_INPUTS
 from ors_server.protocol import ImageBlock, TerminalToolSpec, TextBlock
@@ -69,7 +69,7 @@ class EnvironmentSlot:
     whose other public methods are the tools."""
 
     _spec: ClassVar[EnvironmentSpec]
-    _remote: ClassVar[SyncEnvironment]
+    _remote: ClassVar[Environment]
     #: The tool that takes a rollout's last message, where the environment has one.
     _terminal_tool: ClassVar[TerminalToolSpec | None]
     #: Whether the model takes images.
@@ -79,7 +79,7 @@ class EnvironmentSlot:
     _failed_in_a_row: ClassVar[int] = 0
 
     def __init__(self) -> None:
-        self._session: SyncSession | None = None
+        self._session: Session | None = None
         self._clear()
 
     def _clear(self) -> None:
