@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,3 +68,14 @@ def test_the_architecture_has_every_room(package: str) -> None:
     assert missing == set()
     rooms = {path.stem for path in chain(folder.glob("*.py"), folder.glob("*/")) if not path.stem.startswith("_")}
     assert rooms - {word.split("/")[0] for word in named} == set()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_architecture_has_the_layers_of_the_contract(package: str) -> None:
+    """The row of a package lists its rooms as ``[tool.importlinter]`` does, from the top down."""
+    metadata: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contracts: list[dict[str, Any]] = metadata["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract.get("containers") == [package])
+    lines = [[room for room in layer.split(" | ") if not room.startswith("_")] for layer in layers]
+    shown = " > ".join(", ".join(f"`{room}`" for room in line) for line in lines if line)
+    assert f"| `{package}` | {shown} |" in (DOCS / "architecture.md").read_text("utf-8")
