@@ -264,6 +264,8 @@ async def test_root_inside_is_nobody_special(runtime: NamespaceRuntime) -> None:
         ("packet", "17, 3, 0"),
         ("algorithms", "38, 5, 0"),
         ("clone3", "0, 0"),
+        ("unshare", "0"),
+        ("prlimit64", "getppid, 7, 0, 0"),
     ],
 )
 async def test_system_calls_are_refused(sandbox: Sandbox, number: str, arguments: str) -> None:
@@ -279,6 +281,8 @@ async def test_system_calls_are_refused(sandbox: Sandbox, number: str, arguments
         "perf_event_open": 298,
         "setns": 308,
         "clone3": 435,
+        "unshare": 272,
+        "prlimit64": 302,
     }
     call = numbers.get(number, 41)
     result = await sandbox.run(f"perl -e 'print syscall({call}, {arguments}), \" \", $! + 0'", timeout=5)
@@ -286,6 +290,10 @@ async def test_system_calls_are_refused(sandbox: Sandbox, number: str, arguments
         pytest.skip("there is no perl here")
     expected = {"clone3": "38", "vsock": "97", "packet": "97", "algorithms": "97"}.get(number, "1")
     assert result.text == f"-1 {expected}"
+
+
+async def test_a_process_may_lower_its_own_limits(sandbox: Sandbox) -> None:
+    assert (await sandbox.run("(ulimit -n 50 && ulimit -n)", timeout=5)).text == "50\n"
 
 
 @pytest.mark.parametrize(
