@@ -7,6 +7,7 @@
     │   │   ├── InvalidDefinition            a definition file with a mistake; `file` and `line` say where
     │   │   └── ImageTooLarge                more bytes than the store's limit for one image
     │   ├── BuildFailed (RuntimeError)       a script of a definition or recipe failed; `output` is its last output
+    │   │   └── BuildNeedsNetwork            … because it had no network
     │   ├── UnknownImage (LookupError)       no image of this name in the store
     │   ├── InvalidLimits (ValueError)       limits in which no program can run
     │   ├── InvalidCommand (ValueError)      a command that cannot be passed to a shell
@@ -43,6 +44,7 @@ import os
 
 __all__ = [
     "BuildFailed",
+    "BuildNeedsNetwork",
     "CallerError",
     "DiskFull",
     "ExaminationFailed",
@@ -124,6 +126,10 @@ class BuildFailed(CallerError, RuntimeError):
     def __str__(self) -> str:
         last = [f"  {line}" for line in self.output.splitlines()[-_LAST_LINES:]]
         return "\n".join([self.cause, *last, *([self.remedy] if self.remedy else [])])
+
+
+class BuildNeedsNetwork(BuildFailed):
+    """A script failed without a network, and its output is that of a program that needs one."""
 
 
 class UnknownImage(CallerError, LookupError):

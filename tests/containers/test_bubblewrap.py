@@ -127,7 +127,7 @@ async def test_a_sandbox_that_dies_is_told_as_the_machines_failure(runtime: Name
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         running = asyncio.create_task(sandbox.run("sleep 100", timeout=50))
         await asyncio.sleep(0.2)
-        os.kill(_holder(sandbox), signal.SIGKILL)
+        os.kill(_process_1(sandbox), signal.SIGKILL)
         with pytest.raises(SandboxDied):
             await running
         with pytest.raises(SandboxDied):
@@ -248,7 +248,7 @@ def _launcher() -> int:
     return max(found)
 
 
-def _holder(sandbox: Sandbox) -> int:
+def _process_1(sandbox: Sandbox) -> int:
     """The newest process 1 of a sandbox of this process."""
     monitors = [child for child in _children(_launcher()) if b"bwrap" in _command(child)]
     return _children(max(monitors))[0]

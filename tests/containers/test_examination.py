@@ -322,7 +322,7 @@ async def test_a_sandbox_that_ends_says_how(runtime: Runtime) -> None:
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         running = asyncio.create_task(sandbox.examine(["/bin/sleep", "100"], timeout=50))
         await asyncio.sleep(0.3)
-        os.kill(_holder(sandbox), 9)
+        os.kill(_process_1(sandbox), 9)
         with pytest.raises(SandboxDied):
             await running
     async with runtime.sandbox(runtime.host_image()) as sandbox:
@@ -339,7 +339,7 @@ async def test_files_lie_where_they_should(sandbox: Sandbox, name: str) -> None:
         await sandbox.examine(["/bin/true"], files={name: b""}, timeout=5)
 
 
-def _holder(sandbox: Sandbox) -> int:
+def _process_1(sandbox: Sandbox) -> int:
     """Process 1 of a sandbox, as its lease has it."""
     (lease,) = Path(tempfile.gettempdir()).glob(f"ors-test-*/owners/*/{sandbox.id}.lease")
     return json.loads(lease.read_text())["processes"][-1][0]

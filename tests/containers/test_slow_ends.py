@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ors_containers import ExaminationFailed, Limits, ProcessesRemain, Sandbox, ShellFailed
 from ors_containers.launcher.client import LauncherClient, OperationFailed
+from ors_containers.launcher.messages import Examine
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -56,10 +57,10 @@ async def test_processes_that_remain_are_told_from_other_failures(
     request = LauncherClient.request
     numbers = iter((errno.ETIMEDOUT, errno.EIO))
 
-    async def failing(client: LauncherClient, operation: str, *arguments: Any, **message: Any) -> Any:
-        if operation == "examine":
+    async def failing(client: LauncherClient, message: Any, *arguments: Any) -> Any:
+        if isinstance(message, Examine):
             raise OperationFailed(next(numbers), "the sandbox's processes do not end")
-        return await request(client, operation, *arguments, **message)
+        return await request(client, message, *arguments)
 
     monkeypatch.setattr(LauncherClient, "request", failing)
     for kind in (ProcessesRemain, ExaminationFailed):

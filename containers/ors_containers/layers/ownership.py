@@ -158,7 +158,7 @@ class LayerOwners:
         """Run an operation in a process. Raises its error, and ``StoreFailed`` where it ended without an answer."""
         request = {
             "server": os.getpid(),
-            "mapping": self.mapping.message(0),
+            "mapping": self.mapping.of_sandbox(0)._asdict(),
             "operation": operation,
             "arguments": arguments,
         }

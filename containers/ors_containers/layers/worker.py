@@ -19,7 +19,7 @@ from ors_containers.errors import InvalidArchive, SandboxError
 from ors_containers.layers.tree import clean_layer, remove_layer
 from ors_containers.layers.writer import Entry, too_large, write_layer
 from ors_containers.linux import syscalls
-from ors_containers.linux.user_namespaces import join_mapped_namespace
+from ors_containers.linux.user_namespaces import IdMap, join_mapped_namespace
 
 __all__ = ["main"]
 
@@ -30,8 +30,9 @@ def main() -> NoReturn:
     """Read a request from standard input, run it in the namespace it names, and answer in lines of standard output."""
     request = json.loads(sys.stdin.buffer.read())
     try:
-        if request["mapping"]["by"] == "helper":
-            join_mapped_namespace(request["mapping"], 0)
+        mapping = IdMap(**request["mapping"])
+        if mapping.by == "helper":
+            join_mapped_namespace(mapping, 0)
         syscalls.end_with_parent()
         if os.getppid() != request["server"]:
             os._exit(1)

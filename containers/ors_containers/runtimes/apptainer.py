@@ -22,8 +22,10 @@ from typing import ClassVar
 
 from ors_containers.errors import RuntimeUnavailable, StartFailed
 from ors_containers.image import Image
+from ors_containers.launcher.messages import Done, SettleContainer, StartApptainer
 from ors_containers.limits import Limits
 from ors_containers.linux.host_support import check_machine
+from ors_containers.runtimes.container import root_of
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 from ors_containers.runtimes.namespace_sandbox import NamespaceSandbox
 
@@ -67,22 +69,14 @@ class ApptainerSandbox(NamespaceSandbox):
 
     async def _start_container(self) -> tuple[int, int]:
         container = self._container
-        await self._launch(
-            "apptainer",
-            _READY,
-            groups=[],  # Apptainer's own threads and memory do not count as the agent's: only later processes join
-            path=_PATH,
-            one_id=self._one_id,
-            user=self.image.user,
-            group=self.image.group,
-        )
+        root = await root_of(self.image, self.limits, self._runtime)
+        # Only processes that enter later join the control groups: Apptainer's own do not count as the agent's.
+        await self._launch(StartApptainer(root, self._runtime.program, _PATH, self._user), _READY)
         process_1, master = await asyncio.to_thread(_find_process_1, container.monitor_process)
         descriptor = os.pidfd_open(process_1)
         try:
-            targets = [target for _, target in self.image.binds]
-            await container.client.request(
-                "settle", (descriptor,), holder=process_1, one_id=self._one_id, targets=targets
-            )
+            settle = SettleContainer(process_1, self._user.one_id, [target for _, target in self.image.binds])
+            await container.client.request(settle, (descriptor,), Done)
         finally:
             os.close(descriptor)
         return process_1, master

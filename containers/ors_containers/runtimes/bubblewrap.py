@@ -12,8 +12,10 @@ from typing import ClassVar
 
 from ors_containers.errors import StartFailed
 from ors_containers.image import Image
+from ors_containers.launcher.messages import StartBubblewrap
 from ors_containers.limits import Limits
 from ors_containers.linux.host_support import bubblewrap_version, find_bubblewrap
+from ors_containers.runtimes.container import root_of
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 from ors_containers.runtimes.namespace_sandbox import NamespaceSandbox
 
@@ -42,15 +44,17 @@ class BubblewrapSandbox(NamespaceSandbox):
     """A sandbox of ``BubblewrapRuntime``."""
 
     async def _start_container(self) -> tuple[int, int]:
-        text = await self._launch("bubblewrap", _READY, groups=self._group_files, arguments=self._arguments())
+        root = await root_of(self.image, self.limits, self._runtime)
+        start = StartBubblewrap(root, self._runtime.program, self._arguments(), self._group_files)
+        text = await self._launch(start, _READY)
         found = re.search(rb'"child-pid": (\d+)', text)
         if found is None:
-            raise StartFailed("bwrap did not tell the number of process 1")
+            raise StartFailed("bwrap did not report the id of process 1")
         return int(found[1]), self._container.monitor_process
 
     def _arguments(self) -> list[str]:
         arguments = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-        if self._one_id:
+        if self._user.one_id:
             arguments += ["--unshare-user", "--disable-userns"]
             arguments += ["--uid", str(self.image.user), "--gid", str(self.image.group)]
         arguments += ["--hostname", _HOST_NAME, "--die-with-parent", "--as-pid-1", "--new-session"]

@@ -16,13 +16,17 @@ import re
 import select
 import signal
 import time
-from typing import Any
 
 from ors_containers.errors import StartFailed
+from ors_containers.hidden_paths import hidden_in
+from ors_containers.image import Image
 from ors_containers.launcher.client import LauncherClient
+from ors_containers.launcher.messages import Bind, Root, RootDirectory, StartApptainer, StartBubblewrap, Started
+from ors_containers.limits import Limits
 from ors_containers.linux.proc_stat import process_status, read_status
+from ors_containers.runtimes.runtime_state import RuntimeState
 
-__all__ = ["Container", "shared_places"]
+__all__ = ["Container", "root_of", "shared_places"]
 
 _START_PATIENCE = 60.0
 _STOP_PATIENCE = 10.0
@@ -43,7 +47,7 @@ class Container:
         self.monitor: asyncio.Future[int] | None = None
         self._proc = -1  # /proc of the container
 
-    async def launch(self, ready_text: bytes, **message: Any) -> bytes:
+    async def launch(self, request: StartBubblewrap | StartApptainer, ready_text: bytes) -> bytes:
         """Start the monitor; return its output up to ``ready_text``, which says that process 1 runs.
 
         Raises ``StartFailed``, ``OperationFailed`` and ``LauncherGone``.
@@ -52,11 +56,11 @@ class Container:
         errors, errors_there = os.pipe()
         try:
             try:
-                answer = await self.client.request("start", (ready_there, errors_there), **message)
+                started = await self.client.request(request, (ready_there, errors_there), Started)
             finally:
                 os.close(ready_there)
                 os.close(errors_there)
-            self.monitor_process = answer.message["process"]
+            self.monitor_process = started.process
             self.monitor = self.client.exit_of(self.monitor_process)
             text = await _read_until(ready, ready_text)
             if not text.endswith(ready_text):
@@ -121,6 +125,27 @@ class Container:
             if descriptor != -1:
                 os.close(descriptor)
         self.process_1 = self._proc = -1
+
+
+async def root_of(image: Image, limits: Limits, runtime: RuntimeState) -> Root:
+    """Describe the root of a new sandbox."""
+    layers = [str(layer) for layer in image.layers]
+    binds = [(source, target, source.is_dir()) for source, target in image.binds]
+    trees = [str(source if is_directory else source.parent) for source, _, is_directory in binds]
+    user = (0, 0) if runtime.mapping.one_id else (image.user, image.group)  # as the outer namespace numbers it
+    return Root(
+        stage=str(runtime.directory / "stage"),
+        layers=layers,
+        binds=[Bind(str(source), target, is_directory) for source, target, is_directory in binds],
+        hidden=dict(await hidden_in((*layers, *trees))),
+        directories=[
+            RootDirectory(directory.path, directory.mode, *(user if directory.owned else (0, 0)))
+            for directory in image.directories
+        ],
+        mapping=runtime.mapping.of_sandbox(runtime.next_slot()),
+        disk=limits.disk,
+        inodes=limits.inodes,
+    )
 
 
 def shared_places(text: bytes) -> set[str]:

@@ -20,7 +20,7 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TypeVar, cast
 
 from ors_containers.errors import (
     ExaminationFailed,
@@ -33,18 +33,32 @@ from ors_containers.errors import (
     StartFailed,
     file_error,
 )
-from ors_containers.hidden_paths import hidden_in
 from ors_containers.image import Image
-from ors_containers.launcher.client import Answer, LauncherGone, OperationFailed
+from ors_containers.launcher.client import LauncherGone, OperationFailed
+from ors_containers.launcher.messages import (
+    Done,
+    EndCommand,
+    Enter,
+    Entered,
+    Examine,
+    FileFound,
+    Opened,
+    OpenFile,
+    Program,
+    StartApptainer,
+    StartBubblewrap,
+    StatFile,
+    User,
+)
 from ors_containers.limits import Limits
 from ors_containers.linux.cgroups import remove_group
-from ors_containers.linux.kernel_limits import RESOURCES
+from ors_containers.linux.kernel_limits import OPEN_FILES, RESOURCES
 from ors_containers.runtimes.container import Container, shared_places
+from ors_containers.runtimes.examination import check_examination, run_examination
 from ors_containers.runtimes.opened_file import read_content, write_content
 from ors_containers.runtimes.runtime_state import RuntimeState, examination_of
 from ors_containers.runtimes.shell import Ending, Shell
 from ors_containers.runtimes.shell_protocol import SHELL_ARGUMENTS
-from ors_containers.runtimes.trusted_exec import check_examination, run_examination
 from ors_containers.sandbox import CommandResult, FileKind, FileStatus, Sandbox
 
 __all__ = ["NamespaceSandbox"]
@@ -52,7 +66,9 @@ __all__ = ["NamespaceSandbox"]
 #: Seconds in which a failed operation may turn out to be the sandbox's own end.
 _END_PATIENCE = 1.0
 _DEATH_PATIENCE = 0.5
-_OPEN_FILES = 4096
+
+
+R = TypeVar("R", Opened, FileFound)
 
 
 class _State(enum.Enum):
@@ -81,7 +97,7 @@ class NamespaceSandbox(Sandbox):
         self.image = image
         self.limits = limits
         self._runtime = runtime
-        self._one_id = runtime.mapping.one_id
+        self._user = User(image.user, image.group, runtime.mapping.one_id)
         self._container = Container(runtime.client)
         self._shell = Shell(self, image.variables, image.directory or image.home)
         self._group_files: list[str] = []
@@ -153,31 +169,10 @@ class NamespaceSandbox(Sandbox):
             if self.limits.wall is not None:
                 self._expiry = asyncio.get_running_loop().call_later(self.limits.wall, self._expire)
 
-    async def _launch(self, container: str, ready_text: bytes, **message: Any) -> bytes:
+    async def _launch(self, request: StartBubblewrap | StartApptainer, ready_text: bytes) -> bytes:
         """Start the container through the launcher; return its output up to ``ready_text``."""
-        runtime = self._runtime
-        layers = [str(layer) for layer in self.image.layers]
-        binds = [(source, target, source.is_dir()) for source, target in self.image.binds]
-        trees = [str(source if is_directory else source.parent) for source, _, is_directory in binds]
-        user = (0, 0) if self._one_id else (self.image.user, self.image.group)  # as the outer namespace numbers it
-        text = await self._container.launch(
-            ready_text,
-            container=container,
-            program=runtime.program,
-            stage=str(runtime.directory / "stage"),
-            layers=layers,
-            binds=[[str(source), *others] for source, *others in binds],
-            hidden=await hidden_in((*layers, *trees)),
-            directories=[
-                [directory.path, directory.mode, *(user if directory.owned else (0, 0))]
-                for directory in self.image.directories
-            ],
-            mapping=runtime.mapping.message(runtime.next_slot()),
-            disk=self.limits.disk,
-            inodes=self.limits.inodes,
-            **message,
-        )
-        runtime.common |= shared_places(text)
+        text = await self._container.launch(request, ready_text)
+        self._runtime.common |= shared_places(text)
         return text
 
     # ── commands and examinations ──
@@ -220,24 +215,14 @@ class NamespaceSandbox(Sandbox):
         async with self._shell.set_aside() as shell:
             try:
                 # Its own group: what the agent has used up or left running must not count against its limits.
-                group_files = groups.create(examination_of(self.id), self.limits)
-                result = await run_examination(
-                    self._container.client,
-                    self._container.process_1,
-                    files=files,
-                    input=input,
-                    timeout=timeout,
-                    limit=limit,
-                    groups=group_files,
-                    arguments=list(program),
-                    environment=self.image.variables,
-                    directory=self.image.home,
-                    user=self.image.user,
-                    group=self.image.group,
-                    one_id=self._one_id,
-                    resources=self._resources(for_examination=True),
-                    keep=keep_processes,
+                request = Examine(
+                    program=self._program(program, self.image.variables, self.image.home, for_examination=True),
+                    groups=groups.create(examination_of(self.id), self.limits),
+                    keep_processes=keep_processes,
                     shell=shell,
+                )
+                result = await run_examination(
+                    self._container, request, files=files, input=input, timeout=timeout, limit=limit
                 )
             except (OperationFailed, LauncherGone, OSError) as error:
                 await self._require_alive(_END_PATIENCE)
@@ -256,10 +241,16 @@ class NamespaceSandbox(Sandbox):
         self._require()
         return result
 
-    def _resources(self, *, for_examination: bool = False) -> dict[str, int]:
+    def _program(
+        self, arguments: Sequence[str], environment: Mapping[str, str], directory: str, *, for_examination: bool = False
+    ) -> Program:
+        resources = self._resources(for_examination)
+        return Program(list(arguments), dict(environment), directory, self._user, resources)
+
+    def _resources(self, for_examination: bool) -> dict[str, int]:
         """Return the rlimits of each process; of memory and processes only where no control group enforces them."""
         enforced = self._runtime.groups.enforced
-        resources = {"CORE": 0, "NOFILE": _OPEN_FILES, "FSIZE": self.limits.disk, **RESOURCES}
+        resources = {"CORE": 0, "NOFILE": OPEN_FILES, "FSIZE": self.limits.disk, **RESOURCES}
         if "memory" not in enforced:
             resources["DATA"] = self.limits.memory
         if "pids" not in enforced:
@@ -272,7 +263,7 @@ class NamespaceSandbox(Sandbox):
     async def read_file(self, path: str, *, limit: int = 100 * 2**20) -> bytes:
         """See ``Sandbox``."""
         opened = await self._open(path, os.O_RDONLY)
-        return await read_content(path, opened.descriptor, opened.message["size"], limit)
+        return await read_content(path, opened.descriptor, opened.size, limit)
 
     async def write_file(self, path: str, content: bytes, *, mode: int = 0o644, parents: bool = True) -> None:
         """See ``Sandbox``."""
@@ -281,35 +272,27 @@ class NamespaceSandbox(Sandbox):
 
     async def stat_file(self, path: str, *, follow: bool = True) -> FileStatus:
         """See ``Sandbox``."""
-        found = (await self._request_file("status", path, follow=follow)).message
+        found = await self._request_file(StatFile(path, follow, self._user, self.image.home), FileFound)
         return FileStatus(
-            kind=cast("FileKind", found["kind"]),
-            size=found["size"],
-            mode=found["mode"],
-            user=found["user"],
-            group=found["group"],
-            modified=found["modified"],
-            link=found["link"],
+            kind=cast("FileKind", found.kind),
+            size=found.size,
+            mode=found.mode,
+            user=found.user,
+            group=found.group,
+            modified=found.modified,
+            link=found.link,
         )
 
-    async def _open(self, path: str, flags: int, mode: int = 0, parents: bool = False) -> Answer:
-        return await self._request_file("open", path, flags=flags, mode=mode, parents=parents)
+    async def _open(self, path: str, flags: int, mode: int = 0, parents: bool = False) -> Opened:
+        return await self._request_file(OpenFile(path, flags, mode, parents, self._user, self.image.home), Opened)
 
-    async def _request_file(self, operation: str, path: str, **message: Any) -> Answer:
+    async def _request_file(self, request: OpenFile | StatFile, response: type[R]) -> R:
         self._require()
+        path = request.path
         if not path or "\0" in path:
             raise file_error(path, errno.ENOENT)
         try:
-            return await self._container.client.request(
-                operation,
-                (self._container.process_1,),
-                path=path,
-                user=self.image.user,
-                group=self.image.group,
-                one_id=self._one_id,
-                directory=self.image.home,
-                **message,
-            )
+            return await self._container.client.request(request, (self._container.process_1,), response)
         except LauncherGone as error:
             raise SandboxDied(self.id, str(error)) from error
         except OperationFailed as error:
@@ -376,28 +359,17 @@ class NamespaceSandbox(Sandbox):
         gate, self._gate = self._gate, None
         client = self._container.client
         try:
-            answer = await client.request(
-                "enter",
-                (self._container.process_1 if gate is None else gate.fileno(), *descriptors),
-                gate=gate is not None,
-                at=list(at),
-                groups=self._group_files,
-                arguments=[self.image.shell, *SHELL_ARGUMENTS],
-                environment=dict(environment),
-                directory=directory,
-                user=self.image.user,
-                group=self.image.group,
-                one_id=self._one_id,
-                resources=self._resources(),
-            )
+            program = self._program([self.image.shell, *SHELL_ARGUMENTS], environment, directory)
+            request = Enter(program, self._group_files, gate is not None, list(at))
+            entry = self._container.process_1 if gate is None else gate.fileno()
+            entered = await client.request(request, (entry, *descriptors), Entered)
         except OperationFailed as error:
             await self._require_alive(_END_PATIENCE)
             raise ShellFailed(f"No shell can be started in sandbox {self.id}: {error}") from error
-        self._runtime.ipc_bounded &= answer.message["ipc_bounded"]
-        process = answer.message["process"]
-        exited = client.exit_of(process)
-        exited.add_done_callback(lambda _: client.forget(process))
-        return _ShellProcess(answer.message["inner"], exited)
+        self._runtime.ipc_bounded &= entered.ipc_bounded
+        exited = client.exit_of(entered.process)
+        exited.add_done_callback(lambda _: client.forget(entered.process))
+        return _ShellProcess(entered.inner, exited)
 
     def processes(self, shell: int) -> dict[int, int]:
         """See ``ShellHost``."""
@@ -406,6 +378,5 @@ class NamespaceSandbox(Sandbox):
     async def end_command(self, shell: int, keep_pids: Mapping[int, int], how: Ending) -> None:
         """See ``ShellHost``."""
         with contextlib.suppress(OperationFailed):
-            await self._container.client.request(
-                "interrupt", (self._container.process_1,), shell=shell, spared=dict(keep_pids), how=how
-            )
+            request = EndCommand(shell, {str(process): start for process, start in keep_pids.items()}, how)
+            await self._container.client.request(request, (self._container.process_1,), Done)

@@ -35,13 +35,12 @@ from ors_containers.runtimes.shell_protocol import (
     status_probe,
     without_terminal_errors,
 )
-from ors_containers.sandbox import CommandResult
+from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult
 
 __all__ = ["Ending", "Shell", "ShellHost", "ShellProcess"]
 
 Ending = Literal["interrupt", "kill", "sweep", "all", "everything"]
 
-TIMED_OUT_STATUS = 124
 #: Pauses after each attempt to end a command, in seconds; then the shell is ended with it.
 _PATIENCE = (0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
 _EXIT_PATIENCE = 10.0
