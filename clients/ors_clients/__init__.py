@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ors_clients.sync_client import Session as Session
     from ors_clients.tool_calls import find_format as find_format
     from ors_clients.tool_schemas import openai_tools as openai_tools
+    from ors_clients.transport.httpx_transport import HttpxTransport as HttpxTransport
 
     __version__: str
 
@@ -66,6 +67,7 @@ _MODULES = {
     "sync_client": ("Client", "Session"),
     "tool_calls": ("find_format",),
     "tool_schemas": ("openai_tools",),
+    "transport.httpx_transport": ("HttpxTransport",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

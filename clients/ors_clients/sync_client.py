@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from ors_clients.client import RETRIES, TIMEOUT, AsyncClient
 from ors_clients.environments import AsyncEnvironment
@@ -161,7 +161,7 @@ class Client:
         api_key: str | None = None,
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
-        transport: Transport | None = None,
+        transport: Transport | Literal["httpx"] | None = None,
     ) -> None:
         self._client = AsyncClient(base_url, api_key=api_key, timeout=timeout, retries=retries, transport=transport)
 

@@ -357,6 +357,18 @@ async def test_events_through_httpx_are_unpacked(packed: bool) -> None:
         await transport.close()
 
 
+async def test_httpx_takes_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire(b'HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n["a"]', OK)
+    async with listening(wire.serve) as port:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
+        async with AsyncClient("http://environments.invalid/prefix", api_key="key", transport="httpx") as client:
+            assert await client.environments() == ["a"]
+    assert wire.requests[0].startswith(b"GET http://environments.invalid/prefix/list_environments HTTP/1.1\r\n")
+    assert b"\r\nx-api-key: key\r\n" in wire.requests[0].lower()
+    with pytest.raises(ConfigurationError, match="carrier"):
+        AsyncClient("http://environments.invalid", transport="carrier pigeon")  # pyright: ignore[reportArgumentType]
+
+
 def test_values_that_would_forge_a_header() -> None:
     for value in ("a\r\nX-Evil: 1", "a\nb", "a\0b"):
         with pytest.raises(ConfigurationError):

@@ -49,7 +49,12 @@ class Connection:
     """
 
     def __init__(
-        self, base_url: str | None, api_key: str | None, timeout: float, retries: int, transport: Transport | None
+        self,
+        base_url: str | None,
+        api_key: str | None,
+        timeout: float,
+        retries: int,
+        transport: Transport | Literal["httpx"] | None,
     ) -> None:
         base_url = base_url or os.environ.get("ORS_URL") or os.environ.get("OPENREWARD_SESSION_URL")
         self.url = (base_url or "http://127.0.0.1:8080").rstrip("/")
@@ -84,7 +89,13 @@ class Connection:
 
             secure = address.scheme == "https"
             transport = SocketTransport(host, port or (443 if secure else 80), secure=secure)
-        self.transport = transport
+        elif isinstance(transport, str):
+            from ors_clients.transport.httpx_transport import HttpxTransport
+
+            if transport != "httpx":
+                raise ConfigurationError(f"transport={transport!r}", "Give 'httpx', or a Transport.")
+            transport = HttpxTransport(f"{address.scheme}://{address.netloc}")
+        self.transport: Transport = transport
         lines = [
             ("User-Agent", f"ors-clients/{__version__}"),
             ("Accept", "text/event-stream, application/json"),
