@@ -146,6 +146,18 @@ async def test_a_launcher_that_dies_takes_its_sandboxes_and_is_replaced(state: P
             assert (await sandbox.run("echo again", timeout=5)).output == b"again\n"
 
 
+async def test_a_terminals_signals_do_not_end_the_launcher(state: Path) -> None:
+    """They reach every process of the server's group. The server handles them, and ends the launcher itself."""
+    async with _started(state) as runtime, runtime.sandbox(runtime.host_image()) as sandbox:
+        launcher = _launcher()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(launcher, number)
+        async with runtime.sandbox(runtime.host_image()) as another:
+            assert (await another.run("echo started", timeout=5)).output == b"started\n"
+        assert (await sandbox.run("echo on", timeout=5)).output == b"on\n"
+        assert _launcher() == launcher
+
+
 async def test_a_launcher_whose_end_is_not_awaited_is_ended_all_the_same() -> None:
     """As when an event loop is shut down: a process that nobody waits for is a ResourceWarning in any later test."""
     client = LauncherClient()

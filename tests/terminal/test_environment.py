@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 import pytest_asyncio
@@ -29,7 +29,7 @@ from ors_server.errors import InvalidTask
 from tests.protocol.support import Client
 
 from .conftest import Service
-from .parts import environment, generated, settings, task
+from .parts import environment, generated, grading, settings, task
 from .play import environment_of, episode, own_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -354,6 +354,19 @@ async def test_tests_that_cannot_grade_are_never_a_reward(service: Service, serv
     client = serve(environment_of(service, own_task("import requests\ndef test_a(): pass")))
     reply = await client.call(await client.open(), "done")
     assert reply.error.startswith("InfrastructureError: The tests cannot be imported: ModuleNotFoundError")
+
+
+@pytest.mark.parametrize("how", ["passed", "failed", "timed out", "killed"])
+async def test_tests_that_pass_are_the_only_reward(
+    service: Service, monkeypatch: pytest.MonkeyPatch, how: Literal["passed", "failed", "timed out", "killed"]
+) -> None:
+    async def run_tests(*_: object, **__: object) -> grading.Verdict:
+        return grading.Verdict(how == "passed", how)
+
+    monkeypatch.setattr(environment, "run_tests", run_tests)
+    async with episode(service, TASK) as played:
+        output = await played.instance.done()
+    assert (output.reward, output.finished) == (float(how == "passed"), True)
 
 
 async def test_a_set_up_that_fails_is_a_503_that_names_the_task(service: Service, serve: Serve) -> None:
