@@ -53,6 +53,8 @@ class TerminalEnvironment(Environment):
     """Terminal tasks with a binary reward."""
 
     aliases: ClassVar[Sequence[str]] = ("kanishk/EndlessTerminals",)
+    #: The variable that takes the folders of ``ors-server serve --tasks``.
+    task_folders_variable: ClassVar[str] = "ORS_TERMINAL_TASKS"
 
     #: Read from ``ORS_TERMINAL_*`` at first use where a subclass does not give its own.
     settings: ClassVar[TerminalSettings | None] = None

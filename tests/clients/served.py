@@ -27,7 +27,7 @@ def served(folder: Path, *targets: str | Path, **variables: str) -> Generator[st
         process = subprocess.Popen(command, stdout=out, stderr=err, env=clean | variables)
         try:
             deadline = time.monotonic() + 120
-            while (found := re.search(r"listens on (http://\S+);", output.read_text())) is None:
+            while (found := re.search(r"listens on (http://\S+);", errors.read_text())) is None:
                 assert process.poll() is None, errors.read_text()
                 assert time.monotonic() < deadline, f"no address within 120 s: {errors.read_text()}"
                 time.sleep(0.05)

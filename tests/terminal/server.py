@@ -25,7 +25,7 @@ def serving(folder: Path, images: Path, *arguments: str | Path, **variables: str
     with output.open("w") as out, errors.open("w") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, env=clean | {"ORS_IMAGES": str(images)} | variables)
         try:
-            yield _address(process, output, errors)
+            yield _address(process, errors)
         finally:
             process.terminate()
             try:
@@ -38,10 +38,10 @@ def serving(folder: Path, images: Path, *arguments: str | Path, **variables: str
     assert "Traceback" not in said, said
 
 
-def _address(process: subprocess.Popen[bytes], output: Path, errors: Path) -> str:
+def _address(process: subprocess.Popen[bytes], errors: Path) -> str:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        found = re.search(r"listens on (http://\S+);", output.read_text())
+        found = re.search(r"listens on (http://\S+);", errors.read_text())
         if found is not None:
             return found[1]
         assert process.poll() is None, errors.read_text()
