@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
-from ors_server.cli.errors import print_error
 from rich.console import Console
 
 from ors_benchmarks.harness.results import Report, free_path
+from ors_server.cli.errors import print_error
 from ors_server.errors import OrsError
 
 __all__ = [
