@@ -165,7 +165,7 @@ class Servers:
 
 def _read_banner(process: subprocess.Popen[str], errors: Path) -> str:
     """The log up to the last line of the banner, or all of it if the process ends or takes too long."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while "OPENREWARD_SESSION_URL" not in (log := errors.read_text()):
         if process.poll() is not None or time.monotonic() > deadline:
             break

@@ -170,7 +170,7 @@ def test_a_server_survives_the_loss_of_its_output(
             outputs[number] = full if output == "full" else broken
         process = subprocess.Popen(arguments, stdout=outputs[1], stderr=outputs[2])
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while True:
             assert process.poll() is None, (tmp_path / "log").read_text()
             with contextlib.suppress(httpx.TransportError):
@@ -182,7 +182,7 @@ def test_a_server_survives_the_loss_of_its_output(
         time.sleep(0.3)
         assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     finally:
         if process.poll() is None:
             process.kill()
