@@ -216,6 +216,26 @@ async def test_after_a_cancelled_request_its_connection_is_not_used() -> None:
     assert wire.connections == 2
 
 
+async def test_the_connection_of_a_cancelled_request_is_closed() -> None:
+    """So the server learns at once that the client does not wait for the result."""
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.read()
+        closed.set()
+
+    async with listening(serve) as port:
+        transport = SocketTransport("127.0.0.1", port)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await transport.exchange(GET)
+        async with asyncio.timeout(10):
+            await closed.wait()
+        await transport.close()
+
+
 async def test_a_deadline() -> None:
     async with wired(Wire(b"<pause>" * 500)) as transport:
         with pytest.raises(OutOfTime):
