@@ -1,4 +1,4 @@
-"""``Server``: environments behind one address.
+"""A server process for environments.
 
     Server([MyEnvironment]).run(port=8080)
 
@@ -33,7 +33,7 @@ from ors_server.http.gc_tuning import Collector
 from ors_server.http.routes.operations import RESERVED_NAMES
 from ors_server.http.uvicorn_protocol import http_protocol
 from ors_server.logs import start_logging
-from ors_server.sandboxes import asking_with
+from ors_server.sandboxes import use_settings
 from ors_server.sessions.registry import Sessions
 from ors_server.settings import ReturnErrors, Settings
 
@@ -45,13 +45,13 @@ logger = logging.getLogger("ors_server.server")
 class Server:
     """Hosts environment classes; the first is the default.
 
-    ``return_errors`` says what clients see of exceptions in environments, as in both SDKs; it wins over ``settings``.
-    ``aliases`` are further names: ``{"owner/Name": "myenvironment"}``. ``unavailable`` names environments that cannot
-    be served here, with the remedy that a client asking for one gets; a class may say so itself
+    ``return_errors`` says how much clients see of exceptions in environments, as in both SDKs; it overrides
+    ``settings``. ``aliases`` are more names: ``{"owner/Name": "myenvironment"}``. ``unavailable`` names environments
+    that cannot be served here, with the remedy that clients get; a class may declare this itself
     (``Environment.unavailable``).
 
-    Raises ``DefinitionError`` (a ``ValueError``) for a class that cannot be hosted, and ``TypeError`` for something
-    that is no class of an environment.
+    Raises ``DefinitionError`` (a ``ValueError``) for a class that cannot be hosted, and ``TypeError`` for anything that
+    is not a class of an environment.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Server:
         reasons = dict(unavailable or {})
         for environment in environments:
             cls = _as_class(environment)
-            with asking_with(settings):
+            with use_settings(settings):
                 names, reason = why_unavailable(cls, RESERVED_NAMES)
             if reason:
                 reasons.update(dict.fromkeys(names, reason))
@@ -84,7 +84,7 @@ class Server:
 
     @cached_property
     def app(self) -> OrsApp:
-        """The ASGI application; made when it is first asked for, which the local mode of ors-clients never does."""
+        """The ASGI application, made at first use. The local mode of ors-clients never uses it."""
         return OrsApp(self.sessions)
 
     @property
@@ -93,7 +93,7 @@ class Server:
         return list(self.catalogue.environments)
 
     async def count_tasks(self, environment_name: str) -> dict[str, int | None]:
-        """Tasks by split; None where the environment cannot say. Raises ``UnknownEnvironment``."""
+        """Count the tasks of each split; None where the environment cannot. Raises ``UnknownEnvironment``."""
         hosted = self.catalogue.by_path(environment_name)
         counts: dict[str, int | None] = {}
         for split in hosted.splits:
@@ -101,7 +101,7 @@ class Server:
                 counts[split.name] = await hosted.tasks.count(split.name)
             except OrsError:
                 counts[split.name] = None
-            except Exception as error:  # an author's num_tasks may raise anything; the server serves all the same
+            except Exception as error:  # an author's num_tasks may raise anything; the server still serves
                 logger.warning("counting tasks failed", exc_info=error, extra={"environment": hosted.name})
                 counts[split.name] = None
         return counts
@@ -113,7 +113,7 @@ class Server:
         self.serve()
 
     def serve(self, *, on_ready: Callable[[str], None] | None = None) -> None:
-        """Serve at the settings' host and port until interrupted; ``on_ready`` gets the URL once it listens.
+        """Serve at the settings' host and port until interrupted; ``on_ready`` gets the URL once the server listens.
 
         Raises ``PortInUse``.
         """
@@ -161,7 +161,7 @@ class Server:
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn, which says when it listens and ends the sessions before it waits for their connections."""
+    """uvicorn that calls ``ready`` once it listens, and ends the sessions before it waits for their connections."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None], sessions: Sessions) -> None:
         super().__init__(config)
@@ -169,7 +169,7 @@ class _UvicornServer(uvicorn.Server):
         self._sessions = sessions
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Without sockets of its own it listens nowhere; we accept, and hand it the connections.
+        # Without sockets uvicorn does not listen; an ``Acceptor`` accepts and hands it the connections.
         await super().startup([])
         if self.started:
             loop = asyncio.get_running_loop()
@@ -181,15 +181,15 @@ class _UvicornServer(uvicorn.Server):
         return protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # First the sessions: their open streams end with an event that says why, and uvicorn need not cut them.
+        # Sessions end first: their open streams then end with an event that has the reason, and uvicorn cuts none.
         closing = asyncio.create_task(self._sessions.close())
-        while not closing.done() and not self.force_exit:  # a second Ctrl-C cuts the wait
+        while not closing.done() and not self.force_exit:  # a second Ctrl-C ends the wait
             await asyncio.wait((closing,), timeout=0.1)
         if not closing.done():
             closing.cancel()
             self._sessions.abandon()
         await super().shutdown(sockets)
-        # Stopped as asked: uvicorn would raise the signal again and so end the process before its logs are written.
+        # uvicorn would raise the signal again, which would end the process before its logs are written.
         self._captured_signals.clear()
 
 

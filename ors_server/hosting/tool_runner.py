@@ -34,13 +34,13 @@ __all__ = ["RefusedCall", "ToolRunner", "after_finish", "outcome_to_model"]
 class RefusedCall:
     """A call that ran no tool."""
 
-    #: None where the author of a class gave none.
+    #: None where the author's own method gave no reason.
     reason: RunToolErrorReason | None
     error: str
 
 
 class _Gate:
-    """Who may run now. Without waiters every operation is a few comparisons and no lock object exists."""
+    """The order of calls. Without waiting calls, every operation is a few comparisons and there is no lock object."""
 
     __slots__ = ("_active", "_alone", "_exclusive_waiting", "_serial", "_waiting")
 
@@ -48,7 +48,7 @@ class _Gate:
         self._active = 0
         self._alone = False
         self._exclusive_waiting = 0
-        # Made when first needed: an idle session should not give the garbage collector more to walk.
+        # Made at first use: the garbage collector walks the objects of idle sessions too.
         self._serial: set[str] | None = None
         self._waiting: deque[tuple[asyncio.Future[None], Tool]] | None = None
 
@@ -72,7 +72,7 @@ class _Gate:
         return True
 
     async def wait(self, tool: Tool) -> None:
-        """Wait for the turn after ``try_enter`` said no; on return the tool has entered."""
+        """Wait for the turn of a tool that ``try_enter`` refused; on return the tool has entered."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (turn, tool)
         if self._waiting is None:
@@ -84,7 +84,7 @@ class _Gate:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave(tool)  # the turn came together with the cancellation
+                self.leave(tool)  # the turn came at the same time as the cancellation
             else:
                 self._waiting.remove(entry)
                 if tool.exclusive:
@@ -118,7 +118,7 @@ class _Gate:
 
 
 class ToolRunner:
-    """Runs tool calls on one environment instance."""
+    """Runner of the tool calls on one environment instance."""
 
     __slots__ = ("_enforce_finished", "_environment", "_execution", "_gate", "_table", "_toolsets", "finished")
 
@@ -136,14 +136,16 @@ class ToolRunner:
         self._execution: Execution = execution or LoopExecution()
         self._enforce_finished = enforce_finished
         self._gate = _Gate()
-        #: Instances by their classes; those not given are built when they are first needed.
+        #: Instances by their classes; those that are not given are built at first use.
         self._toolsets = toolsets
         #: Whether a tool has returned ``finished=True``.
         self.finished = False
 
     async def run(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Run a tool: its ``ToolOutput``, or a ``RefusedCall``. Raises what the tool raises, and ``TypeError`` when
-        it returns something else."""
+        """Run a tool and return its ``ToolOutput``, or a ``RefusedCall``.
+
+        Raises what the tool raises, and ``TypeError`` when it returns anything else.
+        """
         table = self._table
         tool = table.tools.get(name)
         if tool is None or (table.only_listed and not (tool.shared or tool.is_terminal)):
@@ -176,7 +178,7 @@ class ToolRunner:
             await gate.wait(tool)
         try:
             if self.finished and self._enforce_finished:
-                return after_finish(name)  # the call this one waited for ended the episode
+                return after_finish(name)  # the call before this one ended the episode
             target = self._environment if tool.owner is None else await self._toolset(tool.owner)
             function: Callable[..., Any] = getattr(target, name)
             if tool.is_async:
@@ -191,13 +193,13 @@ class ToolRunner:
                 raise TypeError(f"Tool {name!r} returned {output_type.__name__}; a tool returns ToolOutput")
             table.output_types.add(output_type)
         if self.finished and self._enforce_finished:
-            return after_finish(name)  # a call that ran beside this one has ended the episode first
+            return after_finish(name)  # a concurrent call has ended the episode first
         if output.finished:
             self.finished = True
         return output
 
     def reopen(self) -> None:
-        """The result that ended the episode could not be given out: it has not ended."""
+        """Reopen the episode: the result that ended it could not be sent."""
         self.finished = False
 
     async def _toolset(self, owner: type) -> Any:
@@ -212,7 +214,7 @@ class ToolRunner:
         return toolset
 
     async def _names(self) -> list[str]:
-        """The tools that the model may know of."""
+        """Return the names of the tools that the model may know."""
         tools = [tool for tool in self._table.tools.values() if not tool.is_terminal]
         if not self._table.only_listed:
             return [tool.name for tool in tools]
@@ -224,7 +226,7 @@ class ToolRunner:
 
 
 def after_finish(name: str) -> RefusedCall:
-    """The refusal of a call that comes after the end of the episode."""
+    """Refuse a call that comes after the end of the episode."""
     return RefusedCall(
         "episode_finished",
         f"{name!r} was not run: the episode has finished (a tool returned finished=True), "
@@ -233,7 +235,7 @@ def after_finish(name: str) -> RefusedCall:
 
 
 def _without_needless_nulls(model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The input without nulls for optional fields, which some trainers send for every field the model left out."""
+    """Drop nulls for optional fields, which some trainers send for every field that the model left out."""
     optional: set[str] = set()
     for name, info in model.model_fields.items():
         if not info.is_required():
@@ -244,7 +246,7 @@ def _without_needless_nulls(model: type[BaseModel], arguments: Mapping[str, Any]
 
 
 def _explain(error: ValidationError) -> str:
-    """What is wrong with the input, as the model that wrote it should read it."""
+    """Explain a validation error to the model that wrote the input."""
     problems: Sequence[str] = [
         f"{'.'.join(str(part) for part in problem['loc']) or 'input'}: {problem['msg']}"
         for problem in error.errors(include_url=False, include_context=False, include_input=False)
@@ -262,7 +264,7 @@ def _accepts_one(owner: type) -> bool:
 
 
 def outcome_to_model(outcome: Any) -> RunToolOutput:
-    """A ``ToolRunner``'s outcome as the protocol's model."""
+    """Convert an outcome of a ``ToolRunner`` to the protocol's model."""
     if isinstance(outcome, RefusedCall):
         failed: Literal[False] = False
         return RunToolOutput(RunToolError(ok=failed, error=outcome.error, reason=outcome.reason))

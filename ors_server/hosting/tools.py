@@ -1,9 +1,7 @@
-"""An environment class's tools: found and checked once, then called by table.
+"""Compile an environment class's tools to a table, once.
 
-``compile_tools`` turns a class into a ``ToolTable``: every tool with its input validator, schema and marks. Nothing
-is introspected per call. ``ToolRunner`` runs calls on one instance and keeps two invariants: calls of one tool do not
-overlap unless it is ``concurrent``, an ``exclusive`` tool runs alone; and once a tool has returned ``finished=True``,
-no later call runs and no call that was still running can report a second result.
+``compile_tools`` finds and checks every tool, with its input validator, schema and marks. Calls introspect nothing;
+``tool_runner`` runs them.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ __all__ = ["Tool", "ToolTable", "compile_tools", "compile_toolset", "is_tool_out
 
 @dataclass(slots=True, frozen=True)
 class Tool:
-    """One tool, ready to be called."""
+    """One compiled tool."""
 
     name: str
     description: str
@@ -58,22 +56,24 @@ class ToolTable:
     tools: dict[str, Tool]
     terminal: TerminalToolSpec | None
     supports_score_group: bool
-    #: Names defined twice in a class of another SDK, with the toolset: those SDKs find out when the tool is called.
+    #: Names that a class of another SDK defines twice, with the toolset: those SDKs report it when the tool is called.
     collisions: dict[str, str]
-    #: What was left out of a class of another SDK, and why, for the log.
+    #: Reasons why tools of a class of another SDK were left out, for the log.
     dropped: list[str]
-    #: ``list_tools()`` of an author who wrote his own.
+    #: The result of the author's own ``list_tools()``, if there is one.
     own_listing: ListToolsOutput | None
-    #: Whether a session has those ``shared=False`` tools only that the author's own ``list_tools`` or
-    #: ``list_task_tools`` names: so in a class of another SDK that has either.
+    #: Whether a session has only those ``shared=False`` tools that the author's own ``list_tools`` or
+    #: ``list_task_tools`` names. True in a class of another SDK that has one of these methods.
     only_listed: bool = False
     has_task_tools: bool = False
-    #: Types of tool results already seen to be a ``ToolOutput``.
+    #: Types of tool results that were checked to be a ``ToolOutput``.
     output_types: set[type] = field(default_factory=set[type])
 
     def listing(self, *, session: bool = False) -> ListToolsOutput:
-        """The shared tools; for a session also those marked ``shared=False``, unless the author lists them himself.
-        The terminal tool is in neither."""
+        """List the shared tools, and for a session the ``shared=False`` tools unless the author's method lists them.
+
+        The terminal tool is in neither list.
+        """
         unshared = session and not self.only_listed
         tools = [tool.spec for tool in self.tools.values() if not tool.is_terminal and (unshared or tool.shared)]
         if self.own_listing is not None:
@@ -90,10 +90,10 @@ class ToolTable:
 
 @functools.cache
 def compile_tools(cls: type) -> ToolTable:
-    """The tools of an environment class.
+    """Compile the tools of an environment class.
 
     Raises ``DefinitionError`` with the right signature for a malformed tool. In a class written for another SDK a
-    malformed tool is left out instead, as that SDK does, and named in ``dropped``: the class must work unchanged.
+    malformed tool is left out instead, as in that SDK, and named in ``dropped``: the class must work unchanged.
     """
     lenient = dialect_of(cls) is not Dialect.OWN
     tools: dict[str, Tool] = {}
@@ -152,9 +152,9 @@ def compile_tools(cls: type) -> ToolTable:
 
 
 def compile_toolset(cls: type, toolset: type) -> tuple[dict[str, Tool], TerminalToolSpec | None]:
-    """The tools that a toolset brings into a session of an environment class, and its terminal tool.
+    """Compile the tools that a toolset adds to sessions of an environment class, and its terminal tool.
 
-    Raises ``DefinitionError`` for a malformed terminal tool; other malformed tools are left out, as openreward does.
+    Raises ``DefinitionError`` for a malformed terminal tool; other malformed tools are left out, as in openreward.
     """
     tools: dict[str, Tool] = {}
     terminal: TerminalToolSpec | None = None
@@ -235,7 +235,7 @@ def _compile_tool(cls: type, owner: type | None, name: str, function: Any, label
         schema=None if model is None else model.model_json_schema(),
         is_async=inspect.iscoroutinefunction(function),
         shared=bool(getattr(function, "_env_tool_shared", True)),
-        # ors-sdk has no locks: its asynchronous tools overlap freely, and its authors know.
+        # ors-sdk has no locks: its authors expect that asynchronous tools overlap.
         concurrent=(concurrent or dialect_of(cls) is Dialect.ORS) and not exclusive,
         exclusive=exclusive,
         is_terminal=is_terminal,
@@ -255,7 +255,7 @@ def _own_listing(cls: type) -> ListToolsOutput | None:
 
 
 def is_tool_output(annotation: Any) -> bool:
-    """Whether this is the ``ToolOutput`` of one of the three packages, or derived from it."""
+    """Return whether this is the ``ToolOutput`` of one of the three packages, or derived from it."""
     return (
         inspect.isclass(annotation)
         and issubclass(annotation, BaseModel)

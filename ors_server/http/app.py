@@ -45,7 +45,7 @@ into the header `X-Session-ID`. Every per-environment path also exists without t
 
 
 class OrsApp(FastAPI):
-    """The application of one server. Works with and without a lifespan."""
+    """The ASGI application of one server. It works with and without a lifespan."""
 
     def __init__(self, sessions: Sessions) -> None:
         @asynccontextmanager

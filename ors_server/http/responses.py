@@ -1,7 +1,7 @@
-"""Handing a call's result to a client: in one response where it is done soon, else as an event stream.
+"""Deliver a call's result to a client: in one response if the call ends soon, else as an event stream.
 
-The stream opens with ``task_id`` at once and is kept alive by comments until the result comes. Whether the last byte
-was written before the connection was lost decides what a repeated request means (``calls``).
+The stream opens with ``task_id`` at once, and comments keep it alive until the result comes. The ledger learns whether
+the last byte was written before the connection was lost: that decides what a repeated request means (``call_ledger``).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _PIECE = 64 * 1024
 
 class _Stream(EventSourceResponse):
     async def _listen_for_exit_signal(self) -> None:  # type: ignore[override]
-        # The library ends its streams at SIGTERM, through state shared by all loops of the process. Ours end when the
-        # server has ended their calls, with an event that says so.
+        # The library ends its streams at SIGTERM, through state that all loops of the process share. These streams end
+        # when the server has ended their calls, with an event that has the reason.
         await anyio.sleep_forever()
 
 
 async def deliver(
     exchange: Exchange, ledger: CallLedger, results: ResultStore, call: Call, *, stream_after: float, heartbeat: float
 ) -> None:
-    """Answer ``exchange`` with a call's events, whenever they come. Times in seconds."""
+    """Answer ``exchange`` with a call's events, however long the call takes. Times in seconds."""
     written = False
     watcher = None if CONNECTION in exchange.scope else asyncio.create_task(exchange.watch())
     ledger.begin_response(call, exchange)
@@ -41,7 +41,7 @@ async def deliver(
         if not call.done:
             await call.wait(stream_after)
         if watcher is not None:
-            await asyncio.sleep(0)  # so that it has looked at least once
+            await asyncio.sleep(0)  # so that it has run at least once
             watcher.cancel()
         if call.done:
             frames = call.frames if call.frames is not None else await results.frames(call)

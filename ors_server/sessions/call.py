@@ -69,12 +69,12 @@ class Call:
 
     @property
     def done(self) -> bool:
-        """Whether there is a result."""
+        """True once there is a result."""
         return self.frames is not None or self.stored is not None
 
     @property
     def awaited(self) -> bool:
-        """Whether a request waits for the result."""
+        """True while a request waits for the result."""
         return self._waiters is not None and any(not waiter.done() for waiter in self._waiters)
 
     @property

@@ -36,7 +36,7 @@ class Recipient(Protocol):
 
     @property
     def disconnected(self) -> bool:
-        """Whether its connection is known to be lost."""
+        """True where its connection is known to be lost."""
         ...
 
 

@@ -103,9 +103,9 @@ class Sessions:
     async def create(self, sid: str, request: CreateSession, secrets: dict[str, str], deployment: str | None) -> None:
         """Open a session. The same request again gets the same answer.
 
-        Raises ``SessionExists`` for another request with the
-        same id, ``InvalidToolset``, ``UnknownEnvironment``, ``ServerBusy`` and ``MachineBusy`` where there is no room,
-        ``InfrastructureFailure`` while the server shuts down, and what building the instance raises.
+        Raises ``SessionExists`` for another request with the same id, ``InvalidToolset``, ``UnknownEnvironment``,
+        ``ServerBusy`` and ``MachineBusy`` where there is no room, ``InfrastructureFailure`` while the server shuts
+        down, and what building the instance raises.
         """
         if self._closing:
             raise InfrastructureFailure("The server is shutting down", "Retry on another one, or when it is back.")

@@ -214,14 +214,14 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Whether any of its code runs; a busy session does not expire."""
+        """True while any of its code runs. A busy session does not expire."""
         if self.state in (State.CREATING, State.SETTING_UP) or self._running:
             return True
         return self._ledger is not None and self._ledger.running_count > 0
 
     @property
     def at_rest(self) -> bool:
-        """Whether it can be ended without waiting: none of its code runs and there is no teardown."""
+        """True where it can be ended without waiting: none of its code runs and there is no teardown."""
         return self.state is State.READY and not self.busy and not self._bound().has_teardown
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What environments there are, and their tools, splits and tasks."""
+"""Routes of the environments, their tools, splits and tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class DiscoveryRoutes:
-    """The handlers, over one server's environments. A bare path means ``X-Deployment``'s or the default one."""
+    """Handlers over one server's environments. A bare path means that of ``X-Deployment``, or the default."""
 
     def __init__(self, catalogue: Catalogue, settings: Settings) -> None:
         self._catalogue = catalogue
@@ -29,48 +29,48 @@ class DiscoveryRoutes:
         self.table = routes_of(self, "server", "environments")
 
     async def health(self, exchange: Exchange) -> None:
-        """Whether the server answers."""
+        """Say that the server answers."""
         await exchange.json(b'{"status":"ok"}')
 
     async def version(self, exchange: Exchange) -> None:
-        """The server's version."""
+        """Return the server's version."""
         await exchange.json(encode({"version": VERSION, "build_sha": os.environ.get("OPENREWARD_BUILD_SHA")}))
 
     async def list_environments(self, exchange: Exchange) -> None:
-        """The names of the hosted environments, the default first."""
+        """List the names of the hosted environments, the default first."""
         await exchange.json(encode(self._catalogue.names))
 
     async def tools(self, exchange: Exchange) -> None:
-        """The tools every session of the environment has."""
+        """List the tools that every session of the environment has."""
         await exchange.json(self._hosted(exchange).tools_json)
 
     async def splits(self, exchange: Exchange) -> None:
-        """The environment's splits."""
+        """List the environment's splits."""
         await exchange.json(self._hosted(exchange).splits_json)
 
     async def tasks(self, exchange: Exchange) -> None:
-        """All tasks of a split."""
+        """List all tasks of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(ListTasks, self._settings.max_body)
         tasks = await self._guarded(hosted, hosted.tasks.list_json(request.split))
         await exchange.json(b'{"tasks":' + tasks + b',"env_name":' + _name(exchange, hosted) + b"}")
 
     async def num_tasks(self, exchange: Exchange) -> None:
-        """The number of tasks of a split."""
+        """Count the tasks of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(NumTasks, self._settings.max_body)
         count = await self._guarded(hosted, hosted.tasks.count(request.split))
         await exchange.json(b'{"num_tasks":%d}' % count)
 
     async def task(self, exchange: Exchange) -> None:
-        """One task of a split."""
+        """Return one task of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(GetTask, self._settings.max_body)
         task = await self._guarded(hosted, hosted.tasks.get_public(request.split, request.index))
         await exchange.json(b'{"task":' + encode(task) + b',"env_name":' + _name(exchange, hosted) + b"}")
 
     async def task_range(self, exchange: Exchange) -> None:
-        """The tasks of a slice of a split."""
+        """List the tasks of a slice of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(GetTaskRange, self._settings.max_body)
         tasks = await self._guarded(hosted, hosted.tasks.range_json(request.split, request.start, request.stop))
@@ -95,5 +95,5 @@ class DiscoveryRoutes:
 
 
 def _name(exchange: Exchange, hosted: HostedEnvironment) -> bytes:
-    """The environment as the client spelt it, which openreward clients require beside every task."""
+    """Encode the environment as the client spelt it; openreward clients require it beside every task."""
     return encode(exchange.environment or hosted.name)

@@ -1,4 +1,4 @@
-"""The routes of an episode, from the session's id to its end."""
+"""Routes of sessions and episodes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ors_server.sse import error_frame, task_frame
 __all__ = ["EpisodeRoutes"]
 
 _OK = b'{"status":"ok"}'
-#: Keys are kept as long as their session.
+#: Longest ``Idempotency-Key``, in characters: keys are kept as long as their session.
 _LONGEST_KEY = 255
-#: Tells a client that a call it repeats with the same ``Idempotency-Key`` never runs twice in its session.
+#: Header of ``/create``: a repeated call with the same ``Idempotency-Key`` never runs twice in its session.
 _PROMISE = (("X-Idempotent-Calls", "true"),)
 _NO_MORE = b"event: end\r\ndata: \r\n\r\n"
 
 
 class EpisodeRoutes:
-    """The handlers, over one server's sessions."""
+    """Handlers over one server's sessions."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -72,17 +72,17 @@ class EpisodeRoutes:
     # --- the episode -------------------------------------------------------------------------
 
     async def prompt(self, exchange: Exchange) -> None:
-        """The task as blocks, once the session is set up."""
+        """Return the task as blocks, once the session is set up."""
         session = await self._ready(exchange)
         await exchange.json(await session.prompt())
 
     async def messages(self, exchange: Exchange) -> None:
-        """The task as a conversation, once the session is set up."""
+        """Return the task as a conversation, once the session is set up."""
         session = await self._ready(exchange)
         await exchange.json(await session.messages())
 
     async def task_tools(self, exchange: Exchange) -> None:
-        """The session's tools."""
+        """List the session's tools."""
         session = await self._sessions.find(exchange.session_id(), exchange.environment)
         session.check()
         await exchange.json(await session.task_tools())
@@ -90,13 +90,13 @@ class EpisodeRoutes:
     async def _ready(self, exchange: Exchange) -> Session:
         session = await self._sessions.find(exchange.session_id(), exchange.environment)
         agent = exchange.header(b"user-agent") or ""
-        # openreward rides a 503 out for minutes, others give up after three; those are kept waiting instead.
+        # openreward retries a 503 for minutes. Other clients fail after three retries, so they wait longer here.
         patient = agent.startswith("openreward")
         await session.ready(self._settings.setup_wait if patient else self._settings.setup_wait_long)
         return session
 
     async def call(self, exchange: Exchange) -> None:
-        """Run a tool. With `task_id`: the result of that call again."""
+        """Run a tool; with `task_id`, return the result of that call again."""
         sid = exchange.session_id()
         request = await exchange.model(ToolCall, self._settings.max_body)
         session = await self._sessions.find(sid, exchange.environment)
@@ -125,7 +125,7 @@ class EpisodeRoutes:
     async def _resume(self, exchange: Exchange, session: Session, task_id: str) -> None:
         call = session.ledger.find(task_id)
         if call is None:
-            # Clients compare this text. Another session's call is as unknown as one that never was.
+            # Clients compare this text. It is the same for the call of another session.
             await exchange.events(error_frame("unknown task_id"))
             return
         await self._deliver(exchange, session, call)
