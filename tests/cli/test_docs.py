@@ -22,6 +22,9 @@ PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md
 #: Folders of the checkout; a path in the documentation that begins with one of them is a path of the checkout.
 FOLDERS = ("benchmarks", "clients", "containers", "docs", "environments", "examples", "ors_server", "scripts", "tests")
 
+#: Files of a terminal task, not tests of the project.
+OF_TASKS = {"test_initial_state", "test_final_state"}
+
 
 def words(page: Path) -> set[str]:
     """Return what stands between backticks outside of code blocks."""
@@ -79,3 +82,24 @@ def test_the_architecture_has_the_layers_of_the_contract(package: str) -> None:
     lines = [[room for room in layer.split(" | ") if not room.startswith("_")] for layer in layers]
     shown = " > ".join(", ".join(f"`{room}`" for room in line) for line in lines if line)
     assert f"| `{package}` | {shown} |" in (DOCS / "architecture.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_exist(page: Path) -> None:
+    """Each test that a page names is a module or a function of the tests; ``…`` stands for the rest of a name."""
+    named = {name for word in words(page) for name in re.findall(r"\btest_\w+…?", word)}
+    files = sorted((ROOT / "tests").rglob("*.py")) if named else []
+    known = {path.stem for path in files}
+    known.update(chain.from_iterable(re.findall(r"def (test_\w+)", path.read_text("utf-8")) for path in files))
+    whole = {name for name in named if not name.endswith("…")}
+    begun = {name[:-1] for name in named - whole}
+    missing = whole - known - OF_TASKS | {name for name in begun if not any(test.startswith(name) for test in known)}
+    assert missing == set()
+
+
+def test_folders_of_tests_exist() -> None:
+    section = (DOCS / "architecture.md").read_text("utf-8").partition("| folder of `tests` |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
+    named = {folder for row in rows for folder in re.findall(r"`([^`]+)`", row)}
+    folders = {path.name for path in (ROOT / "tests").glob("*/") if any(path.glob("*.py"))}
+    assert named == folders
