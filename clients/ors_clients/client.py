@@ -58,14 +58,14 @@ class AsyncClient:
         return self._connection.url
 
     async def environments(self) -> list[str]:
-        """The names of the server's environments, its default first. Raises ``ServerUnavailable``."""
+        """Return the names of the server's environments, its default first. Raises ``ServerUnavailable``."""
         names: Any = await self._connection.json("GET", "/list_environments")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("list[Any]", names)):
             raise unexpected_response("a list of environments")
         return cast("list[str]", names)
 
     def environment(self, name: str | None = None) -> AsyncEnvironment:
-        """An environment by name, or the server's default one. Sends nothing: a wrong name shows at its first use."""
+        """Return an environment by name, or the server's default one. Its first use refuses a wrong name."""
         return AsyncEnvironment(self._connection, name)
 
     async def close(self) -> None:

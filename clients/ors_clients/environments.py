@@ -47,11 +47,11 @@ class AsyncEnvironment:
         return f"<{type(self).__name__} {self.name or '(default)'} of {self._connection.url}>"
 
     async def splits(self) -> list[Split]:
-        """The splits of its tasks."""
+        """Return the splits of its tasks."""
         return read_splits(await self._connection.json("GET", f"{self._path}/splits", headers=(self._headers,)))
 
     async def num_tasks(self, split: str) -> int:
-        """The number of tasks in a split."""
+        """Return the number of tasks in a split."""
         count = (await self._post("num_tasks", split)).get("num_tasks")
         if not isinstance(count, int):
             raise unexpected_response("a number of tasks")
@@ -76,13 +76,13 @@ class AsyncEnvironment:
         return self._task(answer.get("task"), split, index if index >= 0 else None, answer)
 
     async def task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Task]:
-        """The tasks of a slice of a split."""
+        """Return the tasks of a slice of a split."""
         answer = await self._post("task_range", split, start=start, stop=stop)
         first = start or 0
         return self._tasks(answer, split, first if first >= 0 else None)
 
     async def tools(self) -> list[ToolSpec]:
-        """The tools every session has; a session may have more (``AsyncSession.tools``)."""
+        """Return the tools every session has; a session may have more (``AsyncSession.tools``)."""
         return read_tools(await self._connection.json("GET", f"{self._path}/tools", headers=(self._headers,))).tools
 
     def session(
@@ -93,7 +93,7 @@ class AsyncEnvironment:
         index: int | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> AsyncSession:
-        """A session on a task: one that was got from here, or by ``split`` and ``index``.
+        """Return a session on a task: one of this environment's ``Task`` objects, or one by ``split`` and ``index``.
 
         ``secrets`` are given to the environment's code on the server, and are in no error and no ``repr`` here. Raises
         ``ConfigurationError`` for a task that is given in both ways or in none.
@@ -131,7 +131,10 @@ class AsyncEnvironment:
 
 
 def create_body(task: Task | Mapping[str, Any] | None, split: str | None, index: int | None) -> dict[str, Any]:
-    """What ``/create`` is told of the task. Raises ``ConfigurationError`` unless it is given in exactly one way."""
+    """Return the task's part of a ``/create`` body.
+
+    Raises ``ConfigurationError`` unless the task is given in exactly one way.
+    """
     if (split is None) != (index is None) or (task is None) == (split is None):
         raise ConfigurationError(
             "A session needs one task", "Give task=, or both split= and index=, and not all of them."

@@ -3,7 +3,7 @@
 A call runs at most once, whatever happens to its connection. Our server honours an ``Idempotency-Key`` and says so when
 the session is created (``X-Idempotent-Calls``); then a lost call is sent again with the same key. Another server is
 asked again only by the ``task_id`` that it has named, which never starts anything; where it had not named one yet, or a
-gateway answered in its place, nobody can know whether the tool ran, and that is what the caller is told
+gateway answered in its place, it is unknown whether the tool ran, and the caller gets that as an error
 (``CallOutcomeUnknown``).
 
 A session that was opened is ended: by ``close``, and where that is cancelled, or never called, by the thread that keeps
@@ -58,15 +58,15 @@ _LOST = ("SessionGone:", "InfrastructureError:")
 _NO_REWARD = "NonFiniteReward:"
 _FORGOTTEN = ("unknown task_id", "ResultExpired:")
 #: What must not happen twice takes no connection that has been idle for longer, in seconds, unless the server keeps it
-#: from happening twice: it may have closed that connection, and nobody could tell whether the request had arrived.
+#: from happening twice: it may have closed that connection, and it would be unknown whether the request had arrived.
 _FRESH_ENOUGH = 1.0
 #: Seconds that ending a session may take; servers give a teardown 30.
 _CLOSE_LIMIT = 90.0
 #: Seconds a stream must have gone on for its loss not to count as another failure.
 _PROGRESS = 10.0
-#: Seconds within which a call's response has to begin. Our server names a call after 50 ms, and is asked again. Of
-#: others no more is known than that no call takes longer: before its first byte ors-sdk's waits for the whole set-up,
-#: and for any tool that blocks its event loop.
+#: Seconds within which a call's response has to begin. Our server sends the task id within 50 ms, so after a minute the
+#: request is sent again. Other servers may be silent for longer: before its first byte ors-sdk's waits for the whole
+#: set-up, and for any tool that blocks its event loop.
 _FIRST_BYTE, _FIRST_BYTE_OF_OTHERS = 60.0, 3600.0
 
 
@@ -121,7 +121,7 @@ class AsyncSession:
 
     @property
     def finished(self) -> bool:
-        """Whether a tool has ended the episode."""
+        """True if a tool has ended the episode."""
         return self._finished
 
     @property
@@ -145,10 +145,10 @@ class AsyncSession:
                 await self._create(policy)
                 return self
             except ConnectionLost as lost:
-                # Nobody can say whether it exists. Another is created, under another id, and this one is ended.
+                # It is unknown whether it exists. Another is created, under another id, and this one is ended.
                 self._abandon()
                 await policy.after_loss(lost)
-            except BaseException:  # a cancellation too: nobody would end what was half opened
+            except BaseException:  # a cancellation too: a half-opened session would stay open
                 self._abandon()
                 raise
 
@@ -200,13 +200,13 @@ class AsyncSession:
         KEEP_ALIVE.add(self._beat)
 
     def _abandon(self) -> None:
-        """The session was not opened, as far as anyone knows."""
+        """End the session in the background if it was opened, and forget it."""
         if self._beat is not None:
             KEEP_ALIVE.end(self._beat)
         self._id, self._headers, self._beat = None, (), None
 
     async def close(self) -> None:
-        """End the session on the server. Never raises but for a cancellation, and ends the session even then."""
+        """End the session on the server. Raises nothing except a cancellation, and ends the session even then."""
         if self._closed or self._beat is None:
             self._closed = True
             return
@@ -239,11 +239,11 @@ class AsyncSession:
     # --- reading -----------------------------------------------------------------------------
 
     async def prompt(self) -> list[Block]:
-        """The task as the model reads it; waits for set-up. Raises ``InfrastructureFailure``."""
+        """Return the task as the model reads it; waits for set-up. Raises ``InfrastructureFailure``."""
         return read_blocks(await self._read("/prompt"))
 
     async def messages(self) -> list[Message]:
-        """The same as a conversation: one user message where the server knows only prompts."""
+        """Return the task as a conversation: one user message where the server knows only prompts."""
         if not self._prompt_only:
             try:
                 return read_messages(await self._read("/messages"))
@@ -254,7 +254,7 @@ class AsyncSession:
         return [Message(role="user", blocks=await self.prompt())]
 
     async def tools(self) -> list[ToolSpec]:
-        """The tools of this session, its task's own among them."""
+        """Return the tools of this session, its task's own among them."""
         if self._listing is None:
             self._listing = read_tools(await self._read("/task_tools"))
         return self._listing.tools
@@ -284,7 +284,7 @@ class AsyncSession:
 
         A call that ran no tool is a result too (``ToolResult.error``). Raises ``ToolFailed`` where the tool raised,
         and ``InfrastructureFailure`` (``SessionLost``, ``CallOutcomeUnknown``, ``ServerUnavailable``,
-        ``DeadlineExceeded``; as it is for a reward that is no finite number).
+        ``DeadlineExceeded``; as it is for a reward that is not a finite number).
         """
         if timeout is None:
             return await self._call(name, {} if input is None else input)
@@ -372,7 +372,7 @@ class AsyncSession:
                 )
 
     def _failure(self, name: str, text: str) -> ClientError:
-        """An ``error`` event as the error the caller gets."""
+        """Return an ``error`` event as the error the caller gets."""
         text = redact(text, (*self._connection.secrets, *self._hidden))
         if text.startswith(_LOST):
             return SessionLost(text)
@@ -389,7 +389,7 @@ def _secret_headers(secrets: Mapping[str, str]) -> Headers:
 
 
 def _session_id(events: CallEvents, response: Response) -> str:
-    """The id in an answer to ``/create_session``: events as both SDKs have it, or JSON as the specification has it."""
+    """Return the id in an answer to ``/create_session``: events as in both SDKs, or JSON as in the specification."""
     sid: Any = events.task_id
     if events.data or response.body:
         try:

@@ -28,7 +28,7 @@ _THREAD = LoopThread("ors-clients")
 
 
 class AnySession(Protocol):
-    """What ``Session`` needs of the session it stands for: a server's, or a local one."""
+    """The asynchronous session behind a ``Session``: a server's or a local one."""
 
     @property
     def id(self) -> str: ...
@@ -62,7 +62,7 @@ class Session:
 
     @property
     def finished(self) -> bool:
-        """Whether a tool has ended the episode."""
+        """True if a tool has ended the episode."""
         return self._session.finished
 
     @property
@@ -80,15 +80,15 @@ class Session:
         _THREAD.run(self._session.close())
 
     def prompt(self) -> list[Block]:
-        """The task as the model reads it (``AsyncSession.prompt``)."""
+        """Return the task as the model reads it (``AsyncSession.prompt``)."""
         return _THREAD.run(self._session.prompt())
 
     def messages(self) -> list[Message]:
-        """The same as a conversation (``AsyncSession.messages``)."""
+        """Return the task as a conversation (``AsyncSession.messages``)."""
         return _THREAD.run(self._session.messages())
 
     def tools(self) -> list[ToolSpec]:
-        """The tools of this session (``AsyncSession.tools``)."""
+        """Return the tools of this session (``AsyncSession.tools``)."""
         return _THREAD.run(self._session.tools())
 
     def call(self, name: str, input: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> ToolResult:
@@ -116,11 +116,11 @@ class Environment:
         return repr(self._environment).replace("Async", "", 1)
 
     def splits(self) -> list[Split]:
-        """The splits of its tasks."""
+        """Return the splits of its tasks."""
         return _THREAD.run(self._environment.splits())
 
     def num_tasks(self, split: str) -> int:
-        """The number of tasks in a split."""
+        """Return the number of tasks in a split."""
         return _THREAD.run(self._environment.num_tasks(split))
 
     def tasks(self, split: str) -> list[Task]:
@@ -132,11 +132,11 @@ class Environment:
         return _THREAD.run(self._environment.task(split, index))
 
     def task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Task]:
-        """The tasks of a slice of a split."""
+        """Return the tasks of a slice of a split."""
         return _THREAD.run(self._environment.task_range(split, start, stop))
 
     def tools(self) -> list[ToolSpec]:
-        """The tools every session has."""
+        """Return the tools every session has."""
         return _THREAD.run(self._environment.tools())
 
     def session(
@@ -147,7 +147,7 @@ class Environment:
         index: int | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> Session:
-        """A session on a task (``AsyncEnvironment.session``)."""
+        """Return a session on a task (``AsyncEnvironment.session``)."""
         return Session(self._environment.session(task=task, split=split, index=index, secrets=secrets))
 
 
@@ -174,11 +174,11 @@ class Client:
         return self._client.url
 
     def environments(self) -> list[str]:
-        """The names of the server's environments, its default first. Raises ``ServerUnavailable``."""
+        """Return the names of the server's environments, its default first. Raises ``ServerUnavailable``."""
         return _THREAD.run(self._client.environments())
 
     def environment(self, name: str | None = None) -> Environment:
-        """An environment by name, or the server's default one. Sends nothing: a wrong name shows at its first use."""
+        """Return an environment by name, or the server's default one. Its first use refuses a wrong name."""
         return Environment(self._client.environment(name))
 
     def close(self) -> None:

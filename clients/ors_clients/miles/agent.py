@@ -108,7 +108,7 @@ async def generate_with_agent(input: Any) -> Any:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of Miles' function, with which it is called."""
+    """Add the arguments of Miles' function to ``parser``."""
     _agentic_tool_call().generate.add_arguments(parser)
 
 
@@ -135,7 +135,7 @@ def _settle(args: Any, sample: Any, rollout: _Rollout) -> None:
         rollout.failure = rollout.failure or SamplerFailed("The session has a turn that the episode did not take")
     stopped = rollout.record.get("stop_reason") in UNTRAINABLE
     if not sample.response_length and not stopped and rollout.too_long:
-        # Miles would have it generated anew, for ever.
+        # Miles would generate it again, without end.
         withdraw_sample(sample)
         sample.status = sample.Status.TRUNCATED
         rollout.failure = SamplerFailed("The prompt alone is over --max-seq-len", "Give rollouts more tokens")
@@ -303,7 +303,7 @@ def _read_call(call: Mapping[str, Any]) -> FoundCall:
 
 
 def _replies(answers: Sequence[ChatMessage], message: Mapping[str, Any]) -> list[ChatMessage]:
-    """What answers a message of the model: tool messages for the calls it has in ``tool_calls``, each for its own.
+    """Return the answers to a message of the model: one tool message for each of its ``tool_calls``.
 
     A model that writes its calls as text gets their results as text: no tool message may stand without such a call.
     """
@@ -335,7 +335,7 @@ def _as_text(answer: ChatMessage) -> ChatMessage:
 
 
 def _wire(message: ChatMessage) -> ChatMessage:
-    """A message as the OpenAI API has it. Its content is never empty: SGLang refuses that."""
+    """Return a message as the OpenAI API has it. Its content is never empty: SGLang refuses that."""
     content = message.get("content")
     if isinstance(content, list):
         parts = cast("list[dict[str, Any]]", content)

@@ -116,5 +116,5 @@ def keep_group(args: Any, samples: Sequence[Any], **kwargs: Any) -> Any:
 
 
 def _older_state(args: Any) -> Any:
-    """The state of Miles' older rollouts; None with the new ones, which pass it."""
+    """Return the state of Miles' older rollouts; None with the new ones, which pass it."""
     return trainer_state(args, "miles.rollout.sglang_rollout")

@@ -129,5 +129,5 @@ async def _play(
 
 
 def _given(kind: SegmentKind, ids: list[int], text: str) -> Segment:
-    """A segment that no model made."""
+    """Return a segment that the model was given."""
     return Segment(kind, ids, [0.0] * len(ids), False, text)

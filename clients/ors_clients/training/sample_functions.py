@@ -174,6 +174,6 @@ async def close() -> None:
 
 
 def trainer_state(args: Any, module: str) -> Any:
-    """The generation state of the trainer's ``module`` (tokenizer, whether it is stopping); None if not loaded."""
+    """Return the generation state of the trainer's ``module`` (tokenizer, stop flag); None if it is not loaded."""
     loaded = sys.modules.get(module)
     return None if loaded is None else loaded.GenerateState(args)

@@ -1,10 +1,10 @@
-"""A client's connection to one server: its address, who is asking, and how much trouble is borne with.
+"""Address, credentials and retry policy of one server.
 
-Every request goes through here. Three kinds of trouble are told apart. A server that says "not yet" (429, or 503 with
-``X-Backend-State``) has done nothing: it is waited for, as long as the request's time lasts, and counts as no failure.
+Every request goes through here. There are three kinds of failure. A server that says "not yet" (429, or 503 with
+``X-Backend-State``) has done nothing: the client waits for it until the request's deadline, and counts no failure.
 A lost connection or another 502 to 504 is tried again a few times, with growing pauses, where that cannot do anything
-twice: a gateway may say so of a request that it had passed on. Everything else is an answer, and becomes an error
-(``refusals``).
+twice: a gateway may say so of a request that it had passed on. Every other response becomes an error
+(``error_responses``).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Connection:
     # --- requests ----------------------------------------------------------------------------
 
     def retry_policy(self) -> RetryPolicy:
-        """The bearing of one request that is no tool call."""
+        """Return the retry policy of one request that is not a tool call."""
         return RetryPolicy(self, time.monotonic() + self.timeout)
 
     async def once(
@@ -186,11 +186,11 @@ class Connection:
             await policy.after_refusal(response, session=session, secrets=secrets)
 
     def error(self, response: Response, *, session: bool, secrets: Collection[str] = ()) -> ClientError:
-        """A response that is no success, as the error the caller gets."""
+        """Return the caller's error for a response that is not a success."""
         return refusal(response, self.url, session=session, secrets=(*self.secrets, *secrets))
 
     def unreachable(self, lost: ConnectionLost, tries: int) -> ServerUnavailable:
-        """The error after the last try."""
+        """Return the error after the last try."""
         return ServerUnavailable(
             f"No answer from {self.url} ({lost}; tried {tries} times)",
             "Is the server running, and is this its address?",
@@ -198,7 +198,7 @@ class Connection:
 
 
 class RetryPolicy:
-    """How much one request has borne with, and whether it goes on.
+    """The failures of one request so far, and whether it is tried again.
 
     Failures are bounded by the client's ``retries``, waiting by the deadline. A tool call has none: what it waits for
     a server that will not take it is bounded by the client's ``timeout``.
@@ -214,14 +214,14 @@ class RetryPolicy:
         self._refused_since: float | None = None
 
     def progressed(self) -> None:
-        """The request was under way, for a while: what went wrong before counts no more."""
+        """Forget earlier failures: the request was under way for a while."""
         self._failures = self._refusals = 0
         self._refused_since = None
 
     async def after_loss(self, lost: ConnectionLost) -> None:
         """Wait before the next try. Raises ``ServerUnavailable`` after the last."""
         if lost.stale:
-            return  # the server had closed an idle connection: that is no failure, and the next one is new
+            return  # the server had closed an idle connection: not a failure, and the next connection is new
         await self._failed(self._connection.unreachable(lost, self._failures + 1))
 
     async def after_refusal(self, response: Response, *, session: bool, secrets: Collection[str] = ()) -> None:
@@ -261,7 +261,7 @@ class RetryPolicy:
 
 
 def is_retryable_refusal(response: Response) -> bool:
-    """Whether a refusal says that the request was not begun, and may be later."""
+    """Return whether a refusal says that the request was not begun, and may be later."""
     return response.status == 429 or response.headers.get("x-backend-state", "").lower() == "starting"
 
 

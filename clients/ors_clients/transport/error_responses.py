@@ -1,6 +1,6 @@
-"""What a response that is no success means, as the error its caller gets.
+"""Convert an HTTP response that is not a success to the caller's error.
 
-No error repeats a secret: the API key and the session's secrets are struck out of what the server said.
+No error repeats a secret: the API key and the session's secrets are redacted in the server's text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ors_clients.transport.json_codec import read_json
 
 __all__ = ["FINAL", "REFUSED_INPUTS", "detail_of", "redact", "refusal", "retry_after"]
 
-#: How the detail of a failed machine begins: the server has given up already.
+#: How the detail of a failed machine begins: the server will not retry.
 FINAL = "InfrastructureError"
 #: Refusals of a call that are about what the model wrote: 400, too large, invalid.
 REFUSED_INPUTS = (400, 413, 422)
@@ -36,7 +36,7 @@ _LONGEST_DETAIL = 2000
 
 
 def refusal(response: Response, url: str, *, session: bool, secrets: Collection[str]) -> ClientError:
-    """The error for a response of the server at ``url``.
+    """Return the error for a response of the server at ``url``.
 
     With ``session``, the request was a session's: a 404 or 410 then means that it is gone.
     """
@@ -66,7 +66,7 @@ def refusal(response: Response, url: str, *, session: bool, secrets: Collection[
 
 
 def detail_of(response: Response, secrets: Collection[str] = ()) -> str:
-    """What an error response says, as one line of text without these secrets."""
+    """Return the text of an error response as one line without these secrets."""
     text = response.body.decode("utf-8", "replace")
     try:
         value: Any = read_json(response.body)
@@ -89,22 +89,22 @@ def _problem(entry: Any) -> str:
 
 
 def redact(text: str, secrets: Collection[str]) -> str:
-    """A text without these secrets, also where it has them as JSON writes them, or with their lines in one."""
+    """Return a text without these secrets, also where it has them as JSON writes them, or with their lines in one."""
     forms = {form for secret in secrets for form in _forms(secret) if len(form) >= _SHORTEST_SECRET}
     if not forms:
         return text
-    longest_first = sorted(forms, key=len, reverse=True)  # one may be a part of another
+    longest_first = sorted(forms, key=len, reverse=True)  # a secret may be a part of another
     return re.sub("|".join(map(re.escape, longest_first)), _REDACTED, text)
 
 
 def _forms(secret: str) -> tuple[str, ...]:
-    """The ways in which servers repeat a value."""
+    """Return the ways in which servers repeat a value."""
     escaped = (json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
     return (secret, *escaped, repr(secret)[1:-1], " ".join(secret.split()))
 
 
 def _names_a_path(detail: str) -> bool:
-    """Whether a 404 is about a route or an environment, and not about the session."""
+    """Return whether a 404 is about a route or an environment, and not about the session."""
     return detail == "Not Found" or detail.lower().startswith("unknown environment")
 
 

@@ -1,8 +1,8 @@
-"""JSON from outside, as values that nothing further on breaks at.
+"""JSON from outside, as values that later code can handle.
 
-Two things that Python decodes without a word make a rollout fail long after the answer came: a lone surrogate, which no
+Python decodes two things silently that make a rollout fail long after the answer: a lone surrogate, which no
 tokenizer and no file takes, and lists in lists in lists, which cannot be written again further up the stack. The first
-becomes U+FFFD, as our server has it (protocol, section 0.1); the second is no value at all.
+becomes U+FFFD, as our server has it (protocol, section 0.1); the second is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEPTH = 200
 
 
 def read_json(content: bytes) -> Any:
-    """The value that ``content`` spells. Raises ``ValueError`` where it is none, or is nested over 200 levels deep."""
+    """Return the value of a JSON text. Raises ``ValueError`` for other text, and for over 200 levels of nesting."""
     text = content.decode("utf-8-sig", "replace")
     try:
         value = json.loads(text)

@@ -39,7 +39,7 @@ _SPARE_FILES = 256
 
 
 class SocketTransport:
-    """Requests to one server. ``tls`` replaces the default verification, for an authority of one's own."""
+    """Requests to one server. ``tls`` replaces the default verification, for your own certificate authority."""
 
     threads = True
 
@@ -63,7 +63,7 @@ class SocketTransport:
         connection = pool.idle(request.longest_idle) or await pool.connect(request.longest_idle, request.deadline)
         try:
             response = await connection.exchange(b"".join(parts), request.deadline, on_data, request.first_byte)
-        except BaseException:  # a cancellation too: the rest of the response would be read as the next one's
+        except BaseException:  # a cancellation too: the next request would read the rest of this response
             connection.abort()
             raise
         pool.give_back(connection)
@@ -77,7 +77,7 @@ class SocketTransport:
 
 
 class _Place:
-    """Where a server is."""
+    """The address of a server."""
 
     __slots__ = ("host", "peer", "port", "tls")
 
@@ -122,7 +122,7 @@ class _Pool:
     # --- taking and giving back --------------------------------------------------------------
 
     def idle(self, longest: float) -> HttpConnection | None:
-        """A kept connection that was used within so many seconds."""
+        """Return a kept connection that was used within so many seconds."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.usable:
@@ -135,7 +135,7 @@ class _Pool:
         return None
 
     def give_back(self, connection: HttpConnection) -> None:
-        """A response is complete."""
+        """Keep or close a connection whose response is complete."""
         if connection.usable:
             self._idle.append(connection)
             self._let_one_in()
@@ -143,7 +143,7 @@ class _Pool:
             connection.abort()
 
     async def connect(self, longest_idle: float, deadline: float | None) -> HttpConnection:
-        """A new connection; where there can be no more, one that another request has done with, if it may be idle.
+        """Open a connection; at the limit, wait for a connection that another request has finished with.
 
         Raises ``ConnectionLost`` and ``OutOfTime``.
         """
@@ -180,11 +180,11 @@ class _Pool:
         return connection
 
     def opened(self, connection: HttpConnection) -> None:
-        """A connection was made."""
+        """Note a connection that was opened."""
         self._open.add(connection)
 
     def lost(self, connection: HttpConnection) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         self._open.discard(connection)
         self._let_one_in()
 
@@ -219,6 +219,6 @@ class _Pool:
 
 
 def _most_connections() -> int:
-    """How many connections a pool may hold: nearly all files this process may open."""
+    """Return the most connections of a pool: nearly all files that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 if soft == resource.RLIM_INFINITY else max(16, soft - _SPARE_FILES)

@@ -41,7 +41,7 @@ def slot_class(
     images: bool,
     failed_resets: int,
 ) -> type[EnvironmentSlot]:
-    """A subclass of ``kind`` for one environment, with a method a tool."""
+    """Return a subclass of ``kind`` for one environment, with a method a tool."""
     attributes: dict[str, Any] = {
         "_spec": spec,
         "_remote": remote,
@@ -90,7 +90,7 @@ class AsyncSlotFactory:
         return {**self.__dict__, "_made": None}
 
     def __call__(self) -> EnvironmentSlot:
-        """A slot. All slots of a process have one class, by which the trainer finds their reward."""
+        """Return a slot. All slots of a process have one class, by which the trainer finds their reward."""
         if self._made is None:
             url, api_key = self._server
             remote = Client(url, api_key=api_key).environment(self._spec.environment)
