@@ -1,8 +1,8 @@
-"""Values to JSON bytes, without ever changing a value in silence or losing a result over one odd character.
+"""Encode values as compact JSON in UTF-8.
 
-Compact JSON, UTF-8. What JSON cannot hold: lone surrogates become U+FFFD; an object that is no JSON, and a float that
-is not finite, become their ``repr`` (with a warning in the log); a reward that is not finite is an error, because null
-would be read as "no reward" (protocol 0.1).
+Invariants: no value is changed silently, and no result is lost because of one value. What JSON cannot hold is replaced:
+lone surrogates by U+FFFD; objects of other types and floats that are not finite by their ``repr``, with a warning in
+the log. A reward that is not finite is an error, because null would be read as "no reward" (protocol 0.1).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any, cast
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, SchemaSerializer, from_json, to_json
 
-__all__ = ["NonFiniteReward", "encode", "encode_tool_error", "encode_tool_output", "replace_surrogates", "scrub"]
+from ors_server.texts import replace_surrogates
+
+__all__ = ["NonFiniteReward", "encode", "encode_tool_error", "encode_tool_output", "scrub"]
 
 logger = logging.getLogger("ors_server.encoding")
 
@@ -24,16 +26,16 @@ _ENCODING_ERRORS = (PydanticSerializationError, ValueError, TypeError, Recursion
 
 
 class NonFiniteReward(ValueError):
-    """A tool returned NaN, an infinite reward or one that is not a number; the message names the tool."""
+    """A tool returned a reward that is NaN, infinite or not a number; the message names the tool."""
 
     def __init__(self, tool: str, reward: object) -> None:
-        # Of other types it may hold anything, and clients get this text whatever `return_errors` is.
+        # An object of another type may print anything, and clients get this text in every `return_errors` mode.
         shown = str(reward) if type(reward) is float else f"of type {type(reward).__name__}"
         super().__init__(f"Tool {tool!r} returned the reward {shown}; a reward must be a finite number or None")
 
 
 def encode(value: Any) -> bytes:
-    """JSON bytes of models, lists, mappings and plain values."""
+    """Encode models, lists, mappings and plain values."""
     try:
         data = to_json(value)
         if _suspicious(data) and _has_non_finite(value):
@@ -44,18 +46,17 @@ def encode(value: Any) -> bytes:
 
 
 def encode_tool_output(tool: str, output: Any) -> bytes:
-    """JSON bytes of a successful ``RunToolOutput``; ``output`` is a ``ToolOutput`` of either SDK or ours.
+    """Encode a successful ``RunToolOutput``; ``output`` is a ``ToolOutput`` of this package or of either SDK.
 
-    What an author's subclass adds or changes is not sent: the four fields of ``ToolOutput`` are.
-
-    Raises ``NonFiniteReward``.
+    Only the four fields of ``ToolOutput`` are sent, not those that an author's subclass adds or changes. Raises
+    ``NonFiniteReward``.
     """
     reward = output.reward
     if reward is not None and not _is_finite(reward):
         raise NonFiniteReward(tool, reward)
     metadata = output.metadata
     try:
-        # Pydantic would write floats that are not finite as null, without a word.
+        # Pydantic would silently write floats that are not finite as null.
         if type(output.finished) is bool and not (
             (metadata is not None and _lossy(metadata))
             or any(block.detail is not None and _lossy(block.detail) for block in output.blocks)
@@ -76,7 +77,7 @@ def encode_tool_output(tool: str, output: Any) -> bytes:
 
 @functools.cache
 def _serializer(cls: type[Any]) -> SchemaSerializer:
-    """The serializer of the ``ToolOutput`` that a class is or derives from."""
+    """Return the serializer of the ``ToolOutput`` that a class is or derives from."""
     base: Any = next(base for base in cls.__mro__ if base.__name__ == "ToolOutput")
     return base.__pydantic_serializer__
 
@@ -89,17 +90,12 @@ def _is_finite(reward: Any) -> bool:
 
 
 def encode_tool_error(error: str, reason: str | None) -> bytes:
-    """JSON bytes of a failed ``RunToolOutput``."""
+    """Encode a failed ``RunToolOutput``."""
     return encode({"ok": False, "error": error, "reason": reason})
 
 
-def replace_surrogates(text: str) -> str:
-    """The text with U+FFFD for each lone surrogate; halves that belong together are joined."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
 def _suspicious(data: bytes) -> bool:
-    """Whether plain floats that are not finite may be in it: they are written as these words, which are no JSON."""
+    """Return whether the data may hold plain floats that are not finite: they are written as these two words."""
     return b"NaN" in data or b"Infinity" in data
 
 
@@ -118,7 +114,7 @@ def _has_non_finite(value: Any) -> bool:
 
 
 def scrub(value: Any, path: str = "value", depth: int = 0) -> Any:
-    """A copy of ``value`` that JSON can hold."""
+    """Return a copy of ``value`` that JSON can hold."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
@@ -145,6 +141,6 @@ def _as_repr(value: Any, path: str) -> str:
     logger.warning("not JSON, sent as its repr", extra={"path": path, "type": type(value).__name__})
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - an author's __repr__ may raise anything; the result must still reach the client
+    except Exception:  # noqa: BLE001 - an author's __repr__ may raise anything; the client must still get the result
         text = f"<{type(value).__name__}>"
     return replace_surrogates(text)

@@ -1,8 +1,8 @@
-"""What an author writes: a subclass of ``Environment`` with tools.
+"""Base class and decorators of an author's environment.
 
-One instance is one episode: it is built with a task, set up, asked for its prompt, called, and torn down. Every method
-may be ``def`` or ``async def``; synchronous ones run on a thread, so they may block. The server introspects the class
-once, when it starts (``ors_server.hosting.catalogue``); nothing here is looked at again while it serves.
+One instance is one episode: it is built with a task, set up, read for its prompt, called, and torn down. Every method
+may be ``def`` or ``async def``; synchronous methods run on a thread, so they may block. The server introspects the
+class once, when it starts (``ors_server.hosting.catalogue``), and not while it serves.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def tool(
     The method takes nothing or one pydantic model besides ``self`` and is annotated ``-> ToolOutput``. Its name is the
     tool's name, its docstring the description the model reads.
 
-    ``shared=False``: listed for a session only, not for the environment. Calls of one tool run one after another in a
-    session, different tools overlap; ``concurrent=True`` lets calls of this tool overlap as well. ``exclusive=True``
-    (a submit tool): waits for all running calls and holds new ones back until it is done.
+    With ``shared=False`` it is listed for a session only, not for the environment. In a session calls of one tool run
+    one after another and different tools overlap; with ``concurrent=True`` calls of this tool overlap as well. With
+    ``exclusive=True`` (a submit tool) a call waits for all running calls, and new calls wait until it has ended.
 
-    The marks are those of both SDKs, so that their decorators and ours can be exchanged (protocol, section 4).
+    The marks are those of both SDKs, so that the decorators are interchangeable (protocol, section 4).
     """
 
     def mark(target: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,10 +66,10 @@ def tool(
 
 
 def terminal(function: Function, /) -> Function:
-    """Make a tool the one that ends the episode with the assistant's plain message; used with ``@tool``, either order.
+    """Mark the tool that ends the episode with the assistant's plain message; used with ``@tool``, in either order.
 
-    It is hidden from the model. Its input has one field, which gets the message, or none. An environment has at most
-    one, toolsets included.
+    The tool is hidden from the model. Its input has no field, or one field that gets the message. An environment has at
+    most one terminal tool, its toolsets included.
     """
     cast(Any, function)._env_tool_terminal = True
     return function
@@ -82,16 +82,16 @@ class Environment:
     ``get_messages``; and at least one ``@tool``.
 
     Raise ``ors_server.InfrastructureFailure`` from any method when the machine failed and not the agent: the episode
-    then ends without a reward instead of with a wrong one.
+    then ends without a reward instead of with a wrong reward.
     """
 
-    #: Classes with further ``@tool`` methods; built at first use with the environment as argument.
+    #: Classes with more ``@tool`` methods; built at first use with the environment as argument.
     toolsets: ClassVar[Sequence[type]] = ()
-    #: Other names clients find this environment under, for example ``("owner/Name",)``.
+    #: Other names of this environment for clients, for example ``("owner/Name",)``.
     aliases: ClassVar[Sequence[str]] = ()
-    #: Names of the secrets that a session needs, for clients that look for them before they begin (``openai_api_key``).
+    #: Names of the secrets that a session needs (``openai_api_key``), for clients that ask before they begin.
     required_secrets: ClassVar[Sequence[str]] = ()
-    #: Fields of a task that clients never see (answers, paths of graders). The instance gets the whole task.
+    #: Fields of a task that clients never get (answers, paths of graders). The instance gets the whole task.
     private_task_fields: ClassVar[Collection[str]] = ()
 
     task_spec: JSONObject
@@ -105,9 +105,9 @@ class Environment:
 
     @classmethod
     def unavailable(cls) -> str | Awaitable[str]:
-        """Why this environment cannot be served on this machine, with the remedy; empty where it can.
+        """Return why this environment cannot be served on this machine, with the remedy; empty where it can.
 
-        Asked once, before the server starts. Clients that ask for the environment get the reason, and the other
+        Called once, before the server starts. Clients that ask for the environment get the reason, and the other
         environments are served.
         """
         return ""
@@ -121,7 +121,7 @@ class Environment:
         """Release what the episode holds; runs exactly once, after the last call has ended."""
 
     def get_prompt(self) -> Blocks | Awaitable[Blocks]:
-        """The task as the model reads it. Default: ``get_messages`` rendered as blocks."""
+        """Return the task as the model reads it. Default: ``get_messages`` rendered as blocks."""
 
         async def default() -> Blocks:
             from ors_server.hosting.prompts import flatten_messages
@@ -131,7 +131,7 @@ class Environment:
         return default()
 
     def get_messages(self) -> Sequence[Message] | Awaitable[Sequence[Message]]:
-        """The task as a conversation. Default: ``get_prompt`` as one user message."""
+        """Return the task as a conversation. Default: ``get_prompt`` as one user message."""
 
         async def default() -> Sequence[Message]:
             return [Message(role="user", blocks=await _resolve(self.get_prompt()))]
@@ -139,30 +139,30 @@ class Environment:
         return default()
 
     def list_task_tools(self) -> ListToolsOutput | Awaitable[ListToolsOutput]:
-        """Tools of this task beyond those of the class; each needs a ``@tool`` method of its name to be called."""
+        """List tools of this task beyond those of the class; a call of one needs a ``@tool`` method of its name."""
         return ListToolsOutput(tools=[])
 
     def score_group(
         self, candidates: Sequence[GroupCandidate]
     ) -> Sequence[GroupScore | float] | Awaitable[Sequence[GroupScore | float]]:
-        """Score the rollouts of a group against each other: one score a candidate, in order. Optional."""
+        """Score the rollouts of a group against each other: one score for each candidate, in order. Optional."""
         raise NotImplementedError(f"{type(self).__name__} does not implement score_group")
 
     # --- tasks -------------------------------------------------------------------------------
 
     @classmethod
     def list_splits(cls) -> Sequence[Split | str] | Awaitable[Sequence[Split | str]]:
-        """The splits. A bare ``train``, ``validation`` or ``test`` has that type, any other name ``validation``."""
+        """List the splits. The names ``train``, ``validation``, ``test`` are types; other names get ``validation``."""
         raise NotImplementedError(f"{cls.__name__} does not implement list_splits")
 
     @classmethod
     def list_tasks(cls, split: str) -> Sequence[JSONObject] | Awaitable[Sequence[JSONObject]]:
-        """All tasks of a split; asked once a split and kept. Environments with too many override the three below."""
+        """List all tasks of a split; called once a split and kept. With too many tasks, override the next three."""
         raise NotImplementedError(f"{cls.__name__} does not implement list_tasks")
 
     @classmethod
     def num_tasks(cls, split: str) -> int | Awaitable[int]:
-        """The number of tasks of a split."""
+        """Return the number of tasks of a split."""
 
         async def default() -> int:
             return len(await _resolve(cls.list_tasks(split)))
@@ -171,7 +171,7 @@ class Environment:
 
     @classmethod
     def get_task(cls, split: str, index: int) -> JSONObject | Awaitable[JSONObject]:
-        """One task. Raises ``IndexError`` outside the split; a negative index counts from the end."""
+        """Return one task. Raises ``IndexError`` outside the split; a negative index counts from the end."""
 
         async def default() -> JSONObject:
             return (await _resolve(cls.list_tasks(split)))[index]
@@ -182,7 +182,7 @@ class Environment:
     def get_task_range(
         cls, split: str, start: int | None = None, stop: int | None = None
     ) -> Sequence[JSONObject] | Awaitable[Sequence[JSONObject]]:
-        """The tasks of a slice of the split."""
+        """Return the tasks of a slice of the split."""
 
         async def default() -> Sequence[JSONObject]:
             count = await _resolve(cls.num_tasks(split))
@@ -194,24 +194,24 @@ class Environment:
 
     @classmethod
     def name(cls) -> str:
-        """The name clients use, in any case. Default: the class's name."""
+        """Return the name that clients use, in any case. Default: the class's name."""
         return cls.__name__
 
     @classmethod
     def list_tools(cls) -> ListToolsOutput:
-        """The shared tools, as clients see them. Raises ``DefinitionError`` for a malformed tool."""
+        """List the shared tools, as clients see them. Raises ``DefinitionError`` for a malformed tool."""
         from ors_server.hosting.tools import compile_tools
 
         return compile_tools(cls).listing()
 
     @classmethod
     def terminal_tool(cls) -> TerminalToolSpec | None:
-        """The terminal tool, if there is one."""
+        """Return the terminal tool, if there is one."""
         return cls.list_tools().terminal_tool
 
     @classmethod
     def is_assistant_message_final(cls) -> bool:
-        """Whether a plain assistant message ends the episode, which is so where there is a terminal tool."""
+        """Return whether a plain assistant message ends the episode: true where there is a terminal tool."""
         return cls.terminal_tool() is not None
 
     async def call_terminal_tool(self, message: str = "") -> RunToolOutput:
@@ -224,12 +224,13 @@ class Environment:
         )
 
     async def _call_tool(self, name: str, input: JSONObject) -> RunToolOutput:
-        """Call a tool as the server would, without a server: for an author's own tests (both SDKs have it).
+        """Call a tool as the server would, without a server: for an author's own tests (both SDKs have this method).
 
-        A class that overrides it gets every call of the server, with the input as the client sent it.
+        A class that overrides this method gets every call of the server, with the input as the client sent it.
         """
         from ors_server.hosting.call_overrides import inner_runner
-        from ors_server.hosting.tools import ToolRunner, compile_tools, outcome_to_model
+        from ors_server.hosting.tool_runner import ToolRunner, outcome_to_model
+        from ors_server.hosting.tools import compile_tools
 
         runner = inner_runner(self) or cast("ToolRunner | None", self.__dict__.get("_ors_runner"))
         if runner is None:
@@ -239,14 +240,14 @@ class Environment:
 
 
 class Toolset:
-    """Optional base of toolsets: tools to share between environments. ``self.env`` is the environment."""
+    """Optional base class of toolsets: tools that several environments share. ``self.env`` is the environment."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
 
     @classmethod
     def name(cls) -> str:
-        """The name error messages call this toolset by."""
+        """Return the name of this toolset in error messages."""
         return cls.__name__
 
 

@@ -6,18 +6,18 @@
     ├── TargetError                        a command-line target that does not load
     │   └── NoEnvironmentInModule          a file that has no environment class
     ├── PortInUse (OSError)                the address to listen on is taken
-    ├── FolderError                        `init`, `deploy`: a folder cannot be read or written as asked
+    ├── FolderError                        `init`, `deploy`: a folder cannot be read or written
     ├── WheelError                         `init`, `deploy`: the wheel cannot be made
     ├── ImageError                         `image`: an image could not be made, found or removed
-    ├── SandboxCommandError                `sandbox` cannot do what it was asked for
-    ├── RolloutError                       `rollouts` cannot do what it was asked for
-    ├── RequestError                       the client has to change something: 4xx
+    ├── SandboxCommandError                `sandbox` failed
+    ├── RolloutError                       `rollouts` failed
+    ├── RequestError                       the client has to change its request: 4xx
     │   ├── MissingSession           400   no X-Session-ID header
     │   ├── InvalidSplit             400
     │   ├── InvalidIndex             400
     │   ├── InvalidIndexRange        400
     │   ├── InvalidTask              400   a signed task that does not verify, or an unsigned one where none is accepted
-    │   ├── TasksNotListable         400   an environment that only has tasks by index
+    │   ├── TasksNotListable         400   an environment that has tasks by index only
     │   ├── InvalidSecrets           400
     │   ├── InvalidToolset           400
     │   ├── InvalidIdempotencyKey    400
@@ -31,8 +31,8 @@
     │   ├── IdempotencyConflict      409   an Idempotency-Key used for another call
     │   ├── SessionGone              410   deleted, expired or lost
     │   ├── BodyTooLarge             413
-    │   ├── InvalidBody              422   the body is no JSON or does not fit its model
-    │   └── InvalidEvents            422   uploaded events that are none; the others of their upload are stored
+    │   ├── InvalidBody              422   the body is not JSON or does not fit its model
+    │   └── InvalidEvents            422   uploaded events that do not fit; the others of their upload are stored
     ├── EnvironmentFailed            500   the author's code raised
     ├── OutputTooLarge               500   a tool's output is over the limit
     ├── NoSandboxService             501   a request for OpenReward's sandbox service
@@ -43,11 +43,11 @@
     │   └── StoreBusy                503   more rollouts are uploaded than can be written; retry
     └── InfrastructureFailure        503   the machine failed, not the agent: never a reward
 
-Those of a command are beside it in ``ors_server.cli``, those of rollouts in ``ors_server.rollouts.errors``;
+Errors of commands are in ``ors_server.cli``, errors of rollouts in ``ors_server.rollouts.errors``, and
 ``NoEnvironmentInModule`` is in ``ors_server.hosting.module_environments``.
 
 A client gets ``{"detail": …}`` with the status; ``detail`` is the cause and, where there is one, the remedy.
-Inside an event stream the same text is the data of an ``error`` event. The detail texts that real clients compare
+In an event stream the same text is the data of an ``error`` event. The detail texts that real clients compare
 (protocol: "Invalid split", "Active environment not found", …) begin with exactly those words.
 """
 
@@ -94,7 +94,7 @@ __all__ = [
 
 
 class OrsError(Exception):
-    """The root: what went wrong (``cause``) and what to do about it (``remedy``, may be empty)."""
+    """Root of the tree: ``cause`` is the fault, ``remedy`` the way to correct it (may be empty)."""
 
     status: ClassVar[int] = 500
 
@@ -105,7 +105,7 @@ class OrsError(Exception):
 
     @property
     def text(self) -> str:
-        """Cause and remedy in one line; unlike ``str()``, never an author's own code."""
+        """Cause and remedy in one line; unlike ``str()``, it never runs an author's code."""
         return self.cause if not self.remedy else f"{self.cause.rstrip('.')}. {self.remedy}"
 
     @property
@@ -115,28 +115,28 @@ class OrsError(Exception):
 
     @property
     def headers(self) -> Sequence[tuple[str, str]]:
-        """Response headers this error needs."""
+        """Response headers that this error needs."""
         return ()
 
 
 class DefinitionError(OrsError, ValueError):
-    """An environment class cannot be hosted as it is written; raised when the server is built, never later."""
+    """An environment class cannot be hosted; raised when the server is built, never later."""
 
 
 class NoEnvironments(DefinitionError):
-    """A server was asked for without a single environment."""
+    """A server has no environment."""
 
 
 class TargetError(OrsError):
-    """A target named on the command line does not load."""
+    """A target on the command line does not load."""
 
 
 class PortInUse(OrsError, OSError):
-    """Another process listens on the address already."""
+    """Another process already listens on the address."""
 
 
 class RequestError(OrsError):
-    """The request cannot be served as it stands; sending it again unchanged will not help."""
+    """The request cannot be served; a retry of the same request fails again."""
 
     status = 400
 
@@ -171,11 +171,11 @@ class InvalidIndexRange(RequestError):
 
 
 class InvalidTask(RequestError):
-    """A task sent by the client that this server did not give out."""
+    """A client sent a task that this server did not give out."""
 
 
 class TasksNotListable(RequestError):
-    """The environment raised NotImplementedError from ``list_tasks``: it has tasks by index only."""
+    """``list_tasks`` of the environment raised ``NotImplementedError``: it has tasks by index only."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -184,15 +184,15 @@ class TasksNotListable(RequestError):
 
 
 class InvalidSecrets(RequestError):
-    """The ``X-Secrets`` header or the body's ``secrets`` cannot be read. Never quotes what it could not read."""
+    """The ``X-Secrets`` header or the body's ``secrets`` cannot be read. The text never quotes them."""
 
 
 class InvalidToolset(RequestError):
-    """``/create`` asked for a session toolset."""
+    """``/create`` names a session toolset that the session cannot have."""
 
 
 class SessionExists(RequestError):
-    """``/create`` with an id in use, and another task than the first time."""
+    """``/create`` came with an id in use and another task than the first time."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -221,7 +221,7 @@ class UnknownEnvironment(RequestError):
 
 
 class UnknownSession(RequestError):
-    """A session id that was never created here."""
+    """No session of this id was created on this server."""
 
     status = 404
 
@@ -262,7 +262,7 @@ class IdempotencyConflict(RequestError):
 
 
 class SessionGone(RequestError):
-    """The session existed and has ended; its id is remembered so that this can be said."""
+    """The session existed and has ended; its id is remembered for this answer."""
 
     status = 410
 
@@ -280,12 +280,12 @@ class NoSandboxService(OrsError):
 
     @property
     def headers(self) -> Sequence[tuple[str, str]]:
-        # openreward's client repeats whatever is above 499: without the header it would wait between its tries.
+        # openreward's client retries every status above 499; without the header it would wait between attempts.
         return (("Retry-After", "0"),)
 
 
 class InvalidIdempotencyKey(RequestError):
-    """An ``Idempotency-Key`` that is too long (characters)."""
+    """An ``Idempotency-Key`` is too long (characters)."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The Idempotency-Key is longer than {limit} characters", "Use a UUID")
@@ -301,7 +301,7 @@ class BodyTooLarge(RequestError):
 
 
 class InvalidBody(RequestError):
-    """The body is no JSON or does not fit its model; ``detail`` is the list of errors in FastAPI's form."""
+    """The body is not JSON or does not fit its model; ``detail`` is the list of errors in FastAPI's form."""
 
     status = 422
 
@@ -315,15 +315,15 @@ class InvalidBody(RequestError):
 
 
 class EnvironmentFailed(OrsError):
-    """The author's code raised, outside a tool call; ``cause`` is what the client may see of it."""
+    """The author's code raised outside a tool call; ``cause`` is the part that the client may see."""
 
 
 class OutputTooLarge(OrsError):
-    """A tool returned more than the server is set to carry; an ``error`` event, and the episode goes on."""
+    """A tool's output exceeds ``ORS_MAX_OUTPUT``: an ``error`` event, and the episode goes on."""
 
 
 class SessionStarting(OrsError):
-    """Set-up is not done yet. Real clients wait this out (``X-Backend-State: starting``)."""
+    """The set-up has not ended yet. Real clients retry (``X-Backend-State: starting``)."""
 
     status = 503
 
@@ -336,7 +336,7 @@ class SessionStarting(OrsError):
 
 
 class ServerBusy(SessionStarting):
-    """A limit on sessions or running calls is reached. Nothing was started, and real clients wait this out too."""
+    """A limit on sessions or running calls is reached. Nothing was started, and real clients retry."""
 
     def __init__(self, what: str, limit: int, variable: str) -> None:
         OrsError.__init__(self, f"The limit of {limit} {what} is reached", f"Retry, or raise {variable} on the server.")
@@ -347,7 +347,7 @@ class MachineBusy(ServerBusy):
 
     def __init__(self, cause: str, remedy: str, retry_after: float) -> None:
         OrsError.__init__(self, cause, remedy)
-        #: Seconds after which asking again makes sense.
+        #: Seconds after which a retry makes sense.
         self.retry_after = retry_after
 
     @property
@@ -355,14 +355,14 @@ class MachineBusy(ServerBusy):
         return (("X-Backend-State", "starting"), ("Retry-After", str(max(1, round(self.retry_after)))))
 
     def as_failure(self) -> InfrastructureFailure:
-        """The failure this becomes where waiting has ended or the request cannot be repeated."""
+        """Return the failure that this becomes where waiting has ended or the request cannot be repeated."""
         return InfrastructureFailure(self.cause, self.remedy)
 
 
 class InfrastructureFailure(OrsError):
     """The machine failed, not the agent: a sandbox that did not start, a full disk, a grader that could not run.
 
-    Environment authors raise it; the server never turns it into a reward. On the wire it is an ``error`` event
+    Environment authors raise it, and the server never turns it into a reward. On the wire it is an ``error`` event
     ``InfrastructureError: <cause>. <remedy>``, and every later request of the session gets 410 (protocol 0.1).
     """
 
@@ -373,5 +373,5 @@ class InfrastructureFailure(OrsError):
         return f"InfrastructureError: {self.text}"
 
 
-#: The class's former name; the word of the wire is still this one.
+#: The former name of the class, which is still the word on the wire.
 InfrastructureError = InfrastructureFailure

@@ -1,7 +1,7 @@
-"""Logs: structured, quiet, and never in the way.
+"""Structured logs that never block the server.
 
-A line is an event with fields. Requests are not logged. Lines are written by a thread of their own from a bounded
-queue: a terminal or pipe that nobody reads stalls that thread and not the server, and what did not fit is counted.
+A line is an event with fields. Requests are not logged. A thread of its own writes the lines from a bounded queue: a
+terminal or pipe that is not read stalls that thread and not the server. Lines that did not fit are counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """``time level event key=value …``, a traceback on the lines after it."""
+    """Formatter of ``time level event key=value …``, with a traceback on the next lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
@@ -34,7 +34,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Formatter of one JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -55,7 +55,7 @@ def _quoted(value: Any) -> str:
 
 
 class DroppingQueueHandler(logging.handlers.QueueHandler):
-    """Puts records in the queue and drops them when it is full, rather than wait."""
+    """Put records in the queue, and drop them when it is full instead of waiting."""
 
     def __init__(self, records: queue.Queue[Any]) -> None:
         super().__init__(records)
@@ -74,7 +74,7 @@ class DroppingQueueHandler(logging.handlers.QueueHandler):
             self.dropped += 1
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        record.getMessage()  # the arguments may change before the thread looks at them
+        record.getMessage()  # the arguments may change before the thread formats them
         return record
 
 
@@ -87,7 +87,7 @@ def start_logging(settings: Settings) -> logging.handlers.QueueListener:
     root.handlers = [DroppingQueueHandler(records)]
     root.setLevel(logging.WARNING)
     logging.getLogger("ors_server").setLevel(settings.log_level.upper())
-    # uvicorn's own notes of starting and stopping are ours to give.
+    # The server logs its own start and end instead of uvicorn's.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [], True

@@ -1,7 +1,7 @@
 """The messages of the Open Reward Standard, as pydantic models.
 
 The union of the specification, ``ors-sdk`` 0.1 and ``openreward`` 0.1.167. Models that a client sends forbid unknown
-keys, except those that only the other dialect knows (``toolset_name``, ``secrets``). Field order is wire order.
+keys, except keys that only one of the dialects knows (``toolset_name``, ``secrets``). Field order is wire order.
 """
 
 from __future__ import annotations
@@ -144,17 +144,17 @@ class Message(_Wire):
 
 
 class ToolOutput(_Wire):
-    """What a tool returns: blocks for the model, an optional reward, and whether the episode is over."""
+    """Output of a tool: blocks for the model, an optional reward, and whether the episode has finished."""
 
     blocks: Blocks
-    # Any values: what is no JSON is sent as its repr rather than lose the result over it (protocol 0.1).
+    # Values of any type: one that JSON cannot hold is sent as its repr, so that the result is not lost (protocol 0.1).
     metadata: Mapping[str, Any] | None = None
     reward: float | None = None
     finished: bool = False
 
 
 class RunToolSuccess(_Wire):
-    """A tool ran; ``output`` is what it returned."""
+    """Result of a tool that ran."""
 
     ok: Literal[True] = True
     output: ToolOutput
@@ -164,7 +164,7 @@ RunToolErrorReason = Literal["not_found", "name_collision", "input_validation", 
 
 
 class RunToolError(_Wire):
-    """A call that ran no tool, and why; the episode goes on."""
+    """Result of a call that ran no tool, with the reason; the episode goes on."""
 
     ok: Literal[False] = False
     error: str
@@ -178,7 +178,7 @@ class RunToolOutput(RootModel[RunToolSuccess | RunToolError]):
 
 
 class ToolSpec(_Wire):
-    """A tool as the model sees it. Clients build it from the JSON object: it must never get another key."""
+    """A tool as the model sees it. Clients build it from the JSON object, so no key may be added."""
 
     name: str
     description: str
@@ -186,7 +186,7 @@ class ToolSpec(_Wire):
 
 
 class TerminalToolSpec(_Wire):
-    """The tool that gets the assistant's final message; ``arg`` names the field it goes into, if any."""
+    """The tool that gets the assistant's final message; ``arg`` names the field of the message, if any."""
 
     name: str
     arg: str | None = None
@@ -194,7 +194,7 @@ class TerminalToolSpec(_Wire):
 
 
 class ListToolsOutput(_Wire):
-    """The tools of an environment or a session, and what else the environment can do."""
+    """The tools of an environment or a session, and the other abilities of the environment."""
 
     tools: list[ToolSpec]
     terminal_tool: TerminalToolSpec | None = None
@@ -203,7 +203,7 @@ class ListToolsOutput(_Wire):
 
 
 class ToolCall(_Wire):
-    """Body of ``/call``; ``task_id`` resumes an earlier call and never starts one."""
+    """Body of ``/call``; ``task_id`` fetches an earlier call and never starts one."""
 
     name: str
     input: dict[str, Any]
@@ -235,7 +235,7 @@ class ScoreGroup(_Wire):
 
 
 class ScoreGroupOutput(_Wire):
-    """One score a candidate, in the order of the request."""
+    """One score for each candidate, in the order of the request."""
 
     scores: list[GroupScore]
 

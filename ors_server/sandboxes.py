@@ -10,8 +10,8 @@
         if self.sandbox is not None:  # None where ``open`` failed
             await self.sandbox.stop()
 
-Which runtime, how many are kept warm and how many may wait are settings (``ORS_SANDBOX_…``). ``ors_containers`` is
-imported when the first sandbox is wanted: a server without sandboxes does not pay for it.
+Settings (``ORS_SANDBOX_…``) choose the runtime, and how many sandboxes are kept warm and may wait. The first sandbox
+imports ``ors_containers``: a server without sandboxes does not pay for that.
 
 An environment need not translate the errors of ``ors_containers``: where an author's code is run
 (``hosting.executors``), its ``InfrastructureFailure`` becomes the server's, and its ``Overloaded`` a ``MachineBusy``.
@@ -44,28 +44,28 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SandboxService",
-    "asking_with",
     "close_sandbox_service",
+    "hide_code_from_sandboxes",
     "hold_sandbox_service",
-    "keep_code_of",
     "sandbox_error",
     "sandbox_service",
     "sandboxes_unavailable",
+    "use_settings",
 ]
 
 
-#: Folders of programs and packages, which sandboxes need: of what is served from one, they lack the module alone.
+#: Folders of programs and packages, which sandboxes need: of an environment in one, only the module itself is hidden.
 _COMMON_FOLDERS = frozenset(("bin", "dist-packages", "lib", "lib64", "sbin", "site-packages"))
-#: Where environments are served from: their tasks and solutions are no business of a sandbox.
+#: Files and folders that environments are served from: sandboxes must not see their tasks and solutions.
 _code: set[Path] = set()
 
 
-def keep_code_of(file: Path) -> None:
-    """Keep a file that environments are served from out of every sandbox, with its folder or the package it is in."""
+def hide_code_from_sandboxes(file: Path) -> None:
+    """Hide a file that environments are served from, with its folder or its package, from every sandbox."""
     path = file.resolve()
     folder = path.parent
     if _is_common(folder):
-        # Its compiled forms hold all that it does.
+        # Its compiled forms contain the same.
         compiled = (cache_from_source(path, optimization=level) for level in ("", 1, 2))
         _code.update((path, *map(Path, compiled), *path.parent.glob(f"__pycache__/{path.stem}.*.pyc")))
         return
@@ -79,11 +79,11 @@ def _is_common(folder: Path) -> bool:
 
 
 class SandboxService:
-    """Sandboxes, images and the graders' tools of one event loop. Got with ``await sandbox_service()``."""
+    """Sandboxes, images and the graders' tools of one event loop; ``await sandbox_service()`` returns it."""
 
     def __init__(self, settings: Settings, runtime: Runtime, pool: SandboxPool) -> None:
         self.settings = settings
-        #: Started.
+        #: Has been started.
         self.runtime = runtime
         self._pool = pool
         self._store: ImageStore | None = None
@@ -100,22 +100,22 @@ class SandboxService:
 
     @property
     def pool(self) -> SandboxPool:
-        """The warm sandboxes, and the queue for the others."""
+        """The warm sandboxes, and the queue for sandboxes that must start."""
         return self._pool
 
     async def toolset(self) -> Toolset:
-        """Python and pytest for examinations, from outside of every image; made at the first call and kept."""
+        """Return Python and pytest for examinations, independent of images; made at the first call and kept."""
         if self._toolset is None or (self._toolset.done() and not _succeeded(self._toolset)):
             from ors_containers.graders.portable_python import python_toolset
 
             self._toolset = asyncio.create_task(python_toolset(self.store.root / "toolsets"))
-        return await asyncio.shield(self._toolset)  # one client going away must not undo it for the others
+        return await asyncio.shield(self._toolset)  # a cancelled client must not cancel it for the others
 
     async def open(self, image: Image, limits: Limits | None = None) -> Sandbox:
-        """A started sandbox: a warm one where there is one, else as soon as the machine has room for it.
+        """Return a started sandbox: a warm one if there is one, else one that starts when the machine has room.
 
-        The caller stops it. Raises ``Overloaded`` when too many wait for room already or it took too long, and what
-        ``Runtime.sandbox`` and ``Sandbox.start`` raise.
+        The caller stops it. Raises ``Overloaded`` when too many wait for room already or the wait was too long, and
+        what ``Runtime.sandbox`` and ``Sandbox.start`` raise.
         """
         return await self._pool.acquire(image, limits)
 
@@ -134,8 +134,8 @@ def _succeeded(task: asyncio.Task[Toolset]) -> bool:
     return not task.cancelled() and task.exception() is None
 
 
-class _Place:
-    """What one event loop has: who uses its service, with which settings, and the service itself once it is made."""
+class _LoopState:
+    """The service of one event loop, once it is made, with its users and its settings."""
 
     def __init__(self) -> None:
         self.users: weakref.WeakSet[object] = weakref.WeakSet()
@@ -143,72 +143,72 @@ class _Place:
         self.making: asyncio.Task[SandboxService] | None = None
 
 
-#: The settings of the server that is being made and asks its environments whether they can be served.
-_asking: ContextVar[Settings | None] = ContextVar("_asking", default=None)
-_places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Place] = weakref.WeakKeyDictionary()
+#: The settings of the server that is being built, while it checks whether its environments can be served.
+_used_settings: ContextVar[Settings | None] = ContextVar("_used_settings", default=None)
+_states: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = weakref.WeakKeyDictionary()
 
 
-def _place() -> _Place:
-    return _places.setdefault(asyncio.get_running_loop(), _Place())
+def _state() -> _LoopState:
+    return _states.setdefault(asyncio.get_running_loop(), _LoopState())
 
 
 def hold_sandbox_service(user: object, settings: Settings) -> None:
-    """Say that ``user`` (a server) may use the running loop's service, which is made with the first user's settings."""
-    place = _place()
-    if not place.users:
-        place.settings = settings
-    place.users.add(user)
+    """Register ``user`` (a server) of the running loop's service, which is made with the first user's settings."""
+    state = _state()
+    if not state.users:
+        state.settings = settings
+    state.users.add(user)
 
 
 async def sandbox_service() -> SandboxService:
-    """The service of the running event loop, started. For asynchronous methods: a thread has no event loop.
+    """Return the started service of the running event loop. For asynchronous methods: a thread has no event loop.
 
-    Outside a server it is made with ``Settings()``, and whoever called this calls ``close_sandbox_service`` at the end.
-    Raises ``RuntimeUnavailable`` and ``UnknownRuntime``; the next call tries again.
+    Outside a server it is made with ``Settings()``, and the caller calls ``close_sandbox_service`` at the end. Raises
+    ``RuntimeUnavailable`` and ``UnknownRuntime``; the next call tries again.
     """
-    place = _place()
-    if place.making is None:
-        place.making = asyncio.create_task(_make(place.settings or Settings()))
-    making = place.making
+    state = _state()
+    if state.making is None:
+        state.making = asyncio.create_task(_make(state.settings or Settings()))
+    making = state.making
     try:
         return await asyncio.shield(making)
     finally:
-        if making.done() and (making.cancelled() or making.exception() is not None) and place.making is making:
-            place.making = None
+        if making.done() and (making.cancelled() or making.exception() is not None) and state.making is making:
+            state.making = None
 
 
 async def close_sandbox_service(user: object | None = None) -> None:
-    """Close the running loop's service, unless others than ``user`` use it still. Raises nothing."""
-    place = _place()
+    """Close the running loop's service, unless it has users other than ``user``. Raises nothing."""
+    state = _state()
     if user is not None:
-        place.users.discard(user)
-    if place.users or place.making is None:
+        state.users.discard(user)
+    if state.users or state.making is None:
         return
-    making, place.making = place.making, None
+    making, state.making = state.making, None
     await asyncio.wait([making])
     if not making.cancelled() and making.exception() is None:
         await making.result().close()
 
 
 @contextmanager
-def asking_with(settings: Settings) -> Generator[None]:
-    """Meanwhile ``sandboxes_unavailable`` goes by these settings."""
-    token = _asking.set(settings)
+def use_settings(settings: Settings) -> Generator[None]:
+    """Use ``settings`` in ``sandboxes_unavailable`` within this block."""
+    token = _used_settings.set(settings)
     try:
         yield
     finally:
-        _asking.reset(token)
+        _used_settings.reset(token)
 
 
 async def sandboxes_unavailable(settings: Settings | None = None) -> str:
-    """Why no sandbox can be started on this machine, and what to do about it; empty where they can.
+    """Return why no sandbox can be started on this machine, with the remedy; empty where they can.
 
     For ``Environment.unavailable``: it starts the runtime of the server's settings, tries a sandbox and ends both.
     """
     from ors_containers.errors import SandboxError
 
     try:
-        await (await _make(settings or _asking.get() or Settings())).close()
+        await (await _make(settings or _used_settings.get() or Settings())).close()
     except SandboxError as error:
         return str(error)
     return ""
@@ -235,12 +235,12 @@ async def _make(settings: Settings) -> SandboxService:
 
 
 def sandbox_error(raised: BaseException) -> OrsError | None:
-    """The server's own error for one of ``ors_containers`` that an author's code raised; None for any other.
+    """Return the server's error for an error of ``ors_containers`` that an author's code raised; None for any other.
 
-    ``CallerError`` is not among them: it is a fault of the environment's code and reported as such.
+    A ``CallerError`` is not translated: it is a fault of the environment's code and reported as such.
     """
     module = sys.modules.get("ors_containers.errors")
-    if module is None:  # nobody has imported it, so nobody has raised one
+    if module is None:  # not imported, so not raised either
         return None
     from ors_containers.errors import InfrastructureFailure as SandboxFailure
     from ors_containers.errors import Overloaded

@@ -1,4 +1,4 @@
-"""``Server``: environments behind one address.
+"""A server process for environments.
 
     Server([MyEnvironment]).run(port=8080)
 
@@ -23,14 +23,17 @@ import uvicorn
 
 from ors_server._version import VERSION
 from ors_server.errors import DefinitionError, OrsError, PortInUse
+from ors_server.file_limit import raise_file_limit
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment, why_unavailable
 from ors_server.hosting.executors import ThreadPool
+from ors_server.hosting.start_guard import refuse_while_importing
 from ors_server.http.acceptor import Acceptor
 from ors_server.http.app import OrsApp
 from ors_server.http.gc_tuning import Collector
+from ors_server.http.routes.operations import RESERVED_NAMES
 from ors_server.http.uvicorn_protocol import http_protocol
 from ors_server.logs import start_logging
-from ors_server.sandboxes import asking_with
+from ors_server.sandboxes import use_settings
 from ors_server.sessions.registry import Sessions
 from ors_server.settings import ReturnErrors, Settings
 
@@ -42,13 +45,13 @@ logger = logging.getLogger("ors_server.server")
 class Server:
     """Hosts environment classes; the first is the default.
 
-    ``return_errors`` says what clients see of exceptions in environments, as in both SDKs; it wins over ``settings``.
-    ``aliases`` are further names: ``{"owner/Name": "myenvironment"}``. ``unavailable`` names environments that cannot
-    be served here, with the remedy that a client asking for one gets; a class may say so itself
+    ``return_errors`` says how much clients see of exceptions in environments, as in both SDKs; it overrides
+    ``settings``. ``aliases`` are more names: ``{"owner/Name": "myenvironment"}``. ``unavailable`` names environments
+    that cannot be served here, with the remedy that clients get; a class may declare this itself
     (``Environment.unavailable``).
 
-    Raises ``DefinitionError`` (a ``ValueError``) for a class that cannot be hosted, and ``TypeError`` for something
-    that is no class of an environment.
+    Raises ``DefinitionError`` (a ``ValueError``) for a class that cannot be hosted, and ``TypeError`` for anything that
+    is not a class of an environment.
     """
 
     def __init__(
@@ -70,18 +73,18 @@ class Server:
         reasons = dict(unavailable or {})
         for environment in environments:
             cls = _as_class(environment)
-            with asking_with(settings):
-                names, reason = why_unavailable(cls)
+            with use_settings(settings):
+                names, reason = why_unavailable(cls, RESERVED_NAMES)
             if reason:
                 reasons.update(dict.fromkeys(names, reason))
             else:
-                hosted.append(HostedEnvironment(cls, settings, tools_pool, lifecycle_pool))
-        self.catalogue = Catalogue(hosted, aliases, reasons)
+                hosted.append(HostedEnvironment(cls, settings, tools_pool, lifecycle_pool, RESERVED_NAMES))
+        self.catalogue = Catalogue(hosted, aliases, reasons, RESERVED_NAMES)
         self.sessions = Sessions(self.catalogue, settings, tools_pool, lifecycle_pool)
 
     @cached_property
     def app(self) -> OrsApp:
-        """The ASGI application; made when it is first asked for, which the local mode of ors-clients never does."""
+        """The ASGI application, made at first use. The local mode of ors-clients never uses it."""
         return OrsApp(self.sessions)
 
     @property
@@ -90,7 +93,7 @@ class Server:
         return list(self.catalogue.environments)
 
     async def count_tasks(self, environment_name: str) -> dict[str, int | None]:
-        """Tasks by split; None where the environment cannot say. Raises ``UnknownEnvironment``."""
+        """Count the tasks of each split; None where the environment cannot. Raises ``UnknownEnvironment``."""
         hosted = self.catalogue.by_path(environment_name)
         counts: dict[str, int | None] = {}
         for split in hosted.splits:
@@ -98,26 +101,28 @@ class Server:
                 counts[split.name] = await hosted.tasks.count(split.name)
             except OrsError:
                 counts[split.name] = None
-            except Exception as error:  # an author's num_tasks may raise anything; the server serves all the same
+            except Exception as error:  # an author's num_tasks may raise anything; the server still serves
                 logger.warning("counting tasks failed", exc_info=error, extra={"environment": hosted.name})
                 counts[split.name] = None
         return counts
 
     def run(self, host: str = "0.0.0.0", port: int = 8080) -> None:  # noqa: S104 - the default of both SDKs
         """Serve until interrupted. Raises ``PortInUse``."""
+        refuse_while_importing()
         self.settings = Settings.model_validate({**self.settings.model_dump(), "host": host, "port": port})
         self.serve()
 
     def serve(self, *, on_ready: Callable[[str], None] | None = None) -> None:
-        """Serve at the settings' host and port until interrupted; ``on_ready`` gets the URL once it listens.
+        """Serve at the settings' host and port until interrupted; ``on_ready`` gets the URL once the server listens.
 
         Raises ``PortInUse``.
         """
+        refuse_while_importing()
         settings = self.settings
         listener = start_logging(settings)
         try:
             with _listen(settings.host, settings.port) as sock:
-                _raise_file_limit()
+                _check_file_limit()
                 config = uvicorn.Config(
                     self.app,
                     loop="uvloop",
@@ -135,7 +140,8 @@ class Server:
 
                 def ready() -> None:
                     collector.start()
-                    self.sessions.collector = collector
+                    self.sessions.on_left = collector.left
+                    self.sessions.maintenance = collector.run_maintenance
                     names = ",".join(self.catalogue.names)
                     logger.info("serving", extra={"url": url, "environments": names, "version": VERSION})
                     if on_ready is not None:
@@ -147,15 +153,15 @@ class Server:
                     with contextlib.suppress(KeyboardInterrupt):
                         server.run(sockets=[sock])
                 finally:
-                    if self.sessions.collector is not None:
-                        self.sessions.collector = None
+                    if self.sessions.on_left is not None:
+                        self.sessions.on_left = self.sessions.maintenance = None
                         collector.stop()
         finally:
             listener.stop()
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn, which says when it listens and ends the sessions before it waits for their connections."""
+    """uvicorn that calls ``ready`` once it listens, and ends the sessions before it waits for their connections."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None], sessions: Sessions) -> None:
         super().__init__(config)
@@ -163,7 +169,7 @@ class _UvicornServer(uvicorn.Server):
         self._sessions = sessions
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Without sockets of its own it listens nowhere; we accept, and hand it the connections.
+        # Without sockets uvicorn does not listen; an ``Acceptor`` accepts and hands it the connections.
         await super().startup([])
         if self.started:
             loop = asyncio.get_running_loop()
@@ -175,15 +181,15 @@ class _UvicornServer(uvicorn.Server):
         return protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # First the sessions: their open streams end with an event that says why, and uvicorn need not cut them.
+        # Sessions end first: their open streams then end with an event that has the reason, and uvicorn cuts none.
         closing = asyncio.create_task(self._sessions.close())
-        while not closing.done() and not self.force_exit:  # a second Ctrl-C cuts the wait
+        while not closing.done() and not self.force_exit:  # a second Ctrl-C ends the wait
             await asyncio.wait((closing,), timeout=0.1)
         if not closing.done():
             closing.cancel()
             self._sessions.abandon()
         await super().shutdown(sockets)
-        # Stopped as asked: uvicorn would raise the signal again and so end the process before its logs are written.
+        # uvicorn would raise the signal again, which would end the process before its logs are written.
         self._captured_signals.clear()
 
 
@@ -219,11 +225,8 @@ def _url(host: str, port: int) -> str:
     return f"http://{shown}:{port}"
 
 
-def _raise_file_limit() -> None:
-    """Each connection is a file; the soft limit of 1,024 that most shells have would end at a thousand clients."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def _check_file_limit() -> None:
+    raise_file_limit()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if sys.platform == "linux" and hard < 8192:
         logger.info("few open files allowed", extra={"limit": hard, "remedy": "ulimit -n 65536"})

@@ -1,6 +1,6 @@
-"""What a server can be told, each setting once.
+"""The settings of a server, each defined once.
 
-A field is at once a keyword of ``Settings``, the environment variable ``ORS_<NAME>`` and the flag ``--<name>`` of
+A field is a keyword of ``Settings``, the environment variable ``ORS_<NAME>`` and the flag ``--<name>`` of
 ``ors-server serve``; its description is the help text of all three. Times are seconds, sizes are bytes.
 """
 
@@ -20,7 +20,7 @@ Bytes = Annotated[int, Field(gt=0)]
 
 
 class Settings(BaseSettings):
-    """Settings of one server; ``Settings()`` reads ``ORS_*`` variables, keywords win over them.
+    """Settings of one server; ``Settings()`` reads ``ORS_*`` variables, and keywords override them.
 
     Raises pydantic's ``ValidationError`` (a ``ValueError``) where a value does not fit.
     """

@@ -1,20 +1,20 @@
-"""Server-sent events, framed so that every client's parser gives back the exact bytes.
+"""Frame server-sent events so that the parser of every client returns the exact bytes.
 
 Both SDK parsers strip *all* white space from the start of a data line, and fail on a line of more than 64 KiB
-(protocol, section 2). So a long result is cut into data lines of at most ``LINE_LIMIT`` bytes, a cut falls between
-characters, and a white-space character after a cut is written as its JSON escape; in compact JSON white space occurs
-only inside strings, where the escape means the same. Characters that some parsers take for line ends are escaped too.
+(protocol, section 2). So a long result is cut between characters into data lines of at most ``LINE_LIMIT`` bytes, and
+a white-space character after a cut is written as its JSON escape: in compact JSON white space occurs only in strings,
+where the escape means the same. Characters that some parsers take for line ends are escaped too.
 """
 
 from __future__ import annotations
 
-from ors_server.encoding import replace_surrogates
+from ors_server.texts import replace_surrogates
 
 __all__ = ["LINE_LIMIT", "error_frame", "result_frames", "task_frame"]
 
-#: Longest data, in bytes, that is put in one line.
+#: Longest data of one line, in bytes.
 LINE_LIMIT = 32 * 1024
-#: Longest error text, in characters; four bytes each still fit one line.
+#: Longest error text, in characters; it fits one line even with four bytes for each.
 ERROR_LIMIT = 12_000
 
 _TASK = b"event: task_id\r\ndata: "
@@ -27,12 +27,12 @@ _LINE_ENDS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\
 
 
 def task_frame(task_id: str) -> bytes:
-    """The first event of a call: the id it can be resumed by."""
+    """Return the first event of a call: the id under which it can be fetched again."""
     return b"%b%b\r\n\r\n" % (_TASK, task_id.encode())
 
 
 def result_frames(data: bytes) -> bytes:
-    """The ``chunk`` and ``end`` events that carry compact JSON."""
+    """Return the ``chunk`` and ``end`` events that carry compact JSON."""
     if not data.isascii():
         for separator, escape in _LINE_ENDS:
             if separator in data:
@@ -46,7 +46,7 @@ def result_frames(data: bytes) -> bytes:
 
 
 def error_frame(message: str) -> bytes:
-    """An ``error`` event; a message of several lines becomes several data lines, a long one is cut in its middle."""
+    """Return an ``error`` event. Each line of the message becomes a data line; a long message is cut in its middle."""
     text = replace_surrogates(message)
     if len(text) > ERROR_LIMIT:
         half = ERROR_LIMIT // 2

@@ -1,10 +1,10 @@
-"""``make bench``: the short forms of all benchmarks one after the other, and one page of what they found.
+"""``make bench``: the short forms of all benchmarks one after the other, and one page of their results.
 
     python -m ors_benchmarks.summary [FOLDER]        default: build/bench
 
-Each benchmark is a process of its own, with its own exit code and in a group of its own, so that nothing it has started
-outlives it. One that cannot run here, or fails, is named on the page with its last words, and the others go on. The
-page is Markdown and links the JSON and the charts beside it.
+Each benchmark is a process in a group of its own, so that nothing it started outlives it. A benchmark that cannot run
+here, or fails, is named on the page with the reason, and the others go on. The page is Markdown and links the JSON and
+the charts beside it.
 """
 
 from __future__ import annotations
@@ -22,65 +22,65 @@ from pathlib import Path
 from rich.console import Console
 
 from ors_benchmarks.clients.command import FIGURES as CLIENT_FIGURES
-from ors_benchmarks.harness.figures import FIGURES, Figure
-from ors_benchmarks.harness.machine import Machine
-from ors_benchmarks.harness.results import Report, Summary
-from ors_benchmarks.harness.table import met, shown
+from ors_benchmarks.harness.figures import Figure
+from ors_benchmarks.harness.results import Report
+from ors_benchmarks.harness.table import limit, shown, verdict
 from ors_benchmarks.rollout.figures import PARTS
 from ors_benchmarks.rollout.report import RolloutReport
 from ors_benchmarks.sandboxes.scenarios import FIGURES as SANDBOX_FIGURES
+from ors_benchmarks.server.rows import FIGURES as SERVER_FIGURES
 
-__all__ = ["PARTS_OF_IT", "Outcome", "Part", "page", "run", "vllm_python"]
+__all__ = ["BENCHMARKS", "Benchmark", "Outcome", "page", "run", "vllm_python"]
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
-#: Seconds one benchmark may take, and may then take to report what it has.
+#: Limits in seconds: for a benchmark, and for its report after an interrupt.
 LIMIT = 1200.0
 GRACE = 60.0
 
 
 @dataclass(frozen=True)
-class Part:
+class Benchmark:
     """One of the benchmarks."""
 
-    #: As its results' files begin.
+    #: The beginning of its results' file names.
     name: str
     title: str
-    #: What starts it, less the output folder; or why it cannot be started.
+    #: Its command, less the output folder, or the reason why it cannot run.
     command: Callable[[], Sequence[str] | str]
-    #: Its lines of the page.
+    #: The lines of the page for a file of results.
     show: Callable[[Path], list[str]]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one of them."""
+    """The end of one benchmark."""
 
-    part: Part
-    #: Its results; None where it left none.
+    benchmark: Benchmark
+    #: Its results; None if it wrote none.
     results: Path | None
-    #: What went wrong; None where nothing did.
+    #: The failure; None for a success.
     problem: str | None
 
 
-def run(parts: Sequence[Part], folder: Path, console: Console) -> list[Outcome]:
-    """Run them, with their output on the console."""
+def run(benchmarks: Sequence[Benchmark], folder: Path, console: Console) -> list[Outcome]:
+    """Run the benchmarks, with their output on the console."""
     folder.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
-    for part in parts:
-        console.rule(part.title)
-        before = set(folder.glob(f"{part.name}-*.json"))
-        command = part.command()
+    for benchmark in benchmarks:
+        console.rule(benchmark.title)
+        before = set(folder.glob(f"{benchmark.name}-*.json"))
+        command = benchmark.command()
         problem = command if isinstance(command, str) else _run([*command, "--output", str(folder)])
-        new = sorted(set(folder.glob(f"{part.name}-*.json")) - before, key=lambda path: path.stat().st_mtime)
-        outcomes.append(Outcome(part, new[-1] if new else None, problem))
+        new = sorted(set(folder.glob(f"{benchmark.name}-*.json")) - before, key=lambda path: path.stat().st_mtime)
+        outcomes.append(Outcome(benchmark, new[-1] if new else None, problem))
         if problem is not None:
-            console.print(f"[red]{part.title}: {problem}[/red]", soft_wrap=True)
+            console.print(f"[red]{benchmark.title}: {problem}[/red]", soft_wrap=True)
     return outcomes
 
 
 def _run(command: Sequence[str]) -> str | None:
-    """Run one in a process group of its own, which ends with it; what went wrong."""
-    # An interrupt asks it to report: in the background of a shell that is ignored, and it would inherit that.
+    """Run a command in a process group that ends with it; returns the failure, or None."""
+    # An interrupt makes it report; a shell's background jobs inherit that SIGINT is ignored.
     process = subprocess.Popen(command, start_new_session=True, preexec_fn=_be_interruptible)
     try:
         process.wait(LIMIT)
@@ -90,7 +90,7 @@ def _run(command: Sequence[str]) -> str | None:
             process.wait(GRACE)
         return f"not done after {LIMIT:g} s"
     except KeyboardInterrupt:
-        # It is not in the group that the terminal interrupts.
+        # The terminal interrupts another process group.
         os.killpg(process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
@@ -107,23 +107,23 @@ def _be_interruptible() -> None:
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
-    """The page."""
+    """The page as Markdown."""
     lines = ["# Benchmarks, short form", ""]
     for outcome in outcomes:
-        lines += [f"## {outcome.part.title}", ""]
+        lines += [f"## {outcome.benchmark.title}", ""]
         if outcome.problem is not None:
             lines += [f"**Failed or not run:** {outcome.problem}", ""]
         if outcome.results is not None:
-            lines += outcome.part.show(outcome.results)
+            lines += outcome.benchmark.show(outcome.results)
             charts = sorted(outcome.results.parent.glob(f"{outcome.results.stem}-*.png"))
             lines += [*(f"![{chart.stem}]({chart.name})" for chart in charts), ""]
             lines += [f"Everything measured: [{outcome.results.name}]({outcome.results.name})", ""]
-    lines.append("One or two rounds on whatever else the machine was doing: an impression, no measurement.")
+    lines.append("One or two rounds on whatever else the machine was doing: an impression and not a measurement.")
     return "\n".join(lines) + "\n"
 
 
 def vllm_python() -> Sequence[str] | str:
-    """The rollout benchmark where vLLM is: here, or in its own environment, which is made if need be."""
+    """The command of the rollout benchmark: with vLLM of this environment, or of its own, which is made if need be."""
     if importlib.util.find_spec("vllm") is not None:
         return [sys.executable, "-m", "ors_benchmarks.rollout", "--quick"]
     script = _ROOT / "scripts" / "vllm-venv"
@@ -138,14 +138,16 @@ def vllm_python() -> Sequence[str] | str:
 def _show_table(figures: Sequence[Figure]) -> Callable[[Path], list[str]]:
     def show(path: Path) -> list[str]:
         report = Report.model_validate_json(path.read_text())
-        lines = [_machine(report.machine), "", "| | budget | " + " | ".join(report.titles.values()) + " |"]
+        lines = [report.machine.hardware, "", "| | budget | " + " | ".join(report.titles.values()) + " |"]
         lines.append("|---|---" + "|---" * len(report.titles) + "|")
         ours = next(iter(report.titles))
         for figure in figures:
             found = report.figures.get(figure.key)
             if found:
                 cells = " | ".join(shown(found[name].median) if name in found else "" for name in report.titles)
-                lines.append(f"| {figure.title}, {figure.unit} | {_budget(figure, found.get(ours))} | {cells} |")
+                lines.append(
+                    f"| {figure.title}, {figure.unit} | {limit(figure)}{verdict(figure, found.get(ours))} | {cells} |"
+                )
         failed = [f"{name}: {text}" for name, texts in report.failures.items() for text in texts]
         return [*lines, "", *(f"- **{text}**" for text in failed), *([""] if failed else [])]
 
@@ -157,7 +159,7 @@ def _show_rollout(path: Path) -> list[str]:
     ratio = "not measured" if report.ratio is None else f"{report.ratio:.3f}"
     budget = "" if report.budget is None else f" (budget ≥ {report.budget:.2f})"
     lines = [
-        _machine(report.machine),
+        report.machine.hardware,
         "",
         f"**Ratio {ratio}**{budget}: throughput of {report.engine} with {report.model} and "
         f"{report.options.get('env')} between its turns ÷ throughput of the same generations without.",
@@ -179,42 +181,23 @@ def _show_rollout(path: Path) -> list[str]:
     return [*lines, ""]
 
 
-def _machine(machine: Machine) -> str:
-    return (
-        f"{machine.cpu}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.kernel}, Python {machine.python}"
-    )
+def _quick(name: str) -> Callable[[], Sequence[str]]:
+    return lambda: [sys.executable, "-m", f"ors_benchmarks.{name}", "--quick"]
 
 
-def _budget(figure: Figure, ours: Summary | None) -> str:
-    if figure.budget is None:
-        return ""
-    sign = "≤" if figure.better == "less" else "≥"
-    return f"{sign} {shown(figure.budget)}" + ("" if ours is None else " ✓" if met(figure, ours) else " ✗")
-
-
-PARTS_OF_IT: Sequence[Part] = (
-    Part("server", "Server", lambda: [sys.executable, "-m", "ors_benchmarks.server", "--quick"], _show_table(FIGURES)),
-    Part(
-        "sandboxes",
-        "Sandboxes",
-        lambda: [sys.executable, "-m", "ors_benchmarks.sandboxes", "--quick"],
-        _show_table(SANDBOX_FIGURES),
-    ),
-    Part(
-        "clients",
-        "Clients",
-        lambda: [sys.executable, "-m", "ors_benchmarks.clients", "--quick"],
-        _show_table([Figure(key, "", title, unit) for key, title, unit in CLIENT_FIGURES]),
-    ),
-    Part("rollout", "Rollouts", vllm_python, _show_rollout),
+BENCHMARKS: Sequence[Benchmark] = (
+    Benchmark("server", "Server", _quick("server"), _show_table(SERVER_FIGURES)),
+    Benchmark("sandboxes", "Sandboxes", _quick("sandboxes"), _show_table(SANDBOX_FIGURES)),
+    Benchmark("clients", "Clients", _quick("clients"), _show_table(CLIENT_FIGURES)),
+    Benchmark("rollout", "Rollouts", vllm_python, _show_rollout),
 )
 
 
 def main() -> None:
-    """Run all of them and write the page; ends with 1 if one failed."""
+    """Run all benchmarks and write the page; ends with 1 if one failed."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "build/bench")
     console = Console(highlight=False)
-    outcomes = run(PARTS_OF_IT, folder, console)
+    outcomes = run(BENCHMARKS, folder, console)
     written = folder / "summary.md"
     written.write_text(page(outcomes))
     console.rule("Summary")

@@ -1,92 +1,89 @@
 """ors-clients: the client side of the Open Reward Standard, from one tool call to a trainer's batch.
 
-``AsyncClient`` and ``Client`` talk to any ORS server, ``local`` plays an environment class without one, ``rollout``
-lets a model play an episode, token-exact. A trainer's adapter is a module of its own: ``ors_clients.trl``, ``.slime``,
-``.miles``, ``.roll``, ``.roll_atropos``, ``.atropos``, ``.atropos_served``. Importing this package imports none of it.
+``AsyncClient`` and ``Client`` talk to any ORS server. ``local`` runs an environment class without a server. ``rollout``
+samples an episode with exact tokens. Each trainer has a module: ``ors_clients.trl``, ``.slime``, ``.miles``, ``.roll``,
+``.roll_atropos``, ``.atropos``, ``.atropos_served``. Importing this package imports none of them; a name is imported
+when it is first used.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ors_clients.client import AsyncClient
-    from ors_clients.errors import (
-        CallOutcomeUnknown,
-        ClientError,
-        ConfigurationError,
-        DeadlineExceeded,
-        InfrastructureFailure,
-        RequestRefused,
-        SamplerFailed,
-        ServerUnavailable,
-        SessionLost,
-        ToolFailed,
-    )
-    from ors_clients.local_sessions import local, local_sync
-    from ors_clients.models import Task, ToolResult
-    from ors_clients.rollouts.chat_renderer import ChatRenderer
-    from ors_clients.rollouts.episode import RolloutLimits, TurnEpisode
-    from ors_clients.rollouts.loop import rollout
-    from ors_clients.rollouts.rewards import RewardBridge, RewardRule, shape_reward
-    from ors_clients.rollouts.trajectory import Trajectory
-    from ors_clients.sync_client import Client
-    from ors_clients.tool_schemas import anthropic_tools, google_tools, openai_tools
+    from ors_clients import errors as errors
+    from ors_clients.client import AsyncClient as AsyncClient
+    from ors_clients.errors import *  # noqa: F403 - every exception, by the `__all__` of the module
+    from ors_clients.local_sessions import local as local
+    from ors_clients.local_sessions import local_sync as local_sync
+    from ors_clients.models import Task as Task
+    from ors_clients.models import ToolResult as ToolResult
+    from ors_clients.rollouts.chat_renderer import ChatRenderer as ChatRenderer
+    from ors_clients.rollouts.episode import RolloutLimits as RolloutLimits
+    from ors_clients.rollouts.episode import TurnEpisode as TurnEpisode
+    from ors_clients.rollouts.loop import rollout as rollout
+    from ors_clients.rollouts.rewards import RewardBridge as RewardBridge
+    from ors_clients.rollouts.rewards import RewardRule as RewardRule
+    from ors_clients.rollouts.rewards import shape_reward as shape_reward
+    from ors_clients.rollouts.trajectory import Trajectory as Trajectory
+    from ors_clients.samplers import CallbackSampler as CallbackSampler
+    from ors_clients.samplers import CompletionsSampler as CompletionsSampler
+    from ors_clients.samplers import Generation as Generation
+    from ors_clients.samplers import Sampler as Sampler
+    from ors_clients.samplers import SamplingParameters as SamplingParameters
+    from ors_clients.samplers import ScriptedSampler as ScriptedSampler
+    from ors_clients.samplers import SGLangSampler as SGLangSampler
+    from ors_clients.samplers import VLLMSampler as VLLMSampler
+    from ors_clients.sessions import AsyncSession as AsyncSession
+    from ors_clients.sync_client import Client as Client
+    from ors_clients.sync_client import Session as Session
+    from ors_clients.tool_calls import find_format as find_format
+    from ors_clients.tool_schemas import openai_tools as openai_tools
+    from ors_clients.transport.httpx_transport import HttpxTransport as HttpxTransport
 
     __version__: str
 
-__all__ = [
-    "AsyncClient",
-    "CallOutcomeUnknown",
-    "ChatRenderer",
-    "Client",
-    "ClientError",
-    "ConfigurationError",
-    "DeadlineExceeded",
-    "InfrastructureFailure",
-    "RequestRefused",
-    "RewardBridge",
-    "RewardRule",
-    "RolloutLimits",
-    "SamplerFailed",
-    "ServerUnavailable",
-    "SessionLost",
-    "Task",
-    "ToolFailed",
-    "ToolResult",
-    "Trajectory",
-    "TurnEpisode",
-    "anthropic_tools",
-    "google_tools",
-    "local",
-    "local_sync",
-    "openai_tools",
-    "rollout",
-    "shape_reward",
-]
-
+#: The modules of the names above; those that are not listed are exceptions.
 _MODULES = {
-    "models": ("Task", "ToolResult"),
     "client": ("AsyncClient",),
     "local_sessions": ("local", "local_sync"),
+    "models": ("Task", "ToolResult"),
     "rollouts.chat_renderer": ("ChatRenderer",),
-    "rollouts.rewards": ("RewardBridge", "RewardRule", "shape_reward"),
-    "rollouts.loop": ("rollout",),
-    "sync_client": ("Client",),
-    "tool_schemas": ("anthropic_tools", "google_tools", "openai_tools"),
-    "rollouts.trajectory": ("Trajectory",),
     "rollouts.episode": ("RolloutLimits", "TurnEpisode"),
+    "rollouts.loop": ("rollout",),
+    "rollouts.rewards": ("RewardBridge", "RewardRule", "shape_reward"),
+    "rollouts.trajectory": ("Trajectory",),
+    "samplers": (
+        "CallbackSampler",
+        "CompletionsSampler",
+        "Generation",
+        "SGLangSampler",
+        "Sampler",
+        "SamplingParameters",
+        "ScriptedSampler",
+        "VLLMSampler",
+    ),
+    "sessions": ("AsyncSession",),
+    "sync_client": ("Client", "Session"),
+    "tool_calls": ("find_format",),
+    "tool_schemas": ("openai_tools",),
+    "transport.httpx_transport": ("HttpxTransport",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    """Import a name, or the list ``__all__`` of them, when it is first used."""
+    from importlib import import_module
+
     if name == "__version__":
-        return importlib.import_module("importlib.metadata").version("ors-server")
-    if name not in __all__:
+        return import_module("importlib.metadata").version("ors-server")
+    if name in _MODULE_OF:
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        return value
+    exceptions = import_module(f"{__name__}.errors")
+    if name == "__all__":
+        return ["errors", *exceptions.__all__, *_MODULE_OF]
+    if name not in exceptions.__all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'errors')}")
-    # Kept, also because importing a submodule has put the module here where a function has its name.
-    value = globals()[name] = getattr(module, name)
-    return value
+    return getattr(exceptions, name)

@@ -1,4 +1,4 @@
-"""Which API key a server gets, where the program names none: one rule, by the server's address.
+"""The API key for a server where the program names none: one rule, by the server's address.
 
 ``OPENREWARD_API_KEY`` is the key of OpenReward's platform. It goes to the platform's own addresses and to those that
 ``OPENREWARD_SESSION_URL`` and ``OPENREWARD_API_URL`` name, and to no others. ``ORS_API_KEY`` is that of all other
@@ -18,11 +18,11 @@ _POINTERS = ("OPENREWARD_SESSION_URL", "OPENREWARD_API_URL")
 
 
 def server_key(url: str) -> str:
-    """The API key of the server at ``url``; empty if there is none.
+    """Return the API key of the server at ``url``; empty if there is none.
 
     A server that an ``OPENREWARD_…_URL`` names gets ``ORS_API_KEY`` where there is no ``OPENREWARD_API_KEY``: it is one
-    of one's own, which OpenReward's clients are pointed to as well. An ``ORS_API_KEY`` that is set to nothing says that
-    no server but the platform gets a key. Addresses are compared as they are written, but for a slash at the end: one
+    of your own, which OpenReward's clients are pointed to as well. An ``ORS_API_KEY`` that is set to nothing says that
+    only the platform gets a key. Addresses are compared as they are written, except for a slash at the end: one
     that is written in another way gets no key of the platform.
     """
     url = url.rstrip("/")

@@ -11,10 +11,10 @@ One client serves any number of sessions at once, also from several event loops 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 from ors_clients.environments import AsyncEnvironment
-from ors_clients.models import senseless
+from ors_clients.models import unexpected_response
 from ors_clients.transport.base import Transport
 from ors_clients.transport.connection import Connection
 
@@ -32,7 +32,8 @@ class AsyncClient:
     ``base_url`` is ``ORS_URL``, ``OPENREWARD_SESSION_URL`` or ``http://127.0.0.1:8080`` where it is not given, and
     ``api_key`` is ``ORS_API_KEY``, or ``OPENREWARD_API_KEY`` for the servers that it belongs to
     (``ors_clients.api_keys``). ``timeout`` is for everything but tool calls, which have their own: in seconds, with
-    all waiting and ``retries``. ``transport`` carries the requests in place of sockets of our own.
+    all waiting and ``retries``. ``transport="httpx"`` sends the requests through httpx, with its
+    proxies, HTTP/2 and certificates (``ors_clients.transport.httpx_transport``); by default they go over own sockets.
 
     Raises ``ConfigurationError`` for an address or number that cannot be used. Nothing is sent yet.
     """
@@ -44,7 +45,7 @@ class AsyncClient:
         api_key: str | None = None,
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
-        transport: Transport | None = None,
+        transport: Transport | Literal["httpx"] | None = None,
     ) -> None:
         self._connection = Connection(base_url, api_key, timeout, retries, transport)
 
@@ -57,14 +58,14 @@ class AsyncClient:
         return self._connection.url
 
     async def environments(self) -> list[str]:
-        """The names of the server's environments, its default first. Raises ``ServerUnavailable``."""
+        """Return the names of the server's environments, its default first. Raises ``ServerUnavailable``."""
         names: Any = await self._connection.json("GET", "/list_environments")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("list[Any]", names)):
-            raise senseless("a list of environments")
+            raise unexpected_response("a list of environments")
         return cast("list[str]", names)
 
     def environment(self, name: str | None = None) -> AsyncEnvironment:
-        """An environment by name, or the server's default one. Sends nothing: a wrong name shows at its first use."""
+        """Return an environment by name, or the server's default one. Its first use refuses a wrong name."""
         return AsyncEnvironment(self._connection, name)
 
     async def close(self) -> None:

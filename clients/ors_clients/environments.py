@@ -13,7 +13,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from ors_clients.errors import ConfigurationError, RequestRefused
-from ors_clients.models import Task, read_splits, read_tools, senseless
+from ors_clients.models import Task, read_splits, read_tools, unexpected_response
 from ors_clients.sessions import AsyncSession
 from ors_clients.transport.base import Headers
 from ors_clients.transport.connection import Connection
@@ -47,14 +47,14 @@ class AsyncEnvironment:
         return f"<{type(self).__name__} {self.name or '(default)'} of {self._connection.url}>"
 
     async def splits(self) -> list[Split]:
-        """The splits of its tasks."""
+        """Return the splits of its tasks."""
         return read_splits(await self._connection.json("GET", f"{self._path}/splits", headers=(self._headers,)))
 
     async def num_tasks(self, split: str) -> int:
-        """The number of tasks in a split."""
+        """Return the number of tasks in a split."""
         count = (await self._post("num_tasks", split)).get("num_tasks")
         if not isinstance(count, int):
-            raise senseless("a number of tasks")
+            raise unexpected_response("a number of tasks")
         return count
 
     async def tasks(self, split: str) -> list[Task]:
@@ -76,13 +76,13 @@ class AsyncEnvironment:
         return self._task(answer.get("task"), split, index if index >= 0 else None, answer)
 
     async def task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Task]:
-        """The tasks of a slice of a split."""
+        """Return the tasks of a slice of a split."""
         answer = await self._post("task_range", split, start=start, stop=stop)
         first = start or 0
         return self._tasks(answer, split, first if first >= 0 else None)
 
     async def tools(self) -> list[ToolSpec]:
-        """The tools every session has; a session may have more (``AsyncSession.tools``)."""
+        """Return the tools every session has; a session may have more (``AsyncSession.tools``)."""
         return read_tools(await self._connection.json("GET", f"{self._path}/tools", headers=(self._headers,))).tools
 
     def session(
@@ -93,7 +93,7 @@ class AsyncEnvironment:
         index: int | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> AsyncSession:
-        """A session on a task: one that was got from here, or by ``split`` and ``index``.
+        """Return a session on a task: one of this environment's ``Task`` objects, or one by ``split`` and ``index``.
 
         ``secrets`` are given to the environment's code on the server, and are in no error and no ``repr`` here. Raises
         ``ConfigurationError`` for a task that is given in both ways or in none.
@@ -110,13 +110,13 @@ class AsyncEnvironment:
             "POST", f"{self._path}/{route}", {"split": split, **more}, (self._headers,)
         )
         if not isinstance(answer, dict):
-            raise senseless("an object")
+            raise unexpected_response("an object")
         return cast("dict[str, Any]", answer)
 
     def _tasks(self, answer: dict[str, Any], split: str, first: int | None) -> list[Task]:
         specs = answer.get("tasks")
         if not isinstance(specs, list):
-            raise senseless("a list of tasks")
+            raise unexpected_response("a list of tasks")
         return [
             self._task(spec, split, None if first is None else first + offset, answer)
             for offset, spec in enumerate(cast("list[Any]", specs))
@@ -124,14 +124,17 @@ class AsyncEnvironment:
 
     def _task(self, spec: Any, split: str, index: int | None, answer: dict[str, Any]) -> Task:
         if not isinstance(spec, dict):
-            raise senseless("a task")
+            raise unexpected_response("a task")
         own = answer.get("env_name")
         server_name = own if isinstance(own, str) else None
         return Task(self.name or server_name or "", split, index, cast("dict[str, Any]", spec), server_name)
 
 
 def create_body(task: Task | Mapping[str, Any] | None, split: str | None, index: int | None) -> dict[str, Any]:
-    """What ``/create`` is told of the task. Raises ``ConfigurationError`` unless it is given in exactly one way."""
+    """Return the task's part of a ``/create`` body.
+
+    Raises ``ConfigurationError`` unless the task is given in exactly one way.
+    """
     if (split is None) != (index is None) or (task is None) == (split is None):
         raise ConfigurationError(
             "A session needs one task", "Give task=, or both split= and index=, and not all of them."

@@ -2,7 +2,7 @@
 
     ClientError (OrsError)
     ├── ConfigurationError (ValueError)      a setting, file or argument that cannot be used
-    │   └── MissingPackage (ImportError)     a package that this takes is not installed (``trainer_packages``)
+    │   └── MissingPackage (ImportError)     a package that this takes is not installed (``optional_imports``)
     ├── RequestRefused                       a 4xx: the caller has to change something
     │   ├── NotAuthorized                    401, 403
     │   └── NotFound                         404 of anything but a session: an environment, a route
@@ -10,11 +10,11 @@
     └── InfrastructureFailure                not the agent's fault: never a reward, and nothing to train on
         ├── ServerUnavailable (ConnectionError)   not reachable, or 5xx, after all retries
         ├── SessionLost                      ended, expired, or lost with its machine
-        ├── CallOutcomeUnknown               the connection was lost when nobody could say whether the tool ran
+        ├── CallOutcomeUnknown               the connection was lost, and it is unknown whether the tool ran
         ├── DeadlineExceeded (TimeoutError)  the caller's own time limit
         │   └── OutOfTime                    that of one request (``transport``)
-        ├── SamplerFailed                    the inference engine failed, or answered what is no generation
-        └── EpisodeFailed                    an Atropos environment raised, or gave no score (``parked_requests``)
+        ├── SamplerFailed                    the inference engine failed, or its answer is not a generation
+        └── EpisodeFailed                    an Atropos environment raised, or gave no score (``interception``)
 
 A trainer needs to tell two of them apart. ``InfrastructureFailure`` marks the sample as not to be trained on, in the
 trainer's own way. ``ToolFailed`` is an observation: its ``text`` goes to the model. The rest are mistakes in the run's
@@ -47,7 +47,7 @@ class ClientError(OrsError):
     """The root: what went wrong (``cause``) and what to do about it (``remedy``, may be empty)."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Trainers hand errors between processes, and an exception is otherwise made anew from its text alone.
+        # Trainers pass errors between processes; unpickling would otherwise rebuild an exception from its text.
         return _made_again, (type(self), self.args, self.__dict__)
 
 
@@ -117,4 +117,4 @@ class DeadlineExceeded(InfrastructureFailure, TimeoutError):
 
 
 class SamplerFailed(InfrastructureFailure):
-    """The inference engine failed, or its answer is no generation (no token ids, lengths that differ)."""
+    """The inference engine failed, or its answer is not a generation (no token ids, lengths that differ)."""

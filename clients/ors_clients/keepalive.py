@@ -45,7 +45,7 @@ _DELETE_LIMIT = 60.0
 
 
 class Heartbeat:
-    """What is known of one session here. Does not refer to the session, which can so be collected."""
+    """The data for pinging one session, without a reference to it, so that the session can be garbage-collected."""
 
     __slots__ = ("connection", "headers", "last_sent", "pid", "warned")
 
@@ -60,7 +60,7 @@ class Heartbeat:
 
     @property
     def ours(self) -> bool:
-        """Whether the session was opened by this process, and not by one that it was forked from."""
+        """True if the session was opened by this process, and not by one that it was forked from."""
         return self.pid == os.getpid()
 
 
@@ -151,7 +151,7 @@ async def _ping(beat: Heartbeat) -> None:
     except (ConnectionLost, ClientError) as error:
         problem = str(error)
     if problem and not beat.warned:
-        # The session may be lost; whoever uses it next is told by the server. The next ping may succeed all the same.
+        # The session may be lost: the server says so to its next request. The next ping may still succeed.
         logger.info("a session's ping failed", extra={"server": beat.connection.url, "reason": problem})
     beat.warned = bool(problem)
 

@@ -1,4 +1,4 @@
-"""What a server answers, as values: tasks, tools, prompts and the results of calls.
+"""A server's responses as values: tasks, tools, prompts and the results of calls.
 
 Reading is tolerant where servers differ (a key more, a key less) and strict where a trainer would go wrong: an answer
 whose shape makes no sense is a ``ServerUnavailable``, never a result with holes; a reward is a finite number, and
@@ -26,7 +26,7 @@ __all__ = [
     "read_result",
     "read_splits",
     "read_tools",
-    "senseless",
+    "unexpected_response",
 ]
 
 Block = TextBlock | ImageBlock
@@ -51,7 +51,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What one call of a tool gave.
+    """The result of one call of a tool.
 
     Either the tool ran (``error`` is None), or it did not and ``error`` is the text that says so: the tool is unknown
     (``reason`` "not_found"), its input invalid ("input_validation"), the episode over ("episode_finished"). Both are
@@ -93,11 +93,11 @@ class ToolListing:
 
 
 def read_blocks(value: Any) -> list[Block]:
-    """The blocks of a prompt or an output. Raises ``ServerUnavailable`` for what is none."""
+    """Return the blocks of a prompt or an output. Raises ``ServerUnavailable`` for any other shape."""
     try:
         return [_block(block) for block in value]
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise senseless("blocks of text and images") from None
+        raise unexpected_response("blocks of text and images") from None
 
 
 def _block(value: Any) -> Block:
@@ -110,15 +110,15 @@ def _block(value: Any) -> Block:
 
 
 def read_messages(value: Any) -> list[Message]:
-    """The turns of a prompt. Raises ``ServerUnavailable`` for what is none."""
+    """Return the turns of a prompt. Raises ``ServerUnavailable`` for any other shape."""
     try:
         return [Message.model_validate(message) for message in value]
     except (TypeError, ValueError):
-        raise senseless("messages") from None
+        raise unexpected_response("messages") from None
 
 
 def read_tools(value: Any) -> ToolListing:
-    """The answer of ``/tools`` and ``/task_tools``. Raises ``ServerUnavailable``."""
+    """Return the answer of ``/tools`` and ``/task_tools``. Raises ``ServerUnavailable``."""
     try:
         terminal = value.get("terminal_tool")
         return ToolListing(
@@ -137,19 +137,19 @@ def read_tools(value: Any) -> ToolListing:
             ),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise senseless("a list of tools") from None
+        raise unexpected_response("a list of tools") from None
 
 
 def read_splits(value: Any) -> list[Split]:
-    """The answer of ``/splits``. Raises ``ServerUnavailable``."""
+    """Return the answer of ``/splits``. Raises ``ServerUnavailable``."""
     try:
         return [Split(name=split["name"], type=split["type"]) for split in value]
     except (KeyError, TypeError, ValueError):
-        raise senseless("a list of splits") from None
+        raise unexpected_response("a list of splits") from None
 
 
 def read_result(value: Any) -> ToolResult:
-    """The JSON that ``/call`` ends with. Raises ``ServerUnavailable`` for what is no result."""
+    """Return the JSON that ``/call`` ends with. Raises ``ServerUnavailable`` for any other shape."""
     try:
         if not isinstance(value["ok"], bool):
             raise TypeError  # "false" is true
@@ -163,11 +163,14 @@ def read_result(value: Any) -> ToolResult:
             cast("Mapping[str, Any] | None", output.get("metadata")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        raise senseless("a tool's result") from None
+        raise unexpected_response("a tool's result") from None
 
 
 def _reward(value: Any) -> float | None:
-    """A step's reward. Raises ``TypeError``, ``ValueError`` and ``OverflowError`` for what is no finite number."""
+    """Return a step's reward.
+
+    Raises ``TypeError``, ``ValueError`` and ``OverflowError`` unless it is a finite number.
+    """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -178,8 +181,8 @@ def _reward(value: Any) -> float | None:
     return reward
 
 
-def senseless(expected: str) -> ServerUnavailable:
-    """The error for an answer of another shape; it does not repeat the answer, which may hold anything."""
+def unexpected_response(expected: str) -> ServerUnavailable:
+    """Return the error for an answer of another shape; it does not repeat the answer, which may hold anything."""
     return ServerUnavailable(
         f"The server's answer is not {expected}", "Is this the address of an ORS server, and not of a page before it?"
     )

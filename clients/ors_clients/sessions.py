@@ -3,7 +3,7 @@
 A call runs at most once, whatever happens to its connection. Our server honours an ``Idempotency-Key`` and says so when
 the session is created (``X-Idempotent-Calls``); then a lost call is sent again with the same key. Another server is
 asked again only by the ``task_id`` that it has named, which never starts anything; where it had not named one yet, or a
-gateway answered in its place, nobody can know whether the tool ran, and that is what the caller is told
+gateway answered in its place, it is unknown whether the tool ran, and the caller gets that as an error
 (``CallOutcomeUnknown``).
 
 A session that was opened is ended: by ``close``, and where that is cancelled, or never called, by the thread that keeps
@@ -42,11 +42,11 @@ from ors_clients.models import (
     read_messages,
     read_result,
     read_tools,
-    senseless,
+    unexpected_response,
 )
 from ors_clients.transport.base import ConnectionLost, Headers, Response
-from ors_clients.transport.connection import Connection, Patience, did_nothing, dumps
-from ors_clients.transport.error_responses import strike_out
+from ors_clients.transport.connection import Connection, RetryPolicy, dumps, is_retryable_refusal
+from ors_clients.transport.error_responses import redact
 from ors_clients.transport.json_codec import read_json
 from ors_clients.transport.sse import CallEvents
 from ors_server.protocol import Message, TerminalToolSpec, ToolSpec
@@ -58,15 +58,15 @@ _LOST = ("SessionGone:", "InfrastructureError:")
 _NO_REWARD = "NonFiniteReward:"
 _FORGOTTEN = ("unknown task_id", "ResultExpired:")
 #: What must not happen twice takes no connection that has been idle for longer, in seconds, unless the server keeps it
-#: from happening twice: it may have closed that connection, and nobody could tell whether the request had arrived.
+#: from happening twice: it may have closed that connection, and it would be unknown whether the request had arrived.
 _FRESH_ENOUGH = 1.0
 #: Seconds that ending a session may take; servers give a teardown 30.
 _CLOSE_LIMIT = 90.0
 #: Seconds a stream must have gone on for its loss not to count as another failure.
 _PROGRESS = 10.0
-#: Seconds within which a call's response has to begin. Our server names a call after 50 ms, and is asked again. Of
-#: others no more is known than that no call takes longer: before its first byte ors-sdk's waits for the whole set-up,
-#: and for any tool that blocks its event loop.
+#: Seconds within which a call's response has to begin. Our server sends the task id within 50 ms, so after a minute the
+#: request is sent again. Other servers may be silent for longer: before its first byte ors-sdk's waits for the whole
+#: set-up, and for any tool that blocks its event loop.
 _FIRST_BYTE, _FIRST_BYTE_OF_OTHERS = 60.0, 3600.0
 
 
@@ -121,7 +121,7 @@ class AsyncSession:
 
     @property
     def finished(self) -> bool:
-        """Whether a tool has ended the episode."""
+        """True if a tool has ended the episode."""
         return self._finished
 
     @property
@@ -139,20 +139,20 @@ class AsyncSession:
         """
         if self._id is not None or self._closed:
             raise ConfigurationError("The session was opened before", "Make a new one.")
-        patience = self._connection.patience()
+        policy = self._connection.retry_policy()
         while True:
             try:
-                await self._create(patience)
+                await self._create(policy)
                 return self
             except ConnectionLost as lost:
-                # Nobody can say whether it exists. Another is created, under another id, and this one is ended.
+                # It is unknown whether it exists. Another is created, under another id, and this one is ended.
                 self._abandon()
-                await patience.after_loss(lost)
-            except BaseException:  # a cancellation too: nobody would end what was half opened
+                await policy.after_loss(lost)
+            except BaseException:  # a cancellation too: a half-opened session would stay open
                 self._abandon()
                 raise
 
-    async def _create(self, patience: Patience) -> None:
+    async def _create(self, policy: RetryPolicy) -> None:
         connection = self._connection
         secrets = self._secret_headers
         allocated = CallEvents()
@@ -162,16 +162,16 @@ class AsyncSession:
                     "POST",
                     "/create_session",
                     headers=(self._environment_headers, *secrets),
-                    deadline=patience.deadline,
+                    deadline=policy.deadline,
                     on_data=allocated.feed,
                 )
             except ConnectionLost as lost:
-                await patience.after_loss(lost)
+                await policy.after_loss(lost)
                 allocated = CallEvents()
                 continue
             if response.status == 200:
                 break
-            await patience.after_refusal(response, session=False, secrets=self._hidden)
+            await policy.after_refusal(response, session=False, secrets=self._hidden)
         sid = _session_id(allocated, response)
         headers = Headers([("X-Session-ID", sid), *self._environment_headers.items])
         self._id, self._headers = sid, (headers,)
@@ -186,7 +186,7 @@ class AsyncSession:
                 "/create",
                 content,
                 (headers, *secrets),
-                deadline=patience.deadline,
+                deadline=policy.deadline,
                 longest_idle=_FRESH_ENOUGH,
             )
             if response.status == 200:
@@ -194,19 +194,19 @@ class AsyncSession:
             if response.status == 422 and "secrets" in body:
                 del body["secrets"]  # openreward's server reads the header, and refuses this
                 continue
-            await patience.after_refusal(response, session=True, secrets=self._hidden)
+            await policy.after_refusal(response, session=True, secrets=self._hidden)
         self._keyed = response.headers.get("x-idempotent-calls", "").lower() == "true"
         self._key = uuid.uuid4().hex[:16]
         KEEP_ALIVE.add(self._beat)
 
     def _abandon(self) -> None:
-        """The session was not opened, as far as anyone knows."""
+        """End the session in the background if it was opened, and forget it."""
         if self._beat is not None:
             KEEP_ALIVE.end(self._beat)
         self._id, self._headers, self._beat = None, (), None
 
     async def close(self) -> None:
-        """End the session on the server. Never raises but for a cancellation, and ends the session even then."""
+        """End the session on the server. Raises nothing except a cancellation, and ends the session even then."""
         if self._closed or self._beat is None:
             self._closed = True
             return
@@ -216,10 +216,10 @@ class AsyncSession:
         if not beat.ours:
             return  # a parent process opened it, and may still use it
         try:
-            patience = Patience(self._connection, time.monotonic() + _CLOSE_LIMIT)
+            policy = RetryPolicy(self._connection, time.monotonic() + _CLOSE_LIMIT)
             with contextlib.suppress(ClientError):  # it is gone, or the server ends it when it has been idle
                 for path in ("/delete", "/delete_session"):
-                    await self._connection.json("POST", path, headers=self._headers, session=True, patience=patience)
+                    await self._connection.json("POST", path, headers=self._headers, session=True, policy=policy)
         except BaseException:  # a cancellation: the session is ended all the same, from the background thread
             KEEP_ALIVE.end(beat)
             raise
@@ -239,11 +239,11 @@ class AsyncSession:
     # --- reading -----------------------------------------------------------------------------
 
     async def prompt(self) -> list[Block]:
-        """The task as the model reads it; waits for set-up. Raises ``InfrastructureFailure``."""
+        """Return the task as the model reads it; waits for set-up. Raises ``InfrastructureFailure``."""
         return read_blocks(await self._read("/prompt"))
 
     async def messages(self) -> list[Message]:
-        """The same as a conversation: one user message where the server knows only prompts."""
+        """Return the task as a conversation: one user message where the server knows only prompts."""
         if not self._prompt_only:
             try:
                 return read_messages(await self._read("/messages"))
@@ -254,7 +254,7 @@ class AsyncSession:
         return [Message(role="user", blocks=await self.prompt())]
 
     async def tools(self) -> list[ToolSpec]:
-        """The tools of this session, its task's own among them."""
+        """Return the tools of this session, its task's own among them."""
         if self._listing is None:
             self._listing = read_tools(await self._read("/task_tools"))
         return self._listing.tools
@@ -284,7 +284,7 @@ class AsyncSession:
 
         A call that ran no tool is a result too (``ToolResult.error``). Raises ``ToolFailed`` where the tool raised,
         and ``InfrastructureFailure`` (``SessionLost``, ``CallOutcomeUnknown``, ``ServerUnavailable``,
-        ``DeadlineExceeded``; as it is for a reward that is no finite number).
+        ``DeadlineExceeded``; as it is for a reward that is not a finite number).
         """
         if timeout is None:
             return await self._call(name, {} if input is None else input)
@@ -309,7 +309,7 @@ class AsyncSession:
         keyed = self._keyed
         headers = (*self._headers, Headers([("Idempotency-Key", f"{self._key}-{self._calls}")]))
         longest_idle = 60.0 if keyed else _FRESH_ENOUGH
-        patience: Patience | None = None
+        policy: RetryPolicy | None = None
         task_id: str | None = None
         while True:
             events = CallEvents()
@@ -336,16 +336,16 @@ class AsyncSession:
                         self._finished = True
                     return result
                 raise self._failure(name, events.error)
-            if patience is None:
-                patience = Patience(connection)
+            if policy is None:
+                policy = RetryPolicy(connection)
             longest_idle = -1.0
             if response is not None and response.status != 200:
-                if not (keyed or task_id or did_nothing(response)):
+                if not (keyed or task_id or is_retryable_refusal(response)):
                     self._refuse_to_repeat(name, response)
-                await patience.after_refusal(response, session=True, secrets=self._hidden)
+                await policy.after_refusal(response, session=True, secrets=self._hidden)
                 continue
             if response is not None and response.body:
-                raise senseless("a stream of events")
+                raise unexpected_response("a stream of events")
             if lost is None:
                 lost = ConnectionLost("the event stream ended before its result", sent=True)
             if events.task_id is not None and events.task_id != task_id:
@@ -357,8 +357,8 @@ class AsyncSession:
                     "The server makes no promise about repeated calls, so it was not called again.",
                 )
             if events.last_piece is not None and events.last_piece - started > _PROGRESS:
-                patience.progressed()
-            await patience.after_loss(lost)
+                policy.progressed()
+            await policy.after_loss(lost)
 
     def _refuse_to_repeat(self, name: str, response: Response) -> None:
         """Raise ``CallOutcomeUnknown`` where a gateway may have passed a call on before it gave up."""
@@ -372,8 +372,8 @@ class AsyncSession:
                 )
 
     def _failure(self, name: str, text: str) -> ClientError:
-        """An ``error`` event as the error the caller gets."""
-        text = strike_out(text, (*self._connection.secrets, *self._hidden))
+        """Return an ``error`` event as the error the caller gets."""
+        text = redact(text, (*self._connection.secrets, *self._hidden))
         if text.startswith(_LOST):
             return SessionLost(text)
         if text.startswith(_FORGOTTEN):
@@ -389,7 +389,7 @@ def _secret_headers(secrets: Mapping[str, str]) -> Headers:
 
 
 def _session_id(events: CallEvents, response: Response) -> str:
-    """The id in an answer to ``/create_session``: events as both SDKs have it, or JSON as the specification has it."""
+    """Return the id in an answer to ``/create_session``: events as in both SDKs, or JSON as in the specification."""
     sid: Any = events.task_id
     if events.data or response.body:
         try:

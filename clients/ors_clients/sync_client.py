@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from ors_clients.client import RETRIES, TIMEOUT, AsyncClient
 from ors_clients.environments import AsyncEnvironment
@@ -22,13 +22,13 @@ from ors_clients.transport.base import Transport
 from ors_clients.transport.loop_thread import LoopThread
 from ors_server.protocol import Message, Split, TerminalToolSpec, ToolSpec
 
-__all__ = ["Client", "SyncEnvironment", "SyncSession"]
+__all__ = ["Client", "Environment", "Session", "SyncEnvironment", "SyncSession"]
 
 _THREAD = LoopThread("ors-clients")
 
 
 class AnySession(Protocol):
-    """What ``SyncSession`` needs of the session it stands for: a server's, or a local one."""
+    """The asynchronous session behind a ``Session``: a server's or a local one."""
 
     @property
     def id(self) -> str: ...
@@ -46,14 +46,14 @@ class AnySession(Protocol):
     ) -> ToolResult: ...
 
 
-class SyncSession:
+class Session:
     """One episode (``AsyncSession``). ``with environment.session(…) as session``, or ``open`` and ``close``."""
 
     def __init__(self, session: AnySession) -> None:
         self._session = session
 
     def __repr__(self) -> str:
-        return repr(self._session).replace("Async", "Sync", 1)
+        return repr(self._session).replace("Async", "", 1)
 
     @property
     def id(self) -> str:
@@ -62,7 +62,7 @@ class SyncSession:
 
     @property
     def finished(self) -> bool:
-        """Whether a tool has ended the episode."""
+        """True if a tool has ended the episode."""
         return self._session.finished
 
     @property
@@ -80,15 +80,15 @@ class SyncSession:
         _THREAD.run(self._session.close())
 
     def prompt(self) -> list[Block]:
-        """The task as the model reads it (``AsyncSession.prompt``)."""
+        """Return the task as the model reads it (``AsyncSession.prompt``)."""
         return _THREAD.run(self._session.prompt())
 
     def messages(self) -> list[Message]:
-        """The same as a conversation (``AsyncSession.messages``)."""
+        """Return the task as a conversation (``AsyncSession.messages``)."""
         return _THREAD.run(self._session.messages())
 
     def tools(self) -> list[ToolSpec]:
-        """The tools of this session (``AsyncSession.tools``)."""
+        """Return the tools of this session (``AsyncSession.tools``)."""
         return _THREAD.run(self._session.tools())
 
     def call(self, name: str, input: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> ToolResult:
@@ -104,7 +104,7 @@ class SyncSession:
         self.close()
 
 
-class SyncEnvironment:
+class Environment:
     """One environment of a server (``AsyncEnvironment``)."""
 
     def __init__(self, environment: AsyncEnvironment) -> None:
@@ -113,14 +113,14 @@ class SyncEnvironment:
         self.name = environment.name
 
     def __repr__(self) -> str:
-        return repr(self._environment).replace("Async", "Sync", 1)
+        return repr(self._environment).replace("Async", "", 1)
 
     def splits(self) -> list[Split]:
-        """The splits of its tasks."""
+        """Return the splits of its tasks."""
         return _THREAD.run(self._environment.splits())
 
     def num_tasks(self, split: str) -> int:
-        """The number of tasks in a split."""
+        """Return the number of tasks in a split."""
         return _THREAD.run(self._environment.num_tasks(split))
 
     def tasks(self, split: str) -> list[Task]:
@@ -132,11 +132,11 @@ class SyncEnvironment:
         return _THREAD.run(self._environment.task(split, index))
 
     def task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Task]:
-        """The tasks of a slice of a split."""
+        """Return the tasks of a slice of a split."""
         return _THREAD.run(self._environment.task_range(split, start, stop))
 
     def tools(self) -> list[ToolSpec]:
-        """The tools every session has."""
+        """Return the tools every session has."""
         return _THREAD.run(self._environment.tools())
 
     def session(
@@ -146,9 +146,9 @@ class SyncEnvironment:
         split: str | None = None,
         index: int | None = None,
         secrets: Mapping[str, str] | None = None,
-    ) -> SyncSession:
-        """A session on a task (``AsyncEnvironment.session``)."""
-        return SyncSession(self._environment.session(task=task, split=split, index=index, secrets=secrets))
+    ) -> Session:
+        """Return a session on a task (``AsyncEnvironment.session``)."""
+        return Session(self._environment.session(task=task, split=split, index=index, secrets=secrets))
 
 
 class Client:
@@ -161,7 +161,7 @@ class Client:
         api_key: str | None = None,
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
-        transport: Transport | None = None,
+        transport: Transport | Literal["httpx"] | None = None,
     ) -> None:
         self._client = AsyncClient(base_url, api_key=api_key, timeout=timeout, retries=retries, transport=transport)
 
@@ -174,15 +174,15 @@ class Client:
         return self._client.url
 
     def environments(self) -> list[str]:
-        """The names of the server's environments, its default first. Raises ``ServerUnavailable``."""
+        """Return the names of the server's environments, its default first. Raises ``ServerUnavailable``."""
         return _THREAD.run(self._client.environments())
 
-    def environment(self, name: str | None = None) -> SyncEnvironment:
-        """An environment by name, or the server's default one. Sends nothing: a wrong name shows at its first use."""
-        return SyncEnvironment(self._client.environment(name))
+    def environment(self, name: str | None = None) -> Environment:
+        """Return an environment by name, or the server's default one. Its first use refuses a wrong name."""
+        return Environment(self._client.environment(name))
 
     def close(self) -> None:
-        """Close the connections. Sessions are ended by themselves (``SyncSession.close``)."""
+        """Close the connections. Sessions are ended by themselves (``Session.close``)."""
         _THREAD.run(self._client.close())
 
     def __enter__(self) -> Self:
@@ -192,3 +192,7 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+#: Names of the release before, which go with the next one.
+SyncSession, SyncEnvironment = Session, Environment

@@ -1,173 +1,76 @@
-"""Isolated places to run untrusted commands in: one interface, several runtimes.
+"""Isolated sandboxes for untrusted commands: one interface, several runtimes.
 
     async with BubblewrapRuntime() as runtime:
         async with runtime.sandbox(runtime.host_image()) as sandbox:
             result = await sandbox.run("echo hello", timeout=10)
 
-What a sandbox promises is written at ``Sandbox``, every error at ``errors``. Names are imported when they are used: the
-launcher, which is this package too, starts in milliseconds.
+``Sandbox`` documents its guarantees and ``errors`` every exception; all of them can be imported from here. A name is
+imported when it is first used, because the launcher, which imports this package, has to start in milliseconds.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ors_containers.errors import (
-        BuildFailed,
-        CallerError,
-        DiskFull,
-        ExaminationFailed,
-        FileError,
-        FileRefused,
-        FileTooLarge,
-        ImageTooLarge,
-        InfrastructureFailure,
-        InvalidArchive,
-        InvalidCommand,
-        InvalidDefinition,
-        InvalidImage,
-        InvalidLimits,
-        NoSuchFile,
-        NotAFile,
-        Overloaded,
-        ProcessesRemain,
-        ProgramMissing,
-        RuntimeUnavailable,
-        SandboxBusy,
-        SandboxDied,
-        SandboxError,
-        SandboxExpired,
-        SandboxStopped,
-        ShellFailed,
-        StartFailed,
-        StoreFailed,
-        UnknownImage,
-        UnknownRuntime,
-    )
-    from ors_containers.hidden_paths import keep_from_sandboxes
-    from ors_containers.image import Directory, Image, folder_image
-    from ors_containers.images import ImageStore, Recipe, RecipeFile
-    from ors_containers.limits import LIMIT_NAMES, Enforcement, LimitName, Limits
-    from ors_containers.runtime import Description, Runtime, find_runtime, runtime_names
-    from ors_containers.runtimes.apptainer import ApptainerRuntime
-    from ors_containers.runtimes.bubblewrap import BubblewrapRuntime
-    from ors_containers.sandbox import EXAMINATION, CommandResult, FileKind, FileStatus, Sandbox
-    from ors_containers.self_check import Check, self_check
+    from ors_containers import errors as errors
+    from ors_containers.errors import *  # noqa: F403 - every exception, by the `__all__` of the module
+    from ors_containers.hidden_paths import keep_from_sandboxes as keep_from_sandboxes
+    from ors_containers.image import Directory as Directory
+    from ors_containers.image import Image as Image
+    from ors_containers.image import folder_image as folder_image
+    from ors_containers.images import ImageStore as ImageStore
+    from ors_containers.images import Recipe as Recipe
+    from ors_containers.images import RecipeFile as RecipeFile
+    from ors_containers.limits import LIMIT_NAMES as LIMIT_NAMES
+    from ors_containers.limits import Enforcement as Enforcement
+    from ors_containers.limits import LimitName as LimitName
+    from ors_containers.limits import Limits as Limits
+    from ors_containers.runtime import Description as Description
+    from ors_containers.runtime import Runtime as Runtime
+    from ors_containers.runtime import find_runtime as find_runtime
+    from ors_containers.runtime import runtime_names as runtime_names
+    from ors_containers.runtimes.apptainer import ApptainerRuntime as ApptainerRuntime
+    from ors_containers.runtimes.bubblewrap import BubblewrapRuntime as BubblewrapRuntime
+    from ors_containers.sandbox import EXAMINATION as EXAMINATION
+    from ors_containers.sandbox import CommandResult as CommandResult
+    from ors_containers.sandbox import FileKind as FileKind
+    from ors_containers.sandbox import FileStatus as FileStatus
+    from ors_containers.sandbox import Sandbox as Sandbox
+    from ors_containers.self_check import Check as Check
+    from ors_containers.self_check import self_check as self_check
 
     __version__: str
 
+#: The modules of the names above; those that are not listed are exceptions.
 _MODULES = {
-    "runtimes.apptainer": ("ApptainerRuntime",),
-    "runtimes.bubblewrap": ("BubblewrapRuntime",),
-    "errors": (
-        "BuildFailed",
-        "CallerError",
-        "DiskFull",
-        "ExaminationFailed",
-        "FileError",
-        "FileRefused",
-        "FileTooLarge",
-        "ImageTooLarge",
-        "InfrastructureFailure",
-        "InvalidArchive",
-        "InvalidCommand",
-        "InvalidDefinition",
-        "InvalidImage",
-        "InvalidLimits",
-        "NoSuchFile",
-        "NotAFile",
-        "Overloaded",
-        "ProcessesRemain",
-        "ProgramMissing",
-        "RuntimeUnavailable",
-        "SandboxBusy",
-        "SandboxDied",
-        "SandboxError",
-        "SandboxExpired",
-        "SandboxStopped",
-        "ShellFailed",
-        "StartFailed",
-        "StoreFailed",
-        "UnknownImage",
-        "UnknownRuntime",
-    ),
     "hidden_paths": ("keep_from_sandboxes",),
     "image": ("Directory", "Image", "folder_image"),
     "images": ("ImageStore", "Recipe", "RecipeFile"),
     "limits": ("LIMIT_NAMES", "Enforcement", "LimitName", "Limits"),
     "runtime": ("Description", "Runtime", "find_runtime", "runtime_names"),
+    "runtimes.apptainer": ("ApptainerRuntime",),
+    "runtimes.bubblewrap": ("BubblewrapRuntime",),
     "sandbox": ("EXAMINATION", "CommandResult", "FileKind", "FileStatus", "Sandbox"),
     "self_check": ("Check", "self_check"),
 }
-_HOME_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = [
-    "EXAMINATION",
-    "LIMIT_NAMES",
-    "ApptainerRuntime",
-    "BubblewrapRuntime",
-    "BuildFailed",
-    "CallerError",
-    "Check",
-    "CommandResult",
-    "Description",
-    "Directory",
-    "DiskFull",
-    "Enforcement",
-    "ExaminationFailed",
-    "FileError",
-    "FileKind",
-    "FileRefused",
-    "FileStatus",
-    "FileTooLarge",
-    "Image",
-    "ImageStore",
-    "ImageTooLarge",
-    "InfrastructureFailure",
-    "InvalidArchive",
-    "InvalidCommand",
-    "InvalidDefinition",
-    "InvalidImage",
-    "InvalidLimits",
-    "LimitName",
-    "Limits",
-    "NoSuchFile",
-    "NotAFile",
-    "Overloaded",
-    "ProcessesRemain",
-    "ProgramMissing",
-    "Recipe",
-    "RecipeFile",
-    "Runtime",
-    "RuntimeUnavailable",
-    "Sandbox",
-    "SandboxBusy",
-    "SandboxDied",
-    "SandboxError",
-    "SandboxExpired",
-    "SandboxStopped",
-    "ShellFailed",
-    "StartFailed",
-    "StoreFailed",
-    "UnknownImage",
-    "UnknownRuntime",
-    "find_runtime",
-    "folder_image",
-    "keep_from_sandboxes",
-    "runtime_names",
-    "self_check",
-]
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    """Import a name, or the list ``__all__`` of them, when it is first used."""
+    from importlib import import_module
+
     if name == "__version__":
         return import_module("importlib.metadata").version("ors-server")
-    module = _HOME_OF.get(name)
-    if module is None:
+    if name in _MODULE_OF:
+        module = import_module(f"{__name__}.{_MODULE_OF[name]}")
+        # All names of the module at once: importing `self_check` binds that name to the module, not to its function.
+        globals().update({each: getattr(module, each) for each in _MODULES[_MODULE_OF[name]]})
+        return globals()[name]
+    exceptions = import_module(f"{__name__}.errors")
+    if name == "__all__":
+        return ["errors", *exceptions.__all__, *_MODULE_OF]
+    if name not in exceptions.__all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{module}"), name)
-    # `self_check` is a module and a function in it; importing the one must not hide the other.
-    globals()[name] = value
-    return value
+    return getattr(exceptions, name)

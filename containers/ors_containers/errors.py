@@ -1,18 +1,19 @@
-"""Every error of ors_containers, in one tree.
+"""All errors of ors_containers, in one tree.
 
     SandboxError
-    ├── CallerError                          the caller has to change something; asking again unchanged will not help
-    │   ├── InvalidImage (ValueError)        an image that cannot be started: no folder, no bash, …
-    │   │   ├── InvalidArchive               an archive that is cut short, altered, or leads out of the image
+    ├── CallerError                          the caller has to change something; the same request will fail again
+    │   ├── InvalidImage (ValueError)        an image that cannot be started: a missing folder or bash, …
+    │   │   ├── InvalidArchive               an archive that is truncated, altered, or leads out of the image
     │   │   ├── InvalidDefinition            a definition file with a mistake; `file` and `line` say where
     │   │   └── ImageTooLarge                more bytes than the store's limit for one image
-    │   ├── BuildFailed (RuntimeError)       a script of a definition or recipe failed; `output` is what it said last
+    │   ├── BuildFailed (RuntimeError)       a script of a definition or recipe failed; `output` is its last output
+    │   │   └── BuildNeedsNetwork            … because it had no network
     │   ├── UnknownImage (LookupError)       no image of this name in the store
-    │   ├── InvalidLimits (ValueError)       limits that no machine can keep, or that contradict each other
-    │   ├── InvalidCommand (ValueError)      a command no shell can be given
-    │   ├── SandboxBusy                      a second command while one runs: a shell does one thing at a time
+    │   ├── InvalidLimits (ValueError)       limits in which no program can run
+    │   ├── InvalidCommand (ValueError)      a command that cannot be passed to a shell
+    │   ├── SandboxBusy                      a second command while one runs: a shell runs one at a time
     │   ├── SandboxStopped                   used before `start` or after `stop`
-    │   ├── SandboxExpired (TimeoutError)    its wall time is over
+    │   ├── SandboxExpired (TimeoutError)    its wall time has passed
     │   ├── UnknownRuntime (LookupError)     no runtime of this name is installed
     │   └── FileError (OSError)              a file of the sandbox; `errno` says what
     │       ├── NoSuchFile (FileNotFoundError)
@@ -20,20 +21,20 @@
     │       ├── NotAFile                     a directory, device, pipe or socket where a regular file is needed
     │       ├── FileTooLarge                 larger than the caller wants to read
     │       └── DiskFull                     the sandbox's own disk limit, not the host's
-    └── InfrastructureFailure                the machine failed, not the agent: never a reward
+    └── InfrastructureFailure                the machine failed, not the agent: never score it as a reward
         ├── RuntimeUnavailable               this runtime cannot isolate on this machine
         ├── StartFailed                      the sandbox did not come up
-        ├── SandboxDied                      it was alive and no longer is, and nobody of ours stopped it
+        ├── SandboxDied                      the sandbox ended, and this package did not stop it
         ├── LauncherGone                     the process that starts sandboxes has ended, and all of them with it
-        ├── ShellFailed                      the sandbox lives, but no shell can be started in it
+        ├── ShellFailed                      the sandbox lives, but a shell cannot be started in it
         ├── ExaminationFailed                the sandbox lives, but could not be examined
-        │   └── ProcessesRemain              … because its processes did not end, though they were killed
-        ├── ProgramMissing                   a program that the machine lacks is needed for this
-        ├── StoreFailed                      the store of images cannot be written: full, read-only, not ours
-        └── Overloaded                       the machine has no room for another sandbox now; asking later may help
+        │   └── ProcessesRemain              … because its processes survived being killed
+        ├── ProgramMissing                   a program that this machine lacks is needed
+        ├── StoreFailed                      the image store cannot be written: full, read-only, another user's
+        └── Overloaded                       the machine has no room for another sandbox; a later request may succeed
 
-Whoever runs an environment needs only the two branches: an ``InfrastructureFailure`` is reported as one, and a
-``CallerError`` is a mistake in the environment's code or its input.
+An environment needs only the two branches: it reports an ``InfrastructureFailure`` as such, and a ``CallerError`` is a
+mistake in its code or its input.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ import os
 
 __all__ = [
     "BuildFailed",
+    "BuildNeedsNetwork",
     "CallerError",
     "DiskFull",
     "ExaminationFailed",
@@ -76,11 +78,12 @@ __all__ = [
 ]
 
 
+#: Lines of a build's output that its error shows.
 _LAST_LINES = 10
 
 
 class SandboxError(Exception):
-    """The root: what went wrong (``cause``) and what to do about it (``remedy``, may be empty)."""
+    """The root of all errors, with a ``cause`` and a ``remedy``, which may be empty."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
         self.cause = cause
@@ -89,19 +92,19 @@ class SandboxError(Exception):
 
 
 class CallerError(SandboxError):
-    """The caller's mistake."""
+    """A mistake of the caller."""
 
 
 class InvalidImage(CallerError, ValueError):
-    """The image cannot be started as it is."""
+    """An image that cannot be started."""
 
 
 class InvalidArchive(InvalidImage):
-    """An archive that is no image, is cut short, does not match its digest, or would write outside of the image."""
+    """An archive that is not an image, is truncated, does not match its digest, or leads out of the image."""
 
 
 class InvalidDefinition(InvalidImage):
-    """A mistake in a definition file; ``line`` counts from 1, and is 0 where it is about the whole file."""
+    """A mistake in a definition file; ``line`` counts from 1, and is 0 where the whole file is meant."""
 
     def __init__(self, file: str, line: int, cause: str, remedy: str = "") -> None:
         self.file = file
@@ -110,11 +113,11 @@ class InvalidDefinition(InvalidImage):
 
 
 class ImageTooLarge(InvalidImage):
-    """An image has more bytes than the store takes for one."""
+    """An image with more bytes than the store's limit for one image."""
 
 
 class BuildFailed(CallerError, RuntimeError):
-    """A script of a definition or a recipe failed or took too long; ``output`` is the end of what it said."""
+    """A script of a definition or a recipe that failed or timed out; ``output`` is the end of its output."""
 
     def __init__(self, cause: str, remedy: str = "", *, output: str = "") -> None:
         self.output = output
@@ -125,45 +128,49 @@ class BuildFailed(CallerError, RuntimeError):
         return "\n".join([self.cause, *last, *([self.remedy] if self.remedy else [])])
 
 
+class BuildNeedsNetwork(BuildFailed):
+    """A script failed without a network, and its output is that of a program that needs one."""
+
+
 class UnknownImage(CallerError, LookupError):
-    """No image of this name."""
+    """A name that no image of the store has."""
 
 
 class InvalidLimits(CallerError, ValueError):
-    """The limits cannot be kept."""
+    """Limits in which no program can run."""
 
 
 class InvalidCommand(CallerError, ValueError):
-    """The command cannot be given to a shell, or its time-out is no time."""
+    """A command that cannot be passed to a shell, or a time-out that is not above 0."""
 
 
 class SandboxBusy(CallerError):
-    """A command is running in this sandbox already."""
+    """A command for a sandbox that is running another."""
 
     def __init__(self) -> None:
         super().__init__("A command is running in this sandbox", "Await it, or use another sandbox")
 
 
 class SandboxStopped(CallerError):
-    """The sandbox has been stopped, or was never started."""
+    """A sandbox that was stopped or never started."""
 
     def __init__(self, sandbox: str) -> None:
         super().__init__(f"Sandbox {sandbox} is not running: it was stopped or never started")
 
 
 class SandboxExpired(CallerError, TimeoutError):
-    """The sandbox was stopped because its wall time was over."""
+    """A sandbox that was stopped because its wall time had passed."""
 
     def __init__(self, sandbox: str, seconds: float) -> None:
         super().__init__(f"Sandbox {sandbox} was stopped after its wall time of {seconds:g} s")
 
 
 class UnknownRuntime(CallerError, LookupError):
-    """No runtime of this name is installed."""
+    """A name that no installed runtime has."""
 
 
 class FileError(CallerError, OSError):
-    """An operation on a file of the sandbox failed, as ``errno`` says."""
+    """A failed operation on a file of the sandbox; ``errno`` tells the reason."""
 
     def __init__(self, path: str, number: int, cause: str = "") -> None:
         super().__init__(f"{path}: {cause or os.strerror(number)}")
@@ -171,77 +178,77 @@ class FileError(CallerError, OSError):
         self.filename = path
 
     def __str__(self) -> str:
-        return self.cause  # an OSError's own text would be its number
+        return self.cause  # the text of an OSError would begin with its number
 
 
 class NoSuchFile(FileError, FileNotFoundError):
-    """No file of this name in the sandbox, or a parent of it is no directory."""
+    """A file that does not exist in the sandbox, or has a parent that is not a directory."""
 
 
 class FileRefused(FileError, PermissionError):
-    """The sandbox's user may not do this, or that part of its root is read-only."""
+    """An operation that the sandbox's user may not do, or on a read-only part of its root."""
 
 
 class NotAFile(FileError):
-    """Not a regular file."""
+    """A file that is not regular."""
 
 
 class FileTooLarge(FileError):
-    """More bytes than the caller wants."""
+    """A file with more bytes than the caller's limit."""
 
 
 class DiskFull(FileError):
-    """The sandbox's disk limit is reached."""
+    """A write beyond the sandbox's disk limit."""
 
 
 class InfrastructureFailure(SandboxError):
-    """The machine failed, not the agent: whoever keeps score must not turn it into a reward."""
+    """A failure of the machine and not of the agent: a grader must not turn it into a reward."""
 
 
 class RuntimeUnavailable(InfrastructureFailure):
-    """The runtime cannot isolate here; ``remedy`` says what to install or set."""
+    """A runtime that cannot isolate on this machine; ``remedy`` tells what to install or set."""
 
 
 class StartFailed(InfrastructureFailure):
-    """The sandbox did not come up."""
+    """A sandbox that did not start."""
 
 
 class SandboxDied(InfrastructureFailure):
-    """The sandbox ended and nobody of ours ended it."""
+    """A sandbox that ended although this package did not stop it."""
 
     def __init__(self, sandbox: str, how: str = "") -> None:
         super().__init__(f"Sandbox {sandbox} died{': ' + how if how else ''}")
 
 
 class ProgramMissing(InfrastructureFailure):
-    """A program is needed that this machine lacks; ``remedy`` says which and how to get it."""
+    """A program that is needed and missing on this machine; ``remedy`` tells how to install it."""
 
 
 class StoreFailed(InfrastructureFailure):
-    """The store of images cannot be read or written; nothing half-made is in it."""
+    """An image store that cannot be read or written; it contains no incomplete image."""
 
 
 class ShellFailed(InfrastructureFailure):
-    """No shell can be started in the sandbox."""
+    """A sandbox in which a shell cannot be started."""
 
 
 class ExaminationFailed(InfrastructureFailure):
-    """The sandbox could not be examined: nothing can be concluded about what the agent did."""
+    """An examination that could not be carried out: it proves nothing about the agent's work."""
 
 
 class ProcessesRemain(ExaminationFailed):
-    """The sandbox's processes were killed and went on: only what they did themselves can make them.
+    """Processes of the sandbox that survived being killed, which only their own actions can cause.
 
-    Who grades an agent's work takes it for the agent's doing, and nobody else for more than a failed examination.
+    A grader treats this as the agent's doing. Any other caller treats it as a failed examination.
     """
 
 
 class Overloaded(InfrastructureFailure):
-    """The machine has no room for another sandbox, and too many wait for it; nothing was started."""
+    """A request refused for want of capacity, with the queue full or the wait too long; nothing was started."""
 
     def __init__(self, cause: str, remedy: str, *, retry_after: float = 2.0) -> None:
         super().__init__(cause, remedy)
-        #: Seconds after which asking again makes sense.
+        #: Seconds after which to retry.
         self.retry_after = retry_after
 
 
@@ -252,7 +259,7 @@ _BY_NUMBER: dict[int, type[FileError]] = {
     errno.EPERM: FileRefused,
     errno.EROFS: FileRefused,
     errno.EISDIR: NotAFile,
-    errno.ENXIO: NotAFile,  # a socket, or a pipe nobody reads
+    errno.ENXIO: NotAFile,  # a socket, or a pipe without a reader
     errno.EFBIG: FileTooLarge,
     errno.ENOSPC: DiskFull,
     errno.EDQUOT: DiskFull,
@@ -260,5 +267,5 @@ _BY_NUMBER: dict[int, type[FileError]] = {
 
 
 def file_error(path: str, number: int, cause: str = "") -> FileError:
-    """The error of the tree that fits an ``errno``."""
+    """Return the error for an ``errno``."""
     return _BY_NUMBER.get(number, FileError)(path, number, cause)

@@ -1,13 +1,13 @@
-"""What of this machine no sandbox may see, whatever trees of the machine its image has.
+"""Paths of this machine that are hidden from every sandbox, whatever trees of the machine its image has.
 
-The server's own code holds the generators of tasks, and with them every solution. Where it is installed below a folder
-that sandboxes have, /usr mostly, they would have it too: the packages, what pip wrote about them, the checkout they are
-read from, and copies of them for other Pythons. An environment adds its own folders by ``keep_from_sandboxes``.
+The server's own code contains the generators of tasks, and with them every solution. Where it is installed below a
+folder that sandboxes have, mostly /usr, they would see it: the packages, pip's records of them, the checkout they are
+loaded from, and copies of them for other Pythons. An environment adds folders with ``keep_from_sandboxes``.
 
-A path is looked for by what it is and not by its name alone: a tree that is mounted in two places, or reached through a
-link, is the same tree, and a file with several names is hidden under each.
+Paths are compared by device and inode and not by name alone. A tree that is mounted in two places, or reached through a
+link, is the same tree, and a hard-linked file is hidden under each of its names.
 
-Invariant: what has been kept from sandboxes is in no sandbox that is started afterwards.
+Invariant: a path that was passed to ``keep_from_sandboxes`` is in no sandbox that starts afterwards.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ors_containers.linux.proc_stat import mount_points
 __all__ = ["hidden_in", "keep_from_sandboxes"]
 
 _PACKAGES = ("ors_server", "ors_containers", "ors_clients", "ors_benchmarks")
-#: What an installation leaves beside the packages.
-_BESIDE = ("ors_server-*.dist-info", "ors_server*.egg-info", "ors_server*.egg-link", "*ors_server*.pth")
-#: Folders of a checkout full of files with several names, which are in no installation.
+#: Patterns of the files that an installation leaves beside the packages.
+_METADATA = ("ors_server-*.dist-info", "ors_server*.egg-info", "ors_server*.egg-link", "*ors_server*.pth")
+#: Folders of a checkout with many hard-linked files; no installation contains them.
 _NOT_SEARCHED = (".git", ".venv")
-#: Where Pythons look for packages, in a tree that may be a whole root file system, /usr or /usr/local.
+#: Patterns of the folders in which Pythons look for packages, in a root file system, /usr or /usr/local.
 _ABOVE = ("", "*/", "local/", "local/*/", "usr/", "usr/local/", "usr/local/*/", "opt/*/")
-_SITES = tuple(f"{above}lib*/python3*/*-packages" for above in _ABOVE)
+_SITE_PATTERNS = tuple(f"{above}lib*/python3*/*-packages" for above in _ABOVE)
 
 _kept: set[Path] = set()
-#: By tree, and by how much was kept when it was looked through.
+#: Results by tree and by the number of kept paths when the tree was searched.
 _found: dict[tuple[str, int], list[str]] = {}
 
 
@@ -51,7 +51,7 @@ def keep_from_sandboxes(path: Path) -> None:
 
 
 async def hidden_in(trees: Iterable[str]) -> Mapping[str, list[str]]:
-    """By tree, the paths in it that are hidden, relative to it; trees in which nothing is are left out."""
+    """Return the hidden paths by tree, relative to the tree; trees without a hidden path are left out."""
     kept = len(_kept)
     wanted = set(trees)
     if unknown := [tree for tree in wanted if (tree, kept) not in _found]:
@@ -65,18 +65,19 @@ def _find(tree: str) -> list[str]:
     try:
         status = root.stat()
     except OSError:
-        return []  # told when it is mounted
-    ours = _own() | _kept | {path.resolve() for site in _SITES for path in _of_site(root.glob(site))}
-    found = {inside for path in ours if (inside := _inside(status, path)) is not None}
+        return []  # the error is reported when the tree is mounted
+    in_sites = {path.resolve() for pattern in _SITE_PATTERNS for path in _in_sites(root.glob(pattern))}
+    hidden = _installation() | _kept | in_sites
+    found = {inside for path in hidden if (inside := _inside(status, path)) is not None}
     mounted = _mounted_below(root)
-    searched = ours if mounted else ()
+    searched = hidden if mounted else ()
     folders = {(status.st_dev, status.st_ino) for path in searched for status in _folders(path)}
     for point in mounted:
-        # Of no concern to an overlay of the tree, which has nothing of what is mounted there.
+        # An overlay of the tree does not contain the mounts below it; a bind of it does.
         with contextlib.suppress(OSError):
             below = point.stat()
             at = str(point.relative_to(root))
-            found |= {f"{at}/{inside}" for path in ours if (inside := _inside(below, path)) is not None}
+            found |= {f"{at}/{inside}" for path in hidden if (inside := _inside(below, path)) is not None}
             if (below.st_dev, below.st_ino) in folders:
                 found.add(at)
     return sorted(found | _other_names(root, found))
@@ -88,7 +89,7 @@ def _mounted_below(root: Path) -> list[Path]:
 
 
 def _inside(tree: os.stat_result, path: Path) -> str | None:
-    """Where ``path`` is below the folder of that status, wherever that is mounted."""
+    """Return ``path`` relative to the folder of that status, wherever it is mounted; None outside of it."""
     for above in path.parents:
         with contextlib.suppress(OSError):
             if os.path.samestat(tree, above.stat()):
@@ -97,8 +98,8 @@ def _inside(tree: os.stat_result, path: Path) -> str | None:
 
 
 @cache
-def _own() -> frozenset[Path]:
-    """This installation's own folders and files, without links in their paths."""
+def _installation() -> frozenset[Path]:
+    """Return this installation's folders and files, by paths without links."""
     found: set[Path] = set()
     sites: set[Path] = {Path(entry) for entry in sys.path if entry}
     for name in _PACKAGES:
@@ -107,7 +108,7 @@ def _own() -> frozenset[Path]:
             for place in (spec.submodule_search_locations or ()) if spec is not None else ():
                 found.add(Path(place))
                 sites |= {Path(place).parent, Path(place).resolve().parent}
-    for path in _of_site(sites):
+    for path in _in_sites(sites):
         found.add(path)
         found |= set(_sources(path))
     for site in sites:
@@ -118,18 +119,18 @@ def _own() -> frozenset[Path]:
     return frozenset(path.resolve() for path in found if path.exists())
 
 
-def _of_site(sites: Iterable[Path]) -> Iterator[Path]:
-    """What of ours lies in folders of packages."""
+def _in_sites(sites: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files of this project in folders of packages."""
     for site in sites:
         for name in _PACKAGES:
             if (site / name).is_dir():
                 yield site / name
-        for pattern in _BESIDE:
+        for pattern in _METADATA:
             yield from site.glob(pattern)
 
 
 def _sources(information: Path) -> Iterator[Path]:
-    """The folder or archive that pip installed from, as the ``dist-info`` says, and the checkout that it is in."""
+    """Yield the folder or archive that pip installed from, by the ``dist-info``, and the checkout around it."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         url = urlsplit(str(json.loads((information / "direct_url.json").read_text())["url"]))
         if url.scheme == "file" and (source := Path(unquote(url.path))).exists():
@@ -142,7 +143,7 @@ def _is_checkout(folder: Path) -> bool:
 
 
 def _other_names(root: Path, found: Iterable[str]) -> set[str]:
-    """Where else in the tree the files are that have several names, as some installers and deduplicators make them."""
+    """Return the other names in the tree of hard-linked files, which some installers and deduplicators create."""
     linked = {
         (status.st_dev, status.st_ino)
         for path in found
@@ -161,7 +162,7 @@ def _folders(path: Path) -> Iterator[os.stat_result]:
 
 
 def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """What is in a tree but its folders, or the one file; no link is followed, and no other file system entered."""
+    """Yield the files of a tree, or the file itself; follows no link and enters no other file system."""
     waiting, device = [root], None
     while waiting:
         place = waiting.pop()

@@ -1,8 +1,8 @@
-"""What a sandbox starts from: directories that are never written, and who lives in them.
+"""Images: the read-only directories that a sandbox starts from, and the user of its processes.
 
-An ``Image`` is a list of layers (the first one wins) under which a sandbox gets a writable one of its own, and paths of
-the host that are bound read-only over it. Invariant: an image holds only paths of the host and never changes; starting
-a sandbox of it copies nothing.
+An ``Image`` has a list of layers, of which the first wins, and paths of the host that are bound read-only over them. A
+sandbox adds a writable layer. Invariant: an image consists of paths of the host and never changes; starting a sandbox
+of it copies no file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Directory", "Image", "folder_image", "host_image"]
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-#: Files of the machine's /etc that programs in /usr need and that tell nothing about it.
+#: Files of the machine's /etc that programs in /usr need and that reveal nothing about the machine.
 _HOST_FILES = (
     "alternatives",
     "ld.so.cache",
@@ -36,35 +36,36 @@ _HOST_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory a sandbox has in any case; what the image has of that name stays as it is."""
+    """A directory that a sandbox always has; a file or directory of the image by that name is kept."""
 
     path: str
     mode: int = 0o755
-    #: Whether it belongs to the sandbox's user; else to root.
+    #: Whether it belongs to the sandbox's user rather than to root.
     owned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What sandboxes of one kind have in common.
+    """The layers, binds, user and environment that sandboxes of one image share.
 
-    Raises ``InvalidImage`` where it could not be started: a layer that is no directory, a relative path, no ids.
+    Raises ``InvalidImage`` where a sandbox could not start: a layer that is not a directory, a relative path, an
+    invalid id.
     """
 
     name: str
     #: Directories of the host, the top one first.
     layers: tuple[Path, ...]
-    #: Paths of the host and where they appear, read-only.
+    #: Paths of the host and their targets, bound read-only.
     binds: tuple[tuple[Path, str], ...] = ()
-    #: Variables of its shell, over HOME, PATH, USER and the like.
+    #: Variables of its shell; they override HOME, PATH, USER and the like.
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: User and group ids of its processes, inside; 0 makes them root there, which still has no capability.
+    #: User and group ids of its processes inside; 0 is root inside, which has no capabilities.
     user: int = 1000
     group: int = 1000
     user_name: str = "user"
     home: str = "/home/user"
     shell: str = "/bin/bash"
-    #: Where its shell starts, made where the image lacks it; empty for the home.
+    #: The shell's directory, created where the image lacks it; empty for the home.
     directory: str = ""
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class Image:
 
     @property
     def directories(self) -> tuple[Directory, ...]:
-        """Directories every sandbox of it has."""
+        """The directories that every sandbox of the image has."""
         shared = tuple(Directory(path, 0o1777) for path in ("/tmp", "/var/tmp"))  # noqa: S108 - inside the sandbox
         return (
             *shared,
@@ -122,9 +123,9 @@ def folder_image(
     home: str = "/home/user",
     environment: Mapping[str, str] | None = None,
 ) -> Image:
-    """An unpacked root file system (``/bin``, ``/etc``, …) as an image; it is shared and never written.
+    """Return an unpacked root file system (``/bin``, ``/etc``, …) as an image; it is shared and never written.
 
-    Raises ``InvalidImage`` where ``folder`` is none, or has no bash.
+    Raises ``InvalidImage`` where ``folder`` is not a directory or has no bash.
     """
     folder = folder.absolute()
     if not folder.is_dir():
@@ -145,11 +146,11 @@ def folder_image(
 
 
 def host_image(state: Path) -> Image:
-    """The machine's own programs, read-only, and nothing else of it.
+    """Return an image of the machine's own programs, read-only, and of no other files of the machine.
 
-    ``/usr`` (with ``/bin``, ``/lib`` and the like where they are part of it) and copies of the few files of ``/etc``
-    that programs need to find their libraries. Users, host name and everything else are made up; the files for that are
-    written to ``state``, a directory of the caller, once and again when those of the machine have changed.
+    It has ``/usr`` (with ``/bin``, ``/lib`` and the like where they are separate) and copies of the few files of
+    ``/etc`` that programs need to find their libraries. Users, host name and the rest of ``/etc`` are generated. The
+    files are written to ``state``, a directory of the caller, and again when those of the machine have changed.
 
     Raises ``InvalidImage`` on a machine without bash.
     """
@@ -172,7 +173,7 @@ def host_image(state: Path) -> Image:
 
 
 def _write_root(root: Path, binds: list[tuple[Path, str]], links: Mapping[str, str], copied: list[Path]) -> None:
-    """Fill a new directory and give it its name last: another process may be writing the same."""
+    """Fill a new directory and rename it last, because another process may be writing the same image."""
     root.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=root.parent, prefix=".new-"))
     for name in ("etc", "home", "opt", "root", "srv", "var", "mnt", "media", "sys"):
@@ -195,12 +196,12 @@ def _write_root(root: Path, binds: list[tuple[Path, str]], links: Mapping[str, s
             path.chmod(0o755 if path.is_dir() else 0o644)
     try:
         new.rename(root)
-    except OSError:  # the other was faster
+    except OSError:  # another process was faster
         shutil.rmtree(new)
 
 
 def _is_program(root: Path, name: str) -> bool:
-    """Whether ``name`` is an executable file below ``root``; links are followed as they would be inside."""
+    """Return whether ``name`` is an executable file below ``root``, links followed as inside a sandbox."""
     place = root
     parts = [part for part in name.split("/") if part]
     for _ in range(64):

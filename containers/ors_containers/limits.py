@@ -59,7 +59,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """How one limit is enforced on this machine."""
+    """The enforcement of one limit on this machine."""
 
     limit: LimitName
     #: The mechanism: ``cgroup v1``, ``tmpfs``, ``rlimit``, …; ``nothing`` where it is not enforced.

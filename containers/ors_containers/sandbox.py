@@ -10,11 +10,12 @@ from typing import Literal, Self
 
 from ors_containers.image import Image
 from ors_containers.limits import Limits
+from ors_containers.linux.sandbox_paths import EXAMINATION
 
-__all__ = ["EXAMINATION", "CommandResult", "FileKind", "FileStatus", "Sandbox"]
+__all__ = ["EXAMINATION", "TIMED_OUT_STATUS", "CommandResult", "FileKind", "FileStatus", "Sandbox"]
 
-#: Where the files of an examination are, for the examined program alone. An empty directory to everybody else.
-EXAMINATION = "/.examination"
+#: The exit status of a command or an examination that was timed out.
+TIMED_OUT_STATUS = 124
 
 FileKind = Literal["file", "directory", "link", "pipe", "socket", "device", "unknown"]
 
@@ -23,7 +24,7 @@ FileKind = Literal["file", "directory", "link", "pipe", "socket", "device", "unk
 class CommandResult:
     """How a command ended and what it wrote."""
 
-    #: Exit status as a shell counts: 128 + n for signal n. For a command that was timed out, 124.
+    #: Exit status as a shell counts: 128 + n for signal n. ``TIMED_OUT_STATUS`` for a command that was timed out.
     exit_status: int
     #: Standard output and error as they came, at most ``Limits.output`` bytes of them (see ``truncated``).
     output: bytes

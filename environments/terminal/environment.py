@@ -24,6 +24,7 @@ from pydantic import BaseModel, Field
 from ors_server import DefinitionError, Environment, JSONObject, Split, TextBlock, ToolOutput, tool
 from ors_server.errors import InvalidTask
 from ors_server.sandboxes import sandbox_service, sandboxes_unavailable
+from ors_server.texts import shorten
 
 from .endless import EndlessSource
 from .generated import GeneratedSource
@@ -52,6 +53,8 @@ class TerminalEnvironment(Environment):
     """Terminal tasks with a binary reward."""
 
     aliases: ClassVar[Sequence[str]] = ("kanishk/EndlessTerminals",)
+    #: The variable that takes the folders of ``ors-server serve --tasks``.
+    task_folders_variable: ClassVar[str] = "ORS_TERMINAL_TASKS"
 
     #: Read from ``ORS_TERMINAL_*`` at first use where a subclass does not give its own.
     settings: ClassVar[TerminalSettings | None] = None
@@ -219,15 +222,6 @@ class TerminalEnvironment(Environment):
         self._stopping = asyncio.create_task(self._require().stop())
         metadata: JSONObject = {"ended": how, "steps": self._steps}
         return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata, reward=reward, finished=True)
-
-
-def shorten(text: str, limit: int) -> str:
-    """At most about ``limit`` characters of a text: its beginning and its end, and a line that says so."""
-    if len(text) <= limit:
-        return text
-    head = limit // 2
-    tail = limit - head
-    return f"{text[:head]}\n[… {len(text) - limit} characters left out …]\n{text[-tail:]}"
 
 
 @cache

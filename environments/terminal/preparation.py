@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ors_containers import CallerError, Image, Limits, Runtime, Sandbox, SandboxError
-from ors_containers.builds.client import NEEDS_NETWORK
-from ors_containers.errors import BuildFailed, UnknownImage
+from ors_containers.errors import BuildNeedsNetwork, UnknownImage
 
 from ors_server import InfrastructureFailure
 
@@ -115,11 +114,9 @@ async def _built_image(service: Service, made: BuiltImage, *, network: bool) -> 
     else:
         try:
             image = await store.build(source, service.runtime, name=name, network=network)
-        except BuildFailed as error:
-            if error.remedy != NEEDS_NETWORK:
-                raise
+        except BuildNeedsNetwork as error:
             remedy = "It seems to need the network, which ORS_TERMINAL_BUILD_NETWORK=true allows."
-            raise BuildFailed(error.cause, remedy, output=error.output) from error
+            raise BuildNeedsNetwork(error.cause, remedy, output=error.output) from error
     _built.add(name)
     return image
 

@@ -1,7 +1,7 @@
-"""The commands put together, and the one place where an error becomes a message and an exit code.
+"""The application of all commands, which turns errors into messages and exit codes.
 
-Every error that a person can do something about is an ``OrsError``: it is printed as its cause and its remedy, without
-a traceback. Anything else is a fault of ours and keeps its traceback.
+Every error that the user can correct is an ``OrsError``: its cause and its remedy are printed, without a traceback. Any
+other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from ors_server.cli.bench import bench
 from ors_server.cli.deploy import deploy
+from ors_server.cli.errors import print_error
 from ors_server.cli.image import image
 from ors_server.cli.init import INIT_EXAMPLES, init
 from ors_server.cli.rollouts import rollouts
@@ -32,7 +32,7 @@ application = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
-    # A traceback is for us to read; frames with boxes and locals (which may hold secrets) help nobody.
+    # Tracebacks stay plain: rich prints the locals of each frame, which may hold secrets.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="[bold]A first environment[/bold]\n"
@@ -79,13 +79,5 @@ def run() -> None:
     try:
         application(prog_name="ors-server")
     except OrsError as error:
-        report(error)
+        print_error(error)
         sys.exit(1 if isinstance(error, PortInUse) else 2)
-
-
-def report(error: OrsError) -> None:
-    """Print an error to standard error: its cause, and on the next line what to do."""
-    console = Console(stderr=True, highlight=False)
-    console.print(Text.assemble(("Error: ", "bold red"), error.cause.rstrip(".") + "."), soft_wrap=True)
-    if error.remedy:
-        console.print(Text(error.remedy), soft_wrap=True)

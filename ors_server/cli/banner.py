@@ -1,8 +1,13 @@
-"""What ``ors-server serve`` prints once it listens: the address, the environments, and what a client has to be told."""
+"""The messages of ``ors-server serve`` once it listens: address, environments, and the variables a client needs.
+
+They are log records of level info, so they go to standard error and never stop the server.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -12,25 +17,23 @@ from rich.table import Table
 from rich.text import Text
 
 from ors_server._version import VERSION
-from ors_server.cli.output import StandardOutput
 from ors_server.server import Server
 
 __all__ = ["client_url", "print_banner"]
 
-#: Seconds that counting tasks may hold the table back.
+#: Seconds that the table waits for tasks to be counted.
 COUNTING_LIMIT = 2.0
+
+logger = logging.getLogger("ors_server.serve")
 
 Result = TypeVar("Result")
 _running: set[asyncio.Task[Any]] = set()
 
 
 def print_banner(server: Server, url: str) -> None:
-    """Print the address now and the rest as soon as the tasks are counted; called on the server's event loop."""
-    console, output = Console(highlight=False), StandardOutput()
-    with console.capture() as capture:
-        console.print(f"ors-server {VERSION} listens on [bold]{url}[/bold]; Ctrl-C stops it.", soft_wrap=True)
-    output.write(capture.get())
-    _background(_print_rest(console, output, server, client_url(url)))
+    """Log the address now and the rest as soon as the tasks are counted. Call it on the server's event loop."""
+    logger.info(f"ors-server {VERSION} listens on {url}; Ctrl-C stops it.")
+    _background(_print_rest(server, client_url(url)))
 
 
 def _background(work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
@@ -40,9 +43,9 @@ def _background(work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
     return task
 
 
-async def _print_rest(console: Console, output: StandardOutput, server: Server, url: str) -> None:
+async def _print_rest(server: Server, url: str) -> None:
     counts = {hosted.name: _background(server.count_tasks(hosted.name)) for hosted in server.environments}
-    # A count that takes longer goes on: the first client that asks for these tasks will be glad of it.
+    # A slower count goes on: it warms the cache for the first client that asks for these tasks.
     await asyncio.wait(counts.values(), timeout=COUNTING_LIMIT)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     headings = ["Environment", "Split", "Tasks"]
@@ -61,26 +64,26 @@ async def _print_rest(console: Console, output: StandardOutput, server: Server, 
                 number = "unknown" if count is None else f"{count:,}"
             first = index == 0
             row = [
-                Text(hosted.name if first else "", style="bold"),
+                Text(hosted.name if first else ""),
                 Text(split.name if split.name == split.type else f"{split.name} ({split.type})"),
                 Text(number, justify="right"),
                 Text(", ".join(hosted.aliases) if first else ""),
             ]
             table.add_row(*row[: len(headings)])
-    with console.capture() as capture:
-        console.print()
-        console.print(table)
-        for name, reason in server.catalogue.reasons.items():
-            console.print(Text(f"\nNot served here: {name}. {reason}", style="yellow"), soft_wrap=True)
-        console.print("\nClients of openreward, TRL among them, find it with:\n")
-        for variable in ("OPENREWARD_API_URL", "OPENREWARD_SESSION_URL"):
-            console.print(Text(f"export {variable}={url}"), soft_wrap=True)
-        console.print()
-    output.write(capture.get())
+    text = io.StringIO()
+    console = Console(file=text, highlight=False, force_terminal=False)
+    console.print("It serves:\n")
+    console.print(table)
+    for name, reason in server.catalogue.reasons.items():
+        console.print(Text(f"\nNot served here: {name}. {reason}"), soft_wrap=True)
+    console.print("\nClients of openreward, TRL among them, find it with:\n")
+    for variable in ("OPENREWARD_API_URL", "OPENREWARD_SESSION_URL"):
+        console.print(Text(f"export {variable}={url}"), soft_wrap=True)
+    logger.info(text.getvalue())
 
 
 def client_url(url: str) -> str:
-    """The address a client on this machine uses: that of a server on every interface is no address to call."""
+    """The address for a client on this machine: that of a server on every interface cannot be called."""
     parts = urlsplit(url)
     local = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(parts.hostname or "")  # noqa: S104 - recognised, not listened on
     return url if local is None else f"{parts.scheme}://{local}:{parts.port}"

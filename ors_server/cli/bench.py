@@ -1,10 +1,35 @@
-"""``ors-server bench``: the benchmarks, which are a package of their own and describe their options themselves."""
+"""``ors-server bench``: the benchmarks, a package of their own that parses its options itself."""
 
 from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
 
 import typer
 
 __all__ = ["bench"]
+
+#: By subcommand: the module whose ``main`` runs it, imported when it is used, and its line of help.
+_BENCHMARKS: Mapping[str, tuple[str, str]] = {
+    "server": (
+        "ors_benchmarks.server.command",
+        "Measure it beside ors-sdk, openreward and bare uvicorn: CPU, latency, memory, every answer verified.",
+    ),
+    "sandboxes": (
+        "ors_benchmarks.sandboxes.command",
+        "Measure sandboxes beside the same programs by hand: starts, commands, hundreds at once, every answer "
+        "verified.",
+    ),
+    "rollout": (
+        "ors_benchmarks.rollout.command",
+        "Measure what environments cost an engine: real episodes, and the same generations without them.",
+    ),
+    "clients": (
+        "ors_benchmarks.clients.command",
+        "Measure our client beside openreward's: CPU, rate, memory and start, every answer verified.",
+    ),
+}
 
 bench = typer.Typer(
     no_args_is_help=True,
@@ -22,50 +47,14 @@ def _group() -> None:
     """Measure this server beside others."""
 
 
-# The options, --help among them, are those of the benchmark itself; it is imported when it is asked for.
-@bench.command(
-    "server",
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
-)
-def server(context: typer.Context) -> None:
-    """Measure it beside ors-sdk, openreward and bare uvicorn: CPU, latency, memory, every answer verified."""
-    from ors_benchmarks.server.command import main
+def _add(name: str, module: str, summary: str) -> None:
+    # All options, --help among them, are the benchmark's own.
+    settings: dict[str, Any] = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
-    main(context.args, program="ors-server bench server")
+    @bench.command(name, help=summary, add_help_option=False, context_settings=settings)
+    def run(context: typer.Context) -> None:  # pyright: ignore[reportUnusedFunction] - typer calls it
+        importlib.import_module(module).main(context.args, program=f"ors-server bench {name}")
 
 
-@bench.command(
-    "sandboxes",
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
-)
-def sandboxes(context: typer.Context) -> None:
-    """Measure sandboxes beside the same programs by hand: starts, commands, hundreds at once, every answer verified."""
-    from ors_benchmarks.sandboxes.command import main
-
-    main(context.args, program="ors-server bench sandboxes")
-
-
-@bench.command(
-    "rollout",
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
-)
-def rollout(context: typer.Context) -> None:
-    """Measure what environments cost an engine: real episodes, and the same generations without them."""
-    from ors_benchmarks.rollout.command import main
-
-    main(context.args, program="ors-server bench rollout")
-
-
-@bench.command(
-    "clients",
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
-)
-def clients(context: typer.Context) -> None:
-    """Measure our client beside openreward's: CPU, rate, memory and start, every answer verified."""
-    from ors_benchmarks.clients.command import main
-
-    main(context.args, program="ors-server bench clients")
+for _name, (_module, _summary) in _BENCHMARKS.items():
+    _add(_name, _module, _summary)

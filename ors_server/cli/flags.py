@@ -1,8 +1,8 @@
 """One flag for each setting.
 
-The flags are made from the fields of ``Settings``, so a new setting is a new flag with its help text. Values stay as
-they were typed until ``Settings`` reads them: a flag, a variable and a keyword are checked by the same rules and give
-the same messages. A flag wins over its variable.
+The flags are made from the fields of ``Settings``, so a new setting is a new flag with its help text. ``Settings``
+parses the values: a flag, a variable and a keyword are checked by the same rules and give the same messages. A flag
+wins over its variable.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ors_server.settings import Settings
 __all__ = [
     "PANELS",
     "flag_of",
+    "misspelt_variables",
     "panel_of",
     "read_settings",
     "shown",
     "type_of",
-    "unknown_variables",
     "variable_of",
     "with_settings",
 ]
@@ -77,29 +77,9 @@ PANELS: Mapping[str, tuple[str, ...]] = {
 }
 _OTHERS = "Other settings"
 
-#: Variables with the settings' prefix that others read, perhaps in the same shell: our clients, images, benchmarks and
-#: tests, and ors-sdk.
-_NO_SETTINGS = frozenset(
-    {
-        "ORS_API_KEY",
-        "ORS_ATROPOS_CHECKOUT",
-        "ORS_ENGINE_API_KEY",
-        "ORS_FUZZ_EXAMPLES",
-        "ORS_IMAGES",
-        "ORS_MILES_CHECKOUT",
-        "ORS_PUBLISHED_ENVIRONMENTS",
-        "ORS_ROLL_CHECKOUT",
-        "ORS_SLIME_CHECKOUT",
-        "ORS_SOAK_REPORT",
-        "ORS_SOAK_SECONDS",
-        "ORS_SOAK_SEED",
-        "ORS_URL",
-        "ORS_USE_STRUCTURED_LOGS",
-    }
-)
-
-#: The prefix of the terminal environment's settings, which it reads and checks itself.
-_TERMINAL = "ORS_TERMINAL_"
+#: Similarity, by ``difflib``, from which on a variable passes for a misspelt setting. Environments, clients and tests
+#: read variables with the same prefix; the nearest of those is ORS_TERMINAL_OUTPUT, 0.72 like ORS_MAX_OUTPUT.
+_SIMILAR = 0.75
 
 
 def flag_of(name: str) -> str:
@@ -112,31 +92,29 @@ def variable_of(name: str) -> str:
     return f"{Settings.model_config.get('env_prefix', '')}{name}".upper()
 
 
-def unknown_variables() -> list[str]:
-    """What to say of each variable that looks like a setting and is none: misspelt, it would be ignored in silence."""
-    known = [variable_of(name) for name in Settings.model_fields]
+def misspelt_variables() -> list[str]:
+    """A warning for each variable whose name is nearly a setting's: it would have no effect, without a word."""
+    known = [name.upper() for name in Settings.model_fields]
     prefix = variable_of("")
     warnings: list[str] = []
     for variable in sorted(os.environ):
         # Settings reads variables in any case.
-        written = variable.upper()
-        if not written.startswith(prefix) or written in _NO_SETTINGS or written in known:
+        name = variable.upper().removeprefix(prefix)
+        if name in known or not variable.upper().startswith(prefix):
             continue
-        if written.startswith(_TERMINAL):
-            continue
-        near = difflib.get_close_matches(written, known, n=1, cutoff=0.7)
-        remedy = f"did you mean {near[0]}?" if near else "`ors-server settings` lists them."
-        warnings.append(f"the variable {variable} is no setting and has no effect; {remedy}")
+        if near := difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR):
+            meant = variable_of(near[0])
+            warnings.append(f"the variable {variable} is not a setting and has no effect; did you mean {meant}?")
     return warnings
 
 
 def panel_of(name: str) -> str:
-    """The subject a setting belongs to."""
+    """The group a setting belongs to."""
     return next((panel for panel, names in PANELS.items() if name in names), _OTHERS)
 
 
 def type_of(field: FieldInfo) -> str:
-    """What values a setting takes, in words: ``number``, ``text``, or the choices."""
+    """The kind of a setting's values: ``number``, ``text``, ``yes|no`` or the choices."""
     annotation = _without_none(field.annotation)
     if typing.get_origin(annotation) is Literal:
         return "|".join(str(choice) for choice in typing.get_args(annotation))
@@ -145,7 +123,7 @@ def type_of(field: FieldInfo) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a person types it."""
+    """A value as it is typed."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -155,7 +133,7 @@ def shown(value: object) -> str:
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command, which has the parameter ``settings: Settings`` besides its own, a flag for each setting."""
+    """Add a flag for each setting to a command, which gets them as its parameter ``settings: Settings``."""
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in inspect.signature(command, eval_str=True).parameters.values()
@@ -168,7 +146,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_flags(*, context: typer.Context, **arguments: Any) -> None:
         flagged: dict[str, Any] = {name: arguments.pop(name) for name in Settings.model_fields}
-        # The rest are defaults, shown in the help text; Settings knows them, and the variables, itself.
+        # The others are defaults for the help text: Settings applies variables and defaults itself.
         given = {name: value for name, value in flagged.items() if _on_command_line(context, name)}
         command(settings=read_settings(given), **arguments)
 
@@ -178,7 +156,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_settings(given: Mapping[str, object] | None = None) -> Settings:
-    """The settings of flags (by field name), variables and defaults. Raises ``typer.BadParameter``."""
+    """Read the settings from flags (by field name), variables and defaults. Raises ``typer.BadParameter``."""
     given = given or {}
     try:
         return Settings(**cast(dict[str, Any], given))
@@ -214,6 +192,6 @@ def _without_none(annotation: object) -> object:
 
 
 def _on_command_line(context: typer.Context, name: str) -> bool:
-    # By its name: typer brings its own copy of click in newer versions and uses the real one in older ones.
+    # Compared by name: newer versions of typer bring a copy of click, older ones use click itself.
     source = cast(Any, context).get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -52,7 +52,7 @@ def init(
 
 def names_of(name: str) -> Names:
     """Check an environment's name and derive its class. Raises ``FolderError``."""
-    from ors_server.hosting.catalogue import RESERVED_NAMES
+    from ors_server.http.routes.operations import RESERVED_NAMES
 
     rule = "A name is made of lower-case words of letters and digits, joined by - or _, as in my_env."
     if not _NAME.fullmatch(name):

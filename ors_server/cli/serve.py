@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ors_server.cli.flags import unknown_variables, with_settings
-from ors_server.cli.output import flush_output, forgive_output, note
+from ors_server.cli.flags import misspelt_variables, with_settings
 from ors_server.errors import OrsError, TargetError
 from ors_server.hosting.targets import failed_in_authors_code, load_targets
 from ors_server.settings import Settings
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SERVE_EXAMPLES", "serve"]
 
-#: Seconds that the threads of an author get to end when the server has ended.
+#: Seconds that an author's threads get to end after the server.
 _THREADS_PATIENCE = 5.0
 
 SERVE_EXAMPLES = """[bold]Targets[/bold]
@@ -38,9 +37,9 @@ SERVE_EXAMPLES = """[bold]Targets[/bold]
 [bold]Examples[/bold]
   ors-server serve my_env/ echo             two environments, the first is the default
   ors-server serve echo --port 0            on a free port
-  ors-server serve my_env/ --host 0.0.0.0   for other machines: who reaches it may use it
+  ors-server serve my_env/ --host 0.0.0.0   for other machines: whoever reaches it may use it
   ors-server serve my_env/ --alias owner/Name=my_env   found as owner/Name too
-  ors-server serve terminal --tasks my_tasks           terminal tasks of one's own
+  ors-server serve terminal --tasks my_tasks           terminal tasks of your own
   ORS_SESSION_TTL=3600 ors-server serve my_env/        a setting as a variable"""
 
 
@@ -58,33 +57,35 @@ def serve(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of tasks for the terminal environment; may be repeated. [dim]ORS_TERMINAL_TASKS[/dim]",
+            help="Folder of tasks for environments that take some, such as terminal; may be repeated.",
         ),
     ] = None,
 ) -> None:
     """Serve environments over the Open Reward Standard, until Ctrl-C or SIGTERM."""
     end = _End()
     signal.signal(signal.SIGTERM, end)
-    forgive_output()
-    for warning in unknown_variables():
-        note(f"Warning: {warning}")
+    for warning in misspelt_variables():
+        typer.echo(f"Warning: {warning}", err=True)
     aliases = dict(_parse_alias(text) for text in alias or [])
-    if tasks:
-        os.environ["ORS_TERMINAL_TASKS"] = os.pathsep.join(str(folder.absolute()) for folder in tasks)
     try:
-        server = _build(targets, settings, aliases)
+        server = _build(targets, settings, aliases, tasks or [])
     finally:
         end.if_asked()
     from ors_server.cli.banner import print_banner
 
-    flush_output()
     server.serve(on_ready=partial(print_banner, server))
     threading.Thread(target=_leave_threads_behind, daemon=True).start()
 
 
-def _build(targets: Sequence[str], settings: Settings, aliases: Mapping[str, str]) -> Server:
+def _build(
+    targets: Sequence[str], settings: Settings, aliases: Mapping[str, str], task_folders: Sequence[Path]
+) -> Server:
     environments = load_targets(targets)
-    # The web framework is imported here and not above: --help and a wrong target need not wait for it.
+    for environment in environments if task_folders else ():
+        variable: str | None = getattr(environment, "task_folders_variable", None)
+        if variable is not None:
+            os.environ[variable] = os.pathsep.join(str(folder.absolute()) for folder in task_folders)
+    # Imported late: --help and a wrong target do not wait for the web framework.
     from ors_server.server import Server
 
     try:
@@ -100,30 +101,30 @@ def _build(targets: Sequence[str], settings: Settings, aliases: Mapping[str, str
 
 
 class _End:
-    """The handler of SIGTERM: stopped by it, as by Ctrl-C, a server has done its work.
+    """The handler of SIGTERM, which ends a server with status 0, as Ctrl-C does.
 
-    It ends the process by an exception, which may come while an author's file is imported. There it would pass for the
-    author's own ``sys.exit()``, and the author may swallow it; ``if_asked`` ends the process all the same.
+    It raises ``SystemExit``, perhaps while an author's file is imported. That file may catch it, or it is taken for the
+    author's own ``sys.exit()``; ``if_asked`` ends the process all the same.
     """
 
     def __init__(self) -> None:
         self._asked = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        # uvicorn has a handler of its own while it serves, and raises the signal again after its shutdown.
+        # uvicorn has its own handler while it serves, and raises the signal again after its shutdown.
         if not self._asked:
             self._asked = True
             threading.Thread(target=_leave_threads_behind, daemon=True).start()
         sys.exit(0)
 
     def if_asked(self) -> None:
-        """End the process if it was asked to end, whatever is being raised."""
+        """End the process after a SIGTERM, whatever is being raised."""
         if self._asked:
             sys.exit(0)
 
 
 def _leave_threads_behind() -> None:
-    """End the process where only threads of an environment's author, whom nobody can ask to end, keep it alive."""
+    """End the process if only threads of an environment's author, which cannot be stopped, keep it alive."""
     threading.main_thread().join()
     time.sleep(_THREADS_PATIENCE)
     os._exit(0)
@@ -133,6 +134,6 @@ def _parse_alias(text: str) -> tuple[str, str]:
     name, separator, environment = text.partition("=")
     if not (separator and name.strip() and environment.strip()):
         raise TargetError(
-            f"--alias {text!r} is no alias", "Write it as NAME=ENVIRONMENT, for example owner/Name=my_env."
+            f"--alias {text!r} is not an alias", "Write it as NAME=ENVIRONMENT, for example owner/Name=my_env."
         )
     return name.strip(), environment.strip()

@@ -1,4 +1,4 @@
-"""``ors-server settings``: every setting, what it is now and what it means."""
+"""``ors-server settings``: every setting, its value and its meaning."""
 
 from __future__ import annotations
 

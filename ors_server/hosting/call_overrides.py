@@ -1,11 +1,12 @@
-"""Classes whose author overrides ``_call_tool``, the method that both SDKs' servers run for every call.
+"""Support classes that override ``_call_tool``, the method that the servers of both SDKs run for every call.
 
-Such a class answers names that are no ``@tool`` methods, or does something before and after each call, and mostly
-leaves the rest to ``super()._call_tool``. That must not be the SDK's own: it would run synchronous tools on the event
-loop or on threads that nobody waits for, and would not know our gate. It is therefore replaced, for the instances of
-this server alone, by a ``ToolRunner``; what it returns are the SDK's own models.
+Such a class answers names that are not ``@tool`` methods, or acts before and after each call, and mostly leaves the
+rest to ``super()._call_tool``. The SDK's own method must not run: it would run synchronous tools on the event loop or
+on threads that the server does not wait for, and would not respect the order of calls. For the instances of this server
+a ``ToolRunner`` replaces it, which returns the SDK's own models.
 
-The invariants of ``tools`` hold for the method as a whole: after a result with ``finished=True`` it is not run again.
+The invariants of ``tool_runner`` hold for the author's method as a whole: after a result with ``finished=True`` it does
+not run again.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any
 from ors_server.hosting.dialects import Dialect, dialect_of, overrides, sdk_environment
 from ors_server.hosting.executors import Execution, LoopExecution
 from ors_server.hosting.task_source import copy_json
-from ors_server.hosting.tools import RefusedCall, ToolRunner, ToolTable, after_finish, is_tool_output
+from ors_server.hosting.tool_runner import RefusedCall, ToolRunner, after_finish
+from ors_server.hosting.tools import ToolTable, is_tool_output
 
 __all__ = ["OverridingRunner", "inner_runner", "tool_runner"]
 
-#: The instance whose ``_call_tool`` runs, and what its ``super()._call_tool`` means.
+#: The instance whose ``_call_tool`` runs, and the runner that its ``super()._call_tool`` uses.
 _serving: ContextVar[tuple[Any, ToolRunner] | None] = ContextVar("serving", default=None)
 
 
@@ -34,9 +36,9 @@ def tool_runner(
     enforce_finished: bool = True,
     toolsets: dict[type, Any] | None = None,
 ) -> ToolRunner | OverridingRunner:
-    """What runs the calls on one instance: its author's ``_call_tool`` where there is one, else the tools.
+    """Make the runner of the calls on one instance: its author's ``_call_tool`` where there is one, else the tools.
 
-    ``toolsets`` are those of the session, whose tools are run without the author's method, as openreward does.
+    ``toolsets`` are those of the session; their tools run without the author's method, as in openreward.
     """
     runner = ToolRunner(environment, table, execution, enforce_finished=enforce_finished, toolsets=toolsets)
     if not overrides(environment.__class__, "_call_tool"):
@@ -48,13 +50,13 @@ def tool_runner(
 
 
 def inner_runner(environment: Any) -> ToolRunner | None:
-    """What ``super()._call_tool`` means where the server runs an instance's own ``_call_tool``; None elsewhere."""
+    """Return the runner of ``super()._call_tool`` while the server runs an instance's ``_call_tool``, else None."""
     serving = _serving.get()
     return serving[1] if serving is not None and serving[0] is environment else None
 
 
 class OverridingRunner:
-    """Runs the author's ``_call_tool`` for every call but those of ``direct`` tools."""
+    """Run the author's ``_call_tool`` for every call except those of ``direct`` tools."""
 
     __slots__ = ("_direct", "_enforce_finished", "_environment", "_execution", "_inner", "finished")
 
@@ -74,12 +76,12 @@ class OverridingRunner:
         self._enforce_finished = enforce_finished
         #: Whether a call has returned ``finished=True``.
         self.finished = False
-        _take_over(environment.__class__)
+        _replace_base_method(environment.__class__)
 
     async def run(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """The ``ToolOutput`` or ``RefusedCall`` that the author's method returns.
+        """Return the ``ToolOutput`` or ``RefusedCall`` of the author's method.
 
-        Raises what it raises, and ``TypeError`` when it returns something else.
+        Raises what the method raises, and ``TypeError`` when it returns anything else.
         """
         if self.finished and self._enforce_finished:
             return after_finish(name)
@@ -88,7 +90,7 @@ class OverridingRunner:
         else:
             outcome = _outcome(await self._call(name, arguments))
         if self.finished and self._enforce_finished:
-            return after_finish(name)  # a call that ran beside this one has ended the episode first
+            return after_finish(name)  # a concurrent call has ended the episode first
         if not isinstance(outcome, RefusedCall) and outcome.finished:
             self.finished = True
         return outcome
@@ -96,13 +98,13 @@ class OverridingRunner:
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         token = _serving.set((self._environment, self._inner))
         try:
-            # A copy: the author may change it, and calls are compared by their input.
+            # A copy: the author may change it, and the ledger compares calls by their input.
             return await self._execution.run(self._environment._call_tool, name, copy_json(arguments))
         finally:
             _serving.reset(token)
 
     def reopen(self) -> None:
-        """The result that ended the episode could not be given out: it has not ended."""
+        """Reopen the episode: the result that ended it could not be sent."""
         self.finished = False
         self._inner.reopen()
 
@@ -113,13 +115,13 @@ def _outcome(result: Any) -> Any:
     if ok is True and is_tool_output(type(root.output)):
         return root.output
     if ok is False:
-        # The authors of both SDKs may leave the reason open, and those of ors-sdk cannot give one.
+        # The reason is optional in both SDKs, and ors-sdk has no field for it.
         return RefusedCall(getattr(root, "reason", None), str(root.error))
     raise TypeError(f"_call_tool returned {type(result).__name__}; it returns RunToolOutput")
 
 
-def _take_over(cls: type) -> None:
-    """Let ``super()._call_tool`` of the instances that we serve run our ``ToolRunner``; others are left alone."""
+def _replace_base_method(cls: type) -> None:
+    """Make ``super()._call_tool`` of served instances run their ``ToolRunner``; others keep the SDK's method."""
     base: Any = sdk_environment(cls)
     if dialect_of(cls) is Dialect.OWN or base is None or hasattr(base._call_tool, "ors_server_replaced"):
         return
@@ -136,7 +138,7 @@ def _take_over(cls: type) -> None:
 
 
 def _as_models(base: type, outcome: Any) -> Any:
-    """An outcome as the ``RunToolOutput`` of the SDK."""
+    """Convert an outcome to the ``RunToolOutput`` of the SDK."""
     models: Any = sys.modules[base.__module__]
     if not isinstance(outcome, RefusedCall):
         return models.RunToolOutput(models.RunToolSuccess(output=outcome))

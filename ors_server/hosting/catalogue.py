@@ -1,8 +1,8 @@
-"""An environment class made ready to be served.
+"""Prepare environment classes for serving.
 
-Everything the server needs to know of a class is found out here, once, before the first request: its name, tools,
-splits, which methods the author overrode, and the answers that never change, already encoded. A class of any of the
-three SDKs ends up as the same ``HostedEnvironment``.
+Everything that the server needs to know of a class is computed once, before the first request: its name, tools and
+splits, the methods that the author overrode, and the answers that never change, already encoded. Classes of all three
+SDKs become the same ``HostedEnvironment``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextvars
 import inspect
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,54 +23,30 @@ from ors_server.hosting.executors import Execution, LoopExecution, PoolExecution
 from ors_server.hosting.task_source import TaskSource, names_in, normalise_splits
 from ors_server.hosting.tools import ToolTable, compile_tools
 from ors_server.protocol import Split
-from ors_server.sandboxes import keep_code_of, sandbox_error
+from ors_server.sandboxes import hide_code_from_sandboxes, sandbox_error
 from ors_server.settings import Settings
 
 __all__ = ["Catalogue", "HostedEnvironment", "why_unavailable"]
 
-#: First path segments that the server answers itself; an environment of such a name could not be reached.
-RESERVED_NAMES = frozenset(
-    [
-        "call",
-        "create",
-        "create_session",
-        "delete",
-        "delete_session",
-        "docs",
-        "get_task",
-        "get_task_range",
-        "health",
-        "list_environments",
-        "messages",
-        "num_tasks",
-        "openapi.json",
-        "ping",
-        "prompt",
-        "redoc",
-        "score_group",
-        "splits",
-        "task",
-        "task_range",
-        "task_tools",
-        "tasks",
-        "tools",
-        "v1",
-        "version",
-    ]
-)
-
 
 class HostedEnvironment:
-    """One environment class and everything about it that does not change while it is served."""
+    """One environment class, with everything about it that does not change while it is served."""
 
-    def __init__(self, cls: type, settings: Settings, tools_pool: ThreadPool, lifecycle_pool: ThreadPool) -> None:
+    def __init__(
+        self,
+        cls: type,
+        settings: Settings,
+        tools_pool: ThreadPool,
+        lifecycle_pool: ThreadPool,
+        reserved_names: Collection[str],
+    ) -> None:
         self.cls = cls
-        for base in filter(is_environment_class, cls.__mro__):  # which may be of another package, with the tasks
+        for base in filter(is_environment_class, cls.__mro__):  # a base may be of another package, which has the tasks
             if file := getattr(sys.modules.get(base.__module__), "__file__", None):
-                keep_code_of(Path(file))
+                hide_code_from_sandboxes(Path(file))
         _check_class_methods(cls)
         self.dialect = dialect_of(cls)
-        self.name = _name_of(cls)
+        self.name = _name_of(cls, reserved_names)
         self.aliases: list[str] = names_in(cls, "aliases")
         self.required_secrets = _required_secrets(cls)
         self.tools: ToolTable = compile_tools(cls)
@@ -106,11 +82,11 @@ class HostedEnvironment:
         self.session_tools = self.tools.listing(session=True)
         self.session_tools_json = encode(self.session_tools)
         self.splits_json = encode(self.splits)
-        #: Its sessions that wait for room on this machine; new ones are asked to come back later.
-        self.held_back = 0
+        #: Its sessions that wait for room on this machine. While there are any, new sessions get ``MachineBusy``.
+        self.waiting_for_room = 0
 
     def executions(self) -> tuple[Execution, Execution]:
-        """Where a new session's code runs: its constructor, set-up, prompt and teardown; and its tools."""
+        """Return the executions of a new session: for constructor, set-up, prompt and teardown; and for tools."""
         if self.dialect is not Dialect.ORS:
             return self._shared_lifecycle, self._shared_tools
         own: Execution = (
@@ -120,7 +96,7 @@ class HostedEnvironment:
 
 
 class Catalogue:
-    """The hosted environments and the names they are found under; the first is the default.
+    """The hosted environments by their names; the first is the default.
 
     Names are compared in lower case. Order for a request: the path's segment, the body's ``env_name``,
     ``X-Deployment`` whole and then its last segment, the default (protocol 0.1).
@@ -131,7 +107,9 @@ class Catalogue:
         environments: Sequence[HostedEnvironment],
         aliases: Mapping[str, str] | None = None,
         unavailable: Mapping[str, str] | None = None,
+        reserved_names: Collection[str] = (),
     ) -> None:
+        self._reserved_names = reserved_names
         self.unavailable = {name.lower(): reason for name, reason in (unavailable or {}).items()}
         if not environments:
             if self.unavailable:
@@ -162,7 +140,7 @@ class Catalogue:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """The environments that cannot be served, each by one of its names, and why."""
+        """The reasons why environments cannot be served, each under one name of its environment."""
         once: dict[str, str] = {}
         for name, reason in self.unavailable.items():
             if reason not in once.values():
@@ -171,24 +149,24 @@ class Catalogue:
 
     @property
     def names(self) -> list[str]:
-        """The environments' names, the default first."""
+        """The names of the environments, the default first."""
         return [hosted.name for hosted in self.environments]
 
     def find(self, name: str) -> HostedEnvironment | None:
-        """The environment of this name or alias."""
+        """Return the environment of this name or alias."""
         return self._by_name.get(name) or self._by_name.get(name.lower())
 
     def by_path(self, segment: str) -> HostedEnvironment:
-        """The environment a path segment or a body's ``env_name`` names. Raises ``UnknownEnvironment``."""
+        """Return the environment of a path segment or a body's ``env_name``. Raises ``UnknownEnvironment``."""
         hosted = self.find(segment)
         if hosted is None:
             raise UnknownEnvironment(segment, self.names, self.unavailable.get(segment.lower(), ""))
         return hosted
 
     def by_deployment(self, deployment: str | None) -> HostedEnvironment | None:
-        """The environment ``X-Deployment`` names; None where it names none and the default is meant.
+        """Return the environment that ``X-Deployment`` names; None where the default is meant.
 
-        Raises ``UnknownEnvironment`` where several are hosted and it names none of them.
+        Raises ``UnknownEnvironment`` where several environments are hosted and the header names none of them.
         """
         if not deployment:
             return None
@@ -199,13 +177,13 @@ class Catalogue:
         reason = self.unavailable.get(name) or self.unavailable.get(name.rpartition("/")[2], "")
         if len(self.environments) == 1 and not reason:
             return self.default
-        if name == "env":  # what TRL sends when it was given no name
+        if name == "env":  # TRL's name where none was configured
             return None
         raise UnknownEnvironment(deployment, self.names, reason)
 
     def _add_alias(self, alias: str, hosted: HostedEnvironment) -> None:
         key = alias.lower()
-        _check_name(alias, alias_of=hosted.name)
+        _check_name(alias, self._reserved_names, alias_of=hosted.name)
         if self._by_name.setdefault(key, hosted) is not hosted:
             raise DefinitionError(
                 f"The alias {alias!r} of {hosted.name!r} is taken by {self._by_name[key].name!r}", "Choose another."
@@ -215,11 +193,11 @@ class Catalogue:
         return f"Hosted: {', '.join(self.names)}."
 
 
-def why_unavailable(cls: type) -> tuple[list[str], str]:
-    """The names of a class that cannot be served on this machine, and why; no reason where it can.
+def why_unavailable(cls: type, reserved_names: Collection[str]) -> tuple[list[str], str]:
+    """Return the names of a class that cannot be served on this machine, and the reason; an empty one where it can.
 
-    Asked before anything else of a class, whose splits may need what the machine lacks. Only a class method counts: in
-    a class of another SDK ``unavailable`` may be anything.
+    Called first: the splits of a class may need what the machine lacks. Only a class method counts: in a class of
+    another SDK ``unavailable`` may be anything.
     """
     if not overrides(cls, "unavailable") or inspect.isfunction(inspect.getattr_static(cls, "unavailable")):
         return [], ""
@@ -227,27 +205,27 @@ def why_unavailable(cls: type) -> tuple[list[str], str]:
         return [], ""
     try:
         reason = _at_start(cls, "unavailable", ask)
-    except Exception as error:  # an author's code; what is no failure of the machine is raised again
+    except Exception as error:  # an author's code may raise anything; only failures of the machine make it unavailable
         failure = error if isinstance(error, InfrastructureFailure) else sandbox_error(error)
         if failure is None:
             raise
         reason = failure.text
     if not reason:
         return [], ""
-    return [_name_of(cls), *(alias.lower() for alias in names_in(cls, "aliases"))], str(reason)
+    return [_name_of(cls, reserved_names), *(alias.lower() for alias in names_in(cls, "aliases"))], str(reason)
 
 
-def _name_of(cls: type) -> str:
+def _name_of(cls: type, reserved_names: Collection[str]) -> str:
     name_method = getattr(cls, "name", None)
     name = _at_start(cls, "name", name_method) if callable(name_method) else cls.__name__
     if not isinstance(name, str):
         raise DefinitionError(f"{cls.__name__}.name returned {name!r}, which is no text", "Return the name.")
-    _check_name(name)
+    _check_name(name, reserved_names)
     return name.lower()
 
 
 def _required_secrets(cls: type) -> list[str]:
-    """The names in ``required_secrets``. No SDK but ours knows it, so in a foreign class anything else is ignored."""
+    """Return the names in ``required_secrets``. Other SDKs do not define it: there, other values are ignored."""
     try:
         return names_in(cls, "required_secrets")
     except DefinitionError:
@@ -256,9 +234,9 @@ def _required_secrets(cls: type) -> list[str]:
         return []
 
 
-def _check_name(name: str, alias_of: str | None = None) -> None:
+def _check_name(name: str, reserved_names: Collection[str], alias_of: str | None = None) -> None:
     what = "An environment cannot be named" if alias_of is None else f"{alias_of!r} cannot have the alias"
-    if name.lower() in RESERVED_NAMES:
+    if name.lower() in reserved_names:
         raise DefinitionError(
             f"{what} {name!r}: that path is the server's own",
             "Rename the class, or override the classmethod name()." if alias_of is None else "Choose another.",
@@ -273,7 +251,7 @@ def _check_name(name: str, alias_of: str | None = None) -> None:
 
 
 def _check_class_methods(cls: type) -> None:
-    """Refuse a forgotten ``@classmethod``, which would only show as a puzzling TypeError."""
+    """Refuse a forgotten ``@classmethod``, which otherwise shows as an unclear ``TypeError`` later."""
     own = ("unavailable",) if dialect_of(cls) is Dialect.OWN else ()
     for name in ("name", *own, "list_splits", "list_tasks", "num_tasks", "get_task", "get_task_range"):
         if overrides(cls, name) and inspect.isfunction(inspect.getattr_static(cls, name)):
@@ -292,14 +270,14 @@ def _splits_of(cls: type) -> Any:
 def _at_start(cls: type, name: str, function: Any) -> Any:
     try:
         return _call_at_start(function)
-    except SystemExit as error:  # it would end the server before it began, without a word
+    except SystemExit as error:  # it would silently end the process before the server starts
         raise DefinitionError(
             f"{cls.__name__}.{name} ended the process (SystemExit)", "Raise an error instead."
         ) from error
 
 
 def _call_at_start(function: Any) -> Any:
-    """Call a class method that may be asynchronous while no event loop of ours runs, or inside somebody else's."""
+    """Call a class method that may be asynchronous, whether or not the caller runs in an event loop."""
     result = function()
     if not inspect.isawaitable(result):
         return result
@@ -311,7 +289,7 @@ def _call_at_start(function: Any) -> Any:
     def run() -> None:
         try:
             outcome.append(asyncio.run(wait()))
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+        except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
             outcome.append(error)
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))

@@ -1,8 +1,8 @@
-"""Which SDK a class was written for, and what its author overrode.
+"""The SDK that a class was written for, and the methods that its author overrode.
 
-The server hosts classes of ``ors_server``, ``openreward`` and ``ors-sdk`` alike, without importing either SDK: a class
-is told by the module its base comes from. An SDK's own default methods are never called, because their caches leak
-between subclasses (protocol 0.1); only what the author overrode counts.
+The server hosts classes of ``ors_server``, ``openreward`` and ``ors-sdk`` without importing either SDK: the module of
+a class's base identifies its SDK. The default methods of an SDK are never called, because their caches leak between
+subclasses (protocol 0.1); only overridden methods count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Dialect(Enum):
-    """The SDK whose habits a class relies on."""
+    """The SDK whose behaviour a class relies on."""
 
     OWN = "ors_server"
     OPENREWARD = "openreward"
@@ -40,7 +40,7 @@ def _sdk_of(base: type) -> Dialect | None:
 
 
 def dialect_of(cls: type) -> Dialect:
-    """The SDK of the class's base; our own for a class that only looks like an environment."""
+    """Return the SDK of the class's base; ``OWN`` for a class that only has the methods of an environment."""
     for base in cls.__mro__:
         dialect = _sdk_of(base)
         if dialect is not None:
@@ -49,31 +49,31 @@ def dialect_of(cls: type) -> Dialect:
 
 
 def sdk_environment(cls: type) -> type | None:
-    """The SDK's ``Environment`` that a class derives from; None for a class that only looks like an environment."""
+    """Return the SDK's ``Environment`` that a class derives from, if it derives from one."""
     return next((base for base in cls.__mro__ if base.__name__ == "Environment" and _sdk_of(base) is not None), None)
 
 
 def is_environment_class(candidate: Any) -> bool:
-    """Whether this is a class an author derived from one of the three ``Environment`` bases."""
+    """Return whether this is an author's class that derives from one of the three ``Environment`` bases."""
     if not isinstance(candidate, type) or _sdk_of(candidate) is not None:
         return False
     return sdk_environment(candidate) is not None
 
 
 def is_server_class(candidate: Any) -> bool:
-    """Whether this is the ``Server`` of one of the three packages, or derived from it."""
+    """Return whether this is the ``Server`` of one of the three packages, or a class derived from it."""
     return isinstance(candidate, type) and any(
         base.__name__ == "Server" and is_sdk_class(base) for base in candidate.__mro__
     )
 
 
 def is_sdk_class(cls: type) -> bool:
-    """Whether one of the three packages defines the class, and no author."""
+    """Return whether one of the three packages defines the class, and not an author."""
     return cls.__module__.partition(".")[0] in _BASES
 
 
 def overrides(cls: type, name: str) -> bool:
-    """Whether the author defined ``name``, as opposed to an SDK's base class (or nobody)."""
+    """Return whether the author defined ``name``, and not only a base class of an SDK."""
     for base in cls.__mro__:
         if name in base.__dict__:
             return base is not object and _sdk_of(base) is None

@@ -1,12 +1,12 @@
-"""Where an author's code runs.
+"""Run an author's code on the event loop or on threads.
 
-``async def`` is awaited on the event loop. Synchronous code must never stop the loop, so it runs on threads: on a
-shared ``ThreadPool`` for our own and openreward's classes; for classes of ors-sdk, whose authors assume that nothing
-of one session runs at the same time or on another thread, on one lazily started thread a session (protocol 0.1).
+``async def`` is awaited on the event loop. Synchronous code must never block the loop, so it runs on threads: on a
+shared ``ThreadPool`` for classes of this package and of openreward; on one lazily started thread for each session for
+classes of ors-sdk, whose authors assume that the code of a session never overlaps or changes threads (protocol 0.1).
 
-Invariant: a synchronous call cannot be interrupted, so ``run`` returns or raises only when it has really ended, even
-when it is cancelled. Whoever waits for a run may rely on the code no longer touching the environment. The one exception
-is the end of the server: a thread that then still hangs is abandoned, or the process could never exit.
+Invariant: a synchronous call cannot be interrupted, so ``run`` returns or raises only when the call has ended, even
+when ``run`` is cancelled. When it returns, the code no longer touches the environment. The only exception is the end of
+the server: a thread that then still hangs is abandoned, or the process could never exit.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["Execution", "LoopExecution", "PoolExecution", "SessionThreadExecutio
 Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
 
 
-class Escaped(RuntimeError):
-    """An author's code raised what would end the loop or pass for a cancellation: ``sys.exit`` and the like."""
+class UnsafeException(RuntimeError):
+    """Stands for an author's exception that would end the loop or look like a cancellation: ``SystemExit`` and such."""
 
 
 class ThreadPool:
-    """Daemon threads started one by one as work finds none idle, up to ``size``.
+    """Up to ``size`` daemon threads; a job starts a thread where none is idle.
 
-    Unlike ``concurrent.futures`` these do not keep the process from exiting behind a call that never returns, and
-    an idle thread ends after ``idle_seconds``.
+    Unlike the threads of ``concurrent.futures`` they do not keep the process from exiting while a call never returns,
+    and an idle thread ends after ``idle_seconds``.
     """
 
     def __init__(self, name: str, size: int, idle_seconds: float | None = 60.0) -> None:
@@ -45,11 +45,11 @@ class ThreadPool:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        # Threads waiting for a job and jobs waiting for a thread. Both count under the lock, and a thread that takes
-        # a job lowers both, so their difference is right at every moment.
+        # Threads that wait for a job, and jobs that wait for a thread. Both change under the lock, and a thread that
+        # takes a job decrements both, so their difference is always right.
         self._idle = 0
         self._pending = 0
-        #: Set at the end of the server: nobody waits for these threads any more.
+        #: Set at the end of the server, which no longer waits for these threads.
         self.abandoned = False
 
     def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -80,7 +80,7 @@ class ThreadPool:
                 job = None
             with self._lock:
                 if job is None and self._pending:
-                    continue  # a job came between the time-out and the lock
+                    continue  # a job arrived between the time-out and the lock
                 self._idle -= 1
                 if job is None:
                     self._threads -= 1
@@ -96,18 +96,18 @@ class ThreadPool:
         error: BaseException | None = None
         try:
             result = function()
-        except BaseException as raised:  # noqa: BLE001 - carried to the awaiting coroutine, whatever it is
-            error = contained(raised)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended, and nobody waits
+        except BaseException as raised:  # noqa: BLE001 - the awaiting coroutine raises it
+            error = safe_exception(raised)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
             loop.call_soon_threadsafe(_settle, future, result, error)
 
 
-def contained(raised: BaseException) -> BaseException:
-    """What is raised on the event loop in place of what an author's code raised.
+def safe_exception(raised: BaseException) -> BaseException:
+    """Return the exception to raise on the event loop for an exception of an author's code.
 
-    ``SystemExit`` and ``KeyboardInterrupt`` would end the loop, a future refuses ``StopIteration``, and a
-    ``CancelledError`` of the author's own making would pass for the cancellation of our task. A failure of a sandbox
-    is the server's own kind of failure.
+    ``SystemExit`` and ``KeyboardInterrupt`` would end the loop, a future refuses ``StopIteration``, and an author's
+    ``CancelledError`` would look like the cancellation of the server's task. A failure of a sandbox becomes the
+    server's ``InfrastructureFailure`` or ``MachineBusy``.
     """
     if isinstance(raised, Exception) and not isinstance(raised, (StopIteration, StopAsyncIteration)):
         failure = sandbox_error(raised)
@@ -116,28 +116,28 @@ def contained(raised: BaseException) -> BaseException:
         failure.__cause__ = raised
         return failure
     if isinstance(raised, asyncio.CancelledError):
-        escaped = Escaped("the environment's code was cancelled from within (asyncio.CancelledError)")
+        unsafe = UnsafeException("the environment's code was cancelled from within (asyncio.CancelledError)")
     else:
         try:
             text = str(raised)
         except Exception:  # noqa: BLE001 - an author's __str__ may raise anything
             text = "…"
-        escaped = Escaped(f"the environment's code raised {type(raised).__name__}({text})")
-    escaped.__cause__ = raised
-    return escaped
+        unsafe = UnsafeException(f"the environment's code raised {type(raised).__name__}({text})")
+    unsafe.__cause__ = raised
+    return unsafe
 
 
 async def awaited(value: Awaitable[Any]) -> Any:
-    """Await an author's awaitable; raises only what ``contained`` lets through, and true cancellations."""
+    """Await an author's awaitable. Raises only what ``safe_exception`` returns, and true cancellations."""
     try:
         return await value
     except (asyncio.CancelledError, GeneratorExit) as raised:
         task = _current_task()
         if task is None or task.cancelling():
             raise  # a true cancellation, or the end of the loop
-        raise contained(raised) from raised
-    except BaseException as raised:  # noqa: BLE001 - whatever it is, contained() decides
-        error = contained(raised)
+        raise safe_exception(raised) from raised
+    except BaseException as raised:  # noqa: BLE001 - safe_exception() replaces what must not be raised
+        error = safe_exception(raised)
         raise error from error.__cause__
 
 
@@ -158,7 +158,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
 
 
 async def _until_done(future: asyncio.Future[Any], pool: ThreadPool) -> Any:
-    """Await a thread's future to its end; a cancellation takes effect only then, or when the pool is abandoned."""
+    """Await a thread's future to its end. A cancellation takes effect then, or when the pool is abandoned."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -168,7 +168,7 @@ async def _until_done(future: asyncio.Future[Any], pool: ThreadPool) -> Any:
                 raise
             cancelled = error
     if cancelled is not None:
-        future.exception()  # retrieved, so that it is not reported as lost
+        future.exception()  # retrieved, or asyncio would report it as lost
         raise cancelled
     return future.result()
 
@@ -178,19 +178,19 @@ async def _resolved(value: Any) -> Any:
 
 
 class Execution(Protocol):
-    """A way to run an author's callable, synchronous or not."""
+    """A way to run an author's callables, synchronous or not."""
 
     async def run(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """The callable's result, awaited where it is awaitable. Raises what the callable raises."""
+        """Run a callable and return its result, awaited where it is awaitable. Raises what the callable raises."""
         ...
 
     def close(self) -> None:
-        """No more runs will come."""
+        """Release what is held. No more runs follow."""
         ...
 
 
 class PoolExecution:
-    """Synchronous code on a pool that all sessions share."""
+    """Execution of synchronous code on a pool that all sessions share."""
 
     def __init__(self, pool: ThreadPool) -> None:
         self._pool = pool
@@ -203,11 +203,11 @@ class PoolExecution:
         return await _resolved(await _until_done(future, self._pool))
 
     def close(self) -> None:
-        """The pool is the server's; nothing to do."""
+        """Do nothing: the pool belongs to the server."""
 
 
 class SessionThreadExecution:
-    """Synchronous code on a thread of its own, started when there is some; one call at a time."""
+    """Execution of synchronous code on a thread of its own, started at first use; one call at a time."""
 
     def __init__(self, server_pool: ThreadPool) -> None:
         self._server_pool = server_pool
@@ -228,15 +228,15 @@ class SessionThreadExecution:
 
 
 class LoopExecution:
-    """Synchronous code on the event loop: ors-sdk's own way, and the way of a test that calls tools directly."""
+    """Execution of synchronous code on the event loop, as in ors-sdk, and in tests that call tools directly."""
 
     async def run(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         try:
             value = function(*arguments, **keywords)
-        except BaseException as raised:  # noqa: BLE001 - whatever it is, contained() decides
-            error = contained(raised)
+        except BaseException as raised:  # noqa: BLE001 - safe_exception() replaces what must not be raised
+            error = safe_exception(raised)
             raise error from error.__cause__
         return await _resolved(value)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""

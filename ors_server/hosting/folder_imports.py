@@ -1,12 +1,12 @@
-"""The modules of an environment folder, kept apart from those of every other folder.
+"""Import the modules of an environment folder separately from those of every other folder.
 
-Two folders may each have an ``environment.py`` and a ``helpers.py``. Each folder is therefore a package of its own that
-exists in this process alone (``ors_environment_<folder>``), and its modules run with an ``__import__`` that looks in
-their own folder first: ``import helpers`` finds the ``helpers.py`` beside the file that says so, at the top of a module
-as well as inside a tool that runs an hour later. Nothing is renamed in the author's files, and ``sys.path`` stays as it
-is, so a data folder called ``trl`` does not make another library believe that TRL is installed.
+Two folders may each have an ``environment.py`` and a ``helpers.py``. Each folder is therefore a package that exists in
+this process only (``ors_environment_<folder>``), and its modules run with an ``__import__`` that looks in their own
+folder first: ``import helpers`` finds the ``helpers.py`` beside the importing file, at the top of a module as well as
+in a tool that runs an hour later. The author's files are unchanged, and so is ``sys.path``: a data folder called
+``trl`` does not make another library believe that TRL is installed.
 
-A folder that is a package (``__init__.py``) may also be imported from within by its own name.
+The modules of a folder that is a package (``__init__.py``) may also import each other by the folder's name.
 
 Invariants: a module is loaded once; a name of the standard library always means the standard library; every other name
 means the folder's own module where there is one.
@@ -32,28 +32,28 @@ _PREFIX = "ors_environment_"
 
 
 class FolderPackage:
-    """One folder whose modules see each other first; made by ``folder_package``."""
+    """A folder whose modules find each other before installed packages; made by ``folder_package``."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
         self.name = name
-        #: What the folder's modules have for ``builtins``: the same, but for imports.
+        #: The ``builtins`` of the folder's modules, with an ``__import__`` of their own.
         self.builtins = {**vars(builtins), "__import__": self._import}
         self._owned: dict[str, bool] = {}
 
     def load(self, module: str) -> ModuleType:
-        """Import ``<module>.py`` of the folder. Raises whatever the author's code raises."""
+        """Import ``<module>.py`` of the folder. Raises what the author's code raises."""
         return importlib.import_module(self.name if module == "__init__" else f"{self.name}.{module}")
 
     def owns(self, name: str) -> bool:
-        """Whether ``import <name>`` in this folder means a module of the folder."""
+        """Return whether ``import <name>`` in this folder means a module of the folder."""
         owned = self._owned.get(name)
         if owned is None:
             owned = self._owned[name] = self._find(name)
         return owned
 
     def has_module(self, name: str) -> bool:
-        """Whether the folder has a module or a package with ``__init__.py`` of this name, not just a folder."""
+        """Return whether the folder has a module or a package with ``__init__.py`` of this name, not just a folder."""
         spec = PathFinder.find_spec(name, [str(self.folder)])
         return spec is not None and spec.loader is not None
 
@@ -63,7 +63,7 @@ class FolderPackage:
         spec = PathFinder.find_spec(name, [str(self.folder)])
         if spec is None:
             return False
-        # A folder without __init__.py is a package only where no installed package has its name: Python's own rule.
+        # As in Python, a folder without __init__.py is a package only where no installed package has its name.
         return spec.loader is not None or not _installed(name)
 
     def _import(
@@ -82,12 +82,12 @@ class FolderPackage:
         else:
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         module = builtins.__import__(whole, globals, locals, fromlist or (), 0)
-        # `import a.b` binds `a`, `from a.b import c` takes c out of `a.b`: the same two cases as in the builtin.
+        # As in the builtin: `import a.b` binds `a`, `from a.b import c` takes c out of `a.b`.
         return module if fromlist else sys.modules[first]
 
     @functools.cached_property
     def _is_package(self) -> bool:
-        """Whether its modules may import each other by the folder's name: it is a package, the only one of the name."""
+        """True where its modules may import each other by the folder's name: the only package of that name."""
         init = self.folder / "__init__.py"
         if not init.is_file() or self.folder.name in sys.stdlib_module_names:
             return False
@@ -106,7 +106,7 @@ class _Loader(SourceFileLoader):
 
 
 class _PackageFinder:
-    """Finds ``ors_environment_<folder>`` and the modules in it."""
+    """Finder of ``ors_environment_<folder>`` and the modules in it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -123,7 +123,7 @@ class _PackageFinder:
 
 
 class _PlainNameFinder:
-    """Serves ``importlib.import_module("helpers")``, which does not say who asks: the last resort of all finders."""
+    """Finder for ``importlib.import_module("helpers")``, which does not name the importing module; the last finder."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -143,7 +143,7 @@ class _PlainNameFinder:
 
 
 class _AliasLoader(Loader):
-    """Puts a module that is loaded under its package's name in ``sys.modules`` under its plain name too."""
+    """Loader that puts a module of a folder package in ``sys.modules`` under its plain name too."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
@@ -160,7 +160,7 @@ _packages_by_name: dict[str, FolderPackage] = {}
 
 
 def folder_package(folder: Path) -> FolderPackage:
-    """The package of a folder, the same for each call with the same folder."""
+    """Return the package of a folder, the same for each call with the same folder."""
     folder = folder.resolve()
     package = _packages.get(folder)
     if package is None:

@@ -1,7 +1,7 @@
-"""The environment classes of an imported module whose target names none.
+"""Find the environment classes of an imported module whose target names no class.
 
-In this order: the classes that the file hands to its own ``Server([...])``; its list ``environments``; the classes
-written in it; the classes it imports. The two SDKs are recognised by name and never imported from here.
+In this order: the classes that the file passes to its own ``Server([...])``; its list ``environments``; the classes
+defined in it; the classes it imports. The two SDKs are recognised by name and never imported.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class NoEnvironmentInModule(TargetError):
 
 
 def environments_of(module: ModuleType, source: str) -> list[type]:
-    """The classes to serve, in order; ``source`` is what messages call the module.
+    """Return the classes to serve, in order; ``source`` is the module's name in messages.
 
-    Raises ``TargetError`` (``NoEnvironmentInModule`` where there is nothing at all), and what imports raise that stand
-    in the file's ``if __name__ == "__main__"`` block.
+    Raises ``TargetError`` (``NoEnvironmentInModule`` where there is no class at all), and what imports in the file's
+    ``if __name__ == "__main__"`` block raise.
     """
     handed = classes_given_to_server(module)
     if handed is not None:
@@ -51,20 +51,20 @@ def environments_of(module: ModuleType, source: str) -> list[type]:
 
 
 def defined_environments(module: ModuleType) -> list[type]:
-    """The environment classes written in the module, in order."""
+    """Return the environment classes defined in the module, in order."""
     return [
         value
         for name, value in vars(module).items()
         if isinstance(value, type)
         and value.__module__ == module.__name__
-        # An alias (`Default = MyEnv`) is no second class.
+        # An alias (`Default = MyEnv`) is not a second class.
         and value.__name__ == name
         and is_environment_class(value)
     ]
 
 
 def _imported(module: ModuleType) -> list[type]:
-    """The environment classes that a module imports and that are not there for others to derive from."""
+    """Return the environment classes that a module imports, without base classes of others."""
     found = dict.fromkeys(
         value
         for name, value in vars(module).items()
@@ -90,15 +90,15 @@ def _declared(declared: Sequence[object], source: str) -> list[type]:
 
 
 def _is_unfinished_base(cls: type, defined: Sequence[type]) -> bool:
-    """Whether a class is there for others to derive from: it is not complete, and one of them does.
+    """Return whether a class is an incomplete base class of another.
 
-    An incomplete class from which nothing derives is a mistake, which the server explains when it is built.
+    An incomplete class without derived classes is a mistake, which the server explains when it is built.
     """
     return not _is_complete(cls) and _has_subclass(cls, defined)
 
 
 def _has_subclass(cls: type, classes: Iterable[type]) -> bool:
-    """Whether one of the classes derives from ``cls`` and is not ``cls`` itself."""
+    """Return whether one of the classes derives from ``cls`` and is not ``cls`` itself."""
     return any(other is not cls and issubclass(other, cls) for other in classes)
 
 

@@ -1,8 +1,8 @@
-"""A conversation as plain prompt blocks, for clients that only know ``/prompt``.
+"""Flatten a conversation to prompt blocks, for clients that only know ``/prompt``.
 
-One user message of text and images is passed through unchanged. Anything longer gets a ``[role]`` header block a
-message, and reasoning, tool calls and tool results become text (protocol, section 5). Works on the messages of either
-SDK: blocks are told apart by their ``type``.
+A single user message of text and images is unchanged. Otherwise each message gets a ``[role]`` header block, and
+reasoning, tool calls and tool results become text (protocol, section 5). The messages may be of either SDK: the
+``type`` of a block says what it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["flatten_messages"]
 
 
 def flatten_messages(messages: Sequence[Any]) -> list[TextBlock | ImageBlock]:
-    """Blocks for ``/prompt`` from messages for ``/messages``."""
+    """Convert messages for ``/messages`` to blocks for ``/prompt``."""
     if len(messages) == 1 and messages[0].role == "user":
         only: list[Any] = list(messages[0].blocks)
         if all(block.type in ("text", "image") for block in only):

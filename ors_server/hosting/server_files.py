@@ -1,10 +1,10 @@
-"""The classes that a Python file hands to its own ``Server([...])``, found without running the server.
+"""Find the classes that a Python file passes to its own ``Server([...])``, without running the server.
 
 Most published environments end in ``if __name__ == "__main__": Server([MyEnv]).run()``. The file is imported under
-another name, so that this block does not run; its calls of ``Server`` are read from the source instead, and the names
-in their first argument are looked up in the module. An import inside the block or function of the call is carried out,
-because it only binds a name. What depends on a run (arguments of the command line, a list that is appended to) is
-unknown: a part of the list would be a guess.
+another name, so that this block does not run. Its calls of ``Server`` are read from the source, and the names in their
+first argument are looked up in the module. An import in the block or function of the call is executed, because it only
+binds a name. Values that depend on a run (arguments of the command line, a list that is appended to) are unknown: a
+part of the list would be a guess.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 class _Unknown(Exception):
-    """Only a run of the file would tell."""
+    """The value depends on a run of the file."""
 
 
 def classes_given_to_server(module: ModuleType) -> list[type] | None:
-    """The classes handed to ``Server`` in the file of an imported module, in order; None where that cannot be told.
+    """Return the classes that an imported module's file passes to ``Server``, in order; None where they are unknown.
 
-    Calls outside of functions win over those inside. Raises what the file's own imports raise.
+    Calls outside of functions take precedence over calls in functions. Raises what the file's own imports raise.
     """
     if module.__file__ is None:
         return None
@@ -52,7 +52,7 @@ def classes_given_to_server(module: ModuleType) -> list[type] | None:
 
 
 def line_that_serves(file: Path) -> int | None:
-    """The line at which importing the file would start its server and never return; None where there is none.
+    """Return the line at which an import of the file would start its server and never return, if there is one.
 
     Raises ``SyntaxError`` and ``OSError``.
     """
@@ -86,7 +86,7 @@ def _parse(file: Path) -> ast.Module:
 
 
 def _walk(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a module, block or function, without those of functions and classes in it."""
+    """Yield the nodes of a module, block or function, without those of functions and classes in it."""
     for child in ast.iter_child_nodes(scope):
         yield child
         if not isinstance(child, _OTHER_SCOPES):
@@ -94,7 +94,7 @@ def _walk(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _at_import(tree: ast.Module) -> Iterator[ast.AST]:
-    """What an import runs: neither functions nor ``if __name__ == "__main__"``."""
+    """Yield the nodes that an import runs: neither functions nor ``if __name__ == "__main__"``."""
     for statement in tree.body:
         yield statement
         if not isinstance(statement, _OTHER_SCOPES) and not _is_main_block(statement):
@@ -108,7 +108,7 @@ def _is_main_block(statement: ast.AST) -> bool:
 
 
 def _runs_server(node: ast.AST, servers: set[str]) -> bool:
-    """Whether this is ``Server([...]).run()``, ``server.run()`` or ``uvicorn.run(...)``."""
+    """Return whether this is ``Server([...]).run()``, ``server.run()`` or ``uvicorn.run(...)``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("run", "serve")):
         return False
     receiver = node.func.value
@@ -129,7 +129,7 @@ def _last_name(node: ast.AST) -> str:
 
 
 def _server_calls(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[tuple[_Scope, ast.Call]]:
-    """Every call of an SDK's ``Server`` or of a class derived from it, with the scope it stands in."""
+    """Yield every call of an SDK's ``Server`` or of a class derived from it, with its scope."""
     module = _Scope(None, list(_at_import(tree)), namespace)
     inner = [statement for statement in tree.body if _is_main_block(statement)]
     inner += [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
@@ -140,7 +140,7 @@ def _server_calls(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[tu
 
 
 def _is_server(function: ast.expr, scope: _Scope) -> bool:
-    # Only for what is called Server does the scope import anything.
+    # The scope executes imports only for a name that means Server.
     if scope.original_name(function) != "Server" and scope.is_local(function):
         return False
     try:
@@ -159,7 +159,7 @@ def _argument(call: ast.Call) -> ast.expr:
 
 
 def _classes(value: Any) -> list[type]:
-    """The classes in an argument of ``Server``; an instance counts as its class, as in both SDKs."""
+    """Return the classes in an argument of ``Server``; an instance counts as its class, as in both SDKs."""
     if not isinstance(value, (list, tuple)):
         raise _Unknown
     classes = [entry if isinstance(entry, type) else type(entry) for entry in cast("list[Any]", value)]
@@ -172,14 +172,14 @@ class _Scope:
     """Names as a block or function of a module sees them."""
 
     def __init__(self, node: ast.AST | None, nodes: list[ast.AST], namespace: Mapping[str, Any]) -> None:
-        #: A function or an ``if __name__ == "__main__"`` block; None for what an import runs.
+        #: A function or an ``if __name__ == "__main__"`` block; None for the code that an import runs.
         self.node = node
         self.nodes = nodes
         self._namespace = namespace
         self._resolving: set[str] = set()
 
     def value(self, expression: ast.expr) -> Any:
-        """What a name, a dotted name or a list of them stands for. Raises ``_Unknown``, and what imports raise."""
+        """Evaluate a name, a dotted name or a list of them. Raises ``_Unknown``, and what imports raise."""
         match expression:
             case ast.Name(id=name):
                 return self._named(name)
@@ -193,7 +193,7 @@ class _Scope:
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return [*self._list(left), *self._list(right)]
             case ast.Call(func=function):
-                # An instance, which need not be made for its class to be known.
+                # An instance: its class is known without making it.
                 cls = self.value(function)
                 if is_environment_class(cls):
                     return cls
@@ -202,7 +202,7 @@ class _Scope:
                 raise _Unknown
 
     def original_name(self, function: ast.expr) -> str:
-        """The last name of a dotted name, before an ``import … as`` of the scope."""
+        """Return the last part of a dotted name, as it was before an ``import … as`` of the scope."""
         name = _last_name(function)
         for node in self.nodes if isinstance(function, ast.Name) else ():
             if isinstance(node, ast.ImportFrom):
@@ -212,7 +212,7 @@ class _Scope:
         return name
 
     def is_local(self, expression: ast.expr) -> bool:
-        """Whether the first name of a dotted name is bound in the scope."""
+        """Return whether the first part of a dotted name is bound in the scope."""
         while isinstance(expression, ast.Attribute):
             expression = expression.value
         return isinstance(expression, ast.Name) and bool(self._bindings(expression.id))
@@ -251,7 +251,7 @@ class _Scope:
             self._resolving.discard(name)
 
     def _is_changed(self, name: str) -> bool:
-        """Whether a list may be changed in place in the scope, as by ``environments.append(X)``."""
+        """Return whether a list may be changed in place in the scope, as by ``environments.append(X)``."""
         return self.node is not None and any(
             isinstance(node, (ast.Attribute, ast.Subscript))
             and isinstance(node.value, ast.Name)
@@ -260,7 +260,7 @@ class _Scope:
         )
 
     def _bindings(self, name: str) -> list[ast.AST]:
-        """What gives the name its value in the scope; nothing where the module's own value counts."""
+        """Return the nodes that bind the name in the scope; none where the module's value counts."""
         found: list[ast.AST] = []
         for node in self.nodes if self.node is not None else ():
             match node:

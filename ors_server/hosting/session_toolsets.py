@@ -1,8 +1,8 @@
-"""Toolsets that a client asks for by name (``toolset_name`` of ``/create``): the built-in ones of ``openreward``.
+"""Toolsets that a client names in ``/create`` (``toolset_name``): the built-in toolsets of ``openreward``.
 
 A session toolset is built with the environment's instance when the session is created. Its tools replace those of the
-environment with the same names, and its terminal tool wins over the environment's. They are openreward's code, so only
-its classes can have them: the package is then there, and the toolset finds in the instance what it looks for, above all
+environment with the same names, and its terminal tool replaces the environment's. Toolsets are openreward's code, so
+only its classes can have them: the package is then installed, and the instance has what a toolset needs, above all
 ``sandbox``.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["build_toolset", "find_toolset", "listing_with", "tools_with"]
 
 
 def find_toolset(cls: type, name: str) -> type:
-    """The toolset of this name, for sessions of an environment class. Raises ``InvalidToolset``."""
+    """Find the toolset of this name for sessions of an environment class. Raises ``InvalidToolset``."""
     if dialect_of(cls) is not Dialect.OPENREWARD:
         raise InvalidToolset(
             f"unknown toolset {name!r}; valid options are []",
@@ -37,7 +37,7 @@ def find_toolset(cls: type, name: str) -> type:
 
 
 def build_toolset(toolset: type, instance: Any, return_errors: ReturnErrors) -> Any:
-    """A toolset of an instance. Raises ``InvalidToolset`` where the instance has not what it needs."""
+    """Build a toolset for an instance. Raises ``InvalidToolset`` where the instance lacks what it needs."""
     try:
         return toolset(instance)
     except ValueError as error:  # the base class's check for `sandbox`
@@ -47,7 +47,7 @@ def build_toolset(toolset: type, instance: Any, return_errors: ReturnErrors) -> 
 
 @functools.cache
 def tools_with(cls: type, toolset: type) -> ToolTable:
-    """The tools of an environment class in sessions with a toolset. Raises ``DefinitionError``."""
+    """Compile the tools of an environment class for sessions with a toolset. Raises ``DefinitionError``."""
     table = compile_tools(cls)
     added, terminal = compile_toolset(cls, toolset)
     kept = {
@@ -64,7 +64,7 @@ def tools_with(cls: type, toolset: type) -> ToolTable:
 
 
 def listing_with(listing: ListToolsOutput, table: ToolTable, toolset: type) -> ListToolsOutput:
-    """The session's listing of an environment, with the tools of its toolset in ``table``."""
+    """Add the tools of a session's toolset, from ``table``, to the listing of its environment."""
     added = [tool for tool in table.tools.values() if tool.owner is toolset and tool.shared and not tool.is_terminal]
     hidden = {tool.name for tool in added}
     if table.terminal is not None:

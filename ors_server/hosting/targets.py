@@ -1,4 +1,4 @@
-"""What ``ors-server serve`` can be pointed at, and how it becomes environment classes.
+"""Load the environment classes of a target of ``ors-server serve``.
 
 | target | means |
 |---|---|
@@ -8,8 +8,8 @@
 | ``package.module:Class`` | a class of an importable module; the current folder is importable |
 | ``echo``, ``echo:Class`` | an environment that comes with ors-server |
 
-Which classes are the environments of a file is the matter of ``module_environments``. Whatever stands in the way is a
-``TargetError`` that names the author's file and line, and what to do.
+``module_environments`` decides which classes of a file are its environments. Every failure is a ``TargetError`` that
+names the author's file and line, and the remedy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ors_server.hosting.folder_imports import FolderPackage, folder_package
 from ors_server.hosting.module_environments import NoEnvironmentInModule, defined_environments, environments_of
 from ors_server.hosting.server_files import line_that_serves
 from ors_server.hosting.start_guard import ServerStarted, refusing_servers
-from ors_server.sandboxes import keep_code_of
+from ors_server.sandboxes import hide_code_from_sandboxes
 
 __all__ = [
     "ENVIRONMENT_FILES",
@@ -42,7 +42,7 @@ __all__ = [
     "load_targets",
 ]
 
-#: The files of an environment folder that may hold its classes; the first that has any is served.
+#: The files of an environment folder that may hold its classes; the first file that has classes is served.
 ENVIRONMENT_FILES = ("environment.py", "server.py", "app.py", "main.py", "env.py", "__init__.py")
 
 Result = TypeVar("Result")
@@ -53,7 +53,7 @@ _DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def load_targets(targets: Sequence[str]) -> list[type]:
-    """The classes of all targets, in order; the first is the default environment.
+    """Load the classes of all targets, in order; the first is the default environment.
 
     Raises ``TargetError`` for the first target that does not load.
     """
@@ -61,7 +61,7 @@ def load_targets(targets: Sequence[str]) -> list[type]:
 
 
 def load_target(target: str) -> list[type]:
-    """The classes of one target, in the order they are served. Raises ``TargetError``."""
+    """Load the classes of one target, in the order in which they are served. Raises ``TargetError``."""
     location, class_name = _split(target)
     files = _files(target, location)
     if not files:
@@ -82,9 +82,9 @@ def load_target(target: str) -> list[type]:
 
 
 def bundled_environments() -> dict[str, Path]:
-    """Name and folder of every environment that comes with ors-server.
+    """Return the name and the folder of every environment that is bundled with ors-server.
 
-    A wheel carries them inside the package, a checkout has them beside it.
+    A wheel has them inside the package, a checkout beside it.
     """
     for root in (_PACKAGE / "_bundled", _PACKAGE.parent / "environments"):
         if root.is_dir():
@@ -95,7 +95,7 @@ def bundled_environments() -> dict[str, Path]:
 
 
 def environment_files(folder: Path) -> list[Path]:
-    """The files of a folder that may hold its environment classes, in the order in which they are looked at."""
+    """Return the files of a folder that may hold its environment classes, in the order of preference."""
     return [folder / name for name in ENVIRONMENT_FILES if (folder / name).is_file()]
 
 
@@ -103,7 +103,7 @@ def environment_files(folder: Path) -> list[Path]:
 
 
 def _split(target: str) -> tuple[str, str]:
-    """Location and class name ("" where none is given)."""
+    """Split a target into location and class name ("" where none is given)."""
     location, separator, class_name = target.rpartition(":")
     if not separator or Path(target).exists():  # a path may have a colon in it
         return target, ""
@@ -113,7 +113,7 @@ def _split(target: str) -> tuple[str, str]:
 
 
 def _files(target: str, location: str) -> list[Path]:
-    """The files that a location may mean, in order; none where it is the name of a module."""
+    """Return the files that a location may mean, in order; none where it is the name of a module."""
     path = Path(location)
     if location and (files := environment_files(path)):
         return files
@@ -138,7 +138,7 @@ def _import_file(file: Path) -> tuple[FolderPackage, ModuleType]:
         proposal = re.sub(r"\W", "_", module)
         raise TargetError(f"{file} cannot be imported: {module!r} is no Python name", f"Rename it to {proposal}.py.")
     package = folder_package(file.parent)
-    keep_code_of(file)
+    hide_code_from_sandboxes(file)
     line = _explained(file, package, lambda: line_that_serves(file))
     if line is not None:
         raise _serves(f"{file}", line)
@@ -146,7 +146,7 @@ def _import_file(file: Path) -> tuple[FolderPackage, ModuleType]:
 
 
 def _explained(file: Path, package: FolderPackage, run: Callable[[], Result]) -> Result:
-    """Run what imports the author's code. Raises ``TargetError`` for what that code raises."""
+    """Run a function that imports the author's code. Raises ``TargetError`` for what that code raises."""
     try:
         with refusing_servers():
             return run()
@@ -156,7 +156,7 @@ def _explained(file: Path, package: FolderPackage, run: Callable[[], Result]) ->
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file.resolve())]
         raise _serves(f"{file}", frames[0].lineno if frames else None) from error
     except BaseException as error:  # importing runs arbitrary code, which may even call sys.exit()
-        # The name that the folder has in this process says nothing to anybody.
+        # The folder's package name exists in this process only and would confuse the author.
         what = _description(error).replace(f"{package.name}.", "")
         missing = error.name.removeprefix(f"{package.name}.") if isinstance(error, ImportError) and error.name else ""
         remedy = _remedy(error, missing)
@@ -170,7 +170,7 @@ def _explained(file: Path, package: FolderPackage, run: Callable[[], Result]) ->
 def _import_module(name: str) -> tuple[ModuleType, str]:
     here = str(Path.cwd())
     if here not in sys.path:
-        # As `python -m` does: a module of the current folder wins over an installed one.
+        # As with `python -m`, a module of the current folder takes precedence over an installed module.
         sys.path.insert(0, here)
     try:
         with refusing_servers():
@@ -188,10 +188,10 @@ def _import_module(name: str) -> tuple[ModuleType, str]:
 
 
 def failed_in_authors_code(error: BaseException) -> TargetError | None:
-    """What to say of an exception that came while a server was built, where the author's code raised it.
+    """Return the error to report for an exception that an author's code raised while a server was built.
 
-    None where no code but ours and libraries' was running: that is a fault of ours, and its traceback is wanted. A
-    ``SystemExit`` is never ours: nothing in this package but the command line itself ends the process.
+    None where only code of this package and of libraries ran: that is a fault of this package and needs its traceback.
+    A ``SystemExit`` always comes from the author: in this package only the command line ends the process.
     """
     ended = isinstance(error, SystemExit)
     if not (ended or _author_frame(error)):
@@ -203,21 +203,21 @@ def failed_in_authors_code(error: BaseException) -> TargetError | None:
 
 
 def _description(error: BaseException) -> str:
-    """Type, message and place of an exception in the author's code."""
+    """Describe an exception in the author's code: type, message, file and line."""
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
-        # Its own text repeats the place, in another form.
+        # Its text repeats the file and line in another form.
         return f"{kind}: {error.msg}{_place(error.filename, error.lineno)}"
     text = error.cause.rstrip(".") if isinstance(error, OrsError) else str(error)
-    # An installed environment has no frame but those of a library.
+    # An installed environment has only frames of a library.
     frame = _author_frame(error) or _author_frame(error, installed=True)
     return (f"{kind}: {text}" if text else kind) + (_place(frame.filename, frame.lineno) if frame else "")
 
 
 def _author_frame(error: BaseException, *, installed: bool = False) -> traceback.FrameSummary | None:
-    """Where the author's code was when the exception came: the innermost frame that is neither ours nor a library's.
+    """Return the innermost frame of the author's code: neither of this package nor of a library.
 
-    ``installed`` takes installed packages for the author's.
+    With ``installed``, installed packages count as the author's.
     """
     libraries = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
     standard = Path(sysconfig.get_path("stdlib"))

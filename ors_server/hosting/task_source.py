@@ -1,13 +1,13 @@
-"""The tasks of one environment: splits, counts, tasks by index and range, and what of a task a client sees.
+"""The tasks of one environment: counts, tasks by index and range, and the part of a task that clients get.
 
-A split's list is asked for once and kept, so that index *i* is the same task in every answer and costs nothing to
-look up; environments with more tasks than a list should hold override ``num_tasks`` and ``get_task``. Only what the
-author overrode is called.
+A split's list is fetched once and kept, so that index *i* is the same task in every answer and takes no time to look
+up. Environments with more tasks than a list should hold override ``num_tasks`` and ``get_task``. Only methods that the
+author overrode are called.
 
-Private fields (``private_task_fields``) are left out of what clients get. Such a task carries ``_ors_task``, a token
-that names its split and index and a digest of its public part; when the task comes back with ``/create``, the whole
-task is taken from the environment, never from the client (protocol 0.1). The token hides and grants nothing: a client
-may open any split and index anyway. It keeps a task that has changed from being taken for the one that was listed.
+Clients do not get private fields (``private_task_fields``). Such a task has ``_ors_task``, a token with its split, its
+index and a digest of its public part. When the task comes back with ``/create``, the whole task is taken from the
+environment, never from the client (protocol 0.1). The token hides and grants nothing: a client may open any split and
+index anyway. It detects that a task has changed since it was listed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["TASK_TOKEN", "TaskSource", "copy_json", "names_in", "normalise_split
 #: Key of the token in a public task.
 TASK_TOKEN = "_ors_task"  # noqa: S105 - the key, not a token
 
-#: Tasks encoded, and tasks made public, at one go: a few milliseconds' work, before others get their turn.
+#: Tasks that are encoded, and tasks that are made public, before other requests get a turn: a few milliseconds.
 _PIECE = 2000
 _TURN = 200
 
@@ -63,13 +63,13 @@ class TaskSource:
         self._private = frozenset(names_in(cls, "private_task_fields"))
         self._trust_client_tasks = trust_client_tasks
         self._signed = bool(self._private) or not trust_client_tasks
-        # Not a secret, so that tokens in a dataset outlive a restart; it makes a token specific to this environment.
+        # The key is public: it binds a token to this environment's name, and tokens in a dataset outlive a restart.
         self._key = hashlib.sha256(f"ors-server task of {self._cls.name().lower()}".encode()).digest()
 
     # --- for the server ----------------------------------------------------------------------
 
     async def count(self, split: str) -> int:
-        """The number of tasks. Raises ``InvalidSplit``, ``TasksNotListable`` and what the author's code raises."""
+        """Count the tasks. Raises ``InvalidSplit``, ``TasksNotListable`` and what the author's code raises."""
         self._check(split)
         if self._has_count:
             count = await self._run(self._cls.num_tasks, split)
@@ -81,7 +81,7 @@ class TaskSource:
         return len(await self._list(split))
 
     async def get(self, split: str, index: int) -> Any:
-        """The whole task. Raises ``InvalidSplit`` and ``InvalidIndex``."""
+        """Return the whole task. Raises ``InvalidSplit`` and ``InvalidIndex``."""
         self._check(split)
         if self._has_get:
             try:
@@ -95,7 +95,7 @@ class TaskSource:
             raise InvalidIndex(index, split, len(tasks)) from error
 
     async def list_json(self, split: str) -> bytes:
-        """All tasks of a split as clients see them, as JSON; encoded once and kept."""
+        """Encode all tasks of a split as clients see them; done once and kept."""
         self._check(split)
         encoded = self._encoded.get(split)
         if encoded is None:
@@ -105,14 +105,14 @@ class TaskSource:
         return encoded
 
     async def get_public(self, split: str, index: int) -> Any:
-        """One task, as clients see it."""
+        """Return one task, as clients see it."""
         task = await self.get(split, index)
         if self._signed and index < 0:
             index += await self.count(split)
         return self._public(task, split, index)
 
     async def range_json(self, split: str, start: int | None, stop: int | None) -> bytes:
-        """The tasks of a slice as clients see them, as JSON. Raises ``InvalidIndexRange``."""
+        """Encode the tasks of a slice as clients see them. Raises ``InvalidIndexRange``."""
         self._check(split)
         first = 0
         try:
@@ -133,7 +133,7 @@ class TaskSource:
         return await _encode_list(await self._public_all(tasks, split, first))
 
     async def resolve(self, task: Mapping[str, Any]) -> Any:
-        """The whole task for one that a client sent. Raises ``InvalidTask``."""
+        """Return the whole task for a task that a client sent. Raises ``InvalidTask``."""
         token = task.get(TASK_TOKEN)
         if token is None or not self._signed:
             if not self._trust_client_tasks:
@@ -164,7 +164,7 @@ class TaskSource:
             raise TasksNotListable()
         pending = self._listing.get(split)
         if pending is None or pending.get_loop() is not asyncio.get_running_loop():
-            # One listing for all who ask meanwhile; it survives the request that started it.
+            # One listing for all concurrent requests; it survives the request that started it.
             pending = asyncio.ensure_future(self._list_now(split))
             self._listing[split] = pending
         return await asyncio.shield(pending)
@@ -231,7 +231,7 @@ class TaskSource:
 
 
 async def _encode_list(tasks: Sequence[Any]) -> bytes:
-    """A long list as JSON in pieces, between which other requests get their turn."""
+    """Encode a long list in pieces, between which other requests get their turn."""
     if len(tasks) <= _PIECE:
         return encode(list(tasks))
     pieces: list[bytes] = []
@@ -246,7 +246,7 @@ def _digest(task: Any) -> str:
 
 
 def names_in(cls: type, attribute: str) -> list[str]:
-    """A class attribute that lists names. Raises ``DefinitionError``, above all for a lone string."""
+    """Read a class attribute that lists names. Raises ``DefinitionError``, above all for a single string."""
     value: Any = getattr(cls, attribute, None) or ()
     is_list = isinstance(value, (list, tuple, set, frozenset))
     if not is_list or not all(isinstance(name, str) and name for name in cast("list[Any]", value)):
@@ -259,7 +259,7 @@ def names_in(cls: type, attribute: str) -> list[str]:
 
 
 def normalise_splits(cls: type, splits: Any) -> list[Split]:
-    """Splits as an author may write them: names or ``Split`` objects of any SDK. Raises ``DefinitionError``."""
+    """Convert an author's splits: names or ``Split`` objects of any SDK. Raises ``DefinitionError``."""
     normalised: list[Split] = []
     if splits is not None and (isinstance(splits, str) or not isinstance(splits, Iterable)):
         example = splits if isinstance(splits, str) else "train"
@@ -293,7 +293,7 @@ def normalise_splits(cls: type, splits: Any) -> list[Split]:
 
 
 def copy_json(value: Any) -> Any:
-    """A copy of a task that an instance may change without changing anybody else's."""
+    """Copy a task, so that an instance may change it without changing that of another."""
     if isinstance(value, dict):
         return {key: copy_json(item) for key, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list):

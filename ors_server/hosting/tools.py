@@ -1,55 +1,34 @@
-"""An environment class's tools: found and checked once, then called by table.
+"""Compile an environment class's tools to a table, once.
 
-``compile_tools`` turns a class into a ``ToolTable``: every tool with its input validator, schema and marks. Nothing
-is introspected per call. ``ToolRunner`` runs calls on one instance and keeps two invariants: calls of one tool do not
-overlap unless it is ``concurrent``, an ``exclusive`` tool runs alone; and once a tool has returned ``finished=True``,
-no later call runs and no call that was still running can report a second result.
+``compile_tools`` finds and checks every tool, with its input validator, schema and marks. Calls introspect nothing;
+``tool_runner`` runs them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_type_hints
+from typing import Any, cast, get_type_hints
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from ors_server.errors import DefinitionError
 from ors_server.hosting.dialects import Dialect, dialect_of, overrides
-from ors_server.hosting.executors import Execution, LoopExecution, awaited
 from ors_server.protocol import (
     SUPPORTED_MESSAGE_BLOCK_TYPES,
     JSONObject,
     ListToolsOutput,
-    RunToolError,
-    RunToolErrorReason,
-    RunToolOutput,
-    RunToolSuccess,
     TerminalToolSpec,
-    ToolOutput,
     ToolSpec,
 )
 
-__all__ = [
-    "RefusedCall",
-    "Tool",
-    "ToolRunner",
-    "ToolTable",
-    "after_finish",
-    "compile_tools",
-    "compile_toolset",
-    "is_tool_output",
-    "outcome_to_model",
-]
+__all__ = ["Tool", "ToolTable", "compile_tools", "compile_toolset", "is_tool_output"]
 
 
 @dataclass(slots=True, frozen=True)
 class Tool:
-    """One tool, ready to be called."""
+    """One compiled tool."""
 
     name: str
     description: str
@@ -77,22 +56,24 @@ class ToolTable:
     tools: dict[str, Tool]
     terminal: TerminalToolSpec | None
     supports_score_group: bool
-    #: Names defined twice in a class of another SDK, with the toolset: those SDKs find out when the tool is called.
+    #: Names that a class of another SDK defines twice, with the toolset: those SDKs report it when the tool is called.
     collisions: dict[str, str]
-    #: What was left out of a class of another SDK, and why, for the log.
+    #: Reasons why tools of a class of another SDK were left out, for the log.
     dropped: list[str]
-    #: ``list_tools()`` of an author who wrote his own.
+    #: The result of the author's own ``list_tools()``, if there is one.
     own_listing: ListToolsOutput | None
-    #: Whether a session has those ``shared=False`` tools only that the author's own ``list_tools`` or
-    #: ``list_task_tools`` names: so in a class of another SDK that has either.
+    #: Whether a session has only those ``shared=False`` tools that the author's own ``list_tools`` or
+    #: ``list_task_tools`` names. True in a class of another SDK that has one of these methods.
     only_listed: bool = False
     has_task_tools: bool = False
-    #: Types of tool results already seen to be a ``ToolOutput``.
+    #: Types of tool results that were checked to be a ``ToolOutput``.
     output_types: set[type] = field(default_factory=set[type])
 
     def listing(self, *, session: bool = False) -> ListToolsOutput:
-        """The shared tools; for a session also those marked ``shared=False``, unless the author lists them himself.
-        The terminal tool is in neither."""
+        """List the shared tools, and for a session the ``shared=False`` tools unless the author's method lists them.
+
+        The terminal tool is in neither list.
+        """
         unshared = session and not self.only_listed
         tools = [tool.spec for tool in self.tools.values() if not tool.is_terminal and (unshared or tool.shared)]
         if self.own_listing is not None:
@@ -107,24 +88,12 @@ class ToolTable:
         )
 
 
-@dataclass(slots=True, frozen=True)
-class RefusedCall:
-    """A call that ran no tool."""
-
-    #: None where the author of a class gave none.
-    reason: RunToolErrorReason | None
-    error: str
-
-
-# --- compiling -----------------------------------------------------------------------------------
-
-
 @functools.cache
 def compile_tools(cls: type) -> ToolTable:
-    """The tools of an environment class.
+    """Compile the tools of an environment class.
 
     Raises ``DefinitionError`` with the right signature for a malformed tool. In a class written for another SDK a
-    malformed tool is left out instead, as that SDK does, and named in ``dropped``: the class must work unchanged.
+    malformed tool is left out instead, as in that SDK, and named in ``dropped``: the class must work unchanged.
     """
     lenient = dialect_of(cls) is not Dialect.OWN
     tools: dict[str, Tool] = {}
@@ -183,9 +152,9 @@ def compile_tools(cls: type) -> ToolTable:
 
 
 def compile_toolset(cls: type, toolset: type) -> tuple[dict[str, Tool], TerminalToolSpec | None]:
-    """The tools that a toolset brings into a session of an environment class, and its terminal tool.
+    """Compile the tools that a toolset adds to sessions of an environment class, and its terminal tool.
 
-    Raises ``DefinitionError`` for a malformed terminal tool; other malformed tools are left out, as openreward does.
+    Raises ``DefinitionError`` for a malformed terminal tool; other malformed tools are left out, as in openreward.
     """
     tools: dict[str, Tool] = {}
     terminal: TerminalToolSpec | None = None
@@ -266,7 +235,7 @@ def _compile_tool(cls: type, owner: type | None, name: str, function: Any, label
         schema=None if model is None else model.model_json_schema(),
         is_async=inspect.iscoroutinefunction(function),
         shared=bool(getattr(function, "_env_tool_shared", True)),
-        # ors-sdk has no locks: its asynchronous tools overlap freely, and its authors know.
+        # ors-sdk has no locks: its authors expect that asynchronous tools overlap.
         concurrent=(concurrent or dialect_of(cls) is Dialect.ORS) and not exclusive,
         exclusive=exclusive,
         is_terminal=is_terminal,
@@ -286,7 +255,7 @@ def _own_listing(cls: type) -> ListToolsOutput | None:
 
 
 def is_tool_output(annotation: Any) -> bool:
-    """Whether this is the ``ToolOutput`` of one of the three packages, or derived from it."""
+    """Return whether this is the ``ToolOutput`` of one of the three packages, or derived from it."""
     return (
         inspect.isclass(annotation)
         and issubclass(annotation, BaseModel)
@@ -297,236 +266,3 @@ def is_tool_output(annotation: Any) -> bool:
 
 def _show(annotation: Any) -> str:
     return annotation.__name__ if inspect.isclass(annotation) else str(annotation)
-
-
-# --- running -------------------------------------------------------------------------------------
-
-
-class _Gate:
-    """Who may run now. Without waiters every operation is a few comparisons and no lock object exists."""
-
-    __slots__ = ("_active", "_alone", "_exclusive_waiting", "_serial", "_waiting")
-
-    def __init__(self) -> None:
-        self._active = 0
-        self._alone = False
-        self._exclusive_waiting = 0
-        # Made when first needed: an idle session should not give the garbage collector more to walk.
-        self._serial: set[str] | None = None
-        self._waiting: deque[tuple[asyncio.Future[None], Tool]] | None = None
-
-    def try_enter(self, tool: Tool) -> bool:
-        if self._alone:
-            return False
-        if tool.exclusive:
-            if self._active:
-                return False
-            self._alone = True
-        else:
-            if self._exclusive_waiting:
-                return False
-            if not tool.concurrent:
-                if self._serial is None:
-                    self._serial = set()
-                elif tool.name in self._serial:
-                    return False
-                self._serial.add(tool.name)
-        self._active += 1
-        return True
-
-    async def wait(self, tool: Tool) -> None:
-        """Wait for the turn after ``try_enter`` said no; on return the tool has entered."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (turn, tool)
-        if self._waiting is None:
-            self._waiting = deque()
-        self._waiting.append(entry)
-        if tool.exclusive:
-            self._exclusive_waiting += 1
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.leave(tool)  # the turn came together with the cancellation
-            else:
-                self._waiting.remove(entry)
-                if tool.exclusive:
-                    self._exclusive_waiting -= 1
-                self._admit()
-            raise
-
-    def leave(self, tool: Tool) -> None:
-        self._active -= 1
-        if tool.exclusive:
-            self._alone = False
-        elif not tool.concurrent and self._serial is not None:
-            self._serial.discard(tool.name)
-            self._serial = self._serial or None
-        if self._waiting:
-            self._admit()
-
-    def _admit(self) -> None:
-        assert self._waiting is not None
-        for entry in list(self._waiting):
-            turn, tool = entry
-            if turn.done():
-                continue
-            if tool.exclusive:
-                self._exclusive_waiting -= 1
-            if self.try_enter(tool):
-                self._waiting.remove(entry)
-                turn.set_result(None)
-            elif tool.exclusive:
-                self._exclusive_waiting += 1
-
-
-class ToolRunner:
-    """Runs tool calls on one environment instance."""
-
-    __slots__ = ("_enforce_finished", "_environment", "_execution", "_gate", "_table", "_toolsets", "finished")
-
-    def __init__(
-        self,
-        environment: Any,
-        table: ToolTable,
-        execution: Execution | None = None,
-        *,
-        enforce_finished: bool = True,
-        toolsets: dict[type, Any] | None = None,
-    ) -> None:
-        self._environment = environment
-        self._table = table
-        self._execution: Execution = execution or LoopExecution()
-        self._enforce_finished = enforce_finished
-        self._gate = _Gate()
-        #: Instances by their classes; those not given are built when they are first needed.
-        self._toolsets = toolsets
-        #: Whether a tool has returned ``finished=True``.
-        self.finished = False
-
-    async def run(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Run a tool: its ``ToolOutput``, or a ``RefusedCall``. Raises what the tool raises, and ``TypeError`` when
-        it returns something else."""
-        table = self._table
-        tool = table.tools.get(name)
-        if tool is None or (table.only_listed and not (tool.shared or tool.is_terminal)):
-            names = await self._names()
-            if tool is None or name not in names:
-                return RefusedCall("not_found", f"{name!r} is not a valid tool. Tools: {', '.join(names)}")
-        if table.collisions and name in table.collisions:
-            return RefusedCall(
-                "name_collision",
-                f"Tool name collision: {name!r} is defined in both the environment and toolset "
-                f"{table.collisions[name]!r}. Rename one of them.",
-            )
-        if self.finished and self._enforce_finished:
-            return after_finish(name)
-        if tool.model is None:
-            values: tuple[Any, ...] = ()
-        else:
-            try:
-                values = (tool.model(**arguments),)
-            except ValidationError as error:
-                without = _without_needless_nulls(tool.model, arguments)
-                try:
-                    if without is None:
-                        raise
-                    values = (tool.model(**without),)
-                except ValidationError:
-                    return RefusedCall("input_validation", f"Tool input validation error: {_explain(error)}")
-        gate = self._gate
-        if not gate.try_enter(tool):
-            await gate.wait(tool)
-        try:
-            if self.finished and self._enforce_finished:
-                return after_finish(name)  # the call this one waited for ended the episode
-            target = self._environment if tool.owner is None else await self._toolset(tool.owner)
-            function: Callable[..., Any] = getattr(target, name)
-            if tool.is_async:
-                output = await awaited(function(*values))
-            else:
-                output = await self._execution.run(function, *values)
-        finally:
-            gate.leave(tool)
-        output_type: type[Any] = output.__class__
-        if output_type not in table.output_types:
-            if not is_tool_output(output_type):
-                raise TypeError(f"Tool {name!r} returned {output_type.__name__}; a tool returns ToolOutput")
-            table.output_types.add(output_type)
-        if self.finished and self._enforce_finished:
-            return after_finish(name)  # a call that ran beside this one has ended the episode first
-        if output.finished:
-            self.finished = True
-        return output
-
-    def reopen(self) -> None:
-        """The result that ended the episode could not be given out: it has not ended."""
-        self.finished = False
-
-    async def _toolset(self, owner: type) -> Any:
-        if self._toolsets is None:
-            self._toolsets = {}
-        toolset = self._toolsets.get(owner)
-        if toolset is None:
-            takes_environment = _accepts_one(owner)
-            arguments = (self._environment,) if takes_environment else ()
-            toolset = await self._execution.run(owner, *arguments)
-            toolset = self._toolsets.setdefault(owner, toolset)
-        return toolset
-
-    async def _names(self) -> list[str]:
-        """The tools that the model may know of."""
-        tools = [tool for tool in self._table.tools.values() if not tool.is_terminal]
-        if not self._table.only_listed:
-            return [tool.name for tool in tools]
-        listed = {spec.name for spec in (self._table.own_listing or ListToolsOutput(tools=[])).tools}
-        if self._table.has_task_tools:
-            listing = await self._execution.run(self._environment.list_task_tools)
-            listed |= {spec.name for spec in listing.tools}
-        return [tool.name for tool in tools if tool.shared or tool.name in listed]
-
-
-def after_finish(name: str) -> RefusedCall:
-    """The refusal of a call that comes after the end of the episode."""
-    return RefusedCall(
-        "episode_finished",
-        f"{name!r} was not run: the episode has finished (a tool returned finished=True), "
-        "so no further tool calls are accepted.",
-    )
-
-
-def _without_needless_nulls(model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The input without nulls for optional fields, which some trainers send for every field the model left out."""
-    optional: set[str] = set()
-    for name, info in model.model_fields.items():
-        if not info.is_required():
-            optional |= {name, info.alias or name}
-    if not any(value is None and name in optional for name, value in arguments.items()):
-        return None
-    return {name: value for name, value in arguments.items() if value is not None or name not in optional}
-
-
-def _explain(error: ValidationError) -> str:
-    """What is wrong with the input, as the model that wrote it should read it."""
-    problems: Sequence[str] = [
-        f"{'.'.join(str(part) for part in problem['loc']) or 'input'}: {problem['msg']}"
-        for problem in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
-    return "; ".join(problems)
-
-
-@functools.cache
-def _accepts_one(owner: type) -> bool:
-    try:
-        inspect.signature(owner).bind(None)
-    except TypeError:
-        return False
-    return True
-
-
-def outcome_to_model(outcome: Any) -> RunToolOutput:
-    """A ``ToolRunner``'s outcome as the protocol's model."""
-    if isinstance(outcome, RefusedCall):
-        failed: Literal[False] = False
-        return RunToolOutput(RunToolError(ok=failed, error=outcome.error, reason=outcome.reason))
-    return RunToolOutput(RunToolSuccess(output=ToolOutput.model_validate(outcome.model_dump())))

@@ -1,8 +1,8 @@
-"""Accepts connections many at a time.
+"""Accept many connections in one turn of the event loop.
 
-uvloop accepts one connection in each turn of its loop. Under load a turn answers every connection that has a request,
-so with a few hundred sessions calling at once a turn takes 0.1 s, and the hundredth of a crowd that connects waits for
-10 s with its request unread, ``/health`` among them. An ``Acceptor`` takes up to ``BATCH`` in a turn.
+uvloop accepts one connection in each turn. Under load a turn answers every connection that has a request: with a few
+hundred sessions that call at once it takes 0.1 s. Of a hundred clients that connect together the last then waits for
+10 s with its request unread, be it ``/health``. An ``Acceptor`` accepts up to ``BATCH`` in a turn.
 
 Invariant: an accepted connection is handed to the loop or closed.
 """
@@ -19,7 +19,7 @@ __all__ = ["Acceptor"]
 
 logger = logging.getLogger(__name__)
 
-#: Connections a turn: enough for a crowd, few enough that accepting delays nobody noticeably (some 5 ms).
+#: Connections accepted in a turn, which takes some 5 ms.
 BATCH = 64
 #: Seconds without accepting after the process or the machine ran out of files or memory.
 REST = 1.0
@@ -27,7 +27,7 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """Accepts on a listening socket from its making on; stands where uvicorn expects an ``asyncio.Server``."""
+    """Acceptor of a listening socket, active at once; it has the methods of ``asyncio.Server`` that uvicorn calls."""
 
     def __init__(
         self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol], loop: asyncio.AbstractEventLoop
@@ -42,7 +42,7 @@ class Acceptor:
         loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
         if self._closed:
             return
         self._closed = True
@@ -51,7 +51,7 @@ class Acceptor:
         self._loop.remove_reader(self._listening)
 
     async def wait_closed(self) -> None:
-        """Part of what uvicorn expects: returns once no connection is being handed over."""
+        """Wait until no connection is being handed over. uvicorn calls it."""
         if self._handed_over:
             await asyncio.wait(self._handed_over)
 
@@ -65,7 +65,7 @@ class Acceptor:
                 if error.errno in _EXHAUSTED:
                     self._rest(error)
                     return
-                continue  # the client has gone again: ECONNABORTED and its kin
+                continue  # the client has disconnected: ECONNABORTED and the like
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self._loop.create_task(self._hand_over(connection))
@@ -76,7 +76,7 @@ class Acceptor:
         try:
             await self._loop.connect_accepted_socket(self._protocol, connection)
         except OSError:
-            connection.close()  # it was reset in the meantime
+            connection.close()  # it was reset meanwhile
 
     def _rest(self, error: OSError) -> None:
         logger.error(

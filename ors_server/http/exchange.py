@@ -1,8 +1,7 @@
-"""One HTTP request and its response, without a web framework in between.
+"""One HTTP request and its response, directly on ASGI.
 
-The routes that trainers hit all the time read their request and write their response through this, straight on ASGI:
-a framework's dependency solving costs more than the whole call (``docs/performance.md`` has figures). Everything else
-goes through FastAPI.
+The routes of the hot path read their request and write their response through an ``Exchange``: the dependency solving
+of a web framework takes longer than the whole call (``docs/performance.md`` has figures). Other routes use FastAPI.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ors_server.encoding import encode, replace_surrogates
+from ors_server.encoding import encode
 from ors_server.errors import BodyTooLarge, InvalidBody, MissingSession, OrsError
+from ors_server.texts import without_surrogates
 
 __all__ = ["CONNECTION", "ClientDisconnected", "Connection", "Exchange", "body_errors"]
 
@@ -25,22 +25,22 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
-#: Key in an ASGI scope under which our HTTP protocol class puts the request's ``Connection``.
+#: Key in an ASGI scope of the request's ``Connection``, which ``uvicorn_protocol`` puts there.
 CONNECTION = "ors_server.connection"
 
 
 class Connection(Protocol):
-    """What our own HTTP server offers beyond ASGI."""
+    """The connection of a request on this package's own HTTP server; not part of ASGI."""
 
     @property
     def disconnected(self) -> bool:
-        """Whether the connection was lost before the response was complete."""
+        """True where the connection was lost before the response was complete."""
         ...
 
     def respond(self, send: Any, status: int, head: bytes, body: bytes) -> bool:
-        """Write a whole response at once; False where that cannot be done now and ``send`` must be used.
+        """Write a whole response at once; return False where ``send`` must be used instead.
 
-        ``send`` is what the application was given: wrapped by a middleware, it has to see the response. ``head`` is
+        ``send`` is the application's: where a middleware has wrapped it, the response must pass through it. ``head`` is
         the response's own header lines, each ended by CRLF.
         """
         ...
@@ -51,12 +51,12 @@ _EVENTS_HEAD = (
     b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
     b"connection: keep-alive\r\ncontent-length: %d\r\n"
 )
-#: A response longer than this is handed over before its end is announced, so that its loss on the way is noticed.
+#: Bytes above which a response is written before its end is announced, so that a lost connection is noticed.
 _LARGE = 64 * 1024
 
 
 class ClientDisconnected(Exception):
-    """The client went away before its request was complete; there is nobody to answer."""
+    """The client disconnected before its request was complete; no answer is possible."""
 
 
 class Exchange:
@@ -76,7 +76,7 @@ class Exchange:
     # --- the request -------------------------------------------------------------------------
 
     def header(self, name: bytes) -> str | None:
-        """A header's value; ``name`` in lower case."""
+        """Return a header's value; ``name`` in lower case."""
         value = self._headers.get(name)
         if value is None:
             return None
@@ -86,7 +86,7 @@ class Exchange:
             return value.decode("latin-1")
 
     def session_id(self) -> str:
-        """The ``X-Session-ID``. Raises ``MissingSession``."""
+        """Return the ``X-Session-ID``. Raises ``MissingSession``."""
         sid = self.header(b"x-session-id")
         sid = "" if sid is None else sid.strip()
         if not sid:
@@ -94,7 +94,7 @@ class Exchange:
         return sid
 
     async def body(self, limit: int) -> bytes:
-        """The whole body. Raises ``BodyTooLarge``, ``ClientDisconnected``."""
+        """Read the whole body. Raises ``BodyTooLarge`` and ``ClientDisconnected``."""
         message = await self.receive()
         if message["type"] != "http.request":
             raise ClientDisconnected()
@@ -119,29 +119,29 @@ class Exchange:
                 return b"".join(parts)
 
     async def model(self, model: type[Model], limit: int) -> Model:
-        """The body as a model. Raises ``InvalidBody`` besides what ``body`` raises."""
+        """Read the body as a model. Raises ``InvalidBody`` and what ``body`` raises."""
         body = await self.body(limit)
         try:
             return model.model_validate_json(body)
         except ValidationError as error:
             if _SURROGATE.search(body):
                 with contextlib.suppress(ValueError, RecursionError):
-                    # Half an emoji, as models write it, is escaped JSON to most clients but not to pydantic.
-                    return model.model_validate(_without_surrogates(json.loads(body)))
+                    # Models write half an emoji; most clients escape it as JSON, which pydantic does not accept.
+                    return model.model_validate(without_surrogates(json.loads(body)))
             raise InvalidBody(body_errors(error)) from None
 
     # --- the response ------------------------------------------------------------------------
 
     @property
     def disconnected(self) -> bool:
-        """Whether the connection is known to be lost, so that nothing written reaches the client."""
+        """True where the connection is known to be lost, so that the client receives nothing."""
         connection: Connection | None = self.scope.get(CONNECTION)
         return self._gone if connection is None else connection.disconnected
 
     async def watch(self) -> None:
-        """Learn of the disconnect where the server does not tell by itself; for the time nothing else receives.
+        """Wait for the disconnect of the client, on a server that has no ``Connection``.
 
-        Only after the body was read: what arrives then can only be the news of the disconnect.
+        Call it after the body was read, and while no other code receives: the next message is then the disconnect.
         """
         message = await self.receive()
         self._gone = message["type"] == "http.disconnect"
@@ -166,7 +166,7 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         if large:
             await self.send({"type": "http.response.body", "body": body, "more_body": True})
-            # Waits until the socket has taken nearly all of it; then the news of its loss, if any, is there.
+            # Waits until the socket has taken nearly all of it; a lost connection is known by then.
             await self.send({"type": "http.response.body", "body": b"", "more_body": True})
             if connection is None:
                 watcher = asyncio.ensure_future(self.watch())
@@ -180,19 +180,8 @@ class Exchange:
         await self.json(encode({"detail": error.detail}), error.status, error.headers)
 
 
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return replace_surrogates(value)
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {replace_surrogates(name): _without_surrogates(item) for name, item in items}
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in cast("list[Any]", value)]
-    return value
-
-
 def body_errors(error: ValidationError) -> list[dict[str, Any]]:
-    """A validation error in the form FastAPI gives it, without the input, which may hold secrets or answers."""
+    """Convert a validation error to FastAPI's form, without the input, which may hold secrets or answers to tasks."""
     problems: list[dict[str, Any]] = []
     for problem in error.errors(include_url=False, include_input=False):
         entry: dict[str, Any] = {"type": problem["type"], "loc": ["body", *problem["loc"]], "msg": problem["msg"]}

@@ -1,7 +1,7 @@
-"""Handing a call's result to a client: in one response where it is done soon, else as an event stream.
+"""Deliver a call's result to a client: in one response if the call ends soon, else as an event stream.
 
-The stream opens with ``task_id`` at once and is kept alive by comments until the result comes. Whether the last byte
-was written before the connection was lost decides what a repeated request means (``calls``).
+The stream opens with ``task_id`` at once, and comments keep it alive until the result comes. The ledger learns whether
+the last byte was written before the connection was lost: that decides what a repeated request means (``call_ledger``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import anyio
 from sse_starlette import EventSourceResponse
 
 from ors_server.http.exchange import CONNECTION, Exchange
-from ors_server.sessions.call_ledger import Call, CallLedger, ResultStore
+from ors_server.sessions.call import Call
+from ors_server.sessions.call_ledger import CallLedger
+from ors_server.sessions.result_store import ResultStore
 from ors_server.sse import task_frame
 
 __all__ = ["deliver"]
@@ -23,23 +25,23 @@ _PIECE = 64 * 1024
 
 class _Stream(EventSourceResponse):
     async def _listen_for_exit_signal(self) -> None:  # type: ignore[override]
-        # The library ends its streams at SIGTERM, through state shared by all loops of the process. Ours end when the
-        # server has ended their calls, with an event that says so.
+        # The library ends its streams at SIGTERM, through state that all loops of the process share. These streams end
+        # when the server has ended their calls, with an event that has the reason.
         await anyio.sleep_forever()
 
 
 async def deliver(
     exchange: Exchange, ledger: CallLedger, results: ResultStore, call: Call, *, stream_after: float, heartbeat: float
 ) -> None:
-    """Answer ``exchange`` with a call's events, whenever they come. Times in seconds."""
+    """Answer ``exchange`` with a call's events, however long the call takes. Times in seconds."""
     written = False
     watcher = None if CONNECTION in exchange.scope else asyncio.create_task(exchange.watch())
-    ledger.attend(call, exchange)
+    ledger.begin_response(call, exchange)
     try:
         if not call.done:
             await call.wait(stream_after)
         if watcher is not None:
-            await asyncio.sleep(0)  # so that it has looked at least once
+            await asyncio.sleep(0)  # so that it has run at least once
             watcher.cancel()
         if call.done:
             frames = call.frames if call.frames is not None else await results.frames(call)
@@ -49,7 +51,7 @@ async def deliver(
         elif not exchange.disconnected:
             written = await _stream(exchange, results, call, heartbeat)
     finally:
-        ledger.leave(call, exchange, delivered=written)
+        ledger.end_response(call, exchange, delivered=written)
 
 
 async def _stream(exchange: Exchange, results: ResultStore, call: Call, heartbeat: float) -> bool:

@@ -1,9 +1,9 @@
 """uvicorn's HTTP protocol with two additions.
 
 A limit on the size of a request's head, which httptools does not have: 431 above it. And a ``Connection`` in the
-request's scope: with it a handler can tell at no cost whether its client is still there (protocol 0.1, the rule of
-attaching to a lost call), and write a whole response in one system call. Through ASGI, head and body are two, which
-were a quarter of the server's time for a tool call.
+request's scope, with which a handler knows at no cost whether its client is still connected (protocol 0.1, the rule of
+attaching to a lost call), and writes a whole response in one system call. Through ASGI, head and body are two system
+calls, which took a quarter of the server's time for a tool call.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ors_server.http.exchange import CONNECTION
 __all__ = ["http_protocol"]
 
 
-#: Seconds a refused connection is kept for its client to read why; what it still sends is thrown away.
+#: Seconds that a refused connection stays open for its client to read the reason; what it still sends is discarded.
 _LINGER = 1.0
 
 
 class _Connection:
-    """One request's view of its connection; keeps uvicorn's own state as its ``send`` would."""
+    """The connection of one request; it updates uvicorn's state as uvicorn's ``send`` does."""
 
     __slots__ = ("_cycle",)
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        # Weakly: the scope it lies in belongs to the cycle, and a ring of a dozen objects a request would be left to
-        # the garbage collector, which would stop the server for it ever so often.
+        # Weak: the cycle owns the scope that holds this object. A reference cycle of a dozen objects for each request
+        # would be left to the garbage collector, which would pause the server.
         self._cycle = weakref.ref(cycle)
 
     @property
@@ -44,7 +44,7 @@ class _Connection:
         if cycle.flow.write_paused or cycle.response_started:
             return False
         if cycle.disconnected:
-            return True  # there is nobody to write to, as in uvicorn's send
+            return True  # nothing is written, as in uvicorn's send
         lines = [STATUS_LINE[status]]
         for name, value in cycle.default_headers:
             lines += (name, b": ", value, b"\r\n")
@@ -62,10 +62,10 @@ class _Connection:
 
 
 def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
-    """The protocol class for ``uvicorn.Config(http=…)``; ``max_headers`` in bytes."""
+    """Make the protocol class for ``uvicorn.Config(http=…)``; ``max_headers`` in bytes."""
 
     class OrsHttpProtocol(HttpToolsProtocol):
-        # The head so far: what the parser has handed out, and what it may still hold back as an unfinished line.
+        # Size of the head so far: what the parser has passed on, and what it may still hold as an unfinished line.
         _head_size = 0
         _in_head = True
         _head_ended = False
@@ -101,13 +101,13 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
                 return
             self._head_ended = not self._in_head
             super().data_received(data)
-            if not self._head_ended:  # else most of these bytes may be of a body
+            if not self._head_ended:  # otherwise most of these bytes may belong to a body
                 self._received += len(data)
                 if self._received > max_headers:
                     self._refuse_head()
 
         def send_400_response(self, msg: str) -> None:
-            # The parser reports an exception out of a callback as any other parse error; this tells them apart.
+            # The parser reports an exception of a callback like a parse error; the size distinguishes them.
             if self._head_size <= max_headers:
                 super().send_400_response(msg)
             else:
@@ -125,7 +125,7 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
                 b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
                 b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(detail), detail)
             )
-            # Closed at once, with bytes unread, the connection would be reset and the answer lost with it.
+            # If it were closed at once, with bytes unread, the connection would be reset and the answer lost.
             self.loop.call_later(_LINGER, self.transport.close)
 
         def _count(self, size: int) -> None:

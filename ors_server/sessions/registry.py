@@ -1,8 +1,8 @@
-"""All sessions of a server: opening, finding, ending, and ending those that nobody uses any more.
+"""All sessions of a server: open, find and end them, and end those whose time to live has passed.
 
 Invariants: an id has at most one session, however many ``/create`` come at once; each session that was ever built is
 ended exactly once, by ``/delete``, by its time to live, by a lost machine or by the server's shutdown; the id of an
-ended session is remembered, so that its late requests learn what happened.
+ended session is remembered, so that its late requests get the reason.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ors_server.errors import (
     EnvironmentConflict,
-    EnvironmentFailed,
     InfrastructureFailure,
     MachineBusy,
     OrsError,
-    RequestError,
     ServerBusy,
     SessionExists,
     SessionGone,
@@ -27,11 +26,12 @@ from ors_server.errors import (
 )
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
 from ors_server.hosting.executors import ThreadPool
-from ors_server.http.gc_tuning import Collector
 from ors_server.protocol import CreateSession
 from ors_server.sandboxes import close_sandbox_service, hold_sandbox_service
-from ors_server.sessions.call_ledger import ResultStore
-from ors_server.sessions.session import Session, State, TaskChoice, describe_error
+from ors_server.sessions.call_slots import CallSlots
+from ors_server.sessions.result_store import ResultStore
+from ors_server.sessions.session import Session, SessionContext, State
+from ors_server.sessions.setup import TaskChoice
 from ors_server.settings import Settings
 
 __all__ = ["Sessions"]
@@ -39,15 +39,15 @@ __all__ = ["Sessions"]
 logger = logging.getLogger("ors_server.sessions.registry")
 
 
-#: Characters kept of why a session ended.
+#: Longest text that is kept of the reason of a session's end, in characters.
 _LONGEST_REASON = 500
 
 
 class Tombstones:
-    """The last ``size`` ended sessions, and what to tell their late requests.
+    """The last ``size`` ended sessions, each with the answer to its late requests.
 
-    Two generations instead of one queue: forgetting is dropping the older one, and costs nothing a session. Ids are
-    kept as their hash, which the process's random key makes unguessable.
+    Two generations instead of one queue: dropping the older generation costs nothing per session. Ids are kept as their
+    hash, which the process's random key makes unguessable.
     """
 
     def __init__(self, size: int) -> None:
@@ -56,7 +56,7 @@ class Tombstones:
         self._old: dict[int, str] = {}
 
     def add(self, sid: str, reason: str) -> None:
-        """Remember that a session has ended, and why."""
+        """Remember an ended session and the reason of its end."""
         self._young[hash(sid)] = reason
         if len(self._young) >= self._size:
             self._old, self._young = self._young, {}
@@ -67,7 +67,7 @@ class Tombstones:
         self._old.pop(hash(sid), None)
 
     def get(self, sid: str) -> str | None:
-        """Why the session ended; None for an id that never was or is forgotten."""
+        """Return the reason of a session's end; None for an id that is unknown or forgotten."""
         key = hash(sid)
         return self._young.get(key) or self._old.get(key)
 
@@ -81,16 +81,19 @@ class Sessions:
         self.catalogue = catalogue
         self.settings = settings
         self.results = ResultStore(settings, lifecycle_pool)
-        #: Where the whole process is a server.
-        self.collector: Collector | None = None
+        self.call_slots = CallSlots(total=settings.max_calls, per_session=settings.max_session_calls)
+        #: Called with each instance that its session holds no longer, and every few seconds; set by a serving process.
+        self.on_left: Callable[[Any], None] | None = None
+        self.maintenance: Callable[[], None] | None = None
+        self._context = SessionContext(
+            settings, self.call_slots, self.results, on_lost=self._lose, on_unbuilt=self._discard, on_left=self._left
+        )
         self._sessions: dict[str, Session] = {}
-        #: Calls of all sessions whose code runs.
-        self.calls_running = 0
         self._closing = False
         self._tombstones = Tombstones(settings.tombstones)
         self._ending: set[asyncio.Task[None]] = set()
         self._pools = (tools_pool, lifecycle_pool)
-        self._keeper: asyncio.Task[None] | None = None
+        self._maintainer: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -98,15 +101,15 @@ class Sessions:
     # --- opening and finding -----------------------------------------------------------------
 
     async def create(self, sid: str, request: CreateSession, secrets: dict[str, str], deployment: str | None) -> None:
-        """Open a session.
+        """Open a session. The same request again gets the same answer.
 
-        The same request again is answered as the first was. Raises ``SessionExists`` for another request with the
-        same id, ``InvalidToolset``, ``UnknownEnvironment``, ``ServerBusy`` and ``MachineBusy`` where there is no room,
-        ``InfrastructureFailure`` while the server shuts down, and what building the instance raises.
+        Raises ``SessionExists`` for another request with the same id, ``InvalidToolset``, ``UnknownEnvironment``,
+        ``ServerBusy`` and ``MachineBusy`` where there is no room, ``InfrastructureFailure`` while the server shuts
+        down, and what building the instance raises.
         """
         if self._closing:
             raise InfrastructureFailure("The server is shutting down", "Retry on another one, or when it is back.")
-        self._keep_house()
+        self._start_maintenance()
         hosted: HostedEnvironment | None
         if request.env_name is not None:
             hosted = self.catalogue.by_path(request.env_name)
@@ -120,14 +123,14 @@ class Sessions:
         if session is None:
             if len(self._sessions) >= self.settings.max_sessions:
                 raise ServerBusy("sessions", self.settings.max_sessions, "ORS_MAX_SESSIONS")
-            if hosted is not None and hosted.held_back:
+            if hosted is not None and hosted.waiting_for_room:
                 raise MachineBusy(
-                    f"{hosted.held_back} sessions of {hosted.name!r} wait for room on this machine already",
+                    f"{hosted.waiting_for_room} sessions of {hosted.name!r} wait for room on this machine already",
                     "Retry, or give the server a larger machine.",
                     retry_after=2.0,
                 )
             choice = TaskChoice(request.task_spec, request.split, request.index, request.toolset_name)
-            session = Session(self, sid, hosted, choice, secrets, fingerprint)
+            session = Session(self._context, sid, hosted, choice, secrets, fingerprint)
             self._sessions[sid] = session
             self._tombstones.discard(sid)
             if hosted is None:
@@ -143,7 +146,7 @@ class Sessions:
             await session.construct()
 
     async def find(self, sid: str, segment: str | None) -> Session:
-        """The session of a request whose path names the environment ``segment``, or none.
+        """Return the session of a request; ``segment`` is the environment that its path names, if any.
 
         Raises ``UnknownEnvironment``, ``UnknownSession``, ``SessionGone``, ``EnvironmentConflict``, and, for a
         session that this request binds, what building the instance raises.
@@ -192,7 +195,7 @@ class Sessions:
     # --- ending ------------------------------------------------------------------------------
 
     async def delete(self, sid: str) -> None:
-        """End a session, waiting for its teardown up to its time limit; unknown ids are ignored."""
+        """End a session and wait for its teardown, up to its time limit. Unknown ids are ignored."""
         session = self._sessions.get(sid)
         if session is None:
             return
@@ -200,15 +203,17 @@ class Sessions:
         if ending is not None:
             await asyncio.wait((ending,), timeout=self.settings.teardown_timeout)
 
-    def lose(self, session: Session, error: InfrastructureFailure) -> None:
-        """The machine failed under a session: end it, and tell later requests."""
+    def _lose(self, session: Session, error: InfrastructureFailure) -> None:
         logger.error("session lost", extra={"sid": session.sid, "reason": error.text})
         self._end(session, f"Session lost: {error.detail}", current=asyncio.current_task())
 
-    def discard(self, session: Session) -> None:
-        """A session whose instance could not be built: it never existed."""
+    def _discard(self, session: Session) -> None:
         if self._sessions.get(session.sid) is session:
             del self._sessions[session.sid]
+
+    def _left(self, instance: Any) -> None:
+        if self.on_left is not None:
+            self.on_left(instance)
 
     def _end(
         self, session: Session, reason: str, current: asyncio.Task[Any] | None = None
@@ -217,7 +222,7 @@ class Sessions:
             return session.ending
         session.end_reason = reason
         if session.state is State.READY and session.at_rest:
-            # Nothing runs and there is nothing to tear down: no task, no waiting.
+            # Nothing to wait for, so no task.
             session.close()
             self._forget(session)
             return None
@@ -230,40 +235,24 @@ class Sessions:
     async def _end_now(self, session: Session, current: asyncio.Task[Any] | None) -> None:
         try:
             await session.end(current)
-        except Exception as error:  # a fault in ending one session must not keep its id forever
+        except Exception as error:  # a fault in ending one session must not keep its id in use
             logger.error("ending a session failed", exc_info=error, extra={"sid": session.sid})
         finally:
             self._forget(session)
 
     def _forget(self, session: Session) -> None:
-        self.discard(session)
+        self._discard(session)
         self._tombstones.add(session.sid, session.end_reason[:_LONGEST_REASON])
 
-    # --- errors ------------------------------------------------------------------------------
+    # --- maintenance -------------------------------------------------------------------------
 
-    def failure(self, error: BaseException, session: Session, where: str) -> OrsError:
-        """An exception of an environment's code as the error a request gets."""
-        if isinstance(error, (InfrastructureFailure, MachineBusy, RequestError)):
-            return error
-        return EnvironmentFailed(self.describe(error, session, where))
-
-    def describe(self, error: BaseException, session: Session, where: str) -> str:
-        """An exception of an environment's code as the text a client gets; the log gets all of it."""
-        environment = session.hosted.name if session.hosted is not None else ""
-        logger.error(
-            "environment failed", exc_info=error, extra={"sid": session.sid, "environment": environment, "in": where}
-        )
-        return describe_error(error, self.settings.return_errors)
-
-    # --- housekeeping ------------------------------------------------------------------------
-
-    def _keep_house(self) -> None:
-        # Started by the first session and not by the lifespan, because ``Server.app`` works without one.
-        if self._keeper is None or self._keeper.done():
-            self._keeper = asyncio.create_task(self._housekeeping())
+    def _start_maintenance(self) -> None:
+        # Started by the first session and not by the lifespan: ``Server.app`` works without a lifespan.
+        if self._maintainer is None or self._maintainer.done():
+            self._maintainer = asyncio.create_task(self._maintain())
             hold_sandbox_service(self, self.settings)
 
-    async def _housekeeping(self) -> None:
+    async def _maintain(self) -> None:
         settings = self.settings
         interval = min(5.0, settings.session_ttl / 4, settings.call_timeout / 4, settings.result_ttl / 4)
         while True:
@@ -278,18 +267,18 @@ class Sessions:
                             f"Session deleted: no request or ping for {settings.session_ttl:g} s (ORS_SESSION_TTL)",
                         )
                 await self.results.sweep()
-                if self.collector is not None:
-                    self.collector.keep_house()
-            except Exception:  # housekeeping must go on whatever one session did
+                if self.maintenance is not None:
+                    self.maintenance()
+            except Exception:  # maintenance must go on whatever one session did
                 logger.exception("housekeeping failed")
 
     async def close(self) -> None:
-        """End every session, all at once; none may take longer than its limits."""
+        """End all sessions at once, and wait for them up to their limits."""
         self._closing = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait((self._keeper,))
-            self._keeper = None
+        if self._maintainer is not None:
+            self._maintainer.cancel()
+            await asyncio.wait((self._maintainer,))
+            self._maintainer = None
         for session in list(self._sessions.values()):
             self._end(session, "Session deleted: the server is shutting down")
         if self._ending:
@@ -298,7 +287,7 @@ class Sessions:
         self.abandon()
 
     def abandon(self) -> None:
-        """Wait for nothing any more."""
+        """Release the disk and the threads without waiting for any session."""
         self.results.close()
         for pool in self._pools:
             pool.abandoned = True

@@ -1,7 +1,8 @@
-"""The folder in which a server keeps results until they are fetched.
+"""The folder and the files in which a server keeps results until they are fetched.
 
 A server that stops removes its folder. The folder of a server that was killed is removed by the next server that
-creates one: the lock on the folder tells that its server is dead.
+creates one: the kernel has released the lock on the folder. A process id would not do: containers may share the folder
+for temporary files and not their process ids.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ors_containers.linux.file_locks import try_lock, try_locked
 
-__all__ = ["ResultFolder"]
+__all__ = ["ResultFile", "ResultFolder", "StoredResult"]
 
 _PREFIX = "ors-server-results-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,3 +54,49 @@ def _remove_folders_of_dead_servers() -> None:
         with contextlib.suppress(OSError), try_locked(folder, _FOLDER) as is_dead:  # another user's, or just removed
             if is_dead:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+class ResultFile:
+    """A batch of results on disk; the file is removed with the last of them."""
+
+    __slots__ = ("_left", "path")
+
+    def __init__(self, path: Path, contents: Sequence[bytes]) -> None:
+        """Write the results in one go: a file each would wait for the interpreter each time. Raises ``OSError``."""
+        self.path = path
+        self._left = len(contents)
+        rest = [memoryview(content) for content in contents]
+        try:
+            with path.open("xb", buffering=0) as file:
+                while rest:
+                    written = os.writev(file.fileno(), rest)
+                    while rest and written >= len(rest[0]):
+                        written -= len(rest.pop(0))
+                    if rest:
+                        rest[0] = rest[0][written:]
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+
+    def release(self) -> None:
+        """Drop one of the results."""
+        self._left -= 1
+        if not self._left:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+
+class StoredResult(NamedTuple):
+    """A result's position in a file, in bytes."""
+
+    file: ResultFile
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        """Return the result. Raises ``OSError``."""
+        with self.file.path.open("rb", buffering=0) as file:
+            content = os.pread(file.fileno(), self.size, self.offset)
+        if len(content) != self.size:
+            raise OSError(f"{self.file.path} has become shorter")
+        return content

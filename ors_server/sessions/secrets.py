@@ -1,8 +1,8 @@
-"""The secrets of a session: from the ``X-Secrets`` header, the body of ``/create``, or both.
+"""Read the secrets of a session from the ``X-Secrets`` header, the body of ``/create``, or both.
 
-The header is base64 of a JSON object ``{name: {"value": …}}``, as both SDK clients send it; the body holds
-``{name: value}``, as the specification has it. Where both name a secret the header wins. What cannot be read is a
-clear 400 that never repeats it.
+The header is base64 of a JSON object ``{name: {"value": …}}``, as both SDK clients send it; the body has
+``{name: value}``, as in the specification. Where both name a secret the header takes precedence. Secrets that cannot be
+read are answered with a 400 that never repeats them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FORM = 'It is base64 of a JSON object, for example {"api_key": {"value": "…"}
 
 
 def read_secrets(header: str | None, body: Mapping[str, Any] | None) -> dict[str, str]:
-    """The secrets by name. Raises ``InvalidSecrets``."""
+    """Return the secrets by name. Raises ``InvalidSecrets``."""
     secrets: dict[str, str] = {}
     if body:
         secrets.update(_values(body, "The body's secrets", "Send an object of names and strings."))

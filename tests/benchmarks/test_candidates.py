@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.harness.candidates import CANDIDATES, FLOOR, OURS, Candidate, PeerUnavailable, packages
+from ors_benchmarks.harness.candidates import OURS, Candidate, PeerUnavailable, packages
+from ors_benchmarks.server.command import CANDIDATES
+from ors_benchmarks.server.floor import FLOOR
 
 
 @pytest.fixture

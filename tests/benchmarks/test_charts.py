@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from ors_benchmarks.harness import charts
-from ors_benchmarks.harness.results import Gathered
-from ors_benchmarks.server.scenarios import Measured
+from ors_benchmarks.harness.figures import Measured
+from ors_benchmarks.server.charts import draw
 
-from tests.benchmarks.test_results import measured, report_of
+from tests.benchmarks.test_results import gather, measured, report_of
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="matplotlib, of the extra `bench`, is not installed"
@@ -19,14 +19,14 @@ needs_matplotlib = pytest.mark.skipif(
 
 @needs_matplotlib
 def test_charts_of_what_was_measured(tmp_path: Path) -> None:
-    gathered = Gathered()
-    assert charts.draw(report_of(gathered), tmp_path, "none") == []
+    gathered = gather()
+    assert draw(report_of(gathered), tmp_path, "none") == []
     measured(gathered, ours=[60, 70, 75], ors_sdk=[840, 850, 860], floor=[20])
-    assert [path.name for path in charts.draw(report_of(gathered), tmp_path, "some")] == ["some-cpu.png"]
+    assert [path.name for path in draw(report_of(gathered), tmp_path, "some")] == ["some-cpu.png"]
     curve = [(1.0, 2.0), (512.0, 90.0)]
     gathered.add("ours", "latency", Measured(curves={"latency_p50": curve, "latency_p99": curve}), {})
     gathered.add("ours", "sessions", Measured(curves={"memory": [(0, 0), (1024, 3)]}), {})
-    written = charts.draw(report_of(gathered), tmp_path, "all")
+    written = draw(report_of(gathered), tmp_path, "all")
     assert [path.name for path in written] == ["all-cpu.png", "all-latency.png", "all-memory.png"]
     for path in written:
         content = path.read_bytes()

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.harness.candidates import FLOOR, OURS, Candidate
+from ors_benchmarks.harness.candidates import OURS, Candidate
 from ors_benchmarks.harness.machine import Observer, describe
 from ors_benchmarks.harness.processes import ServerProcess, StartFailed, cores, cpu_seconds, resident_bytes
+from ors_benchmarks.server.floor import FLOOR
 
 BUSY = "print(sum(number * number for number in range(3_000_000)), flush=True); import time; time.sleep(60)"
 

@@ -8,15 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.harness.candidates import CANDIDATES
-from ors_benchmarks.harness.figures import FIGURES, ROWS
+from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.machine import Machine
 from ors_benchmarks.harness.results import Gathered, Report, Summary, free_path
-from ors_benchmarks.harness.table import met, print_report, shown
-from ors_benchmarks.server.scenarios import Measured
+from ors_benchmarks.harness.table import met, shown
+from ors_benchmarks.server.command import CANDIDATES, print_report
+from ors_benchmarks.server.rows import FIGURES, ROWS
 from rich.console import Console
 
 FIGURES_BY_KEY = {figure.key: figure for figure in FIGURES}
+
+
+def gather() -> Gathered:
+    return Gathered(FIGURES)
 
 
 def report_of(gathered: Gathered) -> Report:
@@ -57,7 +61,7 @@ def test_medians_and_spreads() -> None:
 
 
 def test_ratios_are_of_the_same_round() -> None:
-    gathered = Gathered()
+    gathered = gather()
     # A machine that slows down to half its speed: every round has the same ratio, and the spread is none.
     measured(gathered, ours=[50, 100, 100], ors_sdk=[600, 1200, 1200])
     ratio = gathered.figures("ours")["call_cpu_gain_ors-sdk"]["ours"]
@@ -65,7 +69,7 @@ def test_ratios_are_of_the_same_round() -> None:
 
 
 def test_figures_of_a_measurement_with_failures_do_not_count() -> None:
-    gathered = Gathered()
+    gathered = gather()
     measured(gathered, ours=[50])
     gathered.add("ours", "calls", Measured({"call_cpu": 1.0}, {"c": [(1, 1)]}), {"call: another text": 3})
     assert gathered.figures("ours")["call_cpu"]["ours"].values == [50]
@@ -74,7 +78,7 @@ def test_figures_of_a_measurement_with_failures_do_not_count() -> None:
 
 
 def test_curves() -> None:
-    gathered = Gathered()
+    gathered = gather()
     for shift in (0, 4, 1):
         gathered.add("ours", "latency", Measured(curves={"latency_p50": [(1, 5 + shift), (8, 9)]}), {})
     first, second = gathered.curves()["latency_p50"]["ours"]
@@ -117,7 +121,7 @@ def test_every_figure_has_a_row_and_every_name_is_its_own() -> None:
 
 
 def test_the_table() -> None:
-    gathered = Gathered()
+    gathered = gather()
     measured(gathered, ours=[60, 70, 75], ors_sdk=[840, 840, 840], floor=[20, 20, 20])
     gathered.add("openreward", "calls", Measured(), {"call: status 500": 7})
     gathered.add("ors-sdk", "sessions", Measured(notes=["create: status 503"]), {})
@@ -141,7 +145,7 @@ def test_the_table() -> None:
 
 
 def test_the_file() -> None:
-    gathered = Gathered()
+    gathered = gather()
     measured(gathered, ours=[60, 70, 75])
     report = report_of(gathered)
     assert Report.model_validate_json(report.model_dump_json()) == report
@@ -151,7 +155,7 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
     for name in ("server-2026-01-02", "server-2026-01-02-2", "server-2026-01-02-3"):
         path = free_path(tmp_path, "server-2026-01-02")
         assert path == tmp_path / f"{name}.json"
-        report_of(Gathered()).write(path)
+        report_of(gather()).write(path)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
     ],
 )
 def test_a_budget_of_processor_time_on_a_slower_machine(floor: float, cell: str) -> None:
-    gathered = Gathered()
+    gathered = gather()
     measured(gathered, ours=[170], floor=[floor])
     text = printed(report_of(gathered))
     assert "≤ 80.0 ✗" in text
@@ -172,7 +176,7 @@ def test_a_budget_of_processor_time_on_a_slower_machine(floor: float, cell: str)
 
 
 def test_a_budget_that_is_no_processor_time_is_the_same_everywhere() -> None:
-    gathered = Gathered()
+    gathered = gather()
     measured(gathered, floor=[69.0])
     gathered.add("ours", "blocking", Measured({"block_wall": 1.5}), {})
     assert "here" not in printed(report_of(gathered)).split("Median of")[0]

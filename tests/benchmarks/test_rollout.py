@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ors_benchmarks.harness.candidates import CANDIDATES
+from ors_benchmarks.harness.candidates import SDKS
 from ors_benchmarks.harness.processes import ServerProcess
 from ors_benchmarks.rollout import benchmark as rollout_benchmark
 from ors_benchmarks.rollout import command as rollout
-from ors_benchmarks.rollout import servers as rollout_places
+from ors_benchmarks.rollout import servers as rollout_servers
 from ors_benchmarks.rollout import tiny_model
 from ors_benchmarks.rollout.engines.base import UrlEngine
 
@@ -198,9 +198,8 @@ def test_an_engine_of_this_machine_has_cores_of_its_own(
 @pytest.mark.long
 def test_two_servers_and_two_clients(tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     # The SDKs are installed here: their servers need no environment of their own.
-    for candidate in CANDIDATES:
-        if candidate.module:
-            monkeypatch.setitem(rollout_places.SERVERS, candidate.name, dataclasses.replace(candidate, requirements=()))
+    for candidate in SDKS:
+        monkeypatch.setitem(rollout_servers.SERVERS, candidate.name, dataclasses.replace(candidate, requirements=()))
     code, report = bench(
         tmp_path,
         *("--engine", "url", "--engine-url", engine.url, "--turns", "2", "--concurrency", "4", "--episodes", "8"),

@@ -16,7 +16,7 @@ from ors_benchmarks.harness.processes import ServerProcess
 from ors_benchmarks.rollout import benchmark as rollout_benchmark
 from ors_benchmarks.rollout import command as rollout
 from ors_benchmarks.rollout import runs as rollout_runs
-from ors_benchmarks.rollout import servers as rollout_places
+from ors_benchmarks.rollout import servers as rollout_servers
 from ors_benchmarks.rollout.engines.base import EngineFailed, UrlEngine
 from ors_benchmarks.rollout.report import RolloutReport
 from ors_clients.samplers.engine_requests import EngineRequests
@@ -89,7 +89,7 @@ def test_an_environment_that_fails_for_a_third_of_its_episodes(tmp_path: Path, e
 
 
 def test_a_server_that_is_away(tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_places, "RETRIES", 0)
+    monkeypatch.setattr(rollout_servers, "RETRIES", 0)
     code, report = bench(
         tmp_path, "--engine", "url", "--engine-url", engine.url, "--server", "http://127.0.0.1:9", "--no-charts"
     )
@@ -102,7 +102,7 @@ def test_a_server_that_is_away(tmp_path: Path, engine: EngineStandIn, monkeypatc
 def test_a_server_that_dies_half_way(
     tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rollout_places, "RETRIES", 0)
+    monkeypatch.setattr(rollout_servers, "RETRIES", 0)
     monkeypatch.setattr(rollout_runs, "HOPELESS", 4)
     started: list[ServerProcess] = []
     begin = ServerProcess.start
@@ -348,7 +348,7 @@ def test_a_peer_that_cannot_be_installed_and_comes_first(
     tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(
-        rollout_places.SERVERS, "openreward", _Missing("openreward", "openreward", "openreward", ("x",))
+        rollout_servers.SERVERS, "openreward", _Missing("openreward", "openreward", "openreward", ("x",))
     )
     code, report = bench(tmp_path, *at(engine), "--servers", "openreward,ours", "--warm-up", "2")
     assert code == 1
@@ -365,7 +365,7 @@ def test_ctrl_c_in_a_round(tmp_path: Path, engine: EngineStandIn, monkeypatch: p
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     # Whether or not it can be made, it is not to be made now.
     never = _Missing("ors-sdk", "ors-sdk", "ors", ("x",))
-    monkeypatch.setitem(rollout_places.SERVERS, "ors-sdk", never)
+    monkeypatch.setitem(rollout_servers.SERVERS, "ors-sdk", never)
 
     def would_run_pip(*_: object) -> None:
         pytest.fail("pip would run")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.harness.candidates import CANDIDATES, Candidate
+from ors_benchmarks.harness.candidates import SDKS, Candidate
 from ors_benchmarks.rollout.servers import NoEnvironment, ServedElsewhere, StartedServer, place_at
 from ors_clients.errors import ToolFailed
 from pydantic import BaseModel
@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from ors_server import Environment, JSONObject, Server, TextBlock, ToolOutput, tool
 from tests.clients.scripted_engine import serve_application
 
-SERVERS = [replace(candidate, requirements=()) for candidate in CANDIDATES if candidate.module]
+SERVERS = [replace(candidate, requirements=()) for candidate in SDKS]
 
 #: Synchronous, with a set-up, a toolset and an inherited tool.
 SLOW = '''

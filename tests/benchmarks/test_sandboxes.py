@@ -16,7 +16,6 @@ from ors_benchmarks.harness.http11 import Failure
 from ors_benchmarks.harness.results import Report
 from ors_benchmarks.sandboxes import candidates as sandbox_candidates
 from ors_benchmarks.sandboxes import command as sandboxes
-from ors_benchmarks.sandboxes import report as sandbox_report
 from ors_benchmarks.sandboxes.candidates import Box, ByHand, Candidate, NotHere, Ours, candidates
 from ors_benchmarks.sandboxes.scenarios import FIGURES, QUICK, ROWS
 
@@ -193,7 +192,7 @@ def test_a_missed_budget_is_marked_and_does_not_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hard = [dataclasses.replace(figure, budget=1e-6) for figure in FIGURES]
-    monkeypatch.setattr(sandbox_report, "FIGURES", hard)
+    monkeypatch.setattr(sandboxes, "FIGURES", hard)
     assert bench("--candidates", "bubblewrap", "--rows", "command", "--output", tmp_path, "--no-charts") == 0
     assert "✗" in capsys.readouterr().out
 

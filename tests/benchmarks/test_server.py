@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.harness.candidates import CANDIDATES, FLOOR, OURS, Candidate
-from ors_benchmarks.harness.figures import Row
+from ors_benchmarks.harness.candidates import OURS
+from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.results import Report
 from ors_benchmarks.server import command as server
 from ors_benchmarks.server import scenarios
+from ors_benchmarks.server.command import CANDIDATES
+from ors_benchmarks.server.floor import FLOOR
 from ors_benchmarks.server.load import Subject
+from ors_benchmarks.server.rows import ServerRow
 from ors_benchmarks.server.runner import Plan
-from ors_benchmarks.server.scenarios import Measured
 
 
 def bench(*arguments: str | Path) -> int:
@@ -48,15 +51,15 @@ async def few_blocking_tools(subject: Subject) -> Measured:
 
 
 SMALL_ROWS = (
-    Row("calls", "calls", scenarios.calls, floor=True),
-    Row("episodes", "episodes", scenarios.episodes, floor=True),
-    Row("latency", "latency", few_calls_at_once, floor=True),
-    Row("output", "output", scenarios.large_output),
-    Row("setup", "setup", scenarios.set_up),
-    Row("slow", "slow", few_slow_tools),
-    Row("blocking", "blocking", few_blocking_tools, heavy=True),
-    Row("tasks", "tasks", scenarios.get_task, fresh=True),
-    Row("sessions", "sessions", few_sessions, fresh=True),
+    ServerRow("calls", "calls", scenarios.calls, floor=True),
+    ServerRow("episodes", "episodes", scenarios.episodes, floor=True),
+    ServerRow("latency", "latency", few_calls_at_once, floor=True),
+    ServerRow("output", "output", scenarios.large_output),
+    ServerRow("setup", "setup", scenarios.set_up),
+    ServerRow("slow", "slow", few_slow_tools),
+    ServerRow("blocking", "blocking", few_blocking_tools, heavy=True),
+    ServerRow("tasks", "tasks", scenarios.get_task, fresh=True),
+    ServerRow("sessions", "sessions", few_sessions, fresh=True),
 )
 
 
@@ -118,7 +121,7 @@ def test_a_wrong_answer_fails_the_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The floor answers 200 to everything, and always the same: as a server it is wrong.
-    liar = Candidate("liar", "liar", None)
+    liar = replace(FLOOR, name="liar", title="liar")
     monkeypatch.setattr(server, "CANDIDATES", (FLOOR, liar))
     code = bench(
         "--candidates", "floor,liar", "--rows", "calls", "--rounds", "1", "--seconds", "0.1", "--output", tmp_path,
@@ -138,7 +141,9 @@ def test_a_server_that_dies_fails_the_candidate(
         os.kill(subject.process.pid, 9)
         return await scenarios.calls(subject)
 
-    monkeypatch.setattr(server, "ROWS", (Row("kill", "kill", kill), Row("output", "output", scenarios.large_output)))
+    monkeypatch.setattr(
+        server, "ROWS", (ServerRow("kill", "kill", kill), ServerRow("output", "output", scenarios.large_output))
+    )
     code = bench("--candidates", "ours", "--rounds", "1", "--seconds", "0.1", "--output", tmp_path, "--no-charts")
     assert code == 1, capsys.readouterr().out
     report = only_report(tmp_path)

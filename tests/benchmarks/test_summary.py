@@ -16,7 +16,7 @@ from ors_benchmarks.harness.machine import describe
 from ors_benchmarks.harness.results import Summary
 from ors_benchmarks.rollout.figures import Cell
 from ors_benchmarks.rollout.report import RolloutReport
-from ors_benchmarks.summary import PARTS_OF_IT, Part, page, run, vllm_python
+from ors_benchmarks.summary import BENCHMARKS, Benchmark, page, run, vllm_python
 from rich.console import Console
 
 from tests.support.paths import ROOT
@@ -53,7 +53,7 @@ def rollout_report(path: Path) -> None:
 
 
 def test_every_part_is_shown(tmp_path: Path) -> None:
-    server, sandboxes, clients, rollout = PARTS_OF_IT
+    server, sandboxes, clients, rollout = BENCHMARKS
     existing = RESULTS / "server-2026-11-21.json"
     of_clients = RESULTS / "clients-2026-11-21.json"
     prepared = tmp_path / "prepared.json"
@@ -67,11 +67,13 @@ def test_every_part_is_shown(tmp_path: Path) -> None:
         ]
 
     parts = [
-        Part("server", server.title, lambda: copying(existing, "server-1"), server.show),
-        Part("sandboxes", sandboxes.title, lambda: [sys.executable, "-c", "import sys; sys.exit(3)"], sandboxes.show),
-        Part("rollout", rollout.title, lambda: copying(prepared, "rollout-echo-1"), rollout.show),
-        Part("clients", clients.title, lambda: copying(of_clients, "clients-1"), clients.show),
-        Part("other", "Other", lambda: "there is no such program here", rollout.show),
+        Benchmark("server", server.title, lambda: copying(existing, "server-1"), server.show),
+        Benchmark(
+            "sandboxes", sandboxes.title, lambda: [sys.executable, "-c", "import sys; sys.exit(3)"], sandboxes.show
+        ),
+        Benchmark("rollout", rollout.title, lambda: copying(prepared, "rollout-echo-1"), rollout.show),
+        Benchmark("clients", clients.title, lambda: copying(of_clients, "clients-1"), clients.show),
+        Benchmark("other", "Other", lambda: "there is no such program here", rollout.show),
     ]
     folder = tmp_path / "bench"
     folder.mkdir()
@@ -113,8 +115,8 @@ def ended(process: int) -> bool:
 def test_a_part_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
     monkeypatch.setattr(summary, "LIMIT", 1.5 if hangs else 60.0)
     monkeypatch.setattr(summary, "GRACE", 0.5)
-    part = Part(
-        "server", "Server", lambda: [sys.executable, "-S", "-c", HANGS.format(hangs=hangs)], PARTS_OF_IT[0].show
+    part = Benchmark(
+        "server", "Server", lambda: [sys.executable, "-S", "-c", HANGS.format(hangs=hangs)], BENCHMARKS[0].show
     )
     [outcome] = run([part], tmp_path, Console(quiet=True))
     assert outcome.results is None

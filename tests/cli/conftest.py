@@ -7,10 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -122,7 +122,7 @@ class Served:
     """A running ``ors-server serve``."""
 
     process: subprocess.Popen[str]
-    #: What it printed up to the variables, and the address in it.
+    #: Its log up to the variables, and the address in it.
     banner: str
     url: str
     errors: Path
@@ -141,35 +141,36 @@ class Servers:
     running: list[Served] = field(default_factory=list[Served])
 
     def start(self, *arguments: str | Path, cwd: Path | None = None) -> Served:
-        """Run ``ors-server serve`` on a free port until it has said everything."""
+        """Run ``ors-server serve`` on a free port until its banner is complete."""
         errors = self.folder / f"errors-{len(self.running)}"
         with errors.open("w") as stderr:
             process = subprocess.Popen(
                 [executable(), "serve", *map(str, arguments), "--port", "0"],
-                stdout=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 text=True,
                 cwd=cwd,
                 env={**os.environ, "COLUMNS": "120"},
             )
-        assert process.stdout is not None
-        banner = _read_banner(process.stdout)
+        banner = _read_banner(process, errors)
         found = re.search(r"listens on (http://\S+);", banner)
         if found is None:
+            process.kill()
             process.wait(15)
-            raise AssertionError(f"no server: {banner}{errors.read_text()}")
+            raise AssertionError(f"no server: {banner}")
         served = Served(process, banner, found[1], errors)
         self.running.append(served)
         return served
 
 
-def _read_banner(output: IO[str]) -> str:
-    lines: list[str] = []
-    for line in output:
-        lines.append(line)
-        if "OPENREWARD_SESSION_URL" in line:
+def _read_banner(process: subprocess.Popen[str], errors: Path) -> str:
+    """The log up to the last line of the banner, or all of it if the process ends or takes too long."""
+    deadline = time.monotonic() + 120
+    while "OPENREWARD_SESSION_URL" not in (log := errors.read_text()):
+        if process.poll() is not None or time.monotonic() > deadline:
             break
-    return "".join(lines)
+        time.sleep(0.02)
+    return log
 
 
 @pytest.fixture
@@ -181,8 +182,6 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
         if served.process.poll() is None:
             served.process.kill()
             served.process.wait(15)
-        assert served.process.stdout is not None
-        served.process.stdout.close()
 
 
 def executable() -> str:

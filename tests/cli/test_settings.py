@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ors_server.cli.flags import PANELS, flag_of, shown, type_of, unknown_variables, variable_of
+from ors_server.cli.flags import PANELS, flag_of, misspelt_variables, shown, type_of, variable_of
 from ors_server.settings import Settings
 from tests.support.paths import ROOT
 
@@ -83,7 +83,7 @@ def test_no_variable_that_anything_here_reads_is_warned_of(monkeypatch: pytest.M
         monkeypatch.delenv(name)
     for name in found:
         monkeypatch.setenv(name, "8")
-    assert unknown_variables() == []
+    assert misspelt_variables() == []
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ async def test_one_that_has_been_idle_for_too_long_is_not_used() -> None:
 async def test_nor_is_one_that_came_free_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for a file takes no connection that a request of its kind must not use."""
     monkeypatch.setattr("ors_clients.transport.sockets._most_connections", lambda: 1)
-    monkeypatch.setattr("ors_clients.transport.sockets._raise_file_limit", lambda: False)
+    monkeypatch.setattr("ors_clients.transport.sockets.raise_file_limit", lambda: False)
     slow = b"<pause>" * 10 + OK
     wire = Wire(slow, OK, slow, OK)
     async with wired(wire) as transport:
@@ -214,6 +214,26 @@ async def test_after_a_cancelled_request_its_connection_is_not_used() -> None:
                 await transport.exchange(GET)
         assert (await transport.exchange(GET)).body == b"hi"
     assert wire.connections == 2
+
+
+async def test_the_connection_of_a_cancelled_request_is_closed() -> None:
+    """So the server learns at once that the client does not wait for the result."""
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.read()
+        closed.set()
+
+    async with listening(serve) as port:
+        transport = SocketTransport("127.0.0.1", port)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await transport.exchange(GET)
+        async with asyncio.timeout(10):
+            await closed.wait()
+        await transport.close()
 
 
 async def test_a_deadline() -> None:
@@ -355,6 +375,18 @@ async def test_events_through_httpx_are_unpacked(packed: bool) -> None:
             with pytest.raises(ConnectionLost):
                 await connection.once("POST", "/call", on_data=seen.append)
         await transport.close()
+
+
+async def test_httpx_takes_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire(b'HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n["a"]', OK)
+    async with listening(wire.serve) as port:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
+        async with AsyncClient("http://environments.invalid/prefix", api_key="key", transport="httpx") as client:
+            assert await client.environments() == ["a"]
+    assert wire.requests[0].startswith(b"GET http://environments.invalid/prefix/list_environments HTTP/1.1\r\n")
+    assert b"\r\nx-api-key: key\r\n" in wire.requests[0].lower()
+    with pytest.raises(ConfigurationError, match="carrier"):
+        AsyncClient("http://environments.invalid", transport="carrier pigeon")  # pyright: ignore[reportArgumentType]
 
 
 def test_values_that_would_forge_a_header() -> None:

@@ -33,7 +33,8 @@ class Launcher:
     def printed(self, trainer: str, *arguments: str) -> tuple[int, str, str]:
         """Exit status, standard output and standard error of a run that does not reach the trainer."""
         status = main([trainer, str(RECIPES / trainer), *arguments])
-        return (status, *self._capsys.readouterr())
+        out, err = self._capsys.readouterr()
+        return status, out, err
 
     def command(self, trainer: str, *arguments: str) -> list[str]:
         """The command that a run would become."""

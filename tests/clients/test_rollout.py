@@ -295,6 +295,15 @@ async def test_an_output_that_does_not_fit_is_left_out_whole() -> None:
     assert trajectory.trainable
 
 
+async def test_an_output_that_leaves_no_token_for_the_next_turn_is_left_out() -> None:
+    whole = await scripted(ECHO, FINISH)
+    answered = sum(len(segment.ids) for segment in whole.segments[:3])
+    for limit, kinds in ((answered, ["prompt", "model"]), (answered + 1, ["prompt", "model", "tool", "model"])):
+        trajectory = await scripted(ECHO, FINISH, limits=RolloutLimits(max_total_tokens=limit))
+        assert [segment.kind for segment in trajectory.segments] == kinds
+        assert trajectory.stop_reason == "max_tokens"
+
+
 async def test_a_generation_gets_no_more_tokens_than_are_left() -> None:
     words = tiny_tokenizer("qwen3").encode("word " * 400, add_special_tokens=False)
     sampler = SampledIds([words])

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 from ors_containers import ApptainerRuntime, BubblewrapRuntime, RuntimeUnavailable, Sandbox
 from ors_containers.linux.leases import sweep
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 _RUNTIMES = {"bubblewrap": BubblewrapRuntime, "apptainer": ApptainerRuntime}
 
@@ -39,7 +40,7 @@ def state() -> Iterator[Path]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runtime(request: pytest.FixtureRequest, state: Path) -> AsyncIterator[BubblewrapRuntime]:
+async def runtime(request: pytest.FixtureRequest, state: Path) -> AsyncIterator[NamespaceRuntime]:
     runtime = _RUNTIMES[getattr(request, "param", "bubblewrap")](state)
     try:
         await runtime.start()
@@ -51,6 +52,6 @@ async def runtime(request: pytest.FixtureRequest, state: Path) -> AsyncIterator[
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def sandbox(runtime: BubblewrapRuntime) -> AsyncIterator[Sandbox]:
+async def sandbox(runtime: NamespaceRuntime) -> AsyncIterator[Sandbox]:
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         yield sandbox

@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 from ors_containers import ApptainerRuntime, BubblewrapRuntime, Limits
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 
-async def main(state: Path, count: int, seconds: str, kind: type[BubblewrapRuntime]) -> None:
+async def main(state: Path, count: int, seconds: str, kind: type[NamespaceRuntime]) -> None:
     runtime = kind(state)
     await runtime.start()
     sandboxes = [runtime.sandbox(runtime.host_image(), Limits(disk=4 * 2**20)) for _ in range(count)]

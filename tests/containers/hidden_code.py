@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from ors_containers import ApptainerRuntime, BubblewrapRuntime, RuntimeUnavailable, keep_from_sandboxes
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 _LOOK = """
 cd /; grep -rl --devices=skip THE-SOLUTION /opt /layer /usr/lib/python3* 2>/dev/null; echo --
@@ -22,7 +23,7 @@ stat -c '%a %n' /opt/tree /opt/tree/lib /opt/tree/lib/python3; ls /opt/tree/lib/
 """
 
 
-async def main(tree: Path, state: Path, kind: type[BubblewrapRuntime]) -> dict[str, object]:
+async def main(tree: Path, state: Path, kind: type[NamespaceRuntime]) -> dict[str, object]:
     keep_from_sandboxes(tree / "served")
     runtime = kind(state)
     try:

@@ -11,6 +11,7 @@ from typing import Any
 sys.path.insert(0, sys.argv[1])
 
 from ors_containers import ApptainerRuntime, BubblewrapRuntime, Limits, RuntimeUnavailable, self_check
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 #: As root inside, or as the one user there is, an agent may signal whoever enters its process ids.
 ATTACKS = {
@@ -24,7 +25,7 @@ ATTACKS = {
 }
 
 
-async def attacked(runtime: BubblewrapRuntime) -> dict[str, str]:
+async def attacked(runtime: NamespaceRuntime) -> dict[str, str]:
     """What went wrong with the next command and with an examination while an attack went on, by attack."""
     wrong: dict[str, str] = {}
     image = dataclasses.replace(runtime.host_image(), user=0, group=0, user_name="root", home="/root")
@@ -52,7 +53,7 @@ async def attacked(runtime: BubblewrapRuntime) -> dict[str, str]:
     return wrong
 
 
-async def main(what: str, kind: type[BubblewrapRuntime]) -> dict[str, Any]:
+async def main(what: str, kind: type[NamespaceRuntime]) -> dict[str, Any]:
     try:
         async with kind() as runtime:
             description = runtime.describe()

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from ors_containers import (
-    BubblewrapRuntime,
     FileError,
     FileRefused,
     InvalidCommand,
@@ -23,6 +22,7 @@ from ors_containers import (
     Sandbox,
     SandboxBusy,
 )
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -94,7 +94,7 @@ AGAINST_CONTAINERS = (
     indirect=["runtime"],
     scope="module",
 )
-async def test_the_next_command_works(runtime: BubblewrapRuntime, attack: str) -> None:
+async def test_the_next_command_works(runtime: NamespaceRuntime, attack: str) -> None:
     limits = Limits(pids=40, memory=128 * 2**20, disk=32 * 2**20)
     async with runtime.sandbox(runtime.host_image(), limits) as sandbox:
         await sandbox.run(SPITE[attack], timeout=0.5)
@@ -205,7 +205,7 @@ async def test_a_home_that_is_a_link_leads_nowhere_else(sandbox: Sandbox) -> Non
         await sandbox.write_file("to-pipe", b"x")
 
 
-async def test_a_module_in_the_sandbox_is_not_imported(runtime: BubblewrapRuntime) -> None:
+async def test_a_module_in_the_sandbox_is_not_imported(runtime: NamespaceRuntime) -> None:
     """A child that has joined a sandbox must not run code from it, with the capabilities it still has there."""
     image = dataclasses.replace(runtime.host_image(), user=0, group=0, user_name="root", home="/root")
     places = (Path(os.__file__).parent, Path(__file__).parent, Path("/root/clone"))
@@ -222,7 +222,7 @@ async def test_a_module_in_the_sandbox_is_not_imported(runtime: BubblewrapRuntim
         assert (await sandbox.run("ls file imported 2>/dev/null", timeout=5)).output == b"file\n"
 
 
-async def test_root_inside_is_nobody_special(runtime: BubblewrapRuntime) -> None:
+async def test_root_inside_is_nobody_special(runtime: NamespaceRuntime) -> None:
     image = dataclasses.replace(runtime.host_image(), user=0, group=0, user_name="root", home="/root")
     async with runtime.sandbox(image) as sandbox:
         assert (await sandbox.run("id -u; touch /etc/mine && echo may", timeout=5)).output == b"0\nmay\n"
@@ -264,6 +264,8 @@ async def test_root_inside_is_nobody_special(runtime: BubblewrapRuntime) -> None
         ("packet", "17, 3, 0"),
         ("algorithms", "38, 5, 0"),
         ("clone3", "0, 0"),
+        ("unshare", "0"),
+        ("prlimit64", "getppid, 7, 0, 0"),
     ],
 )
 async def test_system_calls_are_refused(sandbox: Sandbox, number: str, arguments: str) -> None:
@@ -279,6 +281,8 @@ async def test_system_calls_are_refused(sandbox: Sandbox, number: str, arguments
         "perf_event_open": 298,
         "setns": 308,
         "clone3": 435,
+        "unshare": 272,
+        "prlimit64": 302,
     }
     call = numbers.get(number, 41)
     result = await sandbox.run(f"perl -e 'print syscall({call}, {arguments}), \" \", $! + 0'", timeout=5)
@@ -286,6 +290,10 @@ async def test_system_calls_are_refused(sandbox: Sandbox, number: str, arguments
         pytest.skip("there is no perl here")
     expected = {"clone3": "38", "vsock": "97", "packet": "97", "algorithms": "97"}.get(number, "1")
     assert result.text == f"-1 {expected}"
+
+
+async def test_a_process_may_lower_its_own_limits(sandbox: Sandbox) -> None:
+    assert (await sandbox.run("(ulimit -n 50 && ulimit -n)", timeout=5)).text == "50\n"
 
 
 @pytest.mark.parametrize(
@@ -298,7 +306,7 @@ async def test_half_a_command_is_told_at_once(sandbox: Sandbox, command: str) ->
     assert (await sandbox.run("echo next", timeout=30)).output == b"next\n"
 
 
-async def test_a_huge_environment_costs_no_command_its_time(runtime: BubblewrapRuntime) -> None:
+async def test_a_huge_environment_costs_no_command_its_time(runtime: NamespaceRuntime) -> None:
     exporting = (
         "big=$(head -c 100000 /dev/zero | tr '\\0' x); for n in {1..60}; do export V$n=$big; done; cd /var; (exit 4)"
     )

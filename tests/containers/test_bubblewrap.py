@@ -26,6 +26,7 @@ from ors_containers import (
     folder_image,
 )
 from ors_containers.launcher.client import LauncherClient
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -62,7 +63,7 @@ def _libraries(program: str) -> list[Path]:
     return [Path(word) for word in words]
 
 
-async def test_a_folder_is_copied_on_write(runtime: BubblewrapRuntime, folder: Path) -> None:
+async def test_a_folder_is_copied_on_write(runtime: NamespaceRuntime, folder: Path) -> None:
     async with runtime.sandbox(folder_image(folder)) as sandbox:
         result = await sandbox.run("cat /data/file; echo mine > /data/file; cat /data/file", timeout=5)
         assert result.output == b"the image's\nmine\n"
@@ -75,14 +76,14 @@ async def test_a_folder_is_copied_on_write(runtime: BubblewrapRuntime, folder: P
         assert await sandbox.read_file("/data/inner/deep") == b"the image's\n"
 
 
-async def test_an_images_files_keep_their_owners(runtime: BubblewrapRuntime, folder: Path) -> None:
+async def test_an_images_files_keep_their_owners(runtime: NamespaceRuntime, folder: Path) -> None:
     async with runtime.sandbox(folder_image(folder)) as sandbox:
         result = await sandbox.run("stat -c %u:%g /etc/passwd /data/file /home/user /tmp", timeout=5)
         assert result.output == b"0:0\n1000:1000\n1000:1000\n0:0\n"
         assert (await sandbox.run("touch /etc/mine", timeout=5)).exit_status != 0
 
 
-async def test_nothing_of_the_host_is_in_a_folder(runtime: BubblewrapRuntime, folder: Path) -> None:
+async def test_nothing_of_the_host_is_in_a_folder(runtime: NamespaceRuntime, folder: Path) -> None:
     async with runtime.sandbox(folder_image(folder)) as sandbox:
         listed = (await sandbox.run("ls -A /", timeout=5)).text.split()
         ours = {"dev", "home", "proc", "run", "tmp", "var", ".examination"}
@@ -104,7 +105,7 @@ async def test_images_are_checked_before_anything_starts(tmp_path: Path) -> None
             Image(**{"name": "wrong", "layers": (tmp_path,), **wrong})  # pyright: ignore[reportArgumentType] - on purpose
 
 
-async def test_a_shell_that_cannot_start_is_told(runtime: BubblewrapRuntime, folder: Path) -> None:
+async def test_a_shell_that_cannot_start_is_told(runtime: NamespaceRuntime, folder: Path) -> None:
     image = folder_image(folder)
     (folder / "bin/bash").write_text("not a program")
     with pytest.raises(ShellFailed, match="/bin/bash"):
@@ -112,7 +113,7 @@ async def test_a_shell_that_cannot_start_is_told(runtime: BubblewrapRuntime, fol
             pass
 
 
-async def test_a_layer_that_vanished_is_told(runtime: BubblewrapRuntime, folder: Path, tmp_path: Path) -> None:
+async def test_a_layer_that_vanished_is_told(runtime: NamespaceRuntime, folder: Path, tmp_path: Path) -> None:
     layer = tmp_path / "layer"
     layer.mkdir()
     image = Image(name="two", layers=(layer, folder))
@@ -122,11 +123,11 @@ async def test_a_layer_that_vanished_is_told(runtime: BubblewrapRuntime, folder:
             pass
 
 
-async def test_a_sandbox_that_dies_is_told_as_the_machines_failure(runtime: BubblewrapRuntime) -> None:
+async def test_a_sandbox_that_dies_is_told_as_the_machines_failure(runtime: NamespaceRuntime) -> None:
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         running = asyncio.create_task(sandbox.run("sleep 100", timeout=50))
         await asyncio.sleep(0.2)
-        os.kill(_holder(sandbox), signal.SIGKILL)
+        os.kill(_process_1(sandbox), signal.SIGKILL)
         with pytest.raises(SandboxDied):
             await running
         with pytest.raises(SandboxDied):
@@ -145,6 +146,18 @@ async def test_a_launcher_that_dies_takes_its_sandboxes_and_is_replaced(state: P
             assert (await sandbox.run("echo again", timeout=5)).output == b"again\n"
 
 
+async def test_a_terminals_signals_do_not_end_the_launcher(state: Path) -> None:
+    """They reach every process of the server's group. The server handles them, and ends the launcher itself."""
+    async with _started(state) as runtime, runtime.sandbox(runtime.host_image()) as sandbox:
+        launcher = _launcher()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(launcher, number)
+        async with runtime.sandbox(runtime.host_image()) as another:
+            assert (await another.run("echo started", timeout=5)).output == b"started\n"
+        assert (await sandbox.run("echo on", timeout=5)).output == b"on\n"
+        assert _launcher() == launcher
+
+
 async def test_a_launcher_whose_end_is_not_awaited_is_ended_all_the_same() -> None:
     """As when an event loop is shut down: a process that nobody waits for is a ResourceWarning in any later test."""
     client = LauncherClient()
@@ -158,7 +171,7 @@ async def test_a_launcher_whose_end_is_not_awaited_is_ended_all_the_same() -> No
     assert not Path(f"/proc/{process}").exists()
 
 
-async def test_a_cancelled_start_leaves_nothing(runtime: BubblewrapRuntime, state: Path) -> None:
+async def test_a_cancelled_start_leaves_nothing(runtime: NamespaceRuntime, state: Path) -> None:
     for delay in (0.0, 0.002, 0.005, 0.01, 0.02, 0.04):
         sandbox = runtime.sandbox(runtime.host_image())
         starting = asyncio.create_task(sandbox.start())
@@ -172,7 +185,7 @@ async def test_a_cancelled_start_leaves_nothing(runtime: BubblewrapRuntime, stat
     assert list(state.glob("owners/*/*.lease")) == []
 
 
-async def test_stop_ends_a_running_command(runtime: BubblewrapRuntime) -> None:
+async def test_stop_ends_a_running_command(runtime: NamespaceRuntime) -> None:
     sandbox = runtime.sandbox(runtime.host_image())
     await sandbox.start()
     running = asyncio.create_task(sandbox.run("sleep 100", timeout=50))
@@ -184,7 +197,7 @@ async def test_stop_ends_a_running_command(runtime: BubblewrapRuntime) -> None:
         await sandbox.start()
 
 
-async def test_many_at_once(runtime: BubblewrapRuntime) -> None:
+async def test_many_at_once(runtime: NamespaceRuntime) -> None:
     sandboxes = [runtime.sandbox(runtime.host_image(), Limits(disk=8 * 2**20)) for _ in range(64)]
     await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))
     commands = (sandbox.run(f"echo {n} > n; sleep 0.1; cat n", timeout=30) for n, sandbox in enumerate(sandboxes))
@@ -193,13 +206,13 @@ async def test_many_at_once(runtime: BubblewrapRuntime) -> None:
     await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes))
 
 
-async def test_every_limit_is_described(runtime: BubblewrapRuntime) -> None:
+async def test_every_limit_is_described(runtime: NamespaceRuntime) -> None:
     description = runtime.describe()
     assert tuple(enforcement.limit for enforcement in description.enforcements) == LIMIT_NAMES
     assert all(enforcement.holds or enforcement.remedy for enforcement in description.enforcements)
 
 
-async def test_cpu_is_limited_where_it_is_said_to_be(runtime: BubblewrapRuntime) -> None:
+async def test_cpu_is_limited_where_it_is_said_to_be(runtime: NamespaceRuntime) -> None:
     if not runtime.describe().enforcements[LIMIT_NAMES.index("cpu")].holds:
         pytest.skip("cpu is not enforced here")
     async with runtime.sandbox(runtime.host_image(), Limits(cpu=0.2)) as sandbox:
@@ -247,7 +260,7 @@ def _launcher() -> int:
     return max(found)
 
 
-def _holder(sandbox: Sandbox) -> int:
+def _process_1(sandbox: Sandbox) -> int:
     """The newest process 1 of a sandbox of this process."""
     monitors = [child for child in _children(_launcher()) if b"bwrap" in _command(child)]
     return _children(max(monitors))[0]
@@ -271,7 +284,7 @@ ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 """
 
 
-async def test_a_command_ends_with_processes_whose_first_thread_has_ended(runtime: BubblewrapRuntime) -> None:
+async def test_a_command_ends_with_processes_whose_first_thread_has_ended(runtime: NamespaceRuntime) -> None:
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         await sandbox.write_file("/tmp/headless.py", _HEADLESS.encode())
         result = await sandbox.run("python3 /tmp/headless.py; sleep 100", timeout=2)

@@ -11,14 +11,15 @@ import re
 from pathlib import Path
 
 import pytest
-from ors_containers import LIMIT_NAMES, BubblewrapRuntime, Limits, Sandbox
+from ors_containers import LIMIT_NAMES, Limits, Sandbox
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RUNTIMES = ("bubblewrap", "apptainer")
 
 
-async def test_shared_memory_that_nobody_uses_leaves_the_disk_its_room(runtime: BubblewrapRuntime) -> None:
+async def test_shared_memory_that_nobody_uses_leaves_the_disk_its_room(runtime: NamespaceRuntime) -> None:
     if not runtime.describe().enforcements[LIMIT_NAMES.index("memory")].holds:
         pytest.skip("memory is not enforced here")
     if any("System V" in note for note in runtime.describe().notes):
@@ -38,7 +39,7 @@ async def test_shared_memory_that_nobody_uses_leaves_the_disk_its_room(runtime: 
         assert (result.text.splitlines()[-1], result.shell_restarted) == ("alive", False)
 
 
-async def test_a_sandboxs_use_is_not_counted_as_roots(runtime: BubblewrapRuntime) -> None:
+async def test_a_sandboxs_use_is_not_counted_as_roots(runtime: NamespaceRuntime) -> None:
     if os.geteuid() != 0 or any("leave none" in note for note in runtime.describe().notes):
         pytest.skip("only a root with CAP_SYS_PTRACE gives each sandbox an account of its own")
     before = _queued()

@@ -18,6 +18,7 @@ import pytest
 from ors_containers import BubblewrapRuntime, Limits
 from ors_containers.linux.cgroups import ControlGroups
 from ors_containers.linux.leases import Owner, make_state, sweep
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -68,7 +69,7 @@ def _command(directory: Path) -> bytes:
     ids=["200", "30 and a launcher that is stopped"],
 )
 async def test_a_killed_server_leaves_nothing_after_a_restart(
-    runtime: BubblewrapRuntime, state: Path, count: int, also_launcher_stopped: bool
+    runtime: NamespaceRuntime, state: Path, count: int, also_launcher_stopped: bool
 ) -> None:
     seconds = f"1000.{secrets.randbelow(10**9)}"  # so that these can be told from any others
     mounts = Path("/proc/self/mountinfo").read_text()
@@ -119,7 +120,7 @@ async def test_a_killed_server_leaves_nothing_after_a_restart(
     assert _namespaces(everybody) & namespaces == set()
 
 
-async def test_a_living_servers_sandboxes_are_left_alone(runtime: BubblewrapRuntime, state: Path) -> None:
+async def test_a_living_servers_sandboxes_are_left_alone(runtime: NamespaceRuntime, state: Path) -> None:
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         assert await sweep(state) == []
         assert (await sandbox.run("echo here", timeout=5)).output == b"here\n"

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ors_containers import BubblewrapRuntime, Image, Sandbox
+from ors_containers import Image, Sandbox
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -44,7 +45,7 @@ for path in sys.argv[1:]:
 
 
 @pytest.fixture
-def image(runtime: BubblewrapRuntime, state: Path) -> Iterator[Image]:
+def image(runtime: NamespaceRuntime, state: Path) -> Iterator[Image]:
     """The host's, with a folder and a file bound, whose names nobody inside should learn."""
     if shutil.which("python3", path="/usr/bin") is None:
         pytest.skip("there is no Python in /usr/bin")
@@ -60,7 +61,7 @@ def image(runtime: BubblewrapRuntime, state: Path) -> Iterator[Image]:
     shutil.rmtree(folder)
 
 
-def _paths(runtime: BubblewrapRuntime) -> dict[str, Path | None]:
+def _paths(runtime: NamespaceRuntime) -> dict[str, Path | None]:
     """Files inside, and which of the host's each is."""
     found: dict[str, Path | None] = {path: Path(path) for path in ("/usr/bin/env", "/usr/bin/python3", "/usr/lib")}
     found |= {"/.grader": None, "/.grader/program": None, "/opt/alone": None, "/etc/passwd": None, "/proc/1/exe": None}
@@ -84,7 +85,7 @@ async def _begin(sandbox: Sandbox, program: str, *arguments: str) -> None:
     assert "held" in result.text, result.text
 
 
-async def test_locks_and_leases_are_a_sandboxs_own(runtime: BubblewrapRuntime, image: Image) -> None:
+async def test_locks_and_leases_are_a_sandboxs_own(runtime: NamespaceRuntime, image: Image) -> None:
     paths = _paths(runtime)
     async with runtime.sandbox(image) as one, runtime.sandbox(image) as other:
         await _begin(one, _HOLD, "20", *(path for path in paths if path.startswith(("/usr/bin", "/opt", "/.grader/"))))
@@ -101,7 +102,7 @@ async def test_locks_and_leases_are_a_sandboxs_own(runtime: BubblewrapRuntime, i
             os.close(descriptor)
 
 
-async def test_nobody_is_told_what_others_open(runtime: BubblewrapRuntime, image: Image) -> None:
+async def test_nobody_is_told_what_others_open(runtime: NamespaceRuntime, image: Image) -> None:
     watch = """
 import ctypes, os, select, struct, sys
 libc = ctypes.CDLL(None)
@@ -136,7 +137,7 @@ while True:
         assert b"/.grader 0x20 program" in await one.read_file("/tmp/said")
 
 
-async def test_many_locks_slow_nobody_else_down(runtime: BubblewrapRuntime, image: Image) -> None:
+async def test_many_locks_slow_nobody_else_down(runtime: NamespaceRuntime, image: Image) -> None:
     """20,000 of them made each opening of the program, by anybody, a thousand times slower."""
     path = Path("/usr/bin/env")
 
@@ -157,7 +158,7 @@ async def test_many_locks_slow_nobody_else_down(runtime: BubblewrapRuntime, imag
         assert opened() < 5 * before + 0.2
 
 
-async def test_mount_tables_name_nothing_of_the_host(runtime: BubblewrapRuntime, image: Image, state: Path) -> None:
+async def test_mount_tables_name_nothing_of_the_host(runtime: NamespaceRuntime, image: Image, state: Path) -> None:
     async with runtime.sandbox(image) as sandbox:
         said = (await sandbox.run("cat /proc/self/mountinfo /proc/mounts /proc/1/mountstats", timeout=5)).text
         result = await sandbox.run(
@@ -172,7 +173,7 @@ async def test_mount_tables_name_nothing_of_the_host(runtime: BubblewrapRuntime,
     assert ("devtmpfs" in kinds) == ("/dev" in runtime.describe().shared)
 
 
-async def test_devices_work(runtime: BubblewrapRuntime, image: Image) -> None:
+async def test_devices_work(runtime: NamespaceRuntime, image: Image) -> None:
     for user in (0, 1000):
         async with runtime.sandbox(dataclasses.replace(image, user=user, group=user)) as sandbox:
             result = await sandbox.run(

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ors_containers import FileError, InvalidLimits, Limits, SandboxError, UnknownRuntime, find_runtime, runtime_names
 from ors_containers.errors import file_error
-from ors_containers.linux.pause_program import MACHINES, holder_program
+from ors_containers.linux.pause_program import MACHINES, pause_program
 from ors_containers.linux.seccomp import ARCHITECTURES, seccomp_filter
 from ors_containers.runtimes.output_buffer import HeadAndTail
 
@@ -155,8 +155,8 @@ def test_the_first_process_waits_and_reaps(tmp_path: Path) -> None:
     machine = platform.machine()
     if machine not in MACHINES:
         pytest.skip(f"there is no program for {machine}")
-    program = tmp_path / "holder"
-    program.write_bytes(holder_program(machine))
+    program = tmp_path / "pause"
+    program.write_bytes(pause_program(machine))
     program.chmod(0o755)
     # Its child, made before it became itself, ends and must not stay a zombie.
     process = subprocess.Popen(["sh", "-c", f"sleep 0.1 & exec {program}"], stdout=subprocess.PIPE)
@@ -179,7 +179,7 @@ def test_the_first_process_waits_and_reaps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_first_process_is_a_small_program(machine: str) -> None:
-    program = holder_program(machine)
+    program = pause_program(machine)
     assert program.startswith(b"\x7fELF")
     assert len(program) < 300
     assert program.endswith(b"\n")

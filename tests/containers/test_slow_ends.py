@@ -10,8 +10,10 @@ import time
 from typing import Any
 
 import pytest
-from ors_containers import BubblewrapRuntime, ExaminationFailed, Limits, ProcessesRemain, Sandbox, ShellFailed
+from ors_containers import ExaminationFailed, Limits, ProcessesRemain, Sandbox, ShellFailed
 from ors_containers.launcher.client import LauncherClient, OperationFailed
+from ors_containers.launcher.messages import Examine
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,7 +34,7 @@ time.sleep(1000)
 
 
 @pytest.mark.long
-async def test_thousands_of_locks_hold_up_no_examination(runtime: BubblewrapRuntime) -> None:
+async def test_thousands_of_locks_hold_up_no_examination(runtime: NamespaceRuntime) -> None:
     async with runtime.sandbox(runtime.host_image(), Limits(cpu=2)) as sandbox:
         await sandbox.write_file("/tmp/locks.py", _LOCKS.encode())
         result = await sandbox.run(
@@ -55,10 +57,10 @@ async def test_processes_that_remain_are_told_from_other_failures(
     request = LauncherClient.request
     numbers = iter((errno.ETIMEDOUT, errno.EIO))
 
-    async def failing(client: LauncherClient, operation: str, *arguments: Any, **message: Any) -> Any:
-        if operation == "examine":
+    async def failing(client: LauncherClient, message: Any, *arguments: Any) -> Any:
+        if isinstance(message, Examine):
             raise OperationFailed(next(numbers), "the sandbox's processes do not end")
-        return await request(client, operation, *arguments, **message)
+        return await request(client, message, *arguments)
 
     monkeypatch.setattr(LauncherClient, "request", failing)
     for kind in (ProcessesRemain, ExaminationFailed):
@@ -79,7 +81,7 @@ async def test_processes_that_remain_are_told_from_other_failures(
     ],
     ids=["stopped", "deep", "names", "disk", "sync", "pipes"],
 )
-async def test_what_an_agent_holds_prevents_nothing(runtime: BubblewrapRuntime, holding: str) -> None:
+async def test_what_an_agent_holds_prevents_nothing(runtime: NamespaceRuntime, holding: str) -> None:
     async with runtime.sandbox(runtime.host_image(), Limits(disk=256 * 2**20)) as sandbox:
         await sandbox.run(holding, timeout=10)
         result = await sandbox.examine(["/bin/bash", "-c", "echo alone"], timeout=30)
@@ -90,7 +92,7 @@ async def test_what_an_agent_holds_prevents_nothing(runtime: BubblewrapRuntime, 
 
 
 @pytest.mark.parametrize("runtime", ["bubblewrap", "apptainer"], indirect=True, scope="module")
-async def test_a_root_closes_nothing_to_an_examination(runtime: BubblewrapRuntime) -> None:
+async def test_a_root_closes_nothing_to_an_examination(runtime: NamespaceRuntime) -> None:
     image = dataclasses.replace(runtime.host_image(), user=0, group=0, user_name="root", home="/root")
     look = ["/bin/bash", "-c", "read -r x < /.examination/x; echo $x < /dev/null; head -c 1 /dev/zero | wc -c"]
     async with runtime.sandbox(image) as sandbox:

@@ -14,7 +14,8 @@ import pytest
 from ors_containers import BubblewrapRuntime, RuntimeUnavailable
 from typer.testing import CliRunner
 
-from ors_server.cli.application import application, report
+from ors_server.cli.application import application
+from ors_server.cli.errors import print_error
 from ors_server.errors import OrsError
 
 Make = Callable[..., Any]
@@ -30,7 +31,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def call(*arguments: str, status: int = 0) -> str:
         done = CliRunner().invoke(application, ["image", *arguments])
         if isinstance(done.exception, OrsError):
-            report(done.exception)
+            print_error(done.exception)
             assert status == 2
             return capsys.readouterr().err
         assert done.exit_code == status, (done.output, done.exception)

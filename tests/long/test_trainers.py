@@ -24,10 +24,10 @@ pytestmark = pytest.mark.long
 CLIENTS = ROOT / "tests" / "clients"
 ADAPTERS = (
     "test_roll.py",
-    "test_roll_atropos.py",
-    "test_parked_requests.py",
-    "test_worker_safety.py",
-    "test_thread_timeouts.py",
+    "test_roll_atropos_env.py",
+    "test_interception.py",
+    "test_fork_locks.py",
+    "test_math_verify_timeouts.py",
     "test_atropos.py",
     "test_atropos_served.py",
 )

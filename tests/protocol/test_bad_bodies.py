@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+from ors_server.errors import BodyTooLarge
+from ors_server.http.exchange import Exchange
 from tests.protocol.conftest import Serve
 from tests.protocol.support import Echo
 
@@ -153,6 +157,27 @@ async def test_a_body_at_the_limit_is_taken(serve: Serve) -> None:
     padded = body.encode() + b" " * (1000 - len(body))
     response = await client.http.post("/call", content=padded, headers={"X-Session-ID": "s"})
     assert response.status_code == 200
+
+
+@pytest.mark.parametrize("pieces", [[10], [4, 6], [10, 0]])
+async def test_the_limit_is_the_same_however_a_body_comes(pieces: list[int]) -> None:
+    """A server hands a small body over in one message, a large one in several, an ASGI client in two."""
+
+    async def body(limit: int) -> bytes:
+        last = len(pieces) - 1
+        messages = [
+            {"type": "http.request", "body": b"x" * size, "more_body": place < last}
+            for place, size in enumerate(pieces)
+        ]
+
+        async def receive() -> object:
+            return messages.pop(0)
+
+        return await Exchange({"headers": []}, receive, None, None).body(limit)
+
+    assert await body(10) == b"x" * 10
+    with pytest.raises(BodyTooLarge):
+        await body(9)
 
 
 async def test_numbers_beyond_64_bits_reach_the_tool(serve: Serve) -> None:

@@ -73,16 +73,16 @@ def test_a_ring_that_a_session_leaves_is_found(collector: Collector, monkeypatch
     references = ended(collector)
     gc.collect()
     assert alive(references) == 1  # frozen: only a deep collection finds it
-    collector.keep_house()
+    collector.run_maintenance()
     assert alive(references) == 1  # it may still be in use for a moment
     monkeypatch.setattr(module, "PATIENCE", 0.0)
-    collector.keep_house()
+    collector.run_maintenance()
     assert alive(references) == 0
 
 
 def test_many_rings_are_found_at_once(collector: Collector) -> None:
     references = ended(collector, module.CROWD)
-    collector.keep_house()
+    collector.run_maintenance()
     assert alive(references) == 0
 
 
@@ -91,10 +91,10 @@ def test_much_that_was_frozen_is_reason_enough(collector: Collector, monkeypatch
     reference = weakref.ref(ring)
     gc.collect()
     del ring
-    collector.keep_house()
+    collector.run_maintenance()
     assert reference() is not None
     monkeypatch.setattr(module, "GROWTH", -1)
-    collector.keep_house()
+    collector.run_maintenance()
     assert reference() is None
 
 
@@ -112,8 +112,8 @@ def test_an_instance_that_its_author_keeps_is_asked_about_once(
         unfreeze()
 
     monkeypatch.setattr(gc, "unfreeze", counting)
-    collector.keep_house()
-    collector.keep_house()
+    collector.run_maintenance()
+    collector.run_maintenance()
     assert len(deep) == 1
 
 
@@ -125,7 +125,7 @@ def test_references_to_instances_that_are_gone_do_not_pile_up(collector: Collect
 
 def test_a_class_without_weak_references(collector: Collector) -> None:
     collector.left(Slotted())
-    collector.keep_house()
+    collector.run_maintenance()
 
 
 def test_the_process_gets_its_collector_back() -> None:

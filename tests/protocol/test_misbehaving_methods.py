@@ -133,7 +133,7 @@ async def test_a_call_and_a_scoring_are_answered(serve: Serve, error: type[BaseE
     scored = await asyncio.wait_for(client.post("/score_group", {"candidates": []}, sid), PATIENCE / 2)
     assert "event: error" in scored.text
     app: Any = client.app
-    assert app.sessions.calls_running == 0
+    assert app.sessions.call_slots.taken == 0
 
 
 async def test_a_teardown_ends_its_session(serve: Serve) -> None:

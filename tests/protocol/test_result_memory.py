@@ -135,6 +135,20 @@ async def test_without_a_disk_results_stay_in_memory_and_the_log_says_so(
     assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
 
 
+async def test_results_go_to_disk_once_it_can_be_written_again(serve: Serve, disk: Path) -> None:
+    disk.rmdir()
+    environment, proceed = verbose()
+    client = serve(environment, stream_after=0.001, result_memory=1000, result_ttl=0.2)
+    sid = await client.open()
+    task_ids = await lose(client, sid, 1, 2)
+    proceed.set()
+    await until(lambda: in_memory(client) > 40_000)
+    disk.mkdir()
+    await until(lambda: in_memory(client) == 0)
+    for number, task_id in enumerate(task_ids, 1):
+        assert await fetched(client, sid, task_id) == f"{number} " * 10_000
+
+
 async def test_a_disk_that_fails_later_costs_no_new_result(serve: Serve, disk: Path) -> None:
     environment, proceed = verbose()
     client = serve(environment, stream_after=0.001, result_memory=1000)

@@ -9,7 +9,7 @@ import pytest
 
 from ors_server import ToolOutput, tool
 from tests.protocol.conftest import Serve
-from tests.protocol.support import Bare, Client, Text, said
+from tests.protocol.support import Bare, Client, Text, said, until
 
 
 class Journal(list[str]):
@@ -161,6 +161,18 @@ async def test_a_delivered_result_is_forgotten_after_its_time(serve: Serve) -> N
     assert journal == ["x"]
 
 
+async def test_a_delivered_result_is_forgotten_when_its_time_is_over(serve: Serve) -> None:
+    journal = Journal()
+    client = serve(counting(journal), delivered_ttl=0.05, result_ttl=0.1)
+    sid = await client.open()
+    first = await client.call(sid, "run", {"text": "x"})
+    app: Any = client.app
+    await until(lambda: app.sessions.results.bytes_in_memory == 0)
+    late = await client.call(sid, "run", {"text": "x"}, task_id=first.task_id)
+    assert late.events == [("error", "unknown task_id")]
+    assert journal == ["x"]
+
+
 async def test_the_same_call_again_without_a_token_is_a_new_call(serve: Serve) -> None:
     """Protocol 0.1: only a lost connection makes a repetition the same call."""
     journal = Journal()
@@ -234,6 +246,19 @@ async def test_a_lost_call_is_attached_to_once(serve: Serve) -> None:
     proceed.set()
     assert (await client.call(sid, "wait", {"text": "x"})).text == "x 1"
     assert (await client.call(sid, "wait", {"text": "x"})).text == "x 2"
+
+
+async def test_of_two_repetitions_at_once_one_is_a_call_of_its_own(serve: Serve) -> None:
+    journal, proceed = Journal(), asyncio.Event()
+    client = serve(counting(journal, proceed))
+    sid = await client.open()
+    task_id = await lose(client, sid)
+    body = {"name": "wait", "input": {"text": "x"}}
+    async with client.stream("/call", body, sid) as first, client.stream("/call", body, sid) as second:
+        assert (await first.event()).data == task_id
+        assert (await second.event()).data != task_id
+        proceed.set()
+        assert [(await stream.reply()).text for stream in (first, second)] == ["x 1", "x 2"]
 
 
 async def test_a_repetition_lost_in_turn_is_attached_to_again(serve: Serve) -> None:

@@ -296,7 +296,9 @@ async def test_a_set_up_past_its_time_is_a_final_503(serve: Serve) -> None:
     assert steps.taken == ["setup", "teardown"]
 
 
-async def test_a_synchronous_set_up_past_its_time_is_torn_down_only_after_it_ended(serve: Serve) -> None:
+async def test_a_synchronous_set_up_past_its_time_is_torn_down_only_after_it_ended(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     """Section 9: it runs on a thread that cannot be stopped; teardown must not run beside it."""
     taken: list[str] = []
     proceed = threading.Event()
@@ -313,6 +315,8 @@ async def test_a_synchronous_set_up_past_its_time_is_torn_down_only_after_it_end
     sid = await client.open()
     assert (await client.get("/prompt", sid)).status_code == 503
     await client.post("/delete", sid=sid)
+    await until(lambda: "session still busy after its end" in caplog.text)  # also past the limit of the end
+    await asyncio.sleep(0.05)
     assert taken == []
     proceed.set()
     await until(lambda: len(taken) == 2)

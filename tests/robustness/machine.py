@@ -150,7 +150,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.now = 1000.0
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        for module in ("registry", "session", "call_ledger"):
+        for module in ("registry", "session", "call", "result_store"):
             self.patch.setattr(f"ors_server.sessions.{module}.time", clock)
         LIVES.clear()
         GATES.append(asyncio.Event())
@@ -324,7 +324,7 @@ class SessionMachine(RuleBasedStateMachine):
     async def released(self) -> None:
         await asyncio.sleep(0.003)  # the server notices the loss first
         GATES[-1].set()
-        await self.at_rest(lambda: self.server.sessions.calls_running == 0)
+        await self.at_rest(lambda: self.server.sessions.call_slots.taken == 0)
 
     @rule(sid=SIDS, other=SIDS, number=st.integers(0, 5), lose=st.booleans())
     def resume(self, sid: str, other: str, number: int, lose: bool) -> None:
@@ -429,7 +429,7 @@ class SessionMachine(RuleBasedStateMachine):
                 assert lives[-1].torn_down == 0
                 assert lives[-1].runs == self.live[sid].runs
         assert self.server.sessions.results.bytes_in_memory >= 0
-        assert self.server.sessions.calls_running == 0
+        assert self.server.sessions.call_slots.taken == 0
 
 
 def without_comments(body: bytes) -> bytes:

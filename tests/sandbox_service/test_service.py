@@ -121,8 +121,8 @@ async def _kill(sandbox: Any) -> None:
     """As the machine's out-of-memory killer would: process 1, from outside."""
     import signal
 
-    signal.pidfd_send_signal(sandbox._holder, signal.SIGKILL)
-    await asyncio.wait([sandbox._monitor])
+    signal.pidfd_send_signal(sandbox._container.process_1, signal.SIGKILL)
+    await asyncio.wait([sandbox._container.monitor])
 
 
 def test_a_real_server_leaves_nothing_behind(tmp_path: Any) -> None:
@@ -212,7 +212,7 @@ async def test_without_room_real_sessions_wait_for_it(monkeypatch: pytest.Monkey
     client = Client(server.app, agent="openreward-sdk/0.1.167")
     sids = [await client.open() for _ in range(3)]  # one waits in the queue, two outside of it
     hosted = server.environments[0]
-    await until(lambda: hosted.held_back == 2)
+    await until(lambda: hosted.waiting_for_room == 2)
     refused = await client.create("one too many")
     assert (refused.status_code, refused.headers["x-backend-state"]) == (503, "starting")
     for sid in sids:
@@ -224,7 +224,7 @@ async def test_without_room_real_sessions_wait_for_it(monkeypatch: pytest.Monkey
             if (await client.get("/prompt", sid)).status_code == 200:
                 break
         assert (await client.call(sid, "bash", {"text": "echo in"})).text == "in\n"
-    assert hosted.held_back == 0
+    assert hosted.waiting_for_room == 0
     await client.open(sid="one too many")
     await client.close()
     await server.sessions.close()

@@ -110,7 +110,7 @@ def launched(
 def _address(process: subprocess.Popen[bytes], output: Path, log: Path) -> str:
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        if found := re.search(r"(http://\S+:\d+)[;\s]", output.read_text()):
+        if found := re.search(r"(http://\S+:\d+)[;\s]", output.read_text() + log.read_text()):
             return found[1]
         assert process.poll() is None, log.read_text()
         time.sleep(0.02)

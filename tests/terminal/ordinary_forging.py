@@ -14,12 +14,13 @@ sys.path.insert(0, sys.argv[1])
 
 from ors_containers import ApptainerRuntime, BubblewrapRuntime, Limits, RuntimeUnavailable
 from ors_containers.graders.portable_python import Toolset
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 forging: Any = importlib.import_module("forms.forging")
 grading: Any = importlib.import_module("terminal.grading")
 
 
-async def main(folder: str, kind: type[BubblewrapRuntime], chances: list[tuple[str, str]]) -> object:
+async def main(folder: str, kind: type[NamespaceRuntime], chances: list[tuple[str, str]]) -> object:
     tools = Toolset(Path(folder))
     said: list[object] = []
     try:

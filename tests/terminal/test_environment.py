@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 import pytest_asyncio
@@ -29,7 +29,7 @@ from ors_server.errors import InvalidTask
 from tests.protocol.support import Client
 
 from .conftest import Service
-from .parts import environment, generated, settings, task
+from .parts import environment, generated, grading, settings, task
 from .play import environment_of, episode, own_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -356,6 +356,19 @@ async def test_tests_that_cannot_grade_are_never_a_reward(service: Service, serv
     assert reply.error.startswith("InfrastructureError: The tests cannot be imported: ModuleNotFoundError")
 
 
+@pytest.mark.parametrize("how", ["passed", "failed", "timed out", "killed"])
+async def test_tests_that_pass_are_the_only_reward(
+    service: Service, monkeypatch: pytest.MonkeyPatch, how: Literal["passed", "failed", "timed out", "killed"]
+) -> None:
+    async def run_tests(*_: object, **__: object) -> grading.Verdict:
+        return grading.Verdict(how == "passed", how)
+
+    monkeypatch.setattr(environment, "run_tests", run_tests)
+    async with episode(service, TASK) as played:
+        output = await played.instance.done()
+    assert (output.reward, output.finished) == (float(how == "passed"), True)
+
+
 async def test_a_set_up_that_fails_is_a_503_that_names_the_task(service: Service, serve: Serve) -> None:
     broken = own_task(FINAL, image=task.PreparedImage({}, "echo why; false"))
     client = serve(environment_of(service, broken))
@@ -369,7 +382,7 @@ async def test_a_start_that_fails_leaves_no_sandbox(service: Service) -> None:
     with pytest.raises(InfrastructureFailure, match="status 4, why"):
         await played.instance.setup()
     opened: Any = service.opened[-1]
-    assert opened.id not in getattr(opened, "_shared").sandboxes  # noqa: B009 - the runtime's own list
+    assert opened.id not in getattr(opened, "_runtime").sandboxes  # noqa: B009 - the runtime's own list
 
 
 async def test_without_a_shell_the_episode_can_still_be_graded(service: Service) -> None:

@@ -117,6 +117,10 @@ VERDICTS = {
     "asserts on import": ("assert 0\ndef test_a(): pass", "failed"),
     "hangs": ("import time\ndef test_a(): time.sleep(1000)", "timed out"),
     "hangs in another process": ("import os\ndef test_a(): os.system('sleep 1000')", "timed out"),
+    "a program of it dies": (
+        "import subprocess\ndef test_a(): subprocess.run(['sh', '-c', 'ulimit -f 0; echo x > x'])",
+        "killed",
+    ),
     "kills itself": ("import os\ndef test_a(): os.kill(os.getpid(), 9)", "killed"),
     "crashes": ("import ctypes\ndef test_a(): ctypes.string_at(0)", "killed"),
     "eats the memory": ("def test_a(): [bytearray(10**8) for _ in range(100)]", "killed or failed"),

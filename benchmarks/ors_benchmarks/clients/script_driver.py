@@ -1,6 +1,6 @@
 """A script: one client of an ORS server under load, which measures itself.
 
-    python -P client_driver.py CANDIDATE URL SESSIONS SECONDS STARTED
+    python -P script_driver.py CANDIDATE URL SESSIONS SECONDS STARTED
 
 Opens so many sessions, calls a tool in each of them over and over for so many seconds, and prints its figures as JSON.
 With 0 sessions it makes one call and prints how long that took since STARTED (by the monotonic clock), imports and all.
@@ -25,7 +25,7 @@ from typing import Any
 
 os.environ["OPENREWARD_DISABLE_UPDATE_CHECK"] = "1"
 
-ENVIRONMENT = "echoenvironment"
+ENVIRONMENT = "loadenvironment"
 #: Seconds of calls before the measurement, at least: it begins when every session has had an answer.
 WARM_UP = 0.5
 #: Seconds between two looks at the calls.
@@ -35,7 +35,7 @@ AT_ONCE = 64
 
 
 class Tally:
-    """Calls that were answered rightly while it counts, and those that were not, ever."""
+    """Correct answers while it counts, and failures at any time."""
 
     def __init__(self) -> None:
         self.counting = False
@@ -46,7 +46,7 @@ class Tally:
         self.failures: Counter[str] = Counter()
 
     def answered(self, sent: str, got: str) -> None:
-        """A call came back."""
+        """Count an answer."""
         if got != "noop:" + sent:
             self.failures["a wrong answer"] += 1
         elif self.counting:
@@ -62,7 +62,7 @@ def resident() -> int:
 
 
 def ours(url: str, stack: AsyncExitStack) -> tuple[Any, Any]:
-    """``AsyncClient`` as it comes."""
+    """``AsyncClient`` with its defaults."""
     from ors_clients.client import AsyncClient
 
     client = AsyncClient(url)
@@ -71,7 +71,7 @@ def ours(url: str, stack: AsyncExitStack) -> tuple[Any, Any]:
 
 
 def over_httpx(url: str, stack: AsyncExitStack) -> tuple[Any, Any]:
-    """The same with httpx beneath."""
+    """``AsyncClient`` over httpx."""
     import httpx
     from ors_clients.client import AsyncClient
     from ors_clients.transport.httpx_transport import HttpxTransport
@@ -87,7 +87,7 @@ async def _our_call(session: Any, text: str) -> str:
 
 
 def openreward(url: str, stack: AsyncExitStack) -> tuple[Any, Any]:
-    """``AsyncOpenReward`` as it comes."""
+    """``AsyncOpenReward`` with its defaults."""
     from openreward import AsyncOpenReward
 
     async def call(session: Any, text: str) -> str:
@@ -105,7 +105,7 @@ async def run(make: Callable[[str, AsyncExitStack], tuple[Any, Any]], url: str, 
             async with environment.session(split="train", index=0) as session:
                 tally.answered("first", await call(session, "first"))
                 return first_call(tally)
-        # Whatever the first session makes for all is no session's own.
+        # The first session allocates what all share; it is not counted as memory of a session.
         async with environment.session(split="train", index=0) as session:
             await call(session, "warm")
         before, turn = resident(), asyncio.Semaphore(AT_ONCE)
@@ -200,7 +200,7 @@ def run_sync(candidate: str, url: str, count: int, seconds: float) -> Any:
 
 
 class Window:
-    """The stretch of time that counts; open from the beginning."""
+    """A stretch of time in which calls count, from construction to ``close``."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -208,7 +208,7 @@ class Window:
         tally.counting = True
 
     def close(self, sessions: int, before: int) -> Any:
-        """What it saw; the calls under way may end."""
+        """Stop counting and return the figures; calls under way may end."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         tally = self._tally
         tally.counting, tally.stopped = False, True
@@ -224,7 +224,7 @@ class Window:
 
 
 def first_call(tally: Tally) -> Any:
-    """How long the first call took, from the process's start."""
+    """Figures of the first call, from the process's start."""
     wall = time.monotonic() - float(sys.argv[5])
     figures = {"start_wall": wall * 1e3, "start_cpu": time.process_time() * 1e3, "start_memory": resident() / 2**20}
     return {"failures": tally.failures, "figures": figures}
@@ -234,7 +234,7 @@ ASYNCHRONOUS = {"ours": ours, "ours-httpx": over_httpx, "openreward": openreward
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measure, and print the figures."""
     candidate, url, count, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
     if candidate in ASYNCHRONOUS:
         measured = asyncio.run(run(ASYNCHRONOUS[candidate], url, count, seconds))

@@ -1,7 +1,7 @@
-"""The servers that are compared, and the virtual environments the foreign ones live in.
+"""The servers that are compared, and the virtual environments of the foreign ones.
 
-Each SDK has an environment of its own, with exactly its dependencies: ``openreward`` pins versions that would hold the
-others back. They lie outside the clone (``cached_environment``).
+Each SDK has an environment of its own with exactly its dependencies: ``openreward`` pins versions that would hold the
+others back. The environments lie outside the clone (``virtualenvs``).
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ors_benchmarks.harness.virtualenvs import cached_environment, location
-from ors_benchmarks.server.client import Client, FloorClient
 from ors_server.errors import OrsError
 
-__all__ = ["CANDIDATES", "FLOOR", "OURS", "Candidate", "PeerUnavailable"]
+__all__ = ["OURS", "SDKS", "Candidate", "PeerUnavailable", "packages"]
 
-_SCRIPTS = Path(__file__).resolve().parent.parent
+_SCRIPT = Path(__file__).resolve().with_name("script_server.py")
 _CACHED = "bench"
-#: uvicorn takes these where it finds them; without them the peers would be slower still.
+#: uvicorn uses these if they are installed; without them the peers would be slower still.
 _FAST = ("httptools", "uvloop")
 
 
@@ -34,42 +33,39 @@ class Candidate:
     """A server to measure."""
 
     name: str
-    #: How tables and charts call it.
+    #: For tables and charts.
     title: str
-    #: The module that ``echo_server`` takes its SDK from; None for the floor.
+    #: The module that the script imports its SDK from; None for a script without one.
     module: str | None
-    #: What pip installs for it; nothing where it is already here.
+    #: What pip installs for it; nothing for a server that is installed here.
     requirements: tuple[str, ...] = ()
-    client: type[Client] = Client
+    script: Path = _SCRIPT
 
     def prepare(self, without: str = "--candidates ours,floor") -> str:
         """The Python to run it with; its virtual environment is made if need be.
 
-        Raises ``PeerUnavailable``, whose remedy names ``without``: the options that do without it.
+        Raises ``PeerUnavailable``, whose remedy names ``without``: the options of a run without this candidate.
         """
         return _environment(self.name, self.requirements, without) if self.requirements else sys.executable
 
     def prepared(self) -> str | None:
-        """The Python to run it with, where there is one already."""
+        """The Python to run it with, if that is already installed."""
         if not self.requirements:
             return sys.executable
         folder = location(_CACHED, self.requirements)
         return str(folder / "bin" / "python") if (folder / "complete").exists() else None
 
-    def command(self, python: str) -> list[str]:
-        """What starts its server, less the port and the report's path."""
-        if self.module is None:
-            return [python, "-P", str(_SCRIPTS / "server" / "script_floor_server.py")]
-        return [python, "-P", str(_SCRIPTS / "server" / "script_echo_server.py"), self.module]
+    def command(self, python: str, *arguments: str) -> list[str]:
+        """The command of its server, less the port and the report's path; ``arguments`` are further ones."""
+        return [python, "-P", str(self.script), *([self.module] if self.module else []), *arguments]
 
 
 OURS = Candidate("ours", "ors-server", "ors_server")
-FLOOR = Candidate("floor", "bare uvicorn", None, client=FloorClient)
-CANDIDATES: Sequence[Candidate] = (
+#: The servers of the three SDKs.
+SDKS: Sequence[Candidate] = (
     OURS,
     Candidate("ors-sdk", "ors-sdk", "ors", ("ors-sdk==0.1.0", *_FAST)),
     Candidate("openreward", "openreward", "openreward.environments", ("openreward==0.1.167", *_FAST)),
-    FLOOR,
 )
 
 
@@ -79,7 +75,7 @@ def packages(python: str) -> dict[str, str]:
         "import importlib.metadata as m, json;"
         "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
     )
-    done = subprocess.run([python, "-P", "-c", program], capture_output=True, text=True, check=True, cwd=_SCRIPTS.root)
+    done = subprocess.run([python, "-P", "-c", program], capture_output=True, text=True, check=True, cwd="/")
     found: dict[str, str] = json.loads(done.stdout)
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
@@ -92,8 +88,8 @@ def _environment(name: str, requirements: Sequence[str], without: str) -> str:
     try:
         return str(cached_environment(_CACHED, requirements, install))
     except subprocess.CalledProcessError as error:
-        said: str = error.stderr or ""
-        reason = next((line for line in said.splitlines() if line.startswith("ERROR")), "see above")
+        output: str = error.stderr or ""
+        reason = next((line for line in output.splitlines() if line.startswith("ERROR")), "see above")
         raise PeerUnavailable(
             f"The virtual environment of {name} cannot be made: {reason}",
             f"pip needs a package index that has it; without one, measure with {without}.",

@@ -1,32 +1,20 @@
-"""The rows of the benchmark and the figures they give, each with its budget where there is one."""
+"""The rows of a benchmark, the figures they give, and the budgets of those figures."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from ors_benchmarks.server import scenarios
-from ors_benchmarks.server.load import Subject
-from ors_benchmarks.server.scenarios import Measured
-
-__all__ = ["BUDGET_FLOOR", "FIGURES", "QUICK_ROWS", "ROWS", "Figure", "Row"]
+__all__ = ["Figure", "Measured", "Row"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement."""
+    """One kind of measurement."""
 
     name: str
-    #: What is done, for ``--help`` and the progress.
+    #: For ``--help``.
     title: str
-    measure: Callable[[Subject], Awaitable[Measured]]
-    #: Whether bare uvicorn has something to answer to it.
-    floor: bool = False
-    #: Takes long on the slower servers, so it is measured in every second round only.
-    heavy: bool = False
-    #: Leaves the process other than it was, so it gets one of its own.
-    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,72 +30,18 @@ class Figure:
     budget: float | None = None
     #: Whether the worst round is held against the budget, and not the median.
     worst: bool = False
-    #: For a ratio, of which figure's value of which candidate to ours.
+    #: For a ratio: a figure's key and the candidate whose value is divided by ours.
     ratio: tuple[str, str] | None = None
-    #: Whether the budget is processor time, which a slower machine needs more of (see ``BUDGET_FLOOR``).
+    #: Whether the budget is processor time, which a slower machine needs more of.
     processor: bool = False
 
 
-ROWS: Sequence[Row] = (
-    Row("calls", "32 sessions calling for a few seconds", scenarios.calls, floor=True),
-    Row("episodes", "episodes of 8 calls, from create_session to delete_session", scenarios.episodes, floor=True),
-    Row("latency", "1, 8, 32, 128 and 512 sessions calling at once", scenarios.latency, floor=True),
-    Row("output", "calls with 1 MiB of output", scenarios.large_output),
-    Row("setup", "256 sessions at once whose set-up takes 1 s", scenarios.set_up),
-    Row("slow", "1,000 tools at once that wait 2 s asynchronously", scenarios.slow_tools),
-    Row("blocking", "64 tools at once that block their thread for 0.5 s", scenarios.blocking_tools, heavy=True),
-    Row("crowd", "2,048 and 4,096 sessions calling at once", scenarios.crowd, floor=True, heavy=True),
-    Row("tasks", "get_task on 100,000 tasks rebuilt at each listing", scenarios.get_task, fresh=True),
-    Row("sessions", "up to 16,384 sessions alive in one process", scenarios.live_sessions, heavy=True, fresh=True),
-)
+@dataclass
+class Measured:
+    """The figures of one measurement."""
 
-#: What fits into a short run.
-QUICK_ROWS: Sequence[str] = ("calls", "episodes", "latency", "tasks", "output", "setup")
-
-#: Microseconds that bare uvicorn took for a request on the machine the budgets were set on. A machine on which it takes
-#: twice as long takes twice as long for everything that is processor time, whatever the server.
-BUDGET_FLOOR = 23.0
-
-FIGURES: Sequence[Figure] = (
-    Figure("call_cpu", "calls", "CPU per /call, 32 sessions", "µs", budget=80, processor=True),
-    Figure(
-        "call_cpu_gain_ors-sdk",
-        "calls",
-        "CPU per /call, ors-sdk ÷ ours",
-        "×",
-        "more",
-        budget=11,
-        ratio=("call_cpu", "ors-sdk"),
-    ),
-    Figure(
-        "call_cpu_gain_openreward",
-        "calls",
-        "CPU per /call, openreward ÷ ours",
-        "×",
-        "more",
-        budget=15,
-        ratio=("call_cpu", "openreward"),
-    ),
-    Figure("call_rate", "calls", "/call on one core, 32 sessions", "1/s", "more"),
-    Figure("episode_cpu", "episodes", "CPU per 8-call episode", "ms", budget=1.5, processor=True),
-    Figure("episode_rate", "episodes", "8-call episodes on one core", "1/s", "more"),
-    Figure("call_p50_512", "latency", "/call p50, 512 sessions at once", "ms"),
-    Figure("call_p99_512", "latency", "/call p99, 512 sessions at once", "ms", budget=80, processor=True),
-    Figure("health_p99_512", "latency", "/health p99, 512 sessions at once", "ms", budget=100),
-    Figure("ping_p99_512", "latency", "/ping p99, 512 sessions at once", "ms", budget=100),
-    Figure("call_p99_4096", "crowd", "/call p99, 4,096 sessions at once", "ms"),
-    Figure("health_p99_4096", "crowd", "/health p99, 4,096 sessions at once", "ms", budget=1000),
-    Figure("ping_p99_4096", "crowd", "/ping p99, 4,096 sessions at once", "ms", budget=1000),
-    Figure("live_sessions", "sessions", "live sessions without an error", "", "more", budget=16_384, worst=True),
-    Figure("session_memory", "sessions", "memory per idle session", "KiB", budget=3),
-    Figure("task_cpu", "tasks", "CPU per get_task of 100,000 rebuilt tasks", "ms", budget=0.2, processor=True),
-    Figure("output_cpu", "output", "CPU per call with 1 MiB of output", "ms", budget=3, processor=True),
-    Figure("block_wall", "blocking", "64 blocking tools of 0.5 s, all done", "s", budget=1),
-    # Processor time: the p99 is a call that stands behind the 64 which begin, or end, at the same moment.
-    Figure("block_others_p99", "blocking", "/call p99 of another session meanwhile", "ms", budget=20, processor=True),
-    Figure("slow_wall", "slow", "1,000 asynchronous tools of 2 s, all done", "s"),
-    Figure("slow_others_p99", "slow", "/call p99 of another session meanwhile", "ms"),
-    Figure("setup_wall", "setup", "256 set-ups of 1 s, all ready", "s"),
-    Figure("setup_others_p99", "setup", "/call p99 of another session meanwhile", "ms"),
-    Figure("collector_pause", "all", "longest garbage-collection pause", "ms", budget=20, worst=True, processor=True),
-)
+    figures: dict[str, float] = field(default_factory=dict[str, float])
+    #: Points (x, y) by the curve's key.
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict[str, list[tuple[float, float]]])
+    #: Remarks for the report.
+    notes: list[str] = field(default_factory=list[str])

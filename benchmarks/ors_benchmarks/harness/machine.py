@@ -1,4 +1,4 @@
-"""The machine a run was made on, without its name or paths, and what else it was doing meanwhile."""
+"""The machine a run was made on, without its name or paths, and how busy other processes kept it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from ors_benchmarks.harness.processes import cores
 
 __all__ = ["Machine", "Observer", "describe"]
 
+#: Share of the machine that others may take before the figures are doubted.
+_CALM = 0.05
+
 
 class Machine(BaseModel):
-    """Where the figures come from."""
+    """The machine that the figures come from."""
 
     cpu: str
     #: Cores this process may use.
@@ -30,9 +33,23 @@ class Machine(BaseModel):
     #: Share that the hypervisor gave to other machines.
     stolen: float | None = None
 
+    @property
+    def hardware(self) -> str:
+        """Hardware and software in one line."""
+        return f"{self.cpu}, {self.cores} cores, {self.memory_gib:g} GiB, {self.kernel}, Python {self.python}"
+
+    @property
+    def conditions(self) -> str:
+        """The share of the machine that was not this run's."""
+        return f"others used {self.others or 0:.0%} of the machine, {self.stolen or 0:.0%} was stolen by its host"
+
+    def busy(self, *, others: bool = True) -> bool:
+        """Whether the figures are in doubt; without ``others`` only stolen time counts."""
+        return (self.stolen or 0) + ((others and self.others) or 0) > _CALM
+
 
 def describe() -> Machine:
-    """This machine."""
+    """Describe this machine."""
     return Machine(
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)),
@@ -45,17 +62,17 @@ def describe() -> Machine:
 
 
 class Observer:
-    """Tells how much of the machine others used between its making and ``finish``."""
+    """Measure how much of the machine others used, from construction to ``finish``."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._busy, self._stolen = _machine_seconds()
         self._own = _own_seconds()
-        #: CPU time of processes of ours whose end nobody here waits for.
+        #: CPU time of our own processes that this one does not wait for.
         self.unaccounted = 0.0
 
     def finish(self, machine: Machine) -> Machine:
-        """The machine with both shares. The servers must have ended: a process's time is known when it has."""
+        """The machine with both shares. Call it after the servers ended: a child's CPU time is known from then on."""
         busy, stolen = _machine_seconds()
         whole = (time.monotonic() - self._started) * (os.cpu_count() or 1)
         others = busy - self._busy - (_own_seconds() - self._own) - self.unaccounted

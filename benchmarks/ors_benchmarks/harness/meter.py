@@ -1,4 +1,4 @@
-"""What a client saw: latencies, completed requests and failures, of one stretch of time.
+"""Latencies, completed requests and failures that a client saw in one stretch of time.
 
 Latencies are those of all requests *under way* while the meter is open, however late they are answered: counting only
 those answered in time would flatter a slow server. Completed requests are those *answered* while it is open, as is the
@@ -26,7 +26,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Meter:
-    """Counts from the beginning, unless it is told when to."""
+    """Count requests, from construction on or ``between`` two times."""
 
     def __init__(self) -> None:
         #: Seconds by kind of request.
@@ -35,20 +35,20 @@ class Meter:
         self.completed: Counter[str] = Counter()
         #: Failures by their text, whenever they happen.
         self.failures: Counter[str] = Counter()
-        #: How many of them are wrong answers, and not missing ones.
+        #: Wrong answers among them; the others are missing.
         self.wrong = 0
         self._opened = -math.inf
         self._closed = math.inf
 
     def between(self, opened: float, closed: float = math.inf) -> None:
-        """Count from one time to another, by ``time.perf_counter``; forgets what was counted if it opens anew."""
+        """Count from one time to another, by ``time.monotonic``; another opening time discards earlier counts."""
         if opened != self._opened:
             self.latencies.clear()
             self.completed.clear()
         self._opened, self._closed = opened, closed
 
     def answered(self, kind: str, response: Response) -> None:
-        """A request got its answer."""
+        """Count a response."""
         ended = response.started + response.seconds
         if ended >= self._opened and response.started < self._closed:
             self.latencies[kind].append(response.seconds)
@@ -56,7 +56,7 @@ class Meter:
                 self.completed[kind] += 1
 
     def failed(self, kind: str, failure: Failure) -> None:
-        """A request got none, or a wrong one."""
+        """Count a request without a response, or with a wrong one."""
         self.failures[f"{kind}: {failure}"] += 1
         self.wrong += isinstance(failure, WrongAnswer)
 

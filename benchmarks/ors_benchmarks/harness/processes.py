@@ -6,6 +6,7 @@ other work disturbs least. Linux only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -15,7 +16,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +24,21 @@ from typing import NamedTuple
 from ors_benchmarks.harness.http11 import Address
 from ors_server.errors import OrsError
 
-__all__ = ["Cores", "ServerProcess", "StartFailed", "cores", "cpu_seconds", "raise_file_limit", "resident_bytes"]
+__all__ = [
+    "Cores",
+    "Pause",
+    "ServerProcess",
+    "StartFailed",
+    "cores",
+    "cpu_seconds",
+    "on_core",
+    "raise_file_limit",
+    "resident_bytes",
+    "without_settings",
+]
 
 HOST = "127.0.0.1"
-#: Seconds a server may take until it answers, and until it has ended.
+#: Limits in seconds: from start to first answer, and from SIGTERM to end.
 START_LIMIT = 60.0
 STOP_LIMIT = 60.0
 
@@ -36,7 +48,7 @@ class StartFailed(OrsError):
 
 
 class Cores(NamedTuple):
-    """The core servers run on and the one the load comes from; None where there is only one core for both."""
+    """The server's core and the load's core; None where there is only one for both."""
 
     server: int | None
     load: int | None
@@ -48,11 +60,27 @@ def cores() -> Cores:
     return Cores(allowed[0], allowed[1]) if len(allowed) > 1 else Cores(None, None)
 
 
-def raise_file_limit() -> int:
-    """Let this process, and the servers it starts, open as many files as the machine allows; returns how many."""
+@contextlib.contextmanager
+def on_core(core: int | None) -> Generator[None]:
+    """Keep this process, and those it starts meanwhile, on a core; None leaves everything as it is."""
+    allowed = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def without_settings() -> dict[str, str]:
+    """The environment variables without settings of any candidate: each is measured with its defaults."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("ORS_", "OPENREWARD_"))}
+
+
+def raise_file_limit() -> None:
+    """Let this process, and the servers it starts, open as many files as the machine allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 def cpu_seconds(pid: int) -> float:
@@ -60,12 +88,12 @@ def cpu_seconds(pid: int) -> float:
 
     Raises ``OSError`` if there is no such process. ``/proc/PID/stat`` has the same figure in steps of 10 ms only.
     """
-    # clock_getcpuclockid(3), which Python does not have: the complement of the id, and two bits for "scheduler's time".
+    # clock_getcpuclockid(3), which Python lacks: the complement of the id, and two bits for "scheduler's time".
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in RAM. Raises ``OSError`` if there is no such process."""
+    """Bytes of a process that are in RAM. Raises ``OSError`` if there is no such process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -91,20 +119,19 @@ class ServerProcess:
 
     @classmethod
     def start(cls, command: Sequence[str], folder: Path, core: int | None, *, name: str) -> ServerProcess:
-        """Run a command, with a port and a file for the collector's pauses as last arguments, until it answers.
+        """Run a command and wait until it answers.
 
-        Logs go to a file in ``folder``. Raises ``StartFailed``.
+        Its last arguments are a port and a file for the collector's pauses. Its log goes to a file in ``folder``.
+        Raises ``StartFailed``.
         """
         port = _free_port()
         serial = sum(1 for _ in folder.glob("*.log"))
         log, pauses = folder / f"{name}-{serial}.log", folder / f"{name}-{serial}.json"
-        # What is measured is each server as it comes: no setting may leak in from this shell.
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("ORS_", "OPENREWARD_"))}
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [*command, str(port), str(pauses)],
                 cwd=folder,
-                env=environment,
+                env=without_settings(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -113,9 +140,9 @@ class ServerProcess:
         try:
             if core is not None:
                 os.sched_setaffinity(process.pid, {core})
-            server._wait_until_it_answers(name)
+            server._wait_until_ready(name)
             server._ready = time.monotonic()
-        except BaseException:  # also Ctrl-C: no server may be left behind
+        except BaseException:  # Ctrl-C too: no server may be left behind
             process.kill()
             process.wait()
             raise
@@ -128,17 +155,17 @@ class ServerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process still runs."""
+        """Whether the process runs."""
         return self._process.poll() is None
 
     def forget_log(self) -> None:
-        """Empty the log, which some servers fill with a line a request."""
+        """Empty the log: some servers write a line per request."""
         os.truncate(self._log, 0)
 
     def stop(self) -> list[Pause] | None:
         """End the process; returns its pauses of at least a millisecond while it served.
 
-        None where they are not known, because it does not report them or had to be killed.
+        None if it does not report them or had to be killed.
         """
         stopped = time.monotonic()
         self._process.send_signal(signal.SIGTERM)
@@ -152,7 +179,7 @@ class ServerProcess:
         pauses = [Pause(*pause) for pause in json.loads(self._pauses.read_text())]
         return [pause for pause in pauses if self._ready <= pause.started < stopped]
 
-    def _wait_until_it_answers(self, name: str) -> None:
+    def _wait_until_ready(self, name: str) -> None:
         deadline = time.monotonic() + START_LIMIT
         while time.monotonic() < deadline:
             if not self.running:

@@ -1,4 +1,4 @@
-"""The results of a run: gathered round by round, kept as JSON, read by the table and the charts."""
+"""Results: gathered round by round, written as JSON, read by the table and the charts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from ors_benchmarks.harness.figures import FIGURES
+from ors_benchmarks.harness.figures import Figure, Measured
 from ors_benchmarks.harness.machine import Machine
-from ors_benchmarks.server.scenarios import Measured
 
 __all__ = ["Gathered", "Point", "Report", "Summary", "free_path"]
 
@@ -27,7 +26,7 @@ class Summary(BaseModel):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Summary:
-        """Of at least one value."""
+        """Summarise at least one value."""
         return cls(median=statistics.median(values), low=min(values), high=max(values), values=list(values))
 
 
@@ -51,17 +50,17 @@ class Report(BaseModel):
     window_seconds: float
     rows: list[str]
     machine: Machine
-    #: Candidates by name, in the order they were measured in, with the title they are shown by.
+    #: Titles by the candidate's name, in the order of measurement.
     titles: dict[str, str]
     #: Versions of the packages each candidate runs with.
     packages: dict[str, dict[str, str]]
-    #: By the figure's key (``rows.FIGURES``), then by candidate.
+    #: By the figure's key, then by candidate.
     figures: dict[str, dict[str, Summary]]
     #: By the curve's key, then by candidate.
     curves: dict[str, dict[str, list[Point]]]
     #: Failures by candidate, as "row: request: what was wrong", with how often.
     failures: dict[str, dict[str, int]]
-    #: What else was noticed, by candidate.
+    #: Remarks by candidate.
     notes: dict[str, list[str]]
 
     def write(self, path: Path) -> None:
@@ -70,9 +69,10 @@ class Report(BaseModel):
 
 
 class Gathered:
-    """Takes what is measured, in any order."""
+    """Collects measurements in any order."""
 
-    def __init__(self) -> None:
+    def __init__(self, figures: Sequence[Figure]) -> None:
+        self._ratios = {figure.key: figure.ratio for figure in figures if figure.ratio is not None}
         self._values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._points: defaultdict[str, defaultdict[str, defaultdict[float, list[float]]]] = defaultdict(
             lambda: defaultdict(lambda: defaultdict(list))
@@ -81,7 +81,7 @@ class Gathered:
         self.notes: defaultdict[str, list[str]] = defaultdict(list)
 
     def add(self, candidate: str, row: str, measured: Measured, failures: Mapping[str, int]) -> None:
-        """What one measurement found. Figures of a measurement with failures do not count."""
+        """Add one measurement. Figures of a measurement with failures do not count."""
         for text, count in failures.items():
             self.failures[candidate][f"{row}: {text}"] += count
         for note in measured.notes:
@@ -96,23 +96,20 @@ class Gathered:
                 self._points[key][candidate][x].append(y)
 
     def figures(self, ours: str) -> dict[str, dict[str, Summary]]:
-        """The figures, ratios of others among them: of each round's values, which share that minute's noise."""
+        """Summarise the figures. Ratios are of values of the same round, which share that minute's noise."""
         by_candidate = {key: dict(values) for key, values in self._values.items()}
-        for figure in FIGURES:
-            if figure.ratio is None:
-                continue
-            base, peer = figure.ratio
+        for key, (base, peer) in self._ratios.items():
             values = by_candidate.get(base, {})
             if ours in values and peer in values:
                 ratios = [theirs / own for theirs, own in zip(values[peer], values[ours], strict=False)]
-                by_candidate[figure.key] = {ours: ratios}
+                by_candidate[key] = {ours: ratios}
         return {
             key: {candidate: Summary.of(values) for candidate, values in candidates.items()}
             for key, candidates in by_candidate.items()
         }
 
     def curves(self) -> dict[str, dict[str, list[Point]]]:
-        """The curves."""
+        """Summarise the curves, point by point."""
         return {
             key: {
                 candidate: [
@@ -126,7 +123,7 @@ class Gathered:
 
 
 def free_path(folder: Path, stem: str) -> Path:
-    """``folder/stem.json``, or the first of ``stem-2``, ``stem-3``, … that is not there: no result is overwritten."""
+    """``folder/stem.json``, or the first of ``stem-2``, ``stem-3``, … that does not exist: nothing is overwritten."""
     path, number = folder / f"{stem}.json", 1
     while path.exists():
         number += 1

@@ -1,37 +1,49 @@
-"""The report as a table: medians, spreads, ratios, and budgets met or missed."""
+"""A report as a table: medians, spreads, ratios, and budgets met or missed."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ors_benchmarks.harness.candidates import FLOOR, OURS
-from ors_benchmarks.harness.figures import BUDGET_FLOOR, FIGURES, Figure
+from ors_benchmarks.harness.figures import Figure
 from ors_benchmarks.harness.results import Report, Summary
 
-__all__ = ["met", "print_report", "shown", "slowness", "table"]
-
-#: Share of the machine that others may take before the figures are doubted.
-CALM = 0.05
+__all__ = ["Layout", "limit", "met", "print_report", "shown", "verdict"]
 
 
-def met(figure: Figure, ours: Summary, slowness: float = 1.0) -> bool:
+@dataclass(frozen=True)
+class Layout:
+    """The parts of a table that differ between benchmarks."""
+
+    figures: Sequence[Figure]
+    #: Candidates that the budgets are for.
+    ours: Sequence[str]
+    #: By candidate: the others its medians are divided by, with the label of that ratio.
+    bases: Mapping[str, Mapping[str, str]]
+    #: Explains the ratios, below the table.
+    legend: str
+    #: Stands beside the hardware, below the table.
+    setting: str = ""
+    #: How many times slower this machine is than the one that budgets of processor time were set on.
+    slowness: float = 1.0
+    #: Whether processes outside the benchmark put its figures in doubt.
+    others_disturb: bool = True
+
+
+def met(figure: Figure, summary: Summary, slowness: float = 1.0) -> bool:
     """Whether a figure with a budget keeps it, on a machine so many times slower than the one it was set on."""
     assert figure.budget is not None
     if figure.better == "less":
-        return (ours.high if figure.worst else ours.median) <= figure.budget * slowness
-    return (ours.low if figure.worst else ours.median) >= figure.budget
-
-
-def slowness(report: Report) -> float | None:
-    """How many times longer bare uvicorn took than where the budgets were set; None where it was not measured."""
-    floor = report.figures.get("call_cpu", {}).get(FLOOR.name)
-    return None if floor is None else floor.median / BUDGET_FLOOR
+        return (summary.high if figure.worst else summary.median) <= figure.budget * slowness
+    return (summary.low if figure.worst else summary.median) >= figure.budget
 
 
 def shown(value: float) -> str:
-    """A number with three digits that say something: 0.123, 1.23, 12.3, 123, 12,345."""
+    """A number with three significant digits: 0.123, 1.23, 12.3, 123, 12,345."""
     size = abs(value)
     if size >= 100 or value == 0:
         return f"{value:,.0f}"
@@ -39,88 +51,84 @@ def shown(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
-def table(report: Report) -> Table:
-    """The table; its columns are the candidates, each with what it has over ours and over the floor."""
-    result = Table(show_lines=False, pad_edge=False, header_style="bold")
-    result.add_column("", ratio=3, min_width=28)
-    result.add_column("budget", justify="right", no_wrap=True)
-    for name, title in report.titles.items():
-        result.add_column(title, justify="right", min_width=12, no_wrap=True, style="bold" if name == OURS.name else "")
-    row = ""
-    for figure in FIGURES:
-        summaries = report.figures.get(figure.key)
-        if not summaries:
-            continue
-        if row and figure.row != row:
-            result.add_section()
-        row = figure.row
-        cells = [_cell(figure, name, summaries, report) for name in report.titles]
-        title = f"{figure.title}, {figure.unit}" if figure.unit and figure.unit != "×" else figure.title
-        result.add_row(title, _budget(figure, summaries.get(OURS.name), slowness(report)), *cells)
-    return result
+def limit(figure: Figure) -> str:
+    """The budget as text; "" without one."""
+    return "" if figure.budget is None else f"{'≤' if figure.better == 'less' else '≥'} {shown(figure.budget)}"
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Print the table and what has to be said with it."""
-    console.print(table(report))
-    console.print(Text("Median of the rounds (lowest–highest); × ours and × floor are ratios of medians.", style="dim"))
-    slow = slowness(report)
-    if slow is not None and slow > 1:
-        console.print(
-            Text(
-                f"Bare uvicorn takes {slow * BUDGET_FLOOR:.0f} µs a request here, and took {BUDGET_FLOOR:.0f} where "
-                f"the budgets were set: `here` is a budget of processor time × {slow:.2f}.",
-                style="dim",
-            )
-        )
+def verdict(figure: Figure, summary: Summary | None) -> str:
+    """ " ✓" for a budget that is kept, " ✗" for one that is missed, "" without a budget or a summary."""
+    return "" if figure.budget is None or summary is None else " ✓" if met(figure, summary) else " ✗"
+
+
+def print_report(report: Report, layout: Layout, console: Console) -> None:
+    """Print the table, its legend, the machine, and every remark and failure."""
+    console.print(_table(report, layout))
     machine = report.machine
-    where = "a core each for server and load" if machine.pinned else "server and load on the same core"
-    console.print(
-        Text(
-            f"{machine.cpu}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.kernel}, Python "
-            f"{machine.python}; {where}; others used {machine.others or 0:.0%} of the machine, "
-            f"{machine.stolen or 0:.0%} was stolen by its host.",
-            style="dim",
-        )
-    )
-    if (machine.others or 0) + (machine.stolen or 0) > CALM:
-        console.print(Text("The machine was busy: latencies and pauses say little, CPU figures are high.", "yellow"))
+    console.print(Text(f"Median of the rounds (lowest–highest); {layout.legend}", style="dim"))
+    console.print(Text(f"{machine.hardware}; {layout.setting}{machine.conditions}.", style="dim"))
+    if machine.busy(others=layout.others_disturb):
+        text = "The machine was busy: CPU figures are high, latencies and pauses say little. Measure again when calm."
+        console.print(Text(text, "yellow"))
     for name, notes in report.notes.items():
         for note in notes:
-            console.print(Text(f"{report.titles[name]}: {note}"))
+            console.print(Text(f"{report.titles.get(name, name)}: {note}"))
     for name, failures in report.failures.items():
         for text, count in failures.items():
             console.print(Text(f"{report.titles[name]} failed {count} times: {text}", style="bold red"))
 
 
-def _budget(figure: Figure, ours: Summary | None, slowness: float | None) -> Text:
-    if figure.budget is None:
-        return Text("")
-    limit = f"{'≤' if figure.better == 'less' else '≥'} {shown(figure.budget)}"
-    if ours is None:
-        return Text(limit)
-    kept = met(figure, ours)
-    cell = Text(f"{limit} {'✓' if kept else '✗'}", style="green" if kept else "red")
-    if not kept and figure.processor and slowness is not None and slowness > 1:
-        kept = met(figure, ours, slowness)
-        scaled = f"\n≤ {shown(figure.budget * slowness)} here {'✓' if kept else '✗'}"
+def _table(report: Report, layout: Layout) -> Table:
+    table = Table(show_lines=False, pad_edge=False, header_style="bold")
+    figures = [figure for figure in layout.figures if report.figures.get(figure.key)]
+    with_budgets = any(figure.budget is not None for figure in layout.figures)
+    table.add_column("", ratio=3, min_width=28)
+    if with_budgets:
+        table.add_column("budget", justify="right", no_wrap=True)
+    for name, title in report.titles.items():
+        style = "bold" if name in layout.ours else ""
+        table.add_column(title, justify="right", min_width=12, no_wrap=True, style=style)
+    row = ""
+    for figure in figures:
+        if row and figure.row != row:
+            table.add_section()
+        row = figure.row
+        title = f"{figure.title}, {figure.unit}" if figure.unit and figure.unit != "×" else figure.title
+        budget = [_budget(figure, report, layout)] if with_budgets else []
+        table.add_row(title, *budget, *(_cell(figure, name, report, layout) for name in report.titles))
+    return table
+
+
+def _budget(figure: Figure, report: Report, layout: Layout) -> Text:
+    """The budget, with its verdict if only one candidate has to keep it."""
+    summary = report.figures[figure.key].get(layout.ours[0]) if len(layout.ours) == 1 else None
+    if figure.budget is None or summary is None:
+        return Text(limit(figure))
+    kept = met(figure, summary)
+    cell = Text(limit(figure) + verdict(figure, summary), style="green" if kept else "red")
+    if not kept and figure.processor and layout.slowness > 1:
+        kept = met(figure, summary, layout.slowness)
+        scaled = f"\n≤ {shown(figure.budget * layout.slowness)} here {'✓' if kept else '✗'}"
         cell.append(scaled, style="green" if kept else "red")
     return cell
 
 
-def _cell(figure: Figure, name: str, summaries: dict[str, Summary], report: Report) -> Text:
+def _cell(figure: Figure, name: str, report: Report, layout: Layout) -> Text:
+    summaries = report.figures[figure.key]
     summary = summaries.get(name)
     if summary is None:
         failed = any(text.startswith(f"{figure.row}:") for text in report.failures.get(name, {}))
         return Text("failed", style="bold red") if failed else Text("–", style="dim")
     cell = Text(shown(summary.median))
+    if name in layout.ours and len(layout.ours) > 1 and figure.budget is not None:
+        cell.append(verdict(figure, summary), style="green" if met(figure, summary) else "red")
     if len(summary.values) > 1:
         cell.append(f"\n({shown(summary.low)}–{shown(summary.high)})", style="dim")
-    ratios: list[str] = []
-    for other, label in ((OURS.name, "ours"), (FLOOR.name, "floor")):
-        base = summaries.get(other)
-        if base is not None and other != name and base.median and figure.ratio is None:
-            ratios.append(f"{shown(summary.median / base.median)}× {label}")
+    ratios = [
+        f"{shown(summary.median / base.median)}×{label}"
+        for other, label in layout.bases.get(name, {}).items()
+        if other != name and figure.ratio is None and (base := summaries.get(other)) is not None and base.median
+    ]
     if ratios:
         cell.append("\n" + ", ".join(ratios), style="dim")
     return cell

@@ -47,7 +47,7 @@ class CellPlan:
     """One combination."""
 
     server: StartedServer | ServedElsewhere
-    #: One of ``rollout_places.CLIENTS``.
+    #: One of ``servers.CLIENTS``.
     client: str
     workload: Workload
 

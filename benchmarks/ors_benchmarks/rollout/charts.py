@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ors_benchmarks.harness.charts import new_figure, plain
+from ors_benchmarks.harness.charts import line, new_figure, plain, save
 from ors_benchmarks.harness.table import shown
 from ors_benchmarks.rollout.figures import PARTS, Cell
 from ors_benchmarks.rollout.report import RolloutReport
@@ -41,19 +41,13 @@ MARKS = ("o", "s", "^", "D", "v", "P")
 
 
 def draw(report: RolloutReport, folder: Path, stem: str) -> list[Path]:
-    """Write the charts that there are figures for as ``<stem>-<what>.png``; returns their paths."""
-    written: list[Path] = []
-    for name, figure in (
-        ("throughput", _throughput(report)),
-        ("breakdown", _breakdown(report)),
-        ("timeline", _timeline(report)),
-    ):
-        if figure is not None:
-            path = folder / f"{stem}-{name}.png"
-            figure.suptitle(_source(report), x=0.995, ha="right", fontsize=6.5, color="#666666")
-            figure.savefig(path, dpi=120, metadata={"Software": None})
-            written.append(path)
-    return written
+    """Write the charts that there are figures for as ``<stem>-<name>.png``; returns their paths."""
+    charts = {"throughput": _throughput(report), "breakdown": _breakdown(report), "timeline": _timeline(report)}
+    return [
+        save(figure, folder / f"{stem}-{name}.png", _source(report))
+        for name, figure in charts.items()
+        if figure is not None
+    ]
 
 
 def _throughput(report: RolloutReport) -> Figure | None:
@@ -74,10 +68,7 @@ def _throughput(report: RolloutReport) -> Figure | None:
         colour, mark = THINK_COLOURS[number % len(THINK_COLOURS)], MARKS[number % len(MARKS)]
         rates = [cell.figures["generated_per_second"] for cell in cells]
         xs = [cell.concurrency for cell in cells]
-        above.plot(xs, [rate.median for rate in rates], color=colour, marker=mark, markersize=5, label=label)
-        above.fill_between(
-            xs, [rate.low for rate in rates], [rate.high for rate in rates], color=colour, alpha=0.15, linewidth=0
-        )
+        line(above, xs, rates, colour, mark, label)
         ratios = [(cell.concurrency, cell.ratio.median) for cell in cells if cell.ratio is not None]
         below.plot([x for x, _ in ratios], [y for _, y in ratios], color=colour, marker=mark, markersize=5)
     # The others' replays differ from it by chance only: they are the same generations, and wait for nobody.

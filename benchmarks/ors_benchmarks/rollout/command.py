@@ -28,14 +28,16 @@ import uvloop
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.samplers.generations import SamplingParameters
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn
 from rich.text import Text
 
 from ors_benchmarks.harness import charts
 from ors_benchmarks.harness.candidates import packages
+from ors_benchmarks.harness.commands import RESULTS, Charts, Output, as_program, choose_names, new_console, section
 from ors_benchmarks.harness.machine import Observer, describe
 from ors_benchmarks.harness.processes import cpu_seconds, raise_file_limit
 from ors_benchmarks.harness.results import free_path
+from ors_benchmarks.harness.runs import new_bar
 from ors_benchmarks.harness.table import shown
 from ors_benchmarks.rollout import charts as rollout_charts
 from ors_benchmarks.rollout import tiny_model
@@ -55,44 +57,7 @@ __all__ = ["benchmark", "main"]
 #: With the packages that each needs in this process.
 ENGINES = {"vllm": ("vllm",), "transformers": ("torch", "transformers"), "url": ("transformers",)}
 
-_EPILOG = "\n".join(
-    [
-        "[bold]Models[/bold]",
-        "  tiny                1 M parameters with random weights, made here in seconds",
-        *(f"  {name:<19} that shape with random weights, for a GPU" for name in tiny_model.SHAPES if name != "tiny"),
-        "  PATH                a folder with a model of the Hugging Face form",
-        "",
-        "[bold]Engines[/bold]",
-        "  vllm          AsyncLLM in this process, on CUDA or the CPU; needs vLLM's own",
-        "                environment: $(scripts/vllm-venv) -m ors_benchmarks.rollout …",
-        "  transformers  continuous batching with paged attention; needs torch",
-        "  url           a running vLLM server: --engine-url http://127.0.0.1:8000",
-        "",
-        "[bold]Examples[/bold]",
-        "  python -m ors_benchmarks.rollout --quick      a minute or two, on a CPU",
-        "  python -m ors_benchmarks.rollout --servers ours,ors-sdk,openreward \\",
-        "      --clients ours,openreward                 beside the SDKs it replaces",
-        "  python -m ors_benchmarks.rollout --env terminal --turns 4",
-        "  python -m ors_benchmarks.rollout --concurrency 64,1,4,16,256,1024 \\",
-        "      --think-time 0,0.01,0.1,1 --rounds 1      the ladder",
-        "  python -m ors_benchmarks.rollout --model qwen3-0.6b-random \\",
-        "      --concurrency 256                         on a GPU",
-        "",
-        "The headline is the ratio of the first server, client, concurrency and",
-        "think-time: throughput with environments ÷ throughput of the same engine for",
-        "the same generations without, which are replayed in the same run.",
-    ]
-)
 
-application = typer.Typer(
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-@application.command(epilog=_EPILOG)
 def benchmark(
     model: Annotated[str, typer.Option(help="One of those below. An engine at a URL must serve the same.")] = "tiny",
     engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "vllm",
@@ -149,13 +114,11 @@ def benchmark(
     ] = RUN_LIMIT,
     rounds: Annotated[int | None, typer.Option(min=1, help="How often each run is repeated. Default 5.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Two rounds, 16 at once, two turns.")] = False,
-    output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the JSON and the charts go.", file_okay=False)
-    ] = Path("benchmarks/results"),
+    output: Output = RESULTS,
     name: Annotated[
         str | None, typer.Option(help="Put into the files' names. Default: that of the environment.")
     ] = None,
-    with_charts: Annotated[bool, typer.Option("--charts/--no-charts", help="Draw the charts, with matplotlib.")] = True,
+    with_charts: Charts = True,
 ) -> None:
     """Measure what environments cost an engine: real episodes, and the same generations without them.
 
@@ -167,14 +130,14 @@ def benchmark(
     or the run ended early, and never because something was slow.
     """
     options = {name: value for name, value in locals().items() if name not in ("output", "with_charts", "name")}
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+    console = new_console()
     if engine not in ENGINES:
         raise typer.BadParameter(f"{engine!r} is none of {', '.join(ENGINES)}.", param_hint="--engine")
     if (engine == "url") != (engine_url is not None):
         raise typer.BadParameter("--engine url and --engine-url belong together.", param_hint="--engine-url")
     concurrency = concurrency or ("16" if quick else "64")
     turns = turns or (2 if quick else 3)
-    chosen_servers = _names(servers, SERVERS, "--servers")
+    chosen_servers = choose_names(servers, SERVERS, "--servers")
     think_times = _numbers(think_time, "--think-time")
     if server is not None and (chosen_servers != ["ours"] or think_times != [0.0]):
         raise typer.BadParameter("A running server is what it is: no --servers or --think-time.", param_hint="--server")
@@ -183,7 +146,7 @@ def benchmark(
     counts = _counts(concurrency, "--concurrency")
     if not math.isfinite(run_limit):
         raise typer.BadParameter("A run needs a limit.", param_hint="--run-limit")
-    chosen_clients = _names(clients, CLIENTS, "--clients")
+    chosen_clients = choose_names(clients, CLIENTS, "--clients")
     arguments = _options(engine_option)
     if with_charts:
         charts.check_available()
@@ -435,14 +398,6 @@ def _has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists()
 
 
-def _names(names: str, known: Any, option: str) -> list[str]:
-    chosen = list(dict.fromkeys(part.strip() for part in names.split(",")))
-    for name in chosen:
-        if name not in known:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}.", param_hint=option)
-    return chosen
-
-
 def _numbers(text: str, option: str) -> list[float]:
     try:
         found = [float(part) for part in text.split(",")]
@@ -481,16 +436,7 @@ class _Progress(Watcher):
     """A bar, and a line for each run. Drawn at most once a second: drawing costs the client's core."""
 
     def __init__(self, console: Console) -> None:
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[failed]}"),
-            TimeElapsedColumn(),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-        )
+        self.bar = new_bar(console, TextColumn("{task.fields[failed]}"))
         self._console = console
         self._task = self.bar.add_task("starting", total=None, failed="")
         self._failed = 0
@@ -531,9 +477,39 @@ class _Progress(Watcher):
         self._console.print(f"{name}: {', '.join(parts) or 'done'} [dim]({seconds:.0f} s)[/dim]", soft_wrap=True)
 
 
-def main(arguments: Sequence[str] | None = None, program: str = "python -m ors_benchmarks.rollout") -> None:
-    """Run the command with these arguments, or those of this process, and end the process.
-
-    Raises ``OrsError`` where something has to be corrected first.
-    """
-    application(arguments, prog_name=program)
+main = as_program(
+    benchmark,
+    section(
+        "Models",
+        [
+            "tiny                1 M parameters with random weights, made here in seconds",
+            *(f"{name:<19} that shape with random weights, for a GPU" for name in tiny_model.SHAPES if name != "tiny"),
+            "PATH                a folder with a model of the Hugging Face form",
+        ],
+    ),
+    section(
+        "Engines",
+        [
+            "vllm          AsyncLLM in this process, on CUDA or the CPU; needs vLLM's own",
+            "              environment: $(scripts/vllm-venv) -m ors_benchmarks.rollout …",
+            "transformers  continuous batching with paged attention; needs torch",
+            "url           a running vLLM server: --engine-url http://127.0.0.1:8000",
+        ],
+    ),
+    section(
+        "Examples",
+        [
+            "python -m ors_benchmarks.rollout --quick      a minute or two, on a CPU",
+            "python -m ors_benchmarks.rollout --servers ours,ors-sdk,openreward \\",
+            "    --clients ours,openreward                 beside the SDKs it replaces",
+            "python -m ors_benchmarks.rollout --env terminal --turns 4",
+            "python -m ors_benchmarks.rollout --concurrency 64,1,4,16,256,1024 \\",
+            "    --think-time 0,0.01,0.1,1 --rounds 1      the ladder",
+            "python -m ors_benchmarks.rollout --model qwen3-0.6b-random \\",
+            "    --concurrency 256                         on a GPU",
+        ],
+    ),
+    "The headline is the ratio of the first server, client, concurrency and",
+    "think-time: throughput with environments ÷ throughput of the same engine for",
+    "the same generations without, which are replayed in the same run.",
+)

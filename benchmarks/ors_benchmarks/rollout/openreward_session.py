@@ -26,7 +26,7 @@ from ors_clients.errors import InfrastructureFailure, ServerUnavailable, Session
 from ors_clients.models import ToolResult
 from ors_clients.rollouts.episode import EpisodeSession
 
-from ors_benchmarks.harness.candidates import CANDIDATES, PeerUnavailable
+from ors_benchmarks.harness.candidates import SDKS, PeerUnavailable
 from ors_server import Message, TerminalToolSpec, TextBlock, ToolSpec
 
 __all__ = ["peer_sessions", "peer_version"]
@@ -55,7 +55,7 @@ def _sdk() -> Any:
     # It asks the network for its newest version otherwise.
     os.environ["OPENREWARD_DISABLE_UPDATE_CHECK"] = "1"
     if importlib.util.find_spec("openreward") is None:
-        [candidate] = [candidate for candidate in CANDIDATES if candidate.name == "openreward"]
+        [candidate] = [candidate for candidate in SDKS if candidate.name == "openreward"]
         packages = Path(candidate.prepare("--clients ours")).parent.parent.glob("lib/python*/site-packages")
         sys.path.extend(str(folder) for folder in packages)
         importlib.invalidate_caches()

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ors_benchmarks.harness.machine import Machine
 from ors_benchmarks.harness.results import Summary
-from ors_benchmarks.harness.table import CALM, shown
+from ors_benchmarks.harness.table import shown
 from ors_benchmarks.rollout.figures import PARTS, Cell
 
 __all__ = ["BUDGET", "RolloutReport", "headline", "print_report"]
@@ -56,7 +56,7 @@ class RolloutReport(BaseModel):
     options: dict[str, Any]
     rounds: int
     cells: list[Cell]
-    #: Some episodes of the first cell's last round: where each was when (``rollout_figures.timeline_of``).
+    #: Some episodes of the first cell's last round: where each was when (``figures.timeline_of``).
     timeline: list[dict[str, Any]]
     #: Whether the engine's prefix cache was empty before each run and each replay; None where nothing was run.
     cache_emptied: bool | None = None
@@ -121,13 +121,11 @@ def print_report(report: RolloutReport, console: Console) -> None:
     machine = report.machine
     console.print(
         Text(
-            f"{report.engine} with {report.model}; {machine.cpu}, {machine.cores} cores, {machine.memory_gib:g} GiB, "
-            f"{machine.kernel}, Python {machine.python}; others used {machine.others or 0:.0%} of the machine, "
-            f"{machine.stolen or 0:.0%} was stolen by its host.",
+            f"{report.engine} with {report.model}; {machine.hardware}; {machine.conditions}.",
             style="dim",
         )
     )
-    if (machine.others or 0) + (machine.stolen or 0) > CALM:
+    if machine.busy():
         console.print(Text("The machine was busy: measure again when it is calm.", style="yellow"))
     for cell in report.cells:
         where = f"{cell.client} → {cell.server}, {cell.concurrency} at once"

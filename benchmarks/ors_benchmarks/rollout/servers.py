@@ -1,8 +1,8 @@
-"""Where episodes are played: a server started for the run, or one that is there already, reached through a client.
+"""The server of a run, started for it or running elsewhere, and an environment of it as a client sees it.
 
-A server that was started serves one run and ends with it, so that what it says of its own time, processor and memory
-when it ends is about that run alone. It hosts the one environment, whichever SDK it is of. Of a server that was given
-by its URL nothing is known but what its clients see.
+A started server serves one run and ends with it, so that its time, CPU and memory are those of that run alone. It
+hosts the same environment, whichever SDK it is of. Of a server that is given by its URL only what its clients see is
+known.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ors_clients.client import AsyncClient
 from ors_clients.errors import ClientError
 from ors_clients.rollouts.episode import EpisodeSession
 
-from ors_benchmarks.harness.candidates import CANDIDATES, Candidate
+from ors_benchmarks.harness.candidates import SDKS, Candidate
 from ors_benchmarks.harness.processes import ServerProcess
 from ors_benchmarks.rollout.engines.base import without_user
 from ors_benchmarks.rollout.figures import ServerFacts
@@ -40,12 +40,11 @@ __all__ = [
     "place_at",
 ]
 
-#: What a training run would do about a server that does not answer, in less time.
+#: Fewer than in training: a server that does not answer is reported sooner.
 RETRIES = 2
 
-_SCRIPT = Path(__file__).resolve().parent / "script_server.py"
 #: By the name that ``--servers`` takes.
-SERVERS: dict[str, Candidate] = {candidate.name: candidate for candidate in CANDIDATES if candidate.module}
+SERVERS: dict[str, Candidate] = {candidate.name: candidate for candidate in SDKS}
 #: By the name that ``--clients`` takes, with how tables call them.
 CLIENTS = {"ours": "ors_clients", "openreward": "openreward"}
 
@@ -62,7 +61,7 @@ class StartedServer:
     #: ``echo``, or for ours anything that ``ors-server serve`` takes.
     target: str
     think_time: float
-    #: Takes its log and what it says at its end.
+    #: Takes its log and its reports.
     folder: Path
     core: int | None
 
@@ -73,15 +72,14 @@ class StartedServer:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Served]:
-        """Run it meanwhile. Raises ``PeerUnavailable`` and ``StartFailed``."""
-        assert self.candidate.module is not None
+        """Run the server during the block. Raises ``PeerUnavailable`` and ``StartFailed``."""
         python = self.candidate.prepare("--servers ours")
         serial = sum(1 for _ in self.folder.glob("*.times"))
-        told = self.folder / f"{self.candidate.name}-{serial}.times"
-        command = [python, "-P", str(_SCRIPT), self.candidate.module, _absolute(self.target), str(self.think_time)]
-        process = ServerProcess.start(
-            [*command, str(told)], self.folder, self.core, name=f"rollout-{self.candidate.name}"
+        times = self.folder / f"{self.candidate.name}-{serial}.times"
+        command = self.candidate.command(
+            python, "--target", _absolute(self.target), "--think", str(self.think_time), "--times", str(times)
         )
+        process = ServerProcess.start(command, self.folder, self.core, name=f"rollout-{self.candidate.name}")
         served = Served(f"http://{process.address.host}:{process.address.port}", process=process)
         try:
             yield served
@@ -89,18 +87,18 @@ class StartedServer:
             facts = served.facts
             facts.peak_mib = peak_mib(process.pid)
             process.stop()
-            if told.exists():
-                taken: dict[str, tuple[int, float]] = json.loads(told.read_text())
+            if times.exists():
+                taken: dict[str, tuple[int, float]] = json.loads(times.read_text())
                 facts.environment_seconds = sum(seconds for _, seconds in taken.values())
             else:
-                # One that was killed says nothing at its end; an empty file keeps the next one's name free.
+                # A server that was killed writes none; an empty file keeps the serial numbers apart.
                 served.died = True
-                told.touch()
+                times.touch()
 
 
 @dataclass
 class ServedElsewhere:
-    """A server that somebody else runs."""
+    """A server that this benchmark did not start."""
 
     url: str
 
@@ -111,7 +109,7 @@ class ServedElsewhere:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Served]:
-        """It is, or is not; nothing is started."""
+        """Yield it; nothing is started."""
         yield Served(self.url)
 
 
@@ -123,7 +121,7 @@ class Served:
     #: Complete once the server has ended.
     facts: ServerFacts = field(default_factory=ServerFacts)
     process: ServerProcess | None = None
-    #: Whether it ended before it was told to.
+    #: Whether it ended before it was stopped.
     died: bool = False
 
 

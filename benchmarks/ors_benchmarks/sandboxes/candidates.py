@@ -1,4 +1,4 @@
-"""What is measured: our sandboxes on each runtime of this machine, and what people do by hand with the same programs.
+"""The candidates: our sandboxes on each runtime of this machine, and the same programs by hand.
 
 A candidate by hand does the least that gives a comparable sandbox: namespaces, a copy-on-write root of the same image,
 no network, one bash. It has no limits, no lease and no user of its own, so it is the floor and not a rival. All use the
@@ -11,6 +11,7 @@ import abc
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import re
 import secrets
@@ -30,11 +31,13 @@ from ors_containers.limits import Limits
 from ors_containers.runtime import Runtime, find_runtime, runtime_names
 from ors_containers.sandbox import Sandbox
 
+from ors_benchmarks.harness.candidates import OURS as OUR_SERVER
 from ors_benchmarks.harness.checks import WrongAnswer
 from ors_benchmarks.harness.http11 import Failure
 
 __all__ = ["Box", "ByHand", "Candidate", "NotHere", "Ours", "OursBox", "candidates", "server_command", "user"]
 
+_ENVIRONMENT = Path(__file__).resolve().with_name("environment.py")
 #: Seconds anything here may take before it counts as hung.
 PATIENCE = 60.0
 #: What an idle sandbox of a terminal task may use.
@@ -447,12 +450,11 @@ def candidates() -> list[Candidate]:
 
 
 def server_command(candidate: Ours) -> list[str]:
-    """The command that serves an environment with this runtime's sandboxes."""
-    from ors_benchmarks.sandboxes import script_server
-
-    return [sys.executable, script_server.__file__, candidate.name]
+    """The command of a server whose environment uses this runtime's sandboxes."""
+    settings = json.dumps({"sandbox_runtime": candidate.name})
+    return OUR_SERVER.command(sys.executable, "--target", str(_ENVIRONMENT), "--settings", settings)
 
 
 def user() -> str:
-    """Who runs the benchmark: what a sandbox costs depends on it."""
+    """The kind of user that runs the benchmark: the cost of a sandbox depends on it."""
     return "root" if os.geteuid() == 0 else "an ordinary user"

@@ -1,18 +1,15 @@
 """``ors-server bench sandboxes``: our sandboxes on each runtime, beside the same programs by hand, in one run.
 
-``python -m ors_benchmarks.sandboxes`` is the same. Candidates take turns within each row, round after round. The exit
-code says whether every answer was right, never how fast.
+``python -m ors_benchmarks.sandboxes`` is the same. The exit code says whether every answer was right, never how fast.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,68 +19,47 @@ from ors_containers.runtime import runtime_names
 from rich.console import Console
 
 from ors_benchmarks.harness import charts
-from ors_benchmarks.harness.commands import choose
+from ors_benchmarks.harness.commands import (
+    RESULTS,
+    Charts,
+    Output,
+    Rows,
+    as_program,
+    choose,
+    finish,
+    new_console,
+    rounds_option,
+    section,
+)
+from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.http11 import Failure
-from ors_benchmarks.harness.machine import Observer, describe
 from ors_benchmarks.harness.processes import raise_file_limit
-from ors_benchmarks.harness.results import Gathered, Report, free_path
-from ors_benchmarks.harness.table import shown
-from ors_benchmarks.sandboxes.candidates import Candidate, NotHere, candidates, user
-from ors_benchmarks.sandboxes.report import draw, print_report
+from ors_benchmarks.harness.results import Report
+from ors_benchmarks.harness.runs import MEASUREMENT_LIMIT, Run, turns
+from ors_benchmarks.harness.table import Layout
+from ors_benchmarks.harness.table import print_report as print_table
+from ors_benchmarks.sandboxes.candidates import BubblewrapByHand, Candidate, NotHere, candidates, user
+from ors_benchmarks.sandboxes.charts import draw
 from ors_benchmarks.sandboxes.scenarios import FIGURES, FULL, QUICK, ROWS, SandboxRow, Size
-from ors_benchmarks.server.scenarios import Measured
 from ors_server.errors import OrsError
 
 __all__ = ["benchmark", "main"]
-
-#: Seconds one measurement may take before it counts as hung.
-MEASUREMENT_LIMIT = 600.0
-
-
-_EPILOG = "\n".join(
-    [
-        "[bold]Rows[/bold]",
-        *(f"  {row.name:<9} {row.title}" for row in ROWS),
-        "",
-        "[bold]Candidates[/bold]",
-        *(f"  {candidate.name:<15} {candidate.title}" for candidate in candidates()),
-        "",
-        "[bold]Examples[/bold]",
-        "  ors-server bench sandboxes --quick        in a minute or two",
-        "  ors-server bench sandboxes                everything, a quarter of an hour",
-        "  ors-server bench sandboxes --candidates bubblewrap,bwrap --rows cold,crowd",
-    ]
-)
-
-application = typer.Typer(
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 
 class NothingToMeasure(OrsError):
     """None of the candidates works on this machine."""
 
 
-@application.command(epilog=_EPILOG)
 def benchmark(
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help=f"How often everything is measured. Default {FULL.rounds}.")
-    ] = None,
+    rounds: Annotated[int | None, rounds_option(FULL.rounds)] = None,
     names: Annotated[
         str | None,
         typer.Option("--candidates", metavar="NAME,...", help="What to measure. Default: all that work here."),
     ] = None,
-    rows: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="What to do with them. Default: all rows.")
-    ] = None,
+    rows: Rows = None,
     quick: Annotated[bool, typer.Option("--quick", help="One round, fewer starts, at most 100 at once.")] = False,
-    output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the JSON and the chart go.", file_okay=False)
-    ] = Path("benchmarks/results"),
-    with_charts: Annotated[bool, typer.Option("--charts/--no-charts", help="Draw the chart, with matplotlib.")] = True,
+    output: Output = RESULTS,
+    with_charts: Charts = True,
 ) -> None:
     """Measure sandboxes: starts, commands, examinations, hundreds at once, every answer verified.
 
@@ -92,12 +68,11 @@ def benchmark(
     hand. It ends with 1 if any answer was wrong or missing, and never because
     something was slow.
     """
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+    console = new_console()
     size = QUICK if quick else FULL
     if rounds is not None:
         size = dataclasses.replace(size, rounds=rounds)
-    known = candidates()
-    chosen = choose(names, known, "--candidates")
+    chosen = choose(names, candidates(), "--candidates")
     chosen_rows = choose(rows, ROWS, "--rows")
     if with_charts:
         charts.check_available()
@@ -106,21 +81,30 @@ def benchmark(
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         report = runner.run(_run(chosen, chosen_rows, size, console))
     ours = [candidate.name for candidate in chosen if candidate.ours]
-    path = free_path(output, f"sandboxes-{report.started:%Y-%m-%d}")
-    report.write(path)
-    written = [path, *(draw(report, ours, output, path.stem) if with_charts else ())]
-    console.print()
-    print_report(report, ours, console)
-    for file in written:
-        console.print(f"written: {file}", soft_wrap=True)
-    if report.failures:
-        raise typer.Exit(1)
+
+    def draw_chart(report: Report, folder: Path, stem: str) -> list[Path]:
+        return draw(report, ours, folder, stem)
+
+    finish(report, "sandboxes", output, console, partial(_print_report, ours=ours), draw_chart if with_charts else None)
+
+
+main = as_program(
+    benchmark,
+    section("Rows", ROWS),
+    section("Candidates", candidates()),
+    section(
+        "Examples",
+        [
+            "ors-server bench sandboxes --quick        in a minute or two",
+            "ors-server bench sandboxes                everything, a quarter of an hour",
+            "ors-server bench sandboxes --candidates bubblewrap,bwrap --rows cold,crowd",
+        ],
+    ),
+)
 
 
 async def _run(chosen: Sequence[Candidate], rows: Sequence[SandboxRow], size: Size, console: Console) -> Report:
-    started, clock = datetime.now(UTC), time.monotonic()
-    observer = Observer()
-    gathered = Gathered()
+    run = Run(FIGURES, console)
     versions: dict[str, dict[str, str]] = {}
     async with AsyncExitStack() as stack:
         present: list[Candidate] = []
@@ -130,63 +114,43 @@ async def _run(chosen: Sequence[Candidate], rows: Sequence[SandboxRow], size: Si
                 versions[candidate.name] = {candidate.program: candidate.version(), "user": user()}
             except NotHere as reason:
                 console.print(f"[dim]{candidate.title}: {reason}[/dim]", soft_wrap=True)
-                gathered.notes[candidate.name].append(f"not measured: {reason}")
+                run.gathered.notes[candidate.name].append(f"not measured: {reason}")
             else:
                 present.append(candidate)
         if not present:
             raise NothingToMeasure(
                 "None of the candidates works on this machine", "`ors-server sandbox doctor` says what to install."
             )
-        for number in range(1, size.rounds + 1):
-            for row in rows:
-                for candidate in present:
-                    if row.applies(candidate):
-                        await _measure(number, row, candidate, size, gathered, console)
-    return Report(
-        started=started.replace(microsecond=0),
-        seconds=round(time.monotonic() - clock, 1),
+        for turn in run.each(turns(size.rounds, rows, present, lambda _, row, candidate: row.applies(candidate))):
+            run.add(turn, *await _measure(turn.row, turn.candidate, size))
+    return run.report(
         rounds=size.rounds,
         window_seconds=0.0,
-        rows=[row.name for row in rows],
-        machine=observer.finish(describe()),
+        rows=rows,
         titles={candidate.name: candidate.title for candidate in present},
         packages=versions,
-        figures=gathered.figures(runtime_names()[0]),
-        curves={},
-        failures={name: dict(failures) for name, failures in gathered.failures.items()},
-        notes=dict(gathered.notes),
+        ours=runtime_names()[0],
     )
 
 
-async def _measure(
-    number: int, row: SandboxRow, candidate: Candidate, size: Size, gathered: Gathered, console: Console
-) -> None:
-    clock = time.monotonic()
-    measured, failures = Measured(), dict[str, int]()
+async def _measure(row: SandboxRow, candidate: Candidate, size: Size) -> tuple[Measured, dict[str, int]]:
     try:
         async with asyncio.timeout(MEASUREMENT_LIMIT):
-            measured = await row.measure(candidate, size)
+            return await row.measure(candidate, size), {}
     except TimeoutError:
-        failures[f"not done after {MEASUREMENT_LIMIT:g} s"] = 1
+        return Measured(), {f"not done after {MEASUREMENT_LIMIT:g} s": 1}
     except Failure as failure:
-        failures[str(failure)] = 1
-    gathered.add(candidate.name, row.name, measured, failures)
-    found = ", ".join(
-        f"{figure.title}: {shown(measured.figures[figure.key])} {figure.unit}"
-        for figure in [figure for figure in FIGURES if figure.key in measured.figures][:2]
+        return Measured(), {str(failure): 1}
+
+
+def _print_report(report: Report, console: Console, ours: Sequence[str]) -> None:
+    by_hand = BubblewrapByHand
+    layout = Layout(
+        figures=FIGURES,
+        ours=ours,
+        bases={name: {by_hand.name: ""} for name in report.titles},
+        legend=f"× is over {by_hand.title}, which has no limits, no lease and no user of its own.",
+        # The sandboxes' own processes count as others.
+        others_disturb=False,
     )
-    if failures:
-        found = f"[red]failed: {next(iter(failures))}[/red]"
-    console.print(
-        f"[dim]{number}[/dim] {row.name:<9} {candidate.title:<24} {found}  "
-        f"[dim]({time.monotonic() - clock:.0f} s)[/dim]",
-        soft_wrap=True,
-    )
-
-
-def main(arguments: Sequence[str] | None = None, program: str = "python -m ors_benchmarks.sandboxes") -> None:
-    """Run the command with these arguments, or those of this process, and end the process.
-
-    Raises ``OrsError`` where something has to be corrected first.
-    """
-    application(arguments, prog_name=program)
+    print_table(report, layout, console)

@@ -1,7 +1,7 @@
-"""What is done with sandboxes, one function a row, and the figures that come of it.
+"""Scenarios: one function a row of the sandboxes' benchmark, and the figures of the rows.
 
-Every answer is checked: a command's output is a number that only this command can have given. A start that fails, or an
-answer that is wrong, is a ``Failure``, and the row then has no figures.
+Every answer is checked: a command's output is a number that only this command can have given. A start that fails, or a
+wrong answer, is a ``Failure``; the row then has no figures.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from ors_containers.scheduling.capacity import CapacityReader
 from ors_containers.scheduling.pool import SandboxPool
 
 from ors_benchmarks.harness.checks import WrongAnswer
-from ors_benchmarks.harness.figures import Figure
+from ors_benchmarks.harness.client import Client
+from ors_benchmarks.harness.figures import Figure, Measured, Row
 from ors_benchmarks.harness.http11 import Failure
 from ors_benchmarks.harness.meter import Meter, percentile
 from ors_benchmarks.harness.processes import ServerProcess
 from ors_benchmarks.sandboxes.candidates import LIMITS, PATIENCE, Box, Candidate, Ours, OursBox, server_command
-from ors_benchmarks.server.client import ECHO, Client
-from ors_benchmarks.server.scenarios import Measured
 
 __all__ = ["FIGURES", "FULL", "QUICK", "ROWS", "SandboxRow", "Size"]
 
 #: Sessions of one group, as GRPO has them.
 GROUP = 16
 SETUP_SECONDS = 0.5
-#: Seconds after which memory that is given back has been.
+#: Seconds that freed memory takes to show as free.
 _SETTLE = 1.0
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything is done in a round."""
+    """Repetitions of a round."""
 
     rounds: int
     starts: int
@@ -55,12 +54,9 @@ QUICK = Size(rounds=1, starts=10, commands=100, crowds=(100,))
 
 
 @dataclass(frozen=True)
-class SandboxRow:
-    """A measurement."""
+class SandboxRow(Row):
+    """A row of the sandboxes' benchmark."""
 
-    name: str
-    #: What is done, for ``--help``.
-    title: str
     measure: Callable[[Candidate, Size], Awaitable[Measured]]
     applies: Callable[[Candidate], bool] = lambda _: True
 
@@ -154,24 +150,24 @@ async def through_http(candidate: Candidate, size: Size) -> Measured:
     with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
         command = server_command(_ours(candidate))
         server = await asyncio.to_thread(ServerProcess.start, command, Path(folder), None, name="sandboxes")
-        client = Client(server.address, Meter())
+        client = Client(server.address, Meter(), "sandboxenvironment")
         try:
             firsts: list[float] = []
             sid = ""
             for number in range(max(4, size.starts // 4)):
                 started = time.perf_counter()
-                sid = await client.open(ECHO, 0)
+                sid = await client.open(0)
                 await client.prompt(sid, 0)
                 await _command(client, sid, number)
                 firsts.append(time.perf_counter() - started)
                 if number:
                     await client.close(sid)
                     sid = ""
-            sid = await client.open(ECHO, 0)
+            sid = await client.open(0)
             await client.prompt(sid, 0)
             for number in range(10):
                 await _command(client, sid, number)
-            client.meter.between(time.perf_counter())
+            client.meter.between(time.monotonic())
             for number in range(size.commands):
                 await _command(client, sid, number)
             latencies = client.meter.latencies["call"]

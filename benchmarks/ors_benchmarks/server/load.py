@@ -1,7 +1,7 @@
 """Load on a server: sessions opened by the thousand, calls in a closed loop, and probes beside them.
 
-A closed loop is what trainers are: each session sends its next call when it has the answer to the last. So the rate
-adapts to the server, and the latency at N sessions is about N times the server's time for a call.
+Trainers are closed loops: each session sends its next call when it has the answer to the last. So the rate adapts to
+the server, and the latency at N sessions is about N times the server's time for a call.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ors_benchmarks.harness.client import Client
 from ors_benchmarks.harness.http11 import Failure
 from ors_benchmarks.harness.meter import Meter
 from ors_benchmarks.harness.processes import ServerProcess, cpu_seconds
-from ors_benchmarks.server.client import ECHO, Client
 
 __all__ = ["Session", "Subject", "Window", "closed_loop", "each", "probing"]
 
@@ -59,7 +59,7 @@ class Subject:
         return client
 
     async def disconnect(self) -> None:
-        """Close all connections: a server waits for those still open before it ends."""
+        """Close all connections: a server waits for open ones before it ends."""
         for client in self._clients:
             client.close_connection()
         await asyncio.sleep(0.01)  # the event loop closes them in its next turns
@@ -76,7 +76,7 @@ class Subject:
 
         async def one(client: Client, number: int) -> Session:
             index = number % 2
-            sid = await client.open(ECHO, index)
+            sid = await client.open(index)
             await client.prompt(sid, index)
             session = Session(self.client(), sid, index)
             if connected:
@@ -100,7 +100,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Window:
-    """What a closed loop measured."""
+    """Figures of a closed loop."""
 
     #: Seconds, on the clock and of the server's CPU.
     wall: float
@@ -114,7 +114,7 @@ class Window:
 async def each(
     subject: Subject, items: Iterable[Item], work: Callable[[Client, Item], Awaitable[Result]]
 ) -> list[Result]:
-    """Do something for each item, over a limited number of connections; failed ones are left out, and counted."""
+    """Do something for each item, over a limited number of connections; failed items are counted and left out."""
     remaining, results = iter(items), list[Result]()
 
     async def worker() -> None:
@@ -145,15 +145,15 @@ async def closed_loop(subject: Subject, turns: Sequence[Callable[[], Awaitable[N
             except Failure:
                 await asyncio.sleep(REST)
             else:
-                finished.append(time.perf_counter())
+                finished.append(time.monotonic())
 
     workers = [asyncio.create_task(worker(turn)) for turn in turns]
     await asyncio.sleep(min(0.5, subject.seconds / 2))
-    opened, cpu, own = time.perf_counter(), subject.cpu(), time.process_time()
+    opened, cpu, own = time.monotonic(), subject.cpu(), time.process_time()
     for meter in meters:
         meter.between(opened)
     await asyncio.sleep(subject.seconds)
-    closed, cpu, own = time.perf_counter(), subject.cpu() - cpu, time.process_time() - own
+    closed, cpu, own = time.monotonic(), subject.cpu() - cpu, time.process_time() - own
     for meter in meters:
         meter.between(opened, closed)
     stopped = True

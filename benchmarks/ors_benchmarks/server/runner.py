@@ -1,8 +1,6 @@
-"""A whole run: rounds of rows of candidates, each candidate a process.
+"""A run of the server benchmark: each candidate a process, for all rows of a round.
 
-Candidates take turns within each row (A B C D, A B C D, …), so that what disturbs the machine for a minute disturbs all
-of them. In a round each candidate has one process for all rows; a row that changes the process gets its own, and so
-does whatever comes after a failure.
+A row that changes the process gets one of its own, and so does whatever follows a failure.
 """
 
 from __future__ import annotations
@@ -10,113 +8,83 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
+from rich.console import Console
 
-from ors_benchmarks.harness.candidates import FLOOR, OURS, Candidate, packages
-from ors_benchmarks.harness.figures import Row
+from ors_benchmarks.harness.candidates import OURS, Candidate, packages
+from ors_benchmarks.harness.client import Client
+from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.http11 import Failure
-from ors_benchmarks.harness.machine import Observer, describe
 from ors_benchmarks.harness.meter import Meter
-from ors_benchmarks.harness.processes import Cores, Pause, ServerProcess, cores, raise_file_limit
+from ors_benchmarks.harness.processes import Cores, Pause, ServerProcess, cores, on_core, raise_file_limit
 from ors_benchmarks.harness.results import Gathered, Report
+from ors_benchmarks.harness.runs import MEASUREMENT_LIMIT, Run, Turn, turns
+from ors_benchmarks.server.floor import FLOOR, FloorClient
 from ors_benchmarks.server.load import Subject
-from ors_benchmarks.server.scenarios import Measured
+from ors_benchmarks.server.rows import FIGURES, ServerRow
 
-__all__ = ["Outcome", "Plan", "run"]
+__all__ = ["Plan", "run"]
 
-#: Seconds one measurement may take before it counts as hung.
-MEASUREMENT_LIMIT = 600.0
+ServerTurn = Turn[ServerRow, Candidate]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure."""
+    """Candidates, rows and rounds of a run."""
 
     candidates: Sequence[Candidate]
-    rows: Sequence[Row]
+    rows: Sequence[ServerRow]
     rounds: int
     #: Seconds of each closed loop.
     seconds: float
 
-    def measurements(self) -> list[tuple[int, Row, Candidate]]:
+    def measurements(self) -> list[ServerTurn]:
         """All measurements in their order."""
-        return [
-            (number, row, candidate)
-            for number in range(1, self.rounds + 1)
-            for row in self.rows
-            if number % 2 or not row.heavy
-            for candidate in self.candidates
-            if row.floor or candidate is not FLOOR
-        ]
+
+        def applies(number: int, row: ServerRow, candidate: Candidate) -> bool:
+            return (number % 2 == 1 or not row.heavy) and (row.floor or candidate is not FLOOR)
+
+        return turns(self.rounds, self.rows, self.candidates, applies)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One measurement, done."""
-
-    number: int
-    row: Row
-    candidate: Candidate
-    measured: Measured
-    failures: Mapping[str, int]
-    seconds: float
-
-
-def run(
-    plan: Plan, folder: Path, announce: Callable[[int, Row, Candidate], None], report: Callable[[Outcome], None]
-) -> Report:
-    """Measure everything; ``announce`` is called before each measurement and ``report`` after it.
-
-    ``folder`` takes the servers' logs. Raises ``PeerUnavailable`` and ``StartFailed``.
-    """
-    started, clock = datetime.now(UTC), time.monotonic()
+def run(plan: Plan, folder: Path, console: Console) -> Report:
+    """Measure everything; ``folder`` takes the servers' logs. Raises ``PeerUnavailable`` and ``StartFailed``."""
     pythons = {candidate.name: candidate.prepare() for candidate in plan.candidates}
-    observer = Observer()
-    gathered = Gathered()
+    run = Run(FIGURES, console)
     raise_file_limit()
-    # Asked for before this process confines itself to one of them.
-    placed = cores()
-    with _on_core(placed.load), _Processes(plan.candidates, pythons, folder, placed) as processes:
-        previous = 0
-        for number, row, candidate in plan.measurements():
-            if number != previous:
-                processes.end_round(gathered)
-                previous = number
-            announce(number, row, candidate)
-            outcome = _measure(plan, number, row, candidate, processes)
-            gathered.add(candidate.name, row.name, outcome.measured, outcome.failures)
-            report(outcome)
-        processes.end_round(gathered)
-    return Report(
-        started=started.replace(microsecond=0),
-        seconds=round(time.monotonic() - clock, 1),
+    # Read before this process confines itself to one of them.
+    assigned = cores()
+    with on_core(assigned.load), _Processes(plan.candidates, pythons, folder, assigned) as processes:
+        number = 1
+        for turn in run.each(plan.measurements()):
+            if turn.number != number:
+                processes.end_round(run.gathered)
+                number = turn.number
+            run.add(turn, *_measure(plan, turn, processes))
+        processes.end_round(run.gathered)
+    return run.report(
         rounds=plan.rounds,
         window_seconds=plan.seconds,
-        rows=[row.name for row in plan.rows],
-        machine=observer.finish(describe()),
+        rows=plan.rows,
         titles={candidate.name: candidate.title for candidate in plan.candidates},
         packages={name: packages(python) for name, python in pythons.items()},
-        figures=gathered.figures(OURS.name),
-        curves=gathered.curves(),
-        failures={name: dict(failures) for name, failures in gathered.failures.items()},
-        notes=dict(gathered.notes),
+        ours=OURS.name,
     )
 
 
-def _measure(plan: Plan, number: int, row: Row, candidate: Candidate, processes: _Processes) -> Outcome:
+def _measure(plan: Plan, turn: ServerTurn, processes: _Processes) -> tuple[Measured, Mapping[str, int]]:
+    _, row, candidate = turn
     started = time.monotonic()
     process = processes.get(candidate, fresh=row.fresh)
     process.forget_log()
     meter = Meter()
-    subject = Subject(process, candidate.client, meter, plan.seconds)
+    subject = Subject(process, FloorClient if candidate is FLOOR else Client, meter, plan.seconds)
 
     async def limited() -> Measured:
         try:
@@ -140,7 +108,7 @@ def _measure(plan: Plan, number: int, row: Row, candidate: Candidate, processes:
         meter.failures["the server ended"] += 1
     if meter.failures or row.fresh:
         processes.discard(candidate)
-    return Outcome(number, row, candidate, measured, Counter(meter.failures), time.monotonic() - started)
+    return measured, Counter(meter.failures)
 
 
 @dataclass
@@ -152,7 +120,7 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
     folder: Path
     cores: Cores
     _running: dict[str, ServerProcess] = field(default_factory=dict[str, ServerProcess])
-    #: Of the round so far: the collector's pauses, and what was measured when.
+    #: Of the round so far: the collector's pauses by candidate, and (row, start, end) of each measurement.
     _pauses: dict[str, list[Pause]] = field(default_factory=dict[str, list[Pause]])
     _spans: list[tuple[str, float, float]] = field(default_factory=list[tuple[str, float, float]])
 
@@ -167,19 +135,19 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         return self._running[candidate.name]
 
     def discard(self, candidate: Candidate) -> None:
-        """Stop a candidate's process, if there is one; the next ``get`` starts another."""
+        """Stop a candidate's process, if it has one; the next ``get`` starts another."""
         process = self._running.pop(candidate.name, None)
         if process is not None:
             pauses = process.stop()
             if pauses is not None:
                 self._pauses.setdefault(candidate.name, []).extend(pauses)
 
-    def note(self, row: Row, started: float) -> None:
-        """A row was measured from ``started``, by ``time.monotonic``, until now."""
+    def note(self, row: ServerRow, started: float) -> None:
+        """Note that a row was measured from ``started``, by ``time.monotonic``, until now."""
         self._spans.append((row.name, started, time.monotonic()))
 
     def end_round(self, gathered: Gathered) -> None:
-        """Stop all processes and give their longest pauses: of the round, and of each row in it."""
+        """Stop all processes and add their longest pauses: of the round, and of each row in it."""
         for candidate in self.candidates:
             self.discard(candidate)
             pauses = self._pauses.pop(candidate.name, None)
@@ -196,18 +164,6 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
     def __exit__(self, *_: object) -> None:
         for candidate in self.candidates:
             self.discard(candidate)
-
-
-@contextlib.contextmanager
-def _on_core(core: int | None) -> Generator[None]:
-    """Keep this process on a core."""
-    allowed = os.sched_getaffinity(0)
-    if core is not None:
-        os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 @contextlib.contextmanager

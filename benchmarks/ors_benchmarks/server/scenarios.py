@@ -1,7 +1,7 @@
-"""What is done to a server, one function a row of the benchmark.
+"""Scenarios: one function a row of the benchmark, which puts a server under load and measures it.
 
-Each returns its figures by key (``rows`` says what they mean), and curves for the charts. A server that answers wrongly
-or not at all leaves failures in the subject's meter; the runner looks there.
+Each returns its figures by key (``rows`` explains them), and curves for the charts. Wrong and missing answers become
+failures in the subject's meter, which the runner reads.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import functools
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 
+from ors_benchmarks.harness.client import TARGETS, Client
+from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.http11 import Failure
 from ors_benchmarks.harness.meter import Meter
 from ors_benchmarks.harness.processes import resident_bytes
-from ors_benchmarks.server.client import ECHO, REBUILT_TASKS, SLOW_SETUP, TARGETS, Client
 from ors_benchmarks.server.load import Session, Subject, Window, closed_loop, each, probing
 
 __all__ = [
-    "Measured",
     "blocking_tools",
     "calls",
     "crowd",
@@ -34,18 +33,11 @@ __all__ = [
     "slow_tools",
 ]
 
+#: Environments of ``script_server`` besides the one that calls go to.
+SLOW_SETUP = "slowsetup"
+REBUILT_TASKS = "rebuilttasks"
+
 _texts = itertools.count()
-
-
-@dataclass
-class Measured:
-    """What a scenario found."""
-
-    figures: dict[str, float] = field(default_factory=dict[str, float])
-    #: Points (x, y) by the curve's key.
-    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict[str, list[tuple[float, float]]])
-    #: What else should be known.
-    notes: list[str] = field(default_factory=list[str])
 
 
 def _calling(session: Session) -> Callable[[], Awaitable[None]]:
@@ -87,11 +79,11 @@ async def episodes(subject: Subject, workers: int = 32, length: int = 8) -> Meas
 
         async def turn() -> None:
             index = next(turns) % 2
-            sid = await client.open(ECHO, index)
+            sid = await client.open(index)
             await client.prompt(sid, index)
             for _ in range(length - 1):
                 await client.noop(sid, f"t{next(_texts)}")
-            await client.call(sid, "echo", {"text": TARGETS[index]}, TARGETS[index], 1.0, True)
+            await client.call(sid, "echo", {"text": TARGETS[index]}, "That is the word.", 1.0, True)
             await client.close(sid)
 
         return turn
@@ -116,9 +108,9 @@ async def large_output(subject: Subject, characters: int = 2**20, repeats: int =
 
 
 async def get_task(subject: Subject, tasks: int = 100_000, repeats: int = 100) -> Measured:
-    """Single tasks of an environment that builds all of them whenever it is asked."""
+    """Single tasks of an environment that builds all of them at each listing."""
     client = subject.client()
-    await client.task(REBUILT_TASKS, 0)  # a server that keeps the list builds it now
+    await client.task(REBUILT_TASKS, 0)  # a server that caches the list builds it now
     cpu = subject.cpu()
     for number in range(repeats):
         await client.task(REBUILT_TASKS, number * tasks // repeats)
@@ -131,7 +123,7 @@ async def get_task(subject: Subject, tasks: int = 100_000, repeats: int = 100) -
 
 
 async def latency(subject: Subject, counts: Sequence[int] = (1, 8, 32, 128, 512)) -> Measured:
-    """Ever more sessions calling at once."""
+    """More and more sessions calling at once."""
     measured = Measured()
     sessions: list[Session] = []
     for count in counts:
@@ -168,10 +160,10 @@ async def _ping(client: Client, sid: str) -> None:
 async def live_sessions(
     subject: Subject, steps: Sequence[int] = (1024, 2048, 4096, 8192, 16_384), step_limit: float = 120.0
 ) -> Measured:
-    """Ever more sessions alive, each pinged at every step, and called at the end.
+    """More and more sessions alive, each pinged at every step and called at the end.
 
-    A step with a refused or lost request ends it, which is what is looked for and no error; so does one that takes
-    longer than ``step_limit`` seconds.
+    The first step with a refused or lost request ends the measurement; that is its result and not an error. A step of
+    more than ``step_limit`` seconds ends it too.
     """
     process = subject.process
     curve = [(0.0, 0.0)]
@@ -235,7 +227,7 @@ async def set_up(subject: Subject, count: int = 256) -> Measured:
     async def open_one(number: int) -> None:
         client = subject.client()
         await client.connect()
-        sid = await client.open(SLOW_SETUP, number % 2)
+        sid = await client.open(number % 2, SLOW_SETUP)
         await client.prompt(sid, number % 2, SLOW_SETUP)
         sessions.append(Session(client, sid, number % 2))
 
@@ -253,7 +245,7 @@ async def _call_other(client: Client, other: Session) -> None:
 
 
 def _raise_unexpected(outcomes: Sequence[BaseException | None]) -> None:
-    """Failures are in the meter already; anything else is a fault of the benchmark."""
+    """Raise whatever is not a ``Failure``: a fault of the benchmark. Failures are in the meter already."""
     for outcome in outcomes:
         if outcome is not None and not isinstance(outcome, Failure):
             raise outcome

@@ -1,6 +1,6 @@
-"""A script: bare uvicorn that answers every request with the same bytes, the floor under any server on it.
+"""A script: bare uvicorn that answers every request with the same bytes, the floor of any server on uvicorn.
 
-    python -P floor_server.py PORT [ignored]
+    python -P script_floor_server.py PORT [ignored]
 
 The answer is that of the smallest tool call. It parses nothing, keeps nothing and runs no tool.
 """

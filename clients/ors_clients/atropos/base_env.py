@@ -77,9 +77,9 @@ class OrsAtroposConfig(_base.BaseEnvConfig):
 def scored_group(
     trajectories: Sequence[Trajectory], rule: RewardRule, *, temperature: float, messages: bool
 ) -> dict[str, Any]:
-    """The group of one task as Atropos's ``ScoredDataGroup``; every trajectory has to be trainable.
+    """Return the group of one task as Atropos's ``ScoredDataGroup``; every trajectory has to be trainable.
 
-    A trainer computes the log-probabilities of the tokens anew, at the ``temperature`` that the group says, and at 1
+    A trainer computes the log-probabilities of the tokens again, at the ``temperature`` that the group says, and at 1
     where it says none.
     """
     group: dict[str, Any] = {"tokens": [], "masks": [], "scores": [], "inference_logprobs": []}
@@ -142,7 +142,7 @@ class OrsAtroposEnv(_base.BaseEnv):
             raise ConfigurationError(f"Split {self.config.split!r} has no tasks")
 
     async def get_next_item(self) -> dict[str, Any]:
-        """The next task: all of them in a random order, then in another one."""
+        """Return the next task: all of them in a random order, then in another one."""
         round_number, place = divmod(self.position, self._count)
         self.position += 1
         order = list(range(self._count))
@@ -150,7 +150,7 @@ class OrsAtroposEnv(_base.BaseEnv):
         return {"split": self.config.split, "index": order[place], "returned": 0}
 
     async def collect_trajectories(self, item: Any) -> tuple[dict[str, Any] | None, list[Any]]:
-        """The group of a task, or None and the task itself if its infrastructure failed."""
+        """Return the group of a task, or None and the task itself if its infrastructure failed."""
         trajectories = await asyncio.gather(*(self._attempt(item) for _ in range(self.config.group_size)))
         whole = [trajectory for trajectory in trajectories if trajectory.trainable]
         self._played += whole
@@ -164,7 +164,7 @@ class OrsAtroposEnv(_base.BaseEnv):
         return None, [{**item, "returned": returned}] if returned <= _RETURNS else []
 
     async def _attempt(self, item: Any, mode: str = "train") -> Trajectory:
-        """A rollout of the task; a failed one is begun again."""
+        """Return a rollout of the task; a failed one is begun again."""
         trajectory = await self._rollout(item, mode)
         for _ in range(self.config.attempts - 1):
             if trajectory.trainable:
@@ -263,7 +263,7 @@ class OrsAtroposEnv(_base.BaseEnv):
 
 
 def _secrets(names: str) -> dict[str, str] | None:
-    """The secrets of these names, separated by commas. Raises ``ConfigurationError`` for one without a value."""
+    """Return the secrets of these names, separated by commas. Raises ``ConfigurationError`` for one without a value."""
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     found = resolve_secrets(EnvironmentConfiguration(secrets={}), dict.fromkeys(wanted))
     if missing := [name for name in wanted if name not in found]:
@@ -272,7 +272,7 @@ def _secrets(names: str) -> dict[str, str] | None:
 
 
 def _finish(reason: Any) -> FinishReason:
-    """The engine's reason as ours; SGLang's is an object with a ``type``."""
+    """Return the engine's reason as ours; SGLang's is an object with a ``type``."""
     if isinstance(reason, dict):
         reason = cast("dict[str, Any]", reason).get("type")
     match reason:

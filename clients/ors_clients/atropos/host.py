@@ -1,4 +1,4 @@
-"""One Atropos environment hosted in this process, its episodes played by whoever answers them.
+"""One Atropos environment hosted in this process, its episodes played by the caller that answers their requests.
 
 The environment lives on an event loop of its own thread, because Atropos environments compute on their loop. It is made
 once for each configuration and serves any number of episodes at a time. Its items come from a stream
@@ -40,7 +40,7 @@ _ITEMS = 256
 
 @dataclass(frozen=True)
 class AtroposSettings:
-    """Which environment, and how it is run."""
+    """Class, configuration and companions of one environment."""
 
     #: ``package.module:Class``.
     environment: str
@@ -86,12 +86,12 @@ class AtroposHost:
             self._environment = environment
 
     async def count(self) -> int:
-        """How many tasks there are."""
+        """Return the number of tasks."""
         await self.open()
         return self._count
 
     async def _item(self, index: int) -> Any:
-        """The item of a task; reads the stream up to it."""
+        """Return the item of a task; reads the stream up to it."""
         async with self._reading:
             while len(self._items) <= index % self._count:
                 item = await self._environment.get_next_item()
@@ -105,7 +105,7 @@ class AtroposHost:
         return copy.deepcopy(self._items[index % self._count])
 
     async def episode(self, index: int) -> ParkedEpisode[float]:
-        """An episode of the task, not started yet. Its outcome is the score. Raises ``ConfigurationError``."""
+        """Return an episode of the task, not started yet. Its outcome is the score. Raises ``ConfigurationError``."""
         await self.open()
 
         async def play() -> float:
@@ -137,7 +137,7 @@ class AtroposHost:
         return self.settings.unscored
 
     def _score_of_policy(self, group: Mapping[str, Any], last_reply: Sequence[str]) -> float | None:
-        """The score of the member that holds the policy's answer: environments shuffle groups and leave members out."""
+        """Return the score of the member with the policy's answer; environments shuffle groups and drop members."""
         scores = cast("list[Any]", group.get("scores") or [])
         if len(scores) == 1 and not self.settings.companions:
             return float(scores[0])
@@ -152,19 +152,19 @@ class AtroposHost:
         return None
 
     def _spoken(self, tokens: list[int], mask: list[int]) -> str:
-        """What the model wrote of a sequence: the prompt may hold the same words."""
+        """Return the part of a sequence that the model wrote: the prompt may hold the same words."""
         return self._environment.tokenizer.decode(
             [token for token, trained in zip(tokens, mask, strict=False) if trained != _NOT_TRAINED]
         )
 
     def _respelled(self, text: str) -> str:
-        """A text as it comes back from the tokenizer."""
+        """Return a text as it comes back from the tokenizer."""
         tokenizer = self._environment.tokenizer
         return str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False))).strip()
 
 
 def _make(settings: AtroposSettings) -> Any:
-    """The environment, with parked requests for a model. Raises ``ConfigurationError``."""
+    """Return the environment, with parked requests for a model. Raises ``ConfigurationError``."""
     from ors_clients.atropos.intercepting_server import ParkedServerManager, member
 
     environment_class = _load(settings.environment)
@@ -186,7 +186,7 @@ def _make(settings: AtroposSettings) -> Any:
         )
     try:
         config = type(base_config)(**{**base_config.model_dump(), **given})
-        # testing: no connection to an inference server is set up; what it puts in place of one is replaced below.
+        # testing: no connection to an inference server is set up; the stand-in for it is replaced below.
         environment = environment_class(config=config, server_configs=servers, slurm=False, testing=True)
     except Exception as error:  # the author's code, its configuration, and a tokenizer that is to be found
         raise ConfigurationError(f"{settings.environment} cannot be made: {error}", "Correct env_config") from error
@@ -196,7 +196,7 @@ def _make(settings: AtroposSettings) -> Any:
         collect_one = environment.collect_trajectory
 
         async def collect_as_member(item: Any) -> Any:
-            """The default group of Atropos is one such call a member, side by side."""
+            """Note the number of the member: Atropos's default group makes one such call for each, side by side."""
             episode = current_episode()
             member.set(next(episode.members) if episode else 0)
             return await collect_one(item)
@@ -232,10 +232,10 @@ os.register_at_fork(after_in_child=_forget_hosts)
 
 
 def shared_host(settings: AtroposSettings) -> AtroposHost:
-    """This process's host for these settings: a data set is loaded once, however many episodes use it."""
+    """Return this process's host for these settings: all episodes share one copy of the data set."""
     with _hosts_lock:
         host = _hosts.get(settings.key)
         if host is None:
-            # Not by setdefault: what is registered for forks, as each host's loop is, stays for ever.
+            # Not by setdefault: what is registered for forks, as each host's loop is, is never removed.
             host = _hosts[settings.key] = AtroposHost(settings)
         return host

@@ -38,7 +38,7 @@ _chat: ContextVar[tuple[list[ChatMessage], list[dict[str, Any]]] | None] = Conte
 
 
 class ParkedServer(_baseline.APIServer):
-    """A server whose every answer comes from whoever plays the episode, or from the companions.
+    """A server whose every answer comes from the player of the episode, or from the companions.
 
     ``companions``: fixed texts that answer as the further members of a group, for environments that score a group's
     members against each other.
@@ -60,7 +60,7 @@ class ParkedServer(_baseline.APIServer):
     async def _texts(
         self, count: int, messages: list[ChatMessage], prompt: str | None, tools: list[dict[str, Any]]
     ) -> list[str]:
-        """The answers to a request for ``count`` completions, the policy's first."""
+        """Return the answers to a request for ``count`` completions, the policy's first."""
         episode = current_episode()
         if episode is None:
             raise ConfigurationError(
@@ -142,7 +142,7 @@ class ParkedManagedServer(_managed.ManagedServer):
 
 
 class ParkedServerManager(_manager.ServerManager):
-    """What an environment has as ``self.server``: one parked server."""
+    """The ``self.server`` of an environment: one parked server."""
 
     def __init__(self, tokenizer: Any, companions: Sequence[str] = ()) -> None:
         # Above max_n_completions a request would be split, and the policy asked once for each part.
@@ -152,7 +152,7 @@ class ParkedServerManager(_manager.ServerManager):
 
     @asynccontextmanager
     async def managed_server(self, tokenizer: Any = None, **options: Any) -> AsyncGenerator[Any, None]:
-        """A managed server on top of the parked one."""
+        """Return a managed server on top of the parked one."""
         keep_thinking = bool(options.get("preserve_think_blocks", False))
         server = self.servers[0]
         managed = ParkedManagedServer(server, tokenizer or server.tokenizer, preserve_think_blocks=keep_thinking)
@@ -173,7 +173,7 @@ def _answer(kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _assistant_message(text: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
-    """The policy's text as an OpenAI message, with the tool calls in it if tools were offered."""
+    """Return the policy's text as an OpenAI message, with the tool calls in it if tools were offered."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls := _tool_calls(text, tools):
         message["tool_calls"] = calls
@@ -181,7 +181,7 @@ def _assistant_message(text: str, tools: list[dict[str, Any]]) -> dict[str, Any]
 
 
 def _tool_calls(text: str, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The calls in a text, in the OpenAI form."""
+    """Return the calls in a text, in the OpenAI form."""
     specs = [_tool_spec(tool["function"]) for tool in tools if "function" in tool]
     calls = [call for call in find_format("auto").parse(text, specs) if isinstance(call, ToolCall)] if specs else []
     return [

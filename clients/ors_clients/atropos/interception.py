@@ -1,4 +1,4 @@
-"""Code that asks a model, turned inside out: each request is parked until somebody gives the answer, turn by turn.
+"""Run code that calls a model, turn by turn: each request is parked until the player answers it.
 
 An Atropos environment is a coroutine that calls its model as often as it likes and returns scored data. A trainer that
 generates text itself, or a client of an ORS server, wants the opposite: to be shown the request and to answer when it
@@ -30,7 +30,7 @@ _episode: ContextVar[ParkedEpisode[Any] | None] = ContextVar("ors_parked_episode
 
 
 def current_episode() -> ParkedEpisode[Any] | None:
-    """The episode on whose behalf the caller runs; None outside of any."""
+    """Return the episode on whose behalf the caller runs; None outside of any."""
     return _episode.get()
 
 
@@ -40,7 +40,7 @@ class EpisodeFailed(InfrastructureFailure):
 
 @dataclass(frozen=True)
 class Turn(Generic[Outcome]):
-    """What the model is asked next, or, once ``over``, what came of the episode."""
+    """The next request for the model, or the episode's outcome once it is ``over``."""
 
     #: The conversation as the code shows it to its model, from the beginning.
     messages: list[ChatMessage]
@@ -56,7 +56,7 @@ class Turn(Generic[Outcome]):
 @dataclass(frozen=True)
 class _Request:
     messages: list[ChatMessage]
-    #: A completion request: one text in place of messages.
+    #: A completion request: one text instead of messages.
     prompt: str | None
     tools: list[dict[str, Any]]
     answer: asyncio.Future[str]
@@ -77,7 +77,7 @@ class ParkedEpisode(Generic[Outcome]):
         self._prompt = ""
         #: The answers given so far.
         self.replies: list[str] = []
-        #: Numbers for those who play the same task side by side (a group); the first is the one who is asked.
+        #: Numbers of the members of a group, which play the same task side by side; only the first is asked.
         self.members = itertools.count()
 
     # --- the side that answers ---------------------------------------------------------------
@@ -120,7 +120,7 @@ class ParkedEpisode(Generic[Outcome]):
                 request = asked.result()
             finally:
                 asked.cancel()
-            if not request.answer.done():  # done: given up before anybody saw it
+            if not request.answer.done():  # done: cancelled before the player saw it
                 self._open = request
                 return self._show(request)
 
@@ -161,7 +161,7 @@ class ParkedEpisode(Generic[Outcome]):
 
 
 def _unseen(before: list[ChatMessage], now: list[ChatMessage]) -> list[ChatMessage]:
-    """What of a conversation comes after the part that was shown and the answer to it."""
+    """Return the part of a conversation behind the messages that were shown and the answer to them."""
     if not before or now[: len(before)] != before:
         return now
     rest = now[len(before) :]

@@ -44,7 +44,7 @@ def bound_math_verify() -> None:
 
 
 def _on_every_thread(original: Callable[..., _Decorator], expired: type[BaseException]) -> Callable[..., _Decorator]:
-    """The function that makes ``math_verify``'s decorator, for every thread."""
+    """Return the function that makes ``math_verify``'s decorator, for every thread."""
 
     @functools.wraps(original)
     def timeout(timeout_seconds: int | None = 10) -> _Decorator:
@@ -70,7 +70,7 @@ def _on_every_thread(original: Callable[..., _Decorator], expired: type[BaseExce
 
 
 def _within(seconds: float, expired: type[BaseException], work: Callable[[], Any]) -> Any:
-    """What ``work`` returns; ``expired`` is raised in it, in this thread, if it takes longer."""
+    """Return the result of ``work``; raise ``expired`` in it, in this thread, if it takes longer."""
     thread = threading.get_ident()
     lock = threading.Lock()
     over = raised = False

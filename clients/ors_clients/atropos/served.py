@@ -125,7 +125,7 @@ class AtroposEnvironment(Environment):
             await _elsewhere(self._host(), self._episode.close())
 
     async def get_messages(self) -> list[Message]:
-        """What the environment says to its model first, and the tools it offers it as text."""
+        """Return the environment's first messages for the model, and the tools that it describes in them."""
         assert self._turn is not None
         messages = [_message(message) for message in self._turn.messages]
         if self._turn.tools:

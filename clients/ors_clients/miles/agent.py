@@ -31,7 +31,6 @@ from ors_clients.errors import ClientError, SamplerFailed
 from ors_clients.rollouts.episode import TurnEpisode
 from ors_clients.rollouts.messages import ChatMessage, text_of
 from ors_clients.rollouts.trajectory import UNTRAINABLE, Trajectory
-from ors_clients.slime.functions import fill_or_end
 from ors_clients.tool_calls import FoundCall, MalformedCall, ToolCall, ToolCallFormat
 from ors_clients.tool_calls.calls import Unreadable, named_call
 from ors_clients.tool_schemas import openai_tools
@@ -41,6 +40,7 @@ from ors_clients.training.episode_runner import SENT_PARAMETERS, episode_traject
 from ors_clients.training.groups import flatten
 from ors_clients.training.optional_imports import import_trainer_module
 from ors_clients.training.process_state import episode_runner, http_client, run_ended
+from ors_clients.training.sample_functions import fill_or_end
 from ors_clients.training.samples import RECORD_KEYS, episode_record, reset_sample, withdraw_sample
 from ors_server import ToolSpec
 
@@ -108,7 +108,7 @@ async def generate_with_agent(input: Any) -> Any:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of Miles' function, with which it is called."""
+    """Add the arguments of Miles' function to ``parser``."""
     _agentic_tool_call().generate.add_arguments(parser)
 
 
@@ -135,7 +135,7 @@ def _settle(args: Any, sample: Any, rollout: _Rollout) -> None:
         rollout.failure = rollout.failure or SamplerFailed("The session has a turn that the episode did not take")
     stopped = rollout.record.get("stop_reason") in UNTRAINABLE
     if not sample.response_length and not stopped and rollout.too_long:
-        # Miles would have it generated anew, for ever.
+        # Miles would generate it again, without end.
         withdraw_sample(sample)
         sample.status = sample.Status.TRUNCATED
         rollout.failure = SamplerFailed("The prompt alone is over --max-seq-len", "Give rollouts more tokens")
@@ -303,7 +303,7 @@ def _read_call(call: Mapping[str, Any]) -> FoundCall:
 
 
 def _replies(answers: Sequence[ChatMessage], message: Mapping[str, Any]) -> list[ChatMessage]:
-    """What answers a message of the model: tool messages for the calls it has in ``tool_calls``, each for its own.
+    """Return the answers to a message of the model: one tool message for each of its ``tool_calls``.
 
     A model that writes its calls as text gets their results as text: no tool message may stand without such a call.
     """
@@ -335,7 +335,7 @@ def _as_text(answer: ChatMessage) -> ChatMessage:
 
 
 def _wire(message: ChatMessage) -> ChatMessage:
-    """A message as the OpenAI API has it. Its content is never empty: SGLang refuses that."""
+    """Return a message as the OpenAI API has it. Its content is never empty: SGLang refuses that."""
     content = message.get("content")
     if isinstance(content, list):
         parts = cast("list[dict[str, Any]]", content)

@@ -169,7 +169,7 @@ class AtroposEnv(RollEnvironment):
 
 
 def _plain(value: Any) -> Any:
-    """A configuration without OmegaConf's types, which ROLL passes on inside ``env_config``."""
+    """Return a configuration without OmegaConf's types, which ROLL passes on inside ``env_config``."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

@@ -1,4 +1,4 @@
-"""What ROLL's environment managers want of an environment, once for all that we give them.
+"""The interface of ROLL's environment managers, for all environments of this package.
 
 ``AgentNativeStepEnvManager`` (alibaba/ROLL, ``roll/pipeline/agentic/env_manager/agent_native_env_manager.py``) renders
 the whole list of messages with the chat template before each turn, makes one training sample of each turn, sums the
@@ -43,7 +43,7 @@ Observation = tuple[list[ChatMessage], dict[str, Any]]
 
 
 def stop_reason_of(action: Any) -> str | None:
-    """The reason if ``action`` is an ``EpisodeStopReason`` instead of the model's text, else None.
+    """Return the reason if ``action`` is an ``EpisodeStopReason`` instead of the model's text, else None.
 
     Recognised by what it is, an enumeration's member, so that it may come from any copy of ROLL.
     """
@@ -52,7 +52,7 @@ def stop_reason_of(action: Any) -> str | None:
 
 @dataclass(frozen=True)
 class RollStep:
-    """What one turn brought about."""
+    """The result of one turn."""
 
     #: The whole conversation.
     messages: list[ChatMessage]
@@ -69,7 +69,7 @@ class RollEnvironment(_gem.Env):
 
     ``retry_max_attempts`` more tries to open an episode follow a failed one, the first after
     ``retry_backoff_seconds``, each further one after twice the time. No subclass takes options it does not know: an
-    option that nobody reads makes a run that is not the one its configuration says.
+    ignored option would make another run than its configuration says.
     """
 
     def __init__(self, *, max_steps: int, retry_max_attempts: int, retry_backoff_seconds: float) -> None:
@@ -101,11 +101,11 @@ class RollEnvironment(_gem.Env):
 
     @abstractmethod
     def _play(self, text: str) -> RollStep:
-        """One turn of the model; the episode is told over when this was turn ``max_steps``."""
+        """Play one turn of the model. The episode is over after turn ``max_steps``."""
 
     @abstractmethod
     def _stop(self, reason: str) -> RollStep:
-        """The trainer ends the episode."""
+        """End the episode for the trainer."""
 
     @abstractmethod
     def _close(self) -> None:
@@ -118,7 +118,7 @@ class RollEnvironment(_gem.Env):
     @property
     @abstractmethod
     def env_info(self) -> dict[str, Any]:
-        """What the trajectory's log says about the environment."""
+        """The environment's name in the trajectory's log."""
 
     # --- gem.Env -----------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class RollEnvironment(_gem.Env):
     # --- helpers -----------------------------------------------------------------------------
 
     def _observation(self) -> list[ChatMessage]:
-        """The conversation in a copy for the manager, its contents as texts."""
+        """Return the conversation in a copy for the manager, its contents as texts."""
         if not self._warned and any(map(_has_images, self._messages)):
             self._warned = True
             logger.warning("ROLL's environment manager takes no images: the model is told that it cannot see them")

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
-from ors_clients.roll import register_environments
+from ors_clients.roll.openreward_env import register_environments
 from ors_clients.training.optional_imports import import_trainer_module
 
 __all__ = ["OrsStepEnvManager"]
@@ -43,7 +43,7 @@ class OrsStepEnvManager(_native.AgentNativeStepEnvManager):
     """``AgentNativeStepEnvManager`` that trains on what happened in the episode."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """The arguments are ROLL's. Raises ``ConfigurationError`` for an estimator that does not fit the turns."""
+        """Take ROLL's arguments. Raises ``ConfigurationError`` for an estimator that does not fit the turns."""
         _native.AgentNativeStepEnvManager.__init__(self, *args, **kwargs)
         self._trajectories = 0
         if self.mode == "train":
@@ -57,7 +57,7 @@ class OrsStepEnvManager(_native.AgentNativeStepEnvManager):
         return _native.AgentNativeStepEnvManager.step(self, llm_output)
 
     def formulate_rollouts(self, rollout_cache: Any) -> Any:
-        """The training samples of an episode, or the placeholder of an episode that has none."""
+        """Return the training samples of an episode, or the placeholder of an episode that has none."""
         failure = getattr(self.env, "failure", None)
         taken = any("response_ids" in step for step in rollout_cache.history)
         if failure is None and taken:

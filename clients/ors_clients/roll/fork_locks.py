@@ -1,9 +1,9 @@
-"""Locks of ``tqdm`` and ``datasets`` that a forked worker inherits held, and nobody in it can release.
+"""Replace the ``tqdm`` and ``datasets`` locks that a forked worker inherited in the locked state.
 
 A fork copies a process with the forking thread alone. A lock that another thread held at that moment stays held in the
 child, and the first progress bar, or the first ``datasets`` call that maps over threads, waits for it forever: Ray
 workers that load a data set hang. ``prepare_worker`` is called where a worker begins to use them, once a process. It
-replaces the locks that cannot be had, and only those: in a process without the trouble it changes nothing but that
+replaces the locks that cannot be acquired, and only those: in a process without the trouble it changes nothing but that
 ``datasets`` draws no progress bars, which a worker's log does not need and which are what takes the locks.
 """
 
@@ -52,7 +52,7 @@ def _replace_lost_locks(standard: Any) -> None:
         if not all(_can_be_had(part) for part in parts):
             bar.set_lock(replacement)
     monitor: Any = standard.tqdm.monitor
-    if monitor is not None and not monitor.is_alive():  # its thread did not come along
+    if monitor is not None and not monitor.is_alive():  # the fork did not copy its thread
         standard.tqdm.monitor = None
 
 

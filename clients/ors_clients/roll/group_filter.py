@@ -34,7 +34,7 @@ class LostGroupFilter:
     """
 
     def __init__(self, config: Any, env_manager_config: Any, mode: str) -> None:
-        """The arguments are those that ROLL's ``GroupQueueManager`` passes. Raises ``ConfigurationError``."""
+        """Take the arguments of ROLL's ``GroupQueueManager``. Raises ``ConfigurationError``."""
         limits = [
             config.custom_envs[tag].get("max_lost_groups_in_row", _MAX_LOST_IN_ROW) for tag in env_manager_config.tags
         ]
@@ -45,7 +45,7 @@ class LostGroupFilter:
         self._lost: Counter[int] = Counter()
 
     def filter(self, group_id: int, episode_id: int, group: list[Any]) -> bool:
-        """Whether ROLL has to draw the group again.
+        """Return whether ROLL has to draw the group again.
 
         Raises ``InfrastructureFailure`` at the limit, and empties the group. ROLL's queue passes the error on to the
         thread of the environment, and the pipeline raises it when it asks for the next batch.

@@ -4,7 +4,7 @@ Options and behaviour are those of ROLL's own integration with OpenReward (aliba
 the episode that all our adapters share (``rollouts.episode``): Qwen XML calls with values typed by the tool's schema,
 JSON calls, several calls in a turn, nudges for turns without one, images.
 
-``register_environments`` gives ROLL's registry both of our environments in place of its own. No file of ROLL is edited
+``register_environments`` gives ROLL's registry both of our environments instead of its own. No file of ROLL is edited
 for that: ``env_manager_cls: ors_clients.roll.env_manager.OrsStepEnvManager`` does it in each worker.
 """
 
@@ -46,7 +46,7 @@ _loop = LoopThread("ors-roll", after_fork=_clients.clear)
 
 
 def register_environments() -> None:
-    """Put ``openreward_env`` and ``atropos_env`` into gem's registry, in place of what is there under these names.
+    """Put ``openreward_env`` and ``atropos_env`` into gem's registry, over the entries of these names.
 
     Raises ``MissingPackage`` without gem.
     """
@@ -213,7 +213,7 @@ class OpenRewardEnv(RollEnvironment):
 
 
 def _sink(base_url: str | None, api_key: str | None) -> RolloutsSink:
-    """This process's upload: to the rollout API of ``OPENREWARD_API_URL`` if that is set, else to the server itself."""
+    """Return this process's upload: to the rollout API of ``OPENREWARD_API_URL`` if set, else to the server itself."""
     key = (base_url, api_key)
     if key not in _sinks and os.environ.get("OPENREWARD_API_URL"):
         _sinks[key] = RolloutsSink()  # the server's key is not that API's
@@ -224,7 +224,7 @@ def _sink(base_url: str | None, api_key: str | None) -> RolloutsSink:
 
 
 def _client(base_url: str | None, api_key: str | None) -> AsyncClient:
-    """This process's client of a server; called on the background loop only."""
+    """Return this process's client of a server; call it on the background loop only."""
     key = (base_url, api_key)
     if key not in _clients:
         _clients[key] = AsyncClient(base_url, api_key=api_key)

@@ -19,7 +19,7 @@ _NAMES = {"CPU": ("CPU", "num_cpus", "cpu"), "GPU": ("GPU", "num_gpus", "gpu")}
 
 
 def tolerant_resources(resources: Mapping[str, float]) -> dict[str, float]:
-    """The resources, ``CPU``, ``GPU``, ``num_cpus`` and ``num_gpus`` all among them; 0 where there is nothing."""
+    """Return the resources with ``CPU``, ``GPU``, ``num_cpus`` and ``num_gpus`` among them; 0 for missing ones."""
     found = dict(resources)
     for names in _NAMES.values():
         amount = next((float(resources[name]) for name in names if name in resources), 0.0)

@@ -25,7 +25,7 @@ _PIPELINE = "roll.pipeline.agentic.agentic_pipeline.AgenticPipeline"
 
 
 def compose(config_path: str, config_name: str, overrides: Sequence[str]) -> Any:
-    """The configuration with Hydra's overrides applied, as OmegaConf. Raises ``ConfigurationError``."""
+    """Return the configuration with Hydra's overrides applied, as OmegaConf. Raises ``ConfigurationError``."""
     hydra: Any = import_trainer_module("hydra", _ROLL)
     directory = Path(config_path).resolve()
     if not (directory / f"{config_name}.yaml").is_file():

@@ -13,16 +13,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from ors_clients.errors import ConfigurationError
 from ors_clients.rollouts.chatml import chatml, merge_system, part_text, parts_of, without_images, wrapped
 from ors_clients.rollouts.control_tokens import ControlTokens
 from ors_clients.rollouts.messages import ChatMessage
+from ors_clients.tokenizer import Tokenizer
 from ors_clients.tool_schemas import openai_tools
 from ors_server import ToolSpec
 
-__all__ = ["ChatRenderer", "Rendered", "Tokenizer"]
+__all__ = ["ChatRenderer", "Rendered"]
 
 #: Stands for a turn of the model; nothing a template does to text may change it.
 _PLACEHOLDER = "ModelTurnPlaceholder"
@@ -53,13 +54,13 @@ class Rendered(NamedTuple):
 
     @property
     def opens_thinking(self) -> bool:
-        """Whether the model begins to write inside of thinking."""
+        """True if the model begins to write inside of thinking."""
         return self.text.rstrip().endswith("<think>")
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """What a template writes before, between and after the contents of some messages."""
+    """The text of a template before, between and after the contents of some messages."""
 
     around: list[str]
     trimmed: bool
@@ -69,24 +70,6 @@ class _Frame:
         for content, after in zip(contents, self.around[1:], strict=True):
             pieces += (content.strip() if self.trimmed else content, after)
         return "".join(pieces)
-
-
-class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer; of a processor, that of its tokenizer and its chat template."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The ids of a text."""
-        ...
-
-    def decode(
-        self, token_ids: Sequence[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
-    ) -> str | list[str]:
-        """The text of ids."""
-        ...
-
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        """The text of a conversation."""
-        ...
 
 
 class ChatRenderer:
@@ -121,7 +104,7 @@ class ChatRenderer:
         self._learn_ends()
 
     def start(self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec] = ()) -> Rendered:
-        """The opening messages, up to where the model begins to write. Raises ``ConfigurationError``."""
+        """Return the opening messages, up to where the model begins to write. Raises ``ConfigurationError``."""
         prepared = self._prepared(self._control.hidden(list(messages)))
         if not self._system_role:
             prepared = merge_system(prepared)
@@ -132,8 +115,11 @@ class ChatRenderer:
         return Rendered(*self._control.encode(text))
 
     def after_turn(self, generated: Sequence[int], messages: Sequence[ChatMessage]) -> Rendered:
-        """What to append to a turn of the model: its end, if it did not write that itself; ``messages``, which answer
-        it; and the beginning of its next turn."""
+        """Return the tokens to append to a turn of the model.
+
+        They are the turn's end, unless the model wrote it; ``messages``, which answer it; and the beginning of the
+        next turn.
+        """
         ids, text = self._control.encode(self._answer(self._prepared(self._control.hidden(list(messages)))))
         if generated and ids and self._same_end(generated[-1], ids[0]):
             text = text.removeprefix(self.decode(ids[:1]))
@@ -141,18 +127,18 @@ class ChatRenderer:
         return Rendered(ids, text)
 
     def _same_end(self, generated: int, written: int) -> bool:
-        """Whether the token that the model ended its turn with stands for the one that the template writes there."""
+        """Return whether the model's last token has the meaning of the token that the template writes there."""
         closes = len(self.stop_token_ids) == 1  # else it says who speaks next, too
         return generated == written or (closes and generated in self._end_ids and written in self._end_ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens included."""
+        """Return the text of ids, special tokens included."""
         text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
 
     def text_of_turn(self, generated: Sequence[int]) -> str:
-        """The text of a turn of the model without the token that ends it."""
+        """Return the text of a turn of the model without the token that ends it."""
         ended = bool(generated) and generated[-1] in self._end_ids
         return self.decode(generated[:-1] if ended else generated)
 
@@ -191,7 +177,7 @@ class ChatRenderer:
         return self._suffix(messages) if frame is None else frame.filled([message["content"] for message in messages])
 
     def _frame(self, shape: tuple[str, ...]) -> _Frame | None:
-        """What the template writes around messages of these roles; None where that depends on what they say."""
+        """Return the template's text around messages of these roles; None where it depends on their contents."""
         marks = [f"{_PROBE}{position}" for position in range(len(shape))]
         trials = [[content] * len(shape) for content in _DELICATE]
         trials += [[contents[position % len(contents)] for position in range(len(shape))] for contents in _ROTATED]
@@ -211,7 +197,7 @@ class ChatRenderer:
         return "<|im_start|>assistant\n" + ("" if self._thinking else _NO_THINKING)
 
     def _prepared(self, messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-        """The messages in what the template takes: without images or the tool role where it knows none."""
+        """Return the messages as the template takes them: without images or the tool role if it has none."""
         prepared: list[ChatMessage] = []
         results = False
         for message in messages:
@@ -233,14 +219,14 @@ class ChatRenderer:
     # --- what a template can do --------------------------------------------------------------------
 
     def _attempt(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] | None = None) -> str:
-        """The text of a conversation; empty if the template refuses it."""
+        """Return the text of a conversation; empty if the template refuses it."""
         try:
             return self._render(messages, tools)
         except ConfigurationError:
             return ""
 
     def _appends(self) -> bool:
-        """Whether what answers a turn can be cut out of the template's text."""
+        """Return whether the messages behind a turn can be cut out of the template's text."""
         if getattr(self._template, "chat_template", None) is None:
             return False
         text = self._attempt(
@@ -271,7 +257,7 @@ class ChatRenderer:
         return _PROBE in self._attempt([{"role": "user", "content": "?"}], openai_tools([tool]))
 
     def _learn_ends(self) -> None:
-        """Which tokens end a turn, and how the next one begins."""
+        """Find the tokens that end a turn, and the beginning of the next one."""
         suffix = self._suffix([{"role": "user", "content": _PROBE}])
         #: Whether the model begins to write inside of thinking, behind a user message.
         self.opens_thinking = Rendered([], suffix).opens_thinking
@@ -279,7 +265,7 @@ class ChatRenderer:
         added = {*getattr(self._tokenizer, "all_special_ids", ())}
         added.update(getattr(self._tokenizer, "added_tokens_decoder", ()))
         firsts = [self._control.encode(suffix)[0][0]]
-        if self._tool_role:  # some models end a turn with the mark of whoever speaks next (GLM)
+        if self._tool_role:  # some models end a turn with the mark of the next speaker (GLM)
             firsts.append(self._control.encode(self._suffix([_PROBE_RESULT]))[0][0])
         #: Tokens and texts an engine has to stop at: the template's end of a turn need not be the model's own.
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(token for token in firsts if token in added))

@@ -1,7 +1,7 @@
-"""What is written where a chat template has no words for it: ChatML, and messages in terms that every template knows.
+"""Fallbacks for chat templates: ChatML, and messages in terms that every template knows.
 
 Tool results become user messages in Qwen's form, system messages the head of the first user message, and images a
-remark in their place. Nothing is left out without a word.
+remark in their place. Nothing is left out silently.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ __all__ = ["chatml", "merge_system", "part_text", "parts_of", "without_images", 
 
 
 def chatml(message: ChatMessage) -> str:
-    """A message as ChatML."""
+    """Return a message as ChatML."""
     return f"<|im_start|>{message['role']}\n{text_of(message['content'])}<|im_end|>"
 
 
 def parts_of(content: Content) -> list[dict[str, Any]]:
-    """A content as a list of parts."""
+    """Return a content as a list of parts."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def part_text(part: dict[str, Any]) -> str:
-    """A part as text; an image is named."""
+    """Return a part as text; an image is named."""
     return part["text"] if part["type"] == "text" else "[an image that this model cannot see]"
 
 
@@ -34,7 +34,7 @@ def without_images(content: list[dict[str, Any]]) -> str:
 
 
 def wrapped(content: Content) -> Content:
-    """A tool's result as a part of a user message (Qwen's form)."""
+    """Return a tool's result as a part of a user message (Qwen's form)."""
     if isinstance(content, str):
         return f"<tool_response>\n{content}\n</tool_response>"
     return [*parts_of("<tool_response>\n"), *content, *parts_of("\n</tool_response>")]

@@ -2,8 +2,8 @@
 
 What an environment says is anybody's text: a page of the web, a file, the tokenizer's own configuration. A tokenizer
 makes the one token that ends a turn of ``<|im_end|>`` wherever it stands, so a tool's output could forge a turn of the
-model, and ``<|image|>`` an image that is not there. So the two are told apart before they become one text: in what
-messages say, each spelling of a control token is replaced by a mark that nobody else knows; the chat template writes
+model, and ``<|image|>`` an image that is not there. So the two are separated before they become one text: in what
+messages say, each spelling of a control token is replaced by a random mark; the chat template writes
 its frame around it; and where the ids are made, the mark becomes the ids of the text as ordinary text. The model reads
 what was said, character for character. A text without such a spelling is encoded in one piece, exactly as it would be.
 
@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from ors_clients.transport.json_codec import well_formed
+from ors_server.texts import replace_surrogates
 
 __all__ = ["ControlTokens"]
 
@@ -34,7 +34,7 @@ class ControlTokens:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._texts = sorted(set(_control_texts(tokenizer)), key=len, reverse=True)  # one may begin with another
+        self._texts = sorted(set(_control_texts(tokenizer)), key=len, reverse=True)  # a text may begin with another
         self._spelled = _any_of(self._texts) if self._texts else None
         self._mark = f"Control{secrets.token_hex(8)}Token"
         self._marks = re.compile(f"{self._mark}([0-9]+)x")
@@ -44,7 +44,7 @@ class ControlTokens:
     def hidden(self, value: Any) -> Any:
         """Messages, tools or a text with a mark in the place of each spelling, and no lone surrogates."""
         if isinstance(value, str):
-            value = well_formed(value)
+            value = replace_surrogates(value)
             if self._spelled is None:
                 return value
             return self._spelled.sub(lambda found: f"{self._mark}{self._numbers[found[0]]}x", value)
@@ -56,7 +56,7 @@ class ControlTokens:
         return value
 
     def _whole(self, items: list[Any]) -> list[Any]:
-        """A list in which texts that spell a control token together, as parts of a content may, are one text."""
+        """Return a list in which texts that spell a control token together, as parts of a content may, are one text."""
         whole: list[Any] = []
         for texts, run in itertools.groupby(items, _is_text):
             parts = list(run)
@@ -68,7 +68,7 @@ class ControlTokens:
         return whole
 
     def encode(self, text: str) -> tuple[list[int], str]:
-        """The ids of a text with marks, and the text with what they stand for."""
+        """Return the ids of a text with marks, and the text with the marks replaced."""
         pieces = self._marks.split(text)
         if len(pieces) == 1:
             return self._encode(text), text
@@ -82,7 +82,7 @@ class ControlTokens:
         return ids, "".join(pieces)
 
     def _ids_of(self, number: int) -> list[int]:
-        """The ids of a control token's text as ordinary text: the first that spell it."""
+        """Return the ids of a control token's text as ordinary text: the first that spell it."""
         if number not in self._plain:
             text = self._texts[number]
             ways = [ids for ids in self._ways(text) if not self._controls(ids)]
@@ -112,7 +112,7 @@ def _is_text(part: Any) -> bool:
 
 
 def _any_of(texts: list[str]) -> re.Pattern[str]:
-    """A pattern of these texts, in groups by their first letters: some tokenizers have a thousand."""
+    """Return a pattern of these texts, in groups by their first letters: some tokenizers have a thousand."""
     groups: dict[str, list[str]] = {}
     for text in texts:
         groups.setdefault(text[:2], []).append(re.escape(text[2:]))
@@ -126,5 +126,5 @@ def _control_texts(tokenizer: Any) -> Iterator[str]:
         text = str(getattr(token, "content", token))
         if getattr(token, "special", False) or text.startswith(_BARS):
             texts.append(text)
-    # A letter or a line break that somebody made a special token of is no mark.
+    # A letter or a line break is not a mark, even where a tokenizer has made it a special token.
     return (text for text in texts if len(text.strip()) > 1)

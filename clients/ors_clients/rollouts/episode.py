@@ -31,6 +31,7 @@ from ors_clients.tool_calls.calls import call_id
 from ors_clients.tool_calls.thinking import split_thinking
 from ors_clients.transport.error_responses import REFUSED_INPUTS
 from ors_server import Message, TerminalToolSpec, ToolSpec
+from ors_server.texts import shorten
 
 if TYPE_CHECKING:
     from ors_clients.models import ToolResult
@@ -56,11 +57,11 @@ class EpisodeSession(Protocol):
         ...
 
     async def messages(self) -> list[Message]:
-        """The opening conversation."""
+        """Return the opening conversation."""
         ...
 
     async def tools(self) -> list[ToolSpec]:
-        """The tools of this task."""
+        """Return the tools of this task."""
         ...
 
     @property
@@ -75,7 +76,7 @@ class EpisodeSession(Protocol):
 
 @dataclass(frozen=True)
 class RolloutLimits:
-    """Where a rollout ends if its environment does not end it. Raises ``ConfigurationError`` for a limit under 1."""
+    """The limits of a rollout that its environment does not end. Raises ``ConfigurationError`` for a limit under 1."""
 
     max_turns: int = 20
     #: Prompt and response together, in tokens.
@@ -96,7 +97,7 @@ class RolloutLimits:
 
 @dataclass(frozen=True)
 class EpisodeStart:
-    """What the model gets to see first."""
+    """The conversation that the model sees first."""
 
     messages: list[ChatMessage]
     #: For the chat template; empty where the system prompt describes them.
@@ -105,7 +106,7 @@ class EpisodeStart:
 
 @dataclass(frozen=True)
 class TurnResult:
-    """What one turn of the model brought about."""
+    """The result of one turn of the model."""
 
     #: The messages that answer the turn; empty where the episode is over for another reason than the environment's.
     messages: list[ChatMessage]
@@ -119,12 +120,12 @@ class TurnResult:
 
     @property
     def over(self) -> bool:
-        """Whether this was the last turn."""
+        """True if this was the last turn."""
         return self.stop_reason is not None
 
     @property
     def problems(self) -> list[str]:
-        """What was wrong with the turn's calls."""
+        """The problems of the turn's calls."""
         return [step.problem for step in self.steps if step.problem is not None]
 
 
@@ -248,7 +249,7 @@ class TurnEpisode:
         except RequestRefused as refusal:
             if refusal.status_code not in REFUSED_INPUTS:
                 raise
-            problem = content = refusal.text  # what the model wrote is no request, or too large
+            problem = content = refusal.text  # the model's input is not a request, or too large
         if problem is not None:
             content = f"Error: {problem}"
         self.steps.append(ToolStep(turn, call, result, problem, time.perf_counter() - begun))
@@ -317,7 +318,7 @@ class TurnEpisode:
             await self.close()
 
     async def close(self) -> None:
-        """Close the session; more than once is fine. Raises nothing of the session's: the episode has happened."""
+        """Close the session; may be repeated. Errors of the session are not raised: the episode has happened."""
         if self._entered:
             self._entered = False
             with contextlib.suppress(ClientError):
@@ -326,7 +327,7 @@ class TurnEpisode:
 
 async def _expire_once(condition: Callable[[], bool], deadline: asyncio.Timeout) -> None:
     """Let ``deadline`` be over as soon as ``condition`` holds."""
-    while not condition():  # noqa: ASYNC110 - it is the trainer's flag, which tells nobody that it has changed
+    while not condition():  # noqa: ASYNC110 - the trainer's flag cannot be waited for
         await asyncio.sleep(_WATCH_SECONDS)
     with contextlib.suppress(RuntimeError):  # it is over already
         deadline.reschedule(asyncio.get_running_loop().time())
@@ -339,17 +340,8 @@ def _too_slow(seconds: float | None) -> DeadlineExceeded:
     )
 
 
-def shorten(text: str, limit: int) -> str:
-    """``text`` with its middle left out if it is longer than ``limit`` characters, and with a word about it."""
-    left_out = len(text) - limit
-    if left_out <= 0:
-        return text
-    head = (limit + 1) // 2
-    return f"{text[:head]}\n[… {left_out} characters left out …]\n{text[head + left_out :]}"
-
-
 def without_end_marks(text: str) -> str:
-    """A turn's text without marks of its end."""
+    """Return a turn's text without marks of its end."""
     stripped = text.rstrip()
     while stripped.endswith(_END_MARKS):
         for mark in _END_MARKS:

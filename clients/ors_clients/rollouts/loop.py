@@ -23,7 +23,7 @@ from ors_clients.rollouts.messages import images_of
 from ors_clients.rollouts.trajectory import Segment, SegmentKind, Trajectory, TurnTimes
 from ors_clients.samplers.generations import Sampler, SamplingParameters
 from ors_clients.tool_calls import ToolCallFormat
-from ors_clients.transport.json_codec import well_formed
+from ors_server.texts import replace_surrogates
 
 __all__ = ["RolloutLimits", "rollout"]
 
@@ -104,7 +104,7 @@ async def _play(
             images=images,
         )
         generated = time.perf_counter() - begun
-        text = well_formed(generation.text or renderer.text_of_turn(generation.ids))
+        text = replace_surrogates(generation.text or renderer.text_of_turn(generation.ids))
         trajectory.segments.append(Segment("model", generation.ids, generation.logprobs, True, text))
         ids += generation.ids
         if generation.finish == "abort":
@@ -129,5 +129,5 @@ async def _play(
 
 
 def _given(kind: SegmentKind, ids: list[int], text: str) -> Segment:
-    """A segment that no model made."""
+    """Return a segment that the model was given."""
     return Segment(kind, ids, [0.0] * len(ids), False, text)

@@ -20,7 +20,7 @@ Content: TypeAlias = str | list[dict[str, Any]]
 
 
 def content_of(blocks: Iterable[TextBlock | ImageBlock]) -> Content:
-    """The blocks as a message's content: text joined by line breaks, or a list of parts if there is an image."""
+    """Return the blocks as a message's content: text joined by line breaks, or a list of parts if there is an image."""
     parts = [_part(block) for block in blocks]
     if any(part["type"] == "image" for part in parts):
         return parts
@@ -34,7 +34,7 @@ def _part(block: TextBlock | ImageBlock) -> dict[str, Any]:
 
 
 def text_of(content: Any) -> str:
-    """The text of a content, without its images."""
+    """Return the text of a content, without its images."""
     if isinstance(content, str):
         return content
     parts = cast("list[dict[str, Any]]", content or [])
@@ -53,7 +53,7 @@ def images_of(messages: Iterable[ChatMessage]) -> list[str]:
 
 
 def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
-    """An environment's opening messages as chat messages."""
+    """Return an environment's opening messages as chat messages."""
     converted: list[ChatMessage] = []
     for message in messages:
         if message.role == "assistant":

@@ -25,7 +25,7 @@ Reduction = Literal["sum", "mean", "max", "min", "last", "terminal"]
 
 @dataclass(frozen=True)
 class RewardRule:
-    """How an episode's step rewards become its reward. Raises ``ConfigurationError`` for a rule that means nothing.
+    """The rule that makes one reward of an episode's step rewards. Raises ``ConfigurationError`` for an empty rule.
 
     ``last`` is the last reward that was given; ``terminal`` only the one of the step that ended the episode.
     ``nonterminal_reward`` is one more reward at the end of an episode that did not reach its end by itself.
@@ -48,7 +48,7 @@ class RewardRule:
             raise ConfigurationError(f"min_reward {self.min_reward} is over max_reward {self.max_reward}")
 
     def total(self, step_rewards: Sequence[float | None], *, terminal: bool) -> float:
-        """The episode's reward. ``step_rewards``: one entry a tool call in order, None where none was given;
+        """Return the episode's reward. ``step_rewards``: one entry a tool call in order, None where none was given;
         ``terminal``: whether the last of them ended the episode. Raises ``InfrastructureFailure`` for one that is
         infinite or NaN."""
         rewards = [reward for reward in step_rewards if reward is not None]
@@ -84,7 +84,7 @@ class RewardRule:
 
 
 def check_reward(reward: float) -> None:
-    """Raise ``InfrastructureFailure`` for a reward that is no finite number: nothing is known of what was earned."""
+    """Raise ``InfrastructureFailure`` for a reward that is not a finite number: the earned reward is unknown."""
     try:
         finite = math.isfinite(reward)
     except OverflowError:  # an int
@@ -119,14 +119,14 @@ class FormatMarker:
 
 @dataclass(frozen=True)
 class RewardBridge:
-    """What a failed answer can still earn: for each marker in it, and, up to ``length_bounty_max``, for its length."""
+    """The reward of a failed answer: for each marker in it, and, up to ``length_bounty_max``, for its length."""
 
     format_markers: tuple[FormatMarker, ...] = (FormatMarker("<think>", 0.2), FormatMarker("\\boxed{", 0.3))
     length_bounty_max: float = 0.2
 
 
 def shape_reward(base: float, text: str, bridge: RewardBridge) -> float:
-    """The Universal Reward Bridge: ``base`` where it is over 0; else -1, and what ``text`` earns by form and length.
+    """Apply the Universal Reward Bridge: ``base`` where it is over 0; else -1, plus the reward of form and length.
 
     The length counts a thousandth a character. A correct answer that is worth exactly 0 counts as failed, and writing
     markers pays: it is a bridge over the first steps of a run, not a measure.

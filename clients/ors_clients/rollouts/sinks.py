@@ -1,4 +1,4 @@
-"""Where finished trajectories go besides the trainer: a file, or a server that keeps rollouts.
+"""Destinations of finished trajectories besides the trainer: a file, or a server that keeps rollouts.
 
 A sink has a thread of its own and a queue of bounded length. Handing over a trajectory takes no time, and nothing that
 goes wrong afterwards reaches the run: it is logged, and the trajectory is lost. A sink that could stop or slow training
@@ -118,7 +118,7 @@ class _ThreadSink(ABC):
                 self._lose(len(items), f"{type(error).__name__}: {error}")
 
     def _encoded(self, item: _Item, encode: Callable[[Trajectory, RolloutLabels], _Encoded]) -> _Encoded | None:
-        """What ``encode`` makes of one trajectory; None where it is lost, alone."""
+        """Return the encoding of one trajectory; None if it cannot be encoded and is lost."""
         try:
             return encode(*item)
         except Exception as error:  # noqa: BLE001 - labels hold whatever the run put there
@@ -159,7 +159,7 @@ class JsonlSink(_ThreadSink):
 
 
 def trajectory_row(trajectory: Trajectory, labels: RolloutLabels, *, tokens: bool) -> dict[str, Any]:
-    """A trajectory as one JSON object."""
+    """Return a trajectory as one JSON object."""
     row: dict[str, Any] = {
         "run_name": labels.run_name,
         "environment": labels.environment,
@@ -266,7 +266,7 @@ def _encoded_events(trajectory: Trajectory, labels: RolloutLabels) -> list[bytes
 
 
 def _batches(rollouts: Iterable[list[bytes]]) -> Iterator[tuple[list[bytes], int]]:
-    """Encoded events in batches that the API takes, each with the number of rollouts that begin in it."""
+    """Yield encoded events in batches that the API takes, each with the number of rollouts that begin in it."""
     batch: list[bytes] = []
     size = begun = 0
     for events in rollouts:

@@ -66,13 +66,13 @@ class ToolStep:
 
     @property
     def reward(self) -> float | None:
-        """What the step earned; None if nothing was given."""
+        """The reward of the step; None if it had none."""
         return None if self.result is None else self.result.reward
 
 
 @dataclass(frozen=True)
 class TurnTimes:
-    """Where one turn's wall-clock time went, in seconds."""
+    """The wall-clock time of one turn by its parts, in seconds."""
 
     generation: float
     tools: float
@@ -80,7 +80,7 @@ class TurnTimes:
 
 @dataclass
 class Trajectory:
-    """What one rollout did. Fields are filled while it runs; afterwards it is only read."""
+    """The record of one rollout. Fields are filled while it runs; afterwards it is only read."""
 
     rollout_id: str
     #: Where the task comes from, as the adapter gave it: free for its own use.
@@ -136,12 +136,12 @@ class Trajectory:
 
     @property
     def terminal(self) -> bool:
-        """Whether the environment ended the episode by itself."""
+        """True if the environment ended the episode by itself."""
         return self.stop_reason == "finished"
 
     @property
     def trainable(self) -> bool:
-        """Whether a trainer may learn from it: False after a failure of the infrastructure and after an abort."""
+        """True if a trainer may learn from it: False after a failure of the infrastructure and after an abort."""
         return self.stop_reason not in UNTRAINABLE
 
     @property
@@ -175,5 +175,5 @@ class Trajectory:
         return sum(times.tools for times in self.times)
 
     def reward(self, rule: RewardRule) -> float | None:
-        """The episode's reward under ``rule``; None where there is none to train on."""
+        """Return the episode's reward under ``rule``; None where there is none to train on."""
         return rule.total(self.step_rewards, terminal=self.terminal) if self.trainable else None

@@ -24,7 +24,7 @@ _NAMESPACE = uuid.UUID("6f1c52b4-9f1b-5d0a-8d5e-0d3f6b0c7a11")
 
 @dataclass(frozen=True)
 class RolloutLabels:
-    """What a trainer knows of a rollout beside its trajectory."""
+    """A trainer's labels of a rollout, beside its trajectory."""
 
     run_name: str
     #: The episode's reward as the trainer uses it; None where there is none to train on.
@@ -43,7 +43,7 @@ class RolloutLabels:
 
 
 def rollout_events(trajectory: Trajectory, labels: RolloutLabels) -> list[dict[str, Any]]:
-    """The events, the ``rollout`` one first. Keys without a value are left out, as the API's own client does it."""
+    """Return the events, the ``rollout`` one first. Keys without a value are left out, as in the API's own client."""
     rollout = uuid.uuid5(_NAMESPACE, trajectory.rollout_id)
     now = int(time.time() * 1000)
     head: dict[str, Any] = {
@@ -82,7 +82,7 @@ def rollout_events(trajectory: Trajectory, labels: RolloutLabels) -> list[dict[s
 
 
 def summary(trajectory: Trajectory) -> dict[str, Any]:
-    """The numbers of a trajectory that a reader of many wants."""
+    """Return the numbers of a trajectory that a reader of many wants."""
     return {
         "rollout_id": trajectory.rollout_id,
         "stop_reason": trajectory.stop_reason,

@@ -32,7 +32,7 @@ _BUSY = (408, 425, 429, 500, 502, 503, 504)
 class EngineRequests:
     """The connections to one engine or router, from any event loop.
 
-    ``headers`` go with each request. Raises ``ConfigurationError`` for what is no address.
+    ``headers`` go with each request. Raises ``ConfigurationError`` for an invalid address.
     """
 
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, attempts: int = 6) -> None:
@@ -48,7 +48,7 @@ class EngineRequests:
         self.first_pause = 0.25
 
     async def post(self, path: str, payload: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        """The JSON object that the engine answers. Raises ``SamplerFailed`` after the last attempt."""
+        """Return the JSON object that the engine answers. Raises ``SamplerFailed`` after the last attempt."""
         body = json.dumps(payload, separators=(",", ":")).encode()
         sent = (self._headers, Headers(headers.items()))
         longest_idle, pause, problem = _LONGEST_IDLE, self.first_pause, ""

@@ -1,7 +1,7 @@
-"""What a rollout asks of an inference engine, and what it gets: ids in, ids out, one log-probability each.
+"""A rollout's requests to an inference engine and its answers: ids in, ids out, one log-probability each.
 
-A sampler never sees text and never makes any that is used for training. Whatever an engine answers is checked once,
-here: a generation whose ids and log-probabilities differ in number is no generation, and says so as ``SamplerFailed``
+A sampler never sees text and never makes text that is used for training. Each answer of an engine is checked once,
+here: one whose ids and log-probabilities differ in number is refused with ``SamplerFailed``
 instead of shifting every later token of the sample by one.
 """
 
@@ -25,7 +25,7 @@ def _no_extra() -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class SamplingParameters:
-    """How to sample, in the terms all engines share; ``extra`` goes to the engine as it is, under its own names."""
+    """Sampling parameters that all engines share; ``extra`` goes to the engine unchanged, under its own names."""
 
     #: Tokens a generation may have at most.
     max_tokens: int = 4096

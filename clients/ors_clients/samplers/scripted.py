@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ors_clients.errors import SamplerFailed
-from ors_clients.rollouts.chat_renderer import Tokenizer
 from ors_clients.samplers.generations import Generation, SamplingParameters
+from ors_clients.tokenizer import Tokenizer
 
 __all__ = ["ScriptedSampler", "scripted_logprob"]
 
 
 def scripted_logprob(position: int) -> float:
-    """The log-probability of the token at ``position`` (from 0) of prompt and response together."""
+    """Return the log-probability of the token at ``position`` (from 0) of prompt and response together."""
     return -(1 + position % 997) / 1000
 
 
@@ -41,7 +41,7 @@ class ScriptedSampler:
     async def generate(
         self, ids: Sequence[int], parameters: SamplingParameters, *, rollout_id: str, images: Sequence[str] = ()
     ) -> Generation:
-        """The next text of the script as ids, at most ``max_tokens`` of them."""
+        """Return the next text of the script as ids, at most ``max_tokens`` of them."""
         if callable(self._script):
             prompt = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
             assert isinstance(prompt, str)

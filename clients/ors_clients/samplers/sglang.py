@@ -36,7 +36,7 @@ class SGLangSampler:
 
 
 def sglang_payload(ids: Sequence[int], parameters: SamplingParameters, images: Sequence[str] = ()) -> dict[str, Any]:
-    """The body of a ``/generate`` request."""
+    """Return the body of a ``/generate`` request."""
     payload: dict[str, Any] = {
         "input_ids": list(ids),
         "sampling_params": {
@@ -59,7 +59,7 @@ def sglang_payload(ids: Sequence[int], parameters: SamplingParameters, images: S
 
 
 def sglang_generation(answer: Mapping[str, Any]) -> Generation:
-    """The generation in an answer of ``/generate``. Raises ``SamplerFailed``."""
+    """Return the generation in an answer of ``/generate``. Raises ``SamplerFailed``."""
     try:
         meta = cast("dict[str, Any]", answer["meta_info"])
         finish = meta["finish_reason"]["type"]

@@ -82,7 +82,7 @@ _FINISH: dict[Any, FinishReason] = {"length": "length", "abort": "abort", "error
 
 
 def _picture(image: str) -> Any:
-    """A data URL as the picture vLLM takes. Raises ``ConfigurationError`` without Pillow."""
+    """Return a data URL as the picture vLLM takes. Raises ``ConfigurationError`` without Pillow."""
     try:
         pillow: Any = import_module("PIL.Image")
     except ImportError:

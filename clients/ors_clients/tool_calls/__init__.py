@@ -32,7 +32,7 @@ TOOL_CALL_FORMATS: dict[str, ToolCallFormat] = {
 
 
 def find_format(name: str) -> ToolCallFormat:
-    """The format of this name. Raises ``ConfigurationError``."""
+    """Return the format of this name. Raises ``ConfigurationError``."""
     try:
         return TOOL_CALL_FORMATS[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""What a parser finds in a model's text: calls, and calls it cannot read. Nothing here or in a parser ever raises.
+"""Results of parsing a model's text: calls, and calls that cannot be read. No parser raises.
 
 A call that cannot be read is a ``MalformedCall`` that keeps the text it came from and says what is wrong with it; the
 rollout answers it with a message to the model, and the episode goes on. A parser that raised instead would end rollouts
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
-from ors_clients.transport.json_codec import well_formed
 from ors_server import ToolSpec
+from ors_server.texts import replace_surrogates
 
 __all__ = ["FoundCall", "MalformedCall", "ToolCall", "ToolCallFormat", "describe_tools"]
 
@@ -53,7 +53,7 @@ class ToolCallFormat(Protocol):
 
     @property
     def instructions(self) -> str:
-        """How to write a call, for a system prompt where the chat template does not say it."""
+        """Instructions for writing a call, for a system prompt where the chat template has none."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class ToolCallFormat(Protocol):
 
 
 def call_id(turn: int, position: int) -> str:
-    """The id of the call at ``position`` (from 0) of a turn (from 0)."""
+    """Return the id of the call at ``position`` (from 0) of a turn (from 0)."""
     return f"call_{turn}_{position}"
 
 
@@ -88,7 +88,7 @@ _DEPTH = 100
 
 
 class Unreadable(Exception):
-    """Raised inside a parser by what is no call; its text is the problem."""
+    """Raised inside a parser by text that is not a call; the message names the problem."""
 
 
 def _refuse_constant(name: str) -> Any:
@@ -100,7 +100,7 @@ _decoder = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 
 
 def decode_value(text: str, position: int) -> tuple[Any, int]:
-    """The JSON value at ``position`` and where it ends. Raises ``Unreadable``."""
+    """Return the JSON value at ``position`` and where it ends. Raises ``Unreadable``."""
     while position < len(text) and text[position].isspace():
         position += 1
     try:
@@ -115,11 +115,11 @@ def decode_value(text: str, position: int) -> tuple[Any, int]:
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """A decoded value without what cannot be sent on: lone surrogates become U+FFFD. Raises ``Unreadable``."""
+    """Return a decoded value without what cannot be sent on: lone surrogates become U+FFFD. Raises ``Unreadable``."""
     if depth > _DEPTH:
         raise Unreadable("invalid JSON: nested too deeply")
     if isinstance(value, str):
-        return well_formed(value)
+        return replace_surrogates(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise Unreadable("invalid JSON: a number is out of range")  # 1e999
     if isinstance(value, list):

@@ -20,7 +20,7 @@ _DEPTH = 8
 
 
 def properties_of(tools: Sequence[ToolSpec], name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The parameters of a tool by name, and the schema that their references are resolved in; empty if unknown."""
+    """Return a tool's parameters by name, and the schema that their references are resolved in; empty if unknown."""
     for tool in tools:
         if tool.name == name and isinstance(tool.input_schema, Mapping):
             properties = tool.input_schema.get("properties")

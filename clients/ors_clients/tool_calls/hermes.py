@@ -48,7 +48,7 @@ class HermesFormat:
 
 
 def read_call(text: str, begin: int, id: str) -> tuple[FoundCall, int]:
-    """The call whose mark is at ``begin``, and where to go on."""
+    """Return the call whose mark is at ``begin``, and where to go on."""
     body = begin + len(_BEGIN)
     try:
         value, end = decode_value(text, body)

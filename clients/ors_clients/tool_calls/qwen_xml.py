@@ -70,7 +70,7 @@ class QwenXmlFormat:
 
 
 def named_function(text: str, position: int, end: int) -> int:
-    """Where the first ``<function=name>`` between ``position`` and ``end`` begins; -1 if there is none."""
+    """Return the begin of the first ``<function=name>`` between ``position`` and ``end``; -1 if there is none."""
     match = _NAMED.search(text, position, end)
     return -1 if match is None else match.start()
 
@@ -89,7 +89,7 @@ def readable_calls(text: str, tools: Sequence[ToolSpec]) -> Iterator[tuple[int, 
 
 
 def read_call(text: str, outer: int, begin: int, tools: Sequence[ToolSpec], id: str) -> tuple[FoundCall, int]:
-    """The call whose ``<function=`` is at ``begin`` and whose text begins at ``outer``, and where to go on."""
+    """Return the call whose ``<function=`` is at ``begin`` and whose text begins at ``outer``, and where to go on."""
     limit = len(text)
     try:
         name, position = _name(text, begin + len(_BEGIN), "function")
@@ -116,7 +116,7 @@ def read_call(text: str, outer: int, begin: int, tools: Sequence[ToolSpec], id: 
 
 
 def _end(text: str, position: int, limit: int) -> int:
-    """The position after the closing marks that begin at ``position``; ``limit`` where there are none."""
+    """Return the position after the closing marks that begin at ``position``; ``limit`` where there are none."""
     if position < 0:
         return limit
     if text.startswith(_END, position):
@@ -139,7 +139,7 @@ def _name(text: str, position: int, kind: str) -> tuple[str, int]:
 
 
 def _value(text: str, position: int, parameters: Collection[str]) -> tuple[str, int]:
-    """The value that begins at ``position``, and where to go on. One line break on either side is the form's.
+    """Return the value that begins at ``position``, and where to go on. One line break on either side is the form's.
 
     Raises ``Unreadable`` for a value without an end.
     """

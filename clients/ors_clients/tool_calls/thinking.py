@@ -1,4 +1,4 @@
-"""Where a model's thinking is, so that nothing in it is taken for a call, nor for an answer.
+"""Positions of a model's thinking: nothing in it is a call or an answer.
 
 It stands at the beginning of a turn, between ``<think>`` and ``</think>``, once or several times. A chat template may
 have written the opening mark into the prompt, so text up to a ``</think>`` without one before it is thinking too.
@@ -30,9 +30,9 @@ MOST_VALUES = 16
 
 
 def skip_opened_thinking(text: str, calls: Iterable[tuple[int, int]] = ()) -> int:
-    """Where thinking ends that the prompt began; 0 if there is none.
+    """Return the end of the thinking that the prompt began; 0 if there is none.
 
-    ``calls`` are the places where one may begin that can be read, and where it ends: a ``</think>`` in it is its own.
+    ``calls``: begin and end of each readable call; a ``</think>`` inside of a call belongs to the call.
     """
     end = text.find(_END)
     if end < 0 or text.find(_BEGIN, 0, end) >= 0:
@@ -52,7 +52,7 @@ def json_values(text: str, begins: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def places(text: str, mark: str) -> Iterator[int]:
-    """Where each ``mark`` in the text ends."""
+    """Yield the end of each ``mark`` in the text."""
     position = text.find(mark)
     while position >= 0:
         yield position + len(mark)
@@ -60,7 +60,7 @@ def places(text: str, mark: str) -> Iterator[int]:
 
 
 def skip_thinking(text: str, calls: Iterable[tuple[int, int]] = ()) -> int:
-    """Where the thinking at the beginning of a turn ends, whoever began it; ``calls`` as ``skip_opened_thinking``."""
+    """Return the end of the thinking at a turn's beginning, opened by prompt or model; ``calls`` as above."""
     position = skip_opened_thinking(text, calls)
     while (begin := _begun(text, position)) is not None:
         end = text.find(_END, begin)
@@ -71,14 +71,14 @@ def skip_thinking(text: str, calls: Iterable[tuple[int, int]] = ()) -> int:
 
 
 def _begun(text: str, position: int) -> int | None:
-    """Where thinking goes on whose mark is the next thing at ``position``."""
+    """Return the position behind a ``<think>`` that comes next at ``position``; None without one."""
     while position < len(text) and text[position].isspace():
         position += 1
     return position + len(_BEGIN) if text.startswith(_BEGIN, position) else None
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """The thinking at the beginning of a turn, without its marks, and the rest."""
+    """Return the thinking at the beginning of a turn, without its marks, and the rest."""
     end = skip_thinking(text)
     if not end:
         return "", text

@@ -1,4 +1,4 @@
-"""What slime and Miles say through their arguments, in the terms of a rollout.
+"""The arguments of slime and Miles in the terms of a rollout.
 
 Both hand every function the namespace of their command line, into which ``--custom-config-path`` merges a YAML file.
 What is missing there is looked for in the environment, so that a function can be tried out with an empty namespace:
@@ -53,22 +53,22 @@ _TEXT_OPTIONS = ("skip_special_tokens", "spaces_between_special_tokens", "no_sto
 
 
 def _argument(args: Any, *names: str) -> Any:
-    """The first of these attributes that is set."""
+    """Return the first of these attributes that is set."""
     return next((value for name in names if (value := getattr(args, name, None)) is not None), None)
 
 
 def training_file(args: Any) -> str:
-    """Where the training configuration is."""
+    """Return the path of the training configuration."""
     return str(_argument(args, "train_config") or os.environ.get("TRAIN_CONFIG") or "train_config.yaml")
 
 
 def server_url(args: Any) -> str | None:
-    """The environments' server, if the arguments name one."""
+    """Return the environments' server, if the arguments name one."""
     return _argument(args, "ors_url")
 
 
 def tokenizer_name(args: Any) -> str:
-    """The checkpoint whose tokenizer the run uses. Raises ``ConfigurationError`` if nobody names one."""
+    """Return the checkpoint whose tokenizer the run uses. Raises ``ConfigurationError`` if none is named."""
     name = _argument(args, "tokenizer_name_or_path", "hf_checkpoint") or os.environ.get("HF_CHECKPOINT")
     if not name:
         raise ConfigurationError("No tokenizer is named", "Pass --hf-checkpoint, or set HF_CHECKPOINT")
@@ -76,7 +76,7 @@ def tokenizer_name(args: Any) -> str:
 
 
 def router_url(args: Any) -> str:
-    """The SGLang router, without a slash at the end."""
+    """Return the SGLang router, without a slash at the end."""
     address, port = _argument(args, "sglang_router_ip"), _argument(args, "sglang_router_port")
     if address is None and port is None:
         return os.environ.get("SGLANG_ROUTER_URL", "http://127.0.0.1:30000").rstrip("/")
@@ -95,7 +95,7 @@ def max_total_tokens(args: Any, configuration: TrainingConfiguration, *, evaluat
 
 
 def sampling_parameters(params: Mapping[str, Any], args: Any) -> SamplingParameters:
-    """The trainer's ``sampling_params``; what SGLang alone knows of them goes to it as it is.
+    """Return the trainer's ``sampling_params``; what SGLang alone knows of them goes to it as it is.
 
     How SGLang makes text of the tokens is not the trainer's to say here: calls are read in that text.
     """
@@ -120,7 +120,7 @@ def sampling_parameters(params: Mapping[str, Any], args: Any) -> SamplingParamet
 
 
 def refuse_replay(args: Any) -> None:
-    """Raises ``ConfigurationError`` for what needs more of the engine than ids and log-probabilities.
+    """Raise ``ConfigurationError`` for options that need more of the engine than ids and log-probabilities.
 
     A sample without the routed experts of each token would fail in the trainer, hours later and elsewhere.
     """

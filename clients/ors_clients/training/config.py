@@ -1,4 +1,4 @@
-"""What a run trains on: the YAML file of the trainers that generate tokens themselves (slime, Miles).
+"""The training configuration: the YAML file of the trainers that generate tokens themselves (slime, Miles).
 
 The file is that of the openreward-cookbook (``training/slime``, ``training/miles``), read unchanged: environments with
 their splits, limits and reward rule, secrets, the system prompt and whether the model thinks. Keys of our own follow
@@ -29,7 +29,7 @@ _Positive = Annotated[int, Field(ge=1)]
 
 
 def _mapping(value: Any) -> Any:
-    """A key with nothing after it, whose entries are commented out or have a default each."""
+    """Return a key with nothing after it, whose entries are commented out or have a default each."""
     return {} if value is None else value
 
 
@@ -37,7 +37,7 @@ _Secrets = Annotated[dict[str, str | None], BeforeValidator(_mapping), Field(def
 
 
 class EnvironmentConfiguration(BaseModel):
-    """How tasks are taken from one environment, and what its episodes earn."""
+    """The choice of one environment's tasks, and the reward of its episodes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -138,7 +138,7 @@ class TrainingConfiguration(BaseModel):
 
     @classmethod
     def parse(cls, data: Any, *, source: str = "the training configuration") -> TrainingConfiguration:
-        """The configuration of what a YAML file holds. Raises ``ConfigurationError``, which names ``source``."""
+        """Return the configuration of what a YAML file holds. Raises ``ConfigurationError``, which names ``source``."""
         if not isinstance(data, Mapping):
             raise ConfigurationError(f"{source} is no mapping", "Its first key is `environments:`")
         try:
@@ -162,7 +162,7 @@ class TrainingConfiguration(BaseModel):
 
     @property
     def format(self) -> ToolCallFormat:
-        """How the model writes tool calls."""
+        """The format in which the model writes tool calls."""
         return find_format(self.tool_call_format)
 
     @property
@@ -181,7 +181,7 @@ class TrainingConfiguration(BaseModel):
         return template.format(tools="{tools}") if fields <= {"tools"} else template
 
     def environment(self, name: str) -> EnvironmentConfiguration:
-        """The entry of this name. Raises ``ConfigurationError``, as for rows that were prepared with another file."""
+        """Return the entry of this name. Raises ``ConfigurationError``: rows may be prepared with another file."""
         try:
             return self.environments[name]
         except KeyError:
@@ -197,10 +197,10 @@ def resolve_secrets(
     secrets: Mapping[str, str | None],
     variables: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The secrets of a session: the run's (``secrets``), overridden by those of its environment.
+    """Return the secrets of a session: the run's (``secrets``), overridden by those of its environment.
 
     A null is the environment variable of the secret's name, or of its name in capitals (``openai_api_key`` finds
-    ``OPENAI_API_KEY``). The empty string is no secret, and no variable is sent in its place: in an environment's own
+    ``OPENAI_API_KEY``). The empty string stands for no secret, and no variable replaces it: in an environment's own
     entry it takes a secret of the run away, and so does a null whose variable is not set. ``variables``: the process's,
     unless given.
     """
@@ -215,7 +215,7 @@ def resolve_secrets(
 
 
 def _where(error: Exception) -> str:
-    """What kind of YAML error it is, and where: not its words, which quote names and characters of a secret."""
+    """Return kind and position of a YAML error without its message, which quotes names and characters of a secret."""
     kind = {"ScannerError": "a character", "ParserError": "its structure", "ComposerError": "an alias or anchor"}
     mark = getattr(error, "problem_mark", None)
     if mark is None:

@@ -70,7 +70,7 @@ class TaskRow:
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[str, Any]) -> TaskRow:
-        """The row a trainer hands back. Raises ``ConfigurationError`` for what no row holds."""
+        """Return the row a trainer hands back. Raises ``ConfigurationError`` for an invalid row."""
         environment, spec = metadata.get("env_name"), metadata.get("task_spec")
         if not isinstance(environment, str) or not isinstance(spec, Mapping):
             raise ConfigurationError(
@@ -88,7 +88,7 @@ class TaskRow:
 
 
 def read_metadata(metadata: Any) -> dict[str, Any]:
-    """A sample's metadata as a mapping of its own. Raises ``ConfigurationError`` for neither that nor its JSON."""
+    """Return a copy of a sample's metadata, a mapping or its JSON. Raises ``ConfigurationError`` for anything else."""
     if isinstance(metadata, str):
         try:
             metadata = json.loads(metadata) if metadata.strip() else {}
@@ -104,7 +104,7 @@ def read_metadata(metadata: Any) -> dict[str, Any]:
 async def prepare_tasks(
     configuration: TrainingConfiguration, *, max_tasks: int | None = None, seed: int = 42
 ) -> list[TaskRow]:
-    """The tasks of every environment and split, shuffled.
+    """Return the tasks of every environment and split, shuffled.
 
     A split gives at most ``num_samples`` of its environment, or ``max_tasks`` where that is not set; which ones depends
     on nothing but ``seed``, the environment and the split. Raises ``ClientError``.

@@ -1,9 +1,9 @@
-"""One rollout after another for a trainer that samples tokens by itself: what slime and Miles share.
+"""Rollouts for a trainer that samples tokens by itself: the part that slime and Miles share.
 
 An ``EpisodeRunner`` holds what all rollouts of a process use: the training configuration, the connections to the
 environments, and where finished rollouts are sent. ``run`` plays one episode. Invariants: an episode's session is
 closed whatever happens; sending a rollout on neither slows nor fails it; and a run whose infrastructure loses every
-rollout ends instead of drawing new ones for ever.
+rollout ends instead of drawing new ones without end.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Episode:
 
 
 def _too_long(trajectory: Trajectory, limit: int) -> ConfigurationError | None:
-    """The mistake of a limit that the prompt alone reaches; there is nothing to train on."""
+    """Return the mistake of a limit that the prompt alone reaches; there is nothing to train on."""
     if trajectory.stop_reason != "max_tokens" or trajectory.turns:
         return None
     return ConfigurationError(
@@ -85,7 +85,7 @@ def _too_long(trajectory: Trajectory, limit: int) -> ConfigurationError | None:
 
 
 def episode_trajectory(episode: TurnEpisode, rollout_id: str, task: Any, seconds: float) -> Trajectory:
-    """An episode whose tokens the trainer keeps, once it is over, as the sinks take it: everything but the tokens."""
+    """Return a finished episode without its tokens, which the trainer keeps, as the sinks take it."""
     return Trajectory(
         rollout_id,
         task,
@@ -124,28 +124,30 @@ class EpisodeRunner:
         self._last_counted = 0.0
 
     def client(self, environment: str) -> AsyncClient:
-        """The connection to the server of this environment."""
+        """Return the connection to the server of this environment."""
         url = self.configuration.environment(environment).base_url or self._base_url or self.configuration.base_url
         if url not in self._clients:
             self._clients[url] = AsyncClient(url)
         return self._clients[url]
 
     async def default_row(self, index: int) -> TaskRow:
-        """A task for a sample that names none: of the first environment's first split, by a number that is the same in
-        the sample's group."""
+        """Return a task for a sample without one, from the first environment's first split.
+
+        ``index`` is the same for all samples of a group.
+        """
         name, settings = next(iter(self.configuration.environments.items()))
         split = settings.splits[0]
         environment = self.client(name).environment(name)
         return TaskRow(name, await environment.task(split, index % max(1, await environment.num_tasks(split))))
 
     def session(self, row: TaskRow) -> AsyncSession:
-        """A session of the row's task with its secrets, to be entered. Raises ``ConfigurationError``."""
+        """Return a session of the row's task with its secrets, to be entered. Raises ``ConfigurationError``."""
         secrets = resolve_secrets(self.configuration.environment(row.environment), self.configuration.secrets)
         environment = self.client(row.environment).environment(row.task.environment)
         return environment.session(task=row.task, secrets=secrets or None)
 
     def limits(self, row: TaskRow, *, max_total_tokens: int, max_response_tokens: int) -> RolloutLimits:
-        """Where an episode of the row ends at the latest."""
+        """Return the limits of an episode of the row."""
         return RolloutLimits(
             max_turns=self.configuration.environment(row.environment).max_turns,
             max_total_tokens=max_total_tokens,
@@ -166,7 +168,7 @@ class EpisodeRunner:
         stopped: Callable[[], bool] = lambda: False,
         metadata: dict[str, Any] | None = None,
     ) -> Episode:
-        """Play the episode of ``row``, under an id of its own. ``routing_key``: what the router goes by, if the
+        """Play the episode of ``row``, under an id of its own. ``routing_key``: the router's key, if the
         trainer has one; ``stopped``: asked before each generation and while the episode waits, which it then aborts;
         ``metadata``: sent on with the rollout.
 
@@ -218,7 +220,7 @@ class EpisodeRunner:
             sink.submit(trajectory, labels)
 
     def _upload(self, environment: str) -> list[TrajectorySink]:
-        """The sink of the environment's own server, if there is to be one."""
+        """Return the sink of the environment's own server, if there is to be one."""
         if self._make_upload is None:
             return []
         url = self.client(environment).url

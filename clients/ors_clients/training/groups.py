@@ -1,4 +1,4 @@
-"""Groups and batches of samples: which are fit for training, and what a batch's episodes were like.
+"""Groups and batches of samples: whether they are trained on, and metrics of a batch's episodes.
 
 Read from the metadata that ``samples`` writes, so it works on whatever a trainer has kept of a sample. A sample that
 its infrastructure lost counts as such and in no mean.
@@ -17,7 +17,7 @@ __all__ = ["drop_reason", "episode_metrics", "flatten", "leave_out_lost", "sampl
 
 
 def flatten(samples: Iterable[Any]) -> Iterator[Any]:
-    """The samples of a group; a trainer nests them where one rollout made several."""
+    """Return the samples of a group; a trainer nests them where one rollout made several."""
     for sample in samples:
         if isinstance(sample, list):
             yield from flatten(cast("list[Any]", sample))
@@ -26,7 +26,7 @@ def flatten(samples: Iterable[Any]) -> Iterator[Any]:
 
 
 def sample_lost(sample: Any) -> bool:
-    """Whether a sample has no reward, as its infrastructure lost it or it was aborted."""
+    """Return whether a sample has no reward because its infrastructure lost it or it was aborted."""
     metadata = read_metadata(sample.metadata)
     return (
         sample.status == sample.Status.ABORTED

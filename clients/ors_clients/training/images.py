@@ -25,7 +25,7 @@ _TEXT_KEYS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_id
 
 
 def place_images(sample: Any, trajectory: Trajectory, processor: Any) -> Sequence[Segment]:
-    """The trajectory's segments with the tokens of their images; the images themselves go into ``sample``.
+    """Return the trajectory's segments with the tokens of their images; the images themselves go into ``sample``.
 
     Raises ``ConfigurationError`` if there are images and no processor.
     """
@@ -49,7 +49,7 @@ def place_images(sample: Any, trajectory: Trajectory, processor: Any) -> Sequenc
 
 
 def _given_images(trajectory: Trajectory) -> list[list[str]]:
-    """The images (data URLs) of the prompt and of what answered each turn of the model, one list each."""
+    """Return the images (data URLs) of the prompt and of what answered each turn of the model, one list each."""
     messages = trajectory.messages
     said = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     # The environment's opening may hold turns of its own; the model's are the last ones.
@@ -60,7 +60,7 @@ def _given_images(trajectory: Trajectory) -> list[list[str]]:
 
 
 def _ids_with_images(processor: Any, segment: Segment, images: Sequence[str]) -> list[int]:
-    """The ids of a segment, with as many tokens for each image as the model wants."""
+    """Return the ids of a segment, with as many tokens for each image as the model wants."""
     shown = _shown(processor, segment, images)
     if shown == segment.text:
         return _ids_of(processor, shown, images)
@@ -70,7 +70,7 @@ def _ids_with_images(processor: Any, segment: Segment, images: Sequence[str]) ->
 
 
 def _shown(processor: Any, segment: Segment, images: Sequence[str]) -> str:
-    """What the processor gets to read of a segment: its text, or the places of its images alone.
+    """Return the processor's input for a segment: its text, or the places of its images alone.
 
     The latter where its text has other ids than the segment, because what an environment said spells a control token,
     such as the placeholder of another image (``control_tokens``).

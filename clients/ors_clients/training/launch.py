@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(trainer: Trainer, folder: str, options: LaunchOptions, environment: MutableMapping[str, str]) -> list[str]:
-    """The trainer's command line; ``environment`` gets its variables. The working folder becomes the repository."""
+    """Return the trainer's command line; add its variables to ``environment``; enter the trainer's repository."""
     if options.train_backend not in ("fsdp", "megatron"):
         raise LaunchRefused("--train-backend is fsdp or megatron")
     if not Path(options.config).is_file():
@@ -149,7 +149,7 @@ def _command(trainer: Trainer, folder: str, options: LaunchOptions, environment:
 
 
 def _absolute(file: str) -> str:
-    """The path of ``file`` from the root; a link to a file is not followed."""
+    """Return the path of ``file`` from the root; a link to a file is not followed."""
     return str(Path(file).parent.resolve() / Path(file).name)
 
 
@@ -214,13 +214,13 @@ def _model_arguments(trainer: Trainer, file: str, environment: MutableMapping[st
 
 
 def _output(command: Sequence[str], environment: MutableMapping[str, str]) -> str | None:
-    """Standard output of a command; None if it fails."""
+    """Run a command; return its standard output, or None if it fails."""
     done = subprocess.run(command, env=dict(environment), stdout=subprocess.PIPE, check=False)
     return os.fsdecode(done.stdout) if done.returncode == 0 else None
 
 
 def _reference(trainer: Trainer, options: LaunchOptions) -> str:
-    """The reference model; empty where none is needed.
+    """Return the reference model; empty where none is needed.
 
     A KL penalty measures the distance to it, and Megatron takes its first weights from it. A trainer that needs one and
     has none ends with a ``TypeError``.
@@ -266,7 +266,7 @@ def _reference(trainer: Trainer, options: LaunchOptions) -> str:
 
 
 def _downloaded(options: LaunchOptions, environment: MutableMapping[str, str]) -> str:
-    """The folder of the model's checkpoint: trainers read a reference model from a folder only."""
+    """Return the folder of the model's checkpoint: trainers read a reference model from a folder only."""
     if options.dry_run:
         sys.stderr.write(
             f"note: a run has the folder of {options.model}'s download in place of its name behind --ref-load\n"

@@ -66,11 +66,11 @@ class LaunchOptions:
     extra: Sequence[str] = field(default_factory=tuple[str, ...])
 
     def has_extra(self, flag: str) -> bool:
-        """Whether ``flag`` is among the trainer's own arguments."""
+        """Return whether ``flag`` is among the trainer's own arguments."""
         return any(word == flag or word.startswith(f"{flag}=") for word in self.extra)
 
     def extra_value(self, flag: str) -> str:
-        """The value that the trainer reads for ``flag`` in its own arguments: the last one, or an empty string."""
+        """Return the last value of ``flag`` among the trainer's own arguments, which counts; else an empty string."""
         value = ""
         for place, word in enumerate(self.extra):
             if word == flag:
@@ -308,7 +308,7 @@ def parse_options(words: Iterable[str], trainer: TrainerName, defaults: LaunchOp
 
 
 def usage(trainer: TrainerName, title: str, defaults: LaunchOptions) -> str:
-    """The text of ``--help``. ``title``: the trainer's name in a sentence."""
+    """Return the text of ``--help``. ``title``: the trainer's name in a sentence."""
     lines = [f"Usage, from the root of the {title} repository: bash run.sh [OPTIONS] [-- ARGUMENTS OF train_async.py]"]
     for heading, group in _OPTIONS.items():
         lines += ["", heading] if heading else [""]

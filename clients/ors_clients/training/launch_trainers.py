@@ -100,6 +100,6 @@ TRAINERS: dict[str, Trainer] = {trainer.name: trainer for trainer in (_SLIME, _M
 
 
 def tito_family(model: str) -> str | None:
-    """The family by which Miles' session server writes the turns of ``model``; None if it has none."""
+    """Return the family by which Miles' session server writes the turns of ``model``; None if it has none."""
     name = Path(model).name.lower()
     return next((family for pattern, family in _TITO_FAMILIES if re.search(pattern, name)), None)

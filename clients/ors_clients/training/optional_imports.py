@@ -22,7 +22,7 @@ class MissingPackage(ConfigurationError, ImportError):
 
 
 def import_trainer_module(name: str, install: str) -> Any:
-    """The module ``name``. Raises ``MissingPackage`` with how to ``install`` it."""
+    """Return the module ``name``. Raises ``MissingPackage`` with how to ``install`` it."""
     try:
         return import_module(name)
     except ImportError as error:

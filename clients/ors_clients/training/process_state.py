@@ -1,4 +1,4 @@
-"""What a trainer's process keeps between the samples: connections, the renderer, the sinks; one set an event loop.
+"""State of a trainer's process between the samples: connections, renderer and sinks, one set for each event loop.
 
 slime and Miles call a function for each sample and give it nothing to keep things in. Here they are made at first use,
 for the event loop that asks, and found again by the arguments they were made from. What waits to be sent when the
@@ -48,7 +48,7 @@ _kept: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Any]] = WeakK
 
 
 def _keep(key: Hashable, make: Callable[[], Kept]) -> Kept:
-    """What was made for ``key`` on the running event loop."""
+    """Return the object for ``key`` on the running event loop; make it at first use."""
     kept = _kept.setdefault(asyncio.get_running_loop(), {})
     if key not in kept:
         kept[key] = make()
@@ -56,7 +56,7 @@ def _keep(key: Hashable, make: Callable[[], Kept]) -> Kept:
 
 
 def episode_runner(args: Any) -> EpisodeRunner:
-    """The runner for the training file and server that ``args`` name. Raises ``ConfigurationError``."""
+    """Return the runner for the training file and server that ``args`` name. Raises ``ConfigurationError``."""
     file, url = training_file(args), server_url(args)
 
     def make() -> EpisodeRunner:
@@ -67,7 +67,7 @@ def episode_runner(args: Any) -> EpisodeRunner:
 
 
 def chat_renderer(args: Any, tokenizer: Any = None) -> ChatRenderer:
-    """The renderer of the model's chat template: of the trainer's own tokenizer if it is given, else of a loaded one.
+    """Return the renderer of the model's chat template, for the trainer's tokenizer if given, else for a loaded one.
 
     Raises ``ConfigurationError`` if there is none to load.
     """
@@ -79,13 +79,13 @@ def chat_renderer(args: Any, tokenizer: Any = None) -> ChatRenderer:
 
 
 def engine(args: Any) -> Sampler:
-    """The SGLang router that ``args`` name."""
+    """Return the SGLang router that ``args`` name."""
     url = router_url(args)
     return _keep(("engine", url), lambda: SGLangSampler(url))
 
 
 def http_client() -> httpx.AsyncClient:
-    """Connections to endpoints that are no environments; generations may take long, so only connecting has a limit."""
+    """Return the client for inference endpoints. Generations may take long, so only connecting has a time limit."""
     import httpx
 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -104,7 +104,7 @@ def end_run(error: Exception) -> None:
 
 
 def run_ended() -> bool:
-    """Whether ``end_run`` was called."""
+    """Return whether ``end_run`` was called."""
     return bool(_end)
 
 
@@ -133,7 +133,7 @@ def _load_tokenizer(name: str) -> Any:
 
 
 def _sinks(configuration: TrainingConfiguration) -> list[TrajectorySink]:
-    """Where every rollout goes: a file, and the rollout API of ``OPENREWARD_API_URL`` if that is set."""
+    """Return the sinks of every rollout: a file, and the rollout API of ``OPENREWARD_API_URL`` if that is set."""
     sinks: list[TrajectorySink] = []
     if configuration.rollouts_file is not None:
         sinks.append(JsonlSink(configuration.rollouts_file))
@@ -143,5 +143,5 @@ def _sinks(configuration: TrainingConfiguration) -> list[TrajectorySink]:
 
 
 def _uploads(configuration: TrainingConfiguration) -> Callable[[str], TrajectorySink] | None:
-    """What makes the rollout API's sink for an environment's own server, where there is no ``OPENREWARD_API_URL``."""
+    """Return the function that makes a sink for an environment's own server; None with ``OPENREWARD_API_URL``."""
     return RolloutsSink if configuration.upload_rollouts and not os.environ.get("OPENREWARD_API_URL") else None

@@ -7,8 +7,9 @@ them. Otherwise (Miles) the same lists are filled here. Invariants: tokens are a
 log-probabilities have the length of the response, which is never 0; ``metadata`` stays a mapping; and a sample that
 must not be trained on has a mask of zeros, ``remove_sample`` set and its failure in ``metadata``.
 
-A lost rollout is ABORTED, for that is what the trainers generate anew. slime's FAILED is not: its fully asynchronous
-rollout looks at ABORTED only and calls no filter, and would make a reward of 0 in its group's baseline of it.
+A lost rollout is ABORTED, because the trainers generate such samples again. A FAILED one would not be: slime's fully
+asynchronous rollout looks at ABORTED only and calls no filter, so it would count as a reward of 0 in its group's
+baseline.
 
 Sources: slime ``slime/utils/types.py`` and ``slime/ray/rollout.py``; Miles ``miles/utils/types.py``.
 """
@@ -89,7 +90,7 @@ def write_sample(
 
     ``generations``: the engine's answers in order, for their ``meta_info``; ``renderer``: the rollout's;
     ``processor``: the vision model's, without which a sample with images is refused (``ConfigurationError``). A rollout
-    that was aborted or lost is ABORTED, to be generated anew; an aborted one leaves the sample empty. With
+    that was aborted or lost is ABORTED, to be generated again; an aborted one leaves the sample empty. With
     ``--group-rm`` the sample has no reward yet: Miles sets it only where there is none.
     """
     if trajectory.stop_reason == "aborted":
@@ -160,7 +161,7 @@ def _append(sample: Any, segment: Segment, *, mask: int) -> None:
 
 
 def thinking_length(ids: Sequence[int], decode: Callable[[Sequence[int]], str], *, opened: bool = False) -> int:
-    """How many of a turn's first tokens are thinking, with its marks and the white space after it.
+    """Return the number of a turn's first tokens that are thinking, its marks and the white space after it included.
 
     Found in the tokens as they were sampled, by decoding prefixes of them; nothing is encoded. ``opened``: the chat
     template began the thinking in the prompt, so that a turn without an end of it is thinking from end to end.
@@ -199,10 +200,10 @@ def withdraw_sample(sample: Any) -> None:
 
 
 def spoil_sample(sample: Any, args: Any, error: Exception) -> None:
-    """Make a sample of a run that cannot go on: one that no trainer drops or generates anew, nor makes a batch of.
+    """Mark a sample of a run that cannot go on: no trainer drops it, generates it again, or trains on it.
 
-    So the group reaches what raises the error (``trainer_process.raise_end``); where none of that is configured, the
-    mask ends the run, as it has not the length of the response.
+    So the group reaches a function that raises the error (``process_state.raise_end``). Where none is configured, the
+    mask ends the run, because its length is not that of the response.
     """
     reset_sample(sample)
     withdraw_sample(sample)
@@ -230,7 +231,7 @@ RECORD_KEYS = (
 
 
 def episode_record(trajectory: Trajectory, reward: float | None) -> dict[str, Any]:
-    """What is worth knowing of a rollout besides its tokens: ``RECORD_KEYS``, JSON values.
+    """Return the record of a rollout besides its tokens: ``RECORD_KEYS``, JSON values.
 
     ``reward``: the episode's under its environment's rule, None where there is nothing to train on. It cannot be made
     of ``rewards``, which does not say of which step each one is.

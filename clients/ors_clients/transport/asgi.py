@@ -22,7 +22,7 @@ Application = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Await
 class ApplicationTransport:
     """Calls an ASGI application, whose lifespan is the caller's business. Sessions over it are not pinged.
 
-    A request that is cancelled or late is a client that goes away: the application is told so, and goes on. A response
+    A cancelled or late request is a client that disconnects: the application is notified, and goes on. A response
     may begin whenever it likes (``Request.first_byte``): there is no connection here that could be lost.
     """
 
@@ -56,7 +56,7 @@ class ApplicationTransport:
             answer.fail("the application ended without a response")
 
     async def close(self) -> None:
-        """Cancel what still runs of requests that nobody waits for."""
+        """Cancel the requests that still run."""
         for run in list(self._running):
             run.cancel()
         if self._running:
@@ -74,11 +74,11 @@ class _Answer:
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self.complete: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        #: Set when nobody waits for the response any more.
+        #: Set when the client no longer waits for the response.
         self.gone = asyncio.Event()
 
     async def receive(self) -> dict[str, Any]:
-        """The application asks for the request, or for the news of its end."""
+        """Give the application the request, then the client's disconnection."""
         if not self._read:
             self._read = True
             return {"type": "http.request", "body": self._request.body, "more_body": False}
@@ -86,7 +86,7 @@ class _Answer:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
-        """The application answers."""
+        """Take a part of the application's response."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             self._headers = {

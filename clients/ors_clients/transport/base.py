@@ -1,13 +1,13 @@
 """The seam between the client and what carries its requests.
 
-A ``Transport`` sends one request and gives back one response, or says how it failed. It retries nothing and knows
-nothing of sessions: whether a lost request may be sent again is for those to decide who know what it does
-(``connection``, ``sessions``). What they need for it is told exactly: whether any of the request can have reached the
-server (``ConnectionLost.sent``), and whether it was lost on a kept connection that the server had closed
-(``ConnectionLost.stale``), as idle ones are.
+A ``Transport`` sends one request and returns its response, or raises. It neither retries nor knows
+sessions: whether a lost request may be sent again is decided by the callers
+(``connection``, ``sessions``). For that ``ConnectionLost`` says whether any of the request can have reached the
+server (``sent``), and whether it was lost on a kept connection that the server had closed
+(``stale``), as servers close idle ones.
 
-``SocketTransport`` (``sockets``) is the one that is used. ``HttpxTransport`` (``httpx_transport``) is for what only
-httpx can: proxies, HTTP/2, other authentication. ``ApplicationTransport`` (``application``) calls an ASGI application
+``SocketTransport`` (``sockets``) is the default. ``HttpxTransport`` (``httpx_transport``) has the features of
+httpx: proxies, HTTP/2, other authentication. ``ApplicationTransport`` (``asgi``) calls an ASGI application
 in this process, which is the local mode.
 """
 

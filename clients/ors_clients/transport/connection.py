@@ -1,10 +1,10 @@
-"""A client's connection to one server: its address, who is asking, and how much trouble is borne with.
+"""Address, credentials and retry policy of one server.
 
-Every request goes through here. Three kinds of trouble are told apart. A server that says "not yet" (429, or 503 with
-``X-Backend-State``) has done nothing: it is waited for, as long as the request's time lasts, and counts as no failure.
+Every request goes through here. There are three kinds of failure. A server that says "not yet" (429, or 503 with
+``X-Backend-State``) has done nothing: the client waits for it until the request's deadline, and counts no failure.
 A lost connection or another 502 to 504 is tried again a few times, with growing pauses, where that cannot do anything
-twice: a gateway may say so of a request that it had passed on. Everything else is an answer, and becomes an error
-(``refusals``).
+twice: a gateway may say so of a request that it had passed on. Every other response becomes an error
+(``error_responses``).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 
 from ors_clients.api_keys import server_key
 from ors_clients.errors import ClientError, ConfigurationError, DeadlineExceeded, ServerUnavailable
-from ors_clients.models import senseless
+from ors_clients.models import unexpected_response
 from ors_clients.transport.base import ConnectionLost, Headers, Request, Response, Transport
 from ors_clients.transport.error_responses import FINAL, detail_of, refusal, retry_after
 from ors_clients.transport.json_codec import read_json
-from ors_server._version import VERSION
+from ors_server import __version__
 
-__all__ = ["Connection", "Patience", "did_nothing", "dumps"]
+__all__ = ["Connection", "RetryPolicy", "dumps", "is_retryable_refusal"]
 
 #: Seconds to leave a busy server alone for that does not say how long.
 _PAUSE = 2.0
@@ -49,7 +49,12 @@ class Connection:
     """
 
     def __init__(
-        self, base_url: str | None, api_key: str | None, timeout: float, retries: int, transport: Transport | None
+        self,
+        base_url: str | None,
+        api_key: str | None,
+        timeout: float,
+        retries: int,
+        transport: Transport | Literal["httpx"] | None,
     ) -> None:
         base_url = base_url or os.environ.get("ORS_URL") or os.environ.get("OPENREWARD_SESSION_URL")
         self.url = (base_url or "http://127.0.0.1:8080").rstrip("/")
@@ -84,9 +89,15 @@ class Connection:
 
             secure = address.scheme == "https"
             transport = SocketTransport(host, port or (443 if secure else 80), secure=secure)
-        self.transport = transport
+        elif isinstance(transport, str):
+            from ors_clients.transport.httpx_transport import HttpxTransport
+
+            if transport != "httpx":
+                raise ConfigurationError(f"transport={transport!r}", "Give 'httpx', or a Transport.")
+            transport = HttpxTransport(f"{address.scheme}://{address.netloc}")
+        self.transport: Transport = transport
         lines = [
-            ("User-Agent", f"ors-clients/{VERSION}"),
+            ("User-Agent", f"ors-clients/{__version__}"),
             ("Accept", "text/event-stream, application/json"),
             ("Accept-Encoding", "identity"),  # events are read as they come
         ]
@@ -100,9 +111,9 @@ class Connection:
 
     # --- requests ----------------------------------------------------------------------------
 
-    def patience(self) -> Patience:
-        """The bearing of one request that is no tool call."""
-        return Patience(self, time.monotonic() + self.timeout)
+    def retry_policy(self) -> RetryPolicy:
+        """Return the retry policy of one request that is not a tool call."""
+        return RetryPolicy(self, time.monotonic() + self.timeout)
 
     async def once(
         self,
@@ -145,7 +156,7 @@ class Connection:
         *,
         session: bool = False,
         secrets: Collection[str] = (),
-        patience: Patience | None = None,
+        policy: RetryPolicy | None = None,
         lost_is_final: bool = False,
     ) -> Any:
         """Send a request that may be sent again, and read the answer.
@@ -154,40 +165,40 @@ class Connection:
         arrived is not repeated: ``ConnectionLost`` is raised. Raises every error but those of tool calls.
         """
         content = b"" if body is None else dumps(body)
-        patience = patience or self.patience()
+        policy = policy or self.retry_policy()
         longest_idle = 60.0
         while True:
             try:
                 response = await self.once(
-                    method, path, content, headers, deadline=patience.deadline, longest_idle=longest_idle
+                    method, path, content, headers, deadline=policy.deadline, longest_idle=longest_idle
                 )
             except ConnectionLost as lost:
                 longest_idle = _FRESH
                 if lost.sent and lost_is_final:
                     raise
-                await patience.after_loss(lost)
+                await policy.after_loss(lost)
                 continue
             if response.status == 200:
                 try:
                     return read_json(response.body)
                 except ValueError:
-                    raise senseless("JSON") from None
-            await patience.after_refusal(response, session=session, secrets=secrets)
+                    raise unexpected_response("JSON") from None
+            await policy.after_refusal(response, session=session, secrets=secrets)
 
     def error(self, response: Response, *, session: bool, secrets: Collection[str] = ()) -> ClientError:
-        """A response that is no success, as the error the caller gets."""
+        """Return the caller's error for a response that is not a success."""
         return refusal(response, self.url, session=session, secrets=(*self.secrets, *secrets))
 
     def unreachable(self, lost: ConnectionLost, tries: int) -> ServerUnavailable:
-        """The error after the last try."""
+        """Return the error after the last try."""
         return ServerUnavailable(
             f"No answer from {self.url} ({lost}; tried {tries} times)",
             "Is the server running, and is this its address?",
         )
 
 
-class Patience:
-    """How much one request has borne with, and whether it goes on.
+class RetryPolicy:
+    """The failures of one request so far, and whether it is tried again.
 
     Failures are bounded by the client's ``retries``, waiting by the deadline. A tool call has none: what it waits for
     a server that will not take it is bounded by the client's ``timeout``.
@@ -203,23 +214,23 @@ class Patience:
         self._refused_since: float | None = None
 
     def progressed(self) -> None:
-        """The request was under way, for a while: what went wrong before counts no more."""
+        """Forget earlier failures: the request was under way for a while."""
         self._failures = self._refusals = 0
         self._refused_since = None
 
     async def after_loss(self, lost: ConnectionLost) -> None:
         """Wait before the next try. Raises ``ServerUnavailable`` after the last."""
         if lost.stale:
-            return  # the server had closed an idle connection: that is no failure, and the next one is new
+            return  # the server had closed an idle connection: not a failure, and the next connection is new
         await self._failed(self._connection.unreachable(lost, self._failures + 1))
 
     async def after_refusal(self, response: Response, *, session: bool, secrets: Collection[str] = ()) -> None:
         """Wait before the next try, where the response leaves hope; else raise its error.
 
-        For what may be sent twice, and for what certainly did nothing (``did_nothing``).
+        For what may be sent twice, and for what certainly did nothing (``is_retryable_refusal``).
         """
         error = self._connection.error(response, session=session, secrets=secrets)
-        if did_nothing(response):
+        if is_retryable_refusal(response):
             pause = retry_after(response)
             floor = min(_PAUSE, _SHORTEST_PAUSE * 2 ** min(self._refusals, 10))
             self._refusals += 1
@@ -249,8 +260,8 @@ class Patience:
         await sleep(seconds)
 
 
-def did_nothing(response: Response) -> bool:
-    """Whether a refusal says that the request was not begun, and may be later."""
+def is_retryable_refusal(response: Response) -> bool:
+    """Return whether a refusal says that the request was not begun, and may be later."""
     return response.status == 429 or response.headers.get("x-backend-state", "").lower() == "starting"
 
 

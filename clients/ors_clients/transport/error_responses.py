@@ -1,6 +1,6 @@
-"""What a response that is no success means, as the error its caller gets.
+"""Convert an HTTP response that is not a success to the caller's error.
 
-No error repeats a secret: the API key and the session's secrets are struck out of what the server said.
+No error repeats a secret: the API key and the session's secrets are redacted in the server's text.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from ors_clients.errors import (
 from ors_clients.transport.base import Response
 from ors_clients.transport.json_codec import read_json
 
-__all__ = ["FINAL", "REFUSED_INPUTS", "detail_of", "refusal", "retry_after", "strike_out"]
+__all__ = ["FINAL", "REFUSED_INPUTS", "detail_of", "redact", "refusal", "retry_after"]
 
-#: How the detail of a failed machine begins: the server has given up already.
+#: How the detail of a failed machine begins: the server will not retry.
 FINAL = "InfrastructureError"
 #: Refusals of a call that are about what the model wrote: 400, too large, invalid.
 REFUSED_INPUTS = (400, 413, 422)
 #: Seconds a server may ask to be left alone for, at most.
 _LONGEST_PAUSE = 60.0
 #: What stands in the place of a secret, and how long a secret must be to be looked for.
-_STRUCK_OUT, _SHORTEST_SECRET = "[secret]", 4
+_REDACTED, _SHORTEST_SECRET = "[secret]", 4
 #: Characters of a server's text that an error repeats.
 _LONGEST_DETAIL = 2000
 
 
 def refusal(response: Response, url: str, *, session: bool, secrets: Collection[str]) -> ClientError:
-    """The error for a response of the server at ``url``.
+    """Return the error for a response of the server at ``url``.
 
     With ``session``, the request was a session's: a 404 or 410 then means that it is gone.
     """
@@ -66,7 +66,7 @@ def refusal(response: Response, url: str, *, session: bool, secrets: Collection[
 
 
 def detail_of(response: Response, secrets: Collection[str] = ()) -> str:
-    """What an error response says, as one line of text without these secrets."""
+    """Return the text of an error response as one line without these secrets."""
     text = response.body.decode("utf-8", "replace")
     try:
         value: Any = read_json(response.body)
@@ -77,7 +77,7 @@ def detail_of(response: Response, secrets: Collection[str] = ()) -> str:
         value = body.get("detail", body.get("message", text))
     if isinstance(value, list):  # FastAPI's; what each problem repeats of the input is left out
         value = "; ".join(_problem(entry) for entry in cast("list[Any]", value))
-    detail = " ".join(strike_out(str(value), secrets).split())
+    detail = " ".join(redact(str(value), secrets).split())
     return detail if len(detail) <= _LONGEST_DETAIL else detail[:_LONGEST_DETAIL] + " …"
 
 
@@ -88,23 +88,23 @@ def _problem(entry: Any) -> str:
     return f"{'.'.join(str(part) for part in problem.get('loc', ()))}: {problem.get('msg', 'invalid')}"
 
 
-def strike_out(text: str, secrets: Collection[str]) -> str:
-    """A text without these secrets, also where it has them as JSON writes them, or with their lines in one."""
+def redact(text: str, secrets: Collection[str]) -> str:
+    """Return a text without these secrets, also where it has them as JSON writes them, or with their lines in one."""
     forms = {form for secret in secrets for form in _forms(secret) if len(form) >= _SHORTEST_SECRET}
     if not forms:
         return text
-    longest_first = sorted(forms, key=len, reverse=True)  # one may be a part of another
-    return re.sub("|".join(map(re.escape, longest_first)), _STRUCK_OUT, text)
+    longest_first = sorted(forms, key=len, reverse=True)  # a secret may be a part of another
+    return re.sub("|".join(map(re.escape, longest_first)), _REDACTED, text)
 
 
 def _forms(secret: str) -> tuple[str, ...]:
-    """The ways in which servers repeat a value."""
+    """Return the ways in which servers repeat a value."""
     escaped = (json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
     return (secret, *escaped, repr(secret)[1:-1], " ".join(secret.split()))
 
 
 def _names_a_path(detail: str) -> bool:
-    """Whether a 404 is about a route or an environment, and not about the session."""
+    """Return whether a 404 is about a route or an environment, and not about the session."""
     return detail == "Not Found" or detail.lower().startswith("unknown environment")
 
 

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection and the response that is being read from it.
 
 It carries one request at a time, and is used again only after a complete response that the server did not say was its
-last. What is lost is told exactly (``ConnectionLost``): whether the connection had been kept from an earlier request,
+last. ``ConnectionLost`` says whether the connection had been kept from an earlier request,
 and whether any byte of the response had come.
 """
 
@@ -27,14 +27,14 @@ _PROBES = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class Owner(Protocol):
-    """Who is told of a connection's beginning and end."""
+    """The owner of a connection, which is notified of its begin and end."""
 
     def opened(self, connection: HttpConnection) -> None: ...
     def lost(self, connection: HttpConnection) -> None: ...
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection. Whoever cancels a request on it has to ``abort`` it, because the response may still come."""
+    """A connection. A caller that cancels a request on it has to ``abort`` it, because the response may still come."""
 
     __slots__ = (
         "_begin_by",
@@ -61,7 +61,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: asyncio.Future[Response] | None = None
         self._on_data: Callable[[bytes], None] | None = None
-        #: When the request is given up, and when it is lost unless its response has begun, by ``time.monotonic``.
+        #: Deadline of the request, and of its response's first byte, by ``time.monotonic``.
         self._deadline: float | None = None
         self._begin_by: float | None = None
         self._headers: dict[str, str] = {}
@@ -132,7 +132,7 @@ class HttpConnection(asyncio.Protocol):
         """Part of ``asyncio.Protocol``."""
         self.last_byte = time.monotonic()
         if self._waiting is None or self._waiting.done():
-            self.abort()  # bytes that nobody asked for: what follows them could not be told apart
+            self.abort()  # unrequested bytes: the next response could not be found behind them
             return
         self._started = True
         try:
@@ -167,11 +167,11 @@ class HttpConnection(asyncio.Protocol):
     # --- httptools ---------------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
+        """Handle a callback of the parser."""
         self._headers[name.lower().decode("latin-1")] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
+        """Handle a callback of the parser."""
         status = self._parser.get_status_code()
         headers = self._headers
         self._streams = (
@@ -182,7 +182,7 @@ class HttpConnection(asyncio.Protocol):
         self._until_end = status >= 200 and "content-length" not in headers and "transfer-encoding" not in headers
 
     def on_body(self, data: bytes) -> None:
-        """Called by the parser."""
+        """Handle a callback of the parser."""
         if self._streams:
             assert self._on_data is not None
             self._on_data(data)
@@ -190,7 +190,7 @@ class HttpConnection(asyncio.Protocol):
             self._body.append(data)
 
     def on_message_complete(self) -> None:
-        """Called by the parser."""
+        """Handle a callback of the parser."""
         status = self._parser.get_status_code()
         if status < 200:  # an interim response
             self._headers = {}
@@ -201,7 +201,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error of the network says."""
+    """Return the text of a network error."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

@@ -1,10 +1,11 @@
-"""Requests through httpx: for what it can do and our own sockets cannot.
+"""Requests through httpx: proxies, HTTP/2, certificates and authentication that ``sockets`` does not support.
 
-Proxies, HTTP/2, client certificates, authentication of a gateway's own, another transport of httpx. It costs several
-times the processor time of ``sockets`` a request, which is why it is not what is used otherwise.
+    client = AsyncClient("https://host", transport="httpx")  # HTTPS_PROXY, SSL_CERT_FILE and so on are read
 
-    make = lambda: httpx.AsyncClient(proxy="http://proxy:3128")
+    make = lambda: httpx.AsyncClient(proxy="http://proxy:3128", cert="client.pem")
     client = AsyncClient("https://host", transport=HttpxTransport("https://host", make))
+
+A request costs several times the processor time of ``sockets``, which is therefore the default.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ors_clients.transport.base import ConnectionLost, OutOfTime, Request, Response
@@ -29,15 +31,17 @@ _CONNECT_LIMIT, _SILENCE = 15.0, 60.0
 class HttpxTransport:
     """Requests to ``base_url`` through clients that ``make`` makes, one for each event loop.
 
-    httpx keeps connections by rules of its own: give it ``httpx.Limits(keepalive_expiry=1)`` where the server is
-    neither ours nor behind a gateway of one's own, so that no call is lost on a connection the server has closed.
+    Without ``make`` the clients read their proxies and certificates from the environment, use HTTP/2 where the package
+    ``h2`` is installed, open as many connections as there are requests, and keep an idle connection for a second. Give
+    your own clients ``httpx.Limits(keepalive_expiry=1)`` too, unless the server is ours or your own gateway's: a call
+    on a connection that the server has just closed is lost.
     """
 
     threads = True
 
-    def __init__(self, base_url: str, make: Callable[[], httpx.AsyncClient]) -> None:
+    def __init__(self, base_url: str, make: Callable[[], httpx.AsyncClient] | None = None) -> None:
         self._base_url = base_url.rstrip("/")
-        self._make = make
+        self._make = make or _client_of_environment
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
             weakref.WeakKeyDictionary()
         )
@@ -83,8 +87,15 @@ class HttpxTransport:
             await client.aclose()
 
 
+def _client_of_environment() -> httpx.AsyncClient:
+    import httpx
+
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=1.0)
+    return httpx.AsyncClient(http2=find_spec("h2") is not None, limits=limits)
+
+
 async def _begun(sending: Awaitable[httpx.Response], limit: float | None) -> httpx.Response:
-    """The response, once its head is there."""
+    """Wait for the head of the response."""
     late = asyncio.timeout(limit)
     try:
         async with late:
@@ -99,7 +110,7 @@ async def _read(response: httpx.Response, on_data: Callable[[bytes], None] | Non
     names = {name.lower(): value for name, value in response.headers.items()}
     events = names.get("content-type", "").lower().startswith("text/event-stream")
     if on_data is not None and response.status_code == 200 and events:
-        pieces = response.aiter_bytes()  # unpacked, though no packing was asked for: some gateways do it all the same
+        pieces = response.aiter_bytes()  # decompressed: some gateways compress though the request forbids it
         while True:
             late = asyncio.timeout(_SILENCE)
             try:

@@ -1,46 +1,31 @@
-"""JSON from outside, as values that nothing further on breaks at.
+"""JSON from outside, as values that later code can handle.
 
-Two things that Python decodes without a word make a rollout fail long after the answer came: a lone surrogate, which no
+Python decodes two things silently that make a rollout fail long after the answer: a lone surrogate, which no
 tokenizer and no file takes, and lists in lists in lists, which cannot be written again further up the stack. The first
-becomes U+FFFD, as our server has it (protocol, section 0.1); the second is no value at all.
+becomes U+FFFD, as our server has it (protocol, section 0.1); the second is refused.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
-__all__ = ["read_json", "well_formed"]
+from ors_server.texts import without_surrogates
+
+__all__ = ["read_json"]
 
 #: Lists and objects in each other.
 _DEPTH = 200
 
 
 def read_json(content: bytes) -> Any:
-    """The value that ``content`` spells. Raises ``ValueError`` where it is none, or is nested over 200 levels deep."""
+    """Return the value of a JSON text. Raises ``ValueError`` for other text, and for over 200 levels of nesting."""
     text = content.decode("utf-8-sig", "replace")
     try:
         value = json.loads(text)
         # Most answers hold neither, and are not walked through.
         if "\\ud" in text or "\\uD" in text or text.count("[") + text.count("{") > _DEPTH:
-            return _sound(value, 0)
+            return without_surrogates(value, _DEPTH)
         return value
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def well_formed(text: str) -> str:
-    """``text`` with U+FFFD in the place of lone surrogates."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _sound(value: Any, depth: int) -> Any:
-    if depth > _DEPTH:
-        raise RecursionError
-    if isinstance(value, str):
-        return well_formed(value)
-    if isinstance(value, list):
-        return [_sound(item, depth + 1) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {well_formed(key): _sound(item, depth + 1) for key, item in cast("dict[str, Any]", value).items()}
-    return value

@@ -1,7 +1,7 @@
 """Event loops on threads of their own: one for synchronous clients, one that keeps sessions alive.
 
 A process has at most one of each, started when it is first used and never stopped: daemon threads, so that they do not
-keep a process from exiting. A forked child has neither; its own are started when it uses them, and nothing of its
+keep a process from exiting. A forked child has neither; its own are started when it uses them, and no part of its
 parent's is touched, closed or ended by it.
 """
 
@@ -69,7 +69,7 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result(timeout)
-        except BaseException:  # a time-out or Ctrl-C of the caller: nobody waits for the coroutine any more
+        except BaseException:  # a time-out or Ctrl-C of the caller: the caller no longer waits for the coroutine
             future.cancel()
             raise
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from ors_clients.transport.base import ConnectionLost, OutOfTime, Request, Response
 from ors_clients.transport.http11 import HttpConnection, reason_of
+from ors_server.file_limit import raise_file_limit
 
 __all__ = ["SocketTransport"]
 
@@ -38,7 +39,7 @@ _SPARE_FILES = 256
 
 
 class SocketTransport:
-    """Requests to one server. ``tls`` replaces the default verification, for an authority of one's own."""
+    """Requests to one server. ``tls`` replaces the default verification, for your own certificate authority."""
 
     threads = True
 
@@ -62,7 +63,7 @@ class SocketTransport:
         connection = pool.idle(request.longest_idle) or await pool.connect(request.longest_idle, request.deadline)
         try:
             response = await connection.exchange(b"".join(parts), request.deadline, on_data, request.first_byte)
-        except BaseException:  # a cancellation too: the rest of the response would be read as the next one's
+        except BaseException:  # a cancellation too: the next request would read the rest of this response
             connection.abort()
             raise
         pool.give_back(connection)
@@ -76,7 +77,7 @@ class SocketTransport:
 
 
 class _Place:
-    """Where a server is."""
+    """The address of a server."""
 
     __slots__ = ("host", "peer", "port", "tls")
 
@@ -121,7 +122,7 @@ class _Pool:
     # --- taking and giving back --------------------------------------------------------------
 
     def idle(self, longest: float) -> HttpConnection | None:
-        """A kept connection that was used within so many seconds."""
+        """Return a kept connection that was used within so many seconds."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.usable:
@@ -134,7 +135,7 @@ class _Pool:
         return None
 
     def give_back(self, connection: HttpConnection) -> None:
-        """A response is complete."""
+        """Keep or close a connection whose response is complete."""
         if connection.usable:
             self._idle.append(connection)
             self._let_one_in()
@@ -142,12 +143,12 @@ class _Pool:
             connection.abort()
 
     async def connect(self, longest_idle: float, deadline: float | None) -> HttpConnection:
-        """A new connection; where there can be no more, one that another request has done with, if it may be idle.
+        """Open a connection; at the limit, wait for a connection that another request has finished with.
 
         Raises ``ConnectionLost`` and ``OutOfTime``.
         """
         while len(self._open) + self._connecting >= _most_connections():
-            if _raise_file_limit():
+            if raise_file_limit():
                 continue
             if self._idle:
                 self._idle.popleft().abort()
@@ -179,11 +180,11 @@ class _Pool:
         return connection
 
     def opened(self, connection: HttpConnection) -> None:
-        """A connection was made."""
+        """Note a connection that was opened."""
         self._open.add(connection)
 
     def lost(self, connection: HttpConnection) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         self._open.discard(connection)
         self._let_one_in()
 
@@ -218,21 +219,6 @@ class _Pool:
 
 
 def _most_connections() -> int:
-    """How many connections a pool may hold: nearly all files this process may open."""
+    """Return the most connections of a pool: nearly all files that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 if soft == resource.RLIM_INFINITY else max(16, soft - _SPARE_FILES)
-
-
-def _raise_file_limit() -> bool:
-    """Let this process open as many files as it may, as serving programs do at their start; whether that helped.
-
-    Most shells allow 1,024, which a thousand long tool calls at once use up.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return False
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        return False
-    return True

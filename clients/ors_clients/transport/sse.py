@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from ors_clients.models import senseless
+from ors_clients.models import unexpected_response
 from ors_clients.transport.json_codec import read_json
 
 __all__ = ["CallEvents", "Event", "EventParser"]
@@ -39,7 +39,7 @@ class EventParser:
         self._data: list[bytes] = []
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The events that this piece completes."""
+        """Return the events that this piece completes."""
         if self._after_cr and piece:
             self._after_cr = False
             if piece[:1] == b"\n":  # the second half of CRLF
@@ -70,7 +70,7 @@ class EventParser:
 
 
 class CallEvents:
-    """What one response to ``/call`` (or ``/create_session``) has said so far."""
+    """The events of one response to ``/call`` (or ``/create_session``) so far."""
 
     __slots__ = ("_chunks", "_parser", "complete", "error", "last_piece", "task_id")
 
@@ -103,12 +103,12 @@ class CallEvents:
 
     @property
     def data(self) -> bytes:
-        """What ``chunk`` and ``end`` carried."""
+        """The data of ``chunk`` and ``end``."""
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
     def json(self) -> Any:
-        """The same as a value. Raises ``ServerUnavailable`` where it is no JSON."""
+        """Return the data as a value. Raises ``ServerUnavailable`` where it is not JSON."""
         try:
             return read_json(self.data)
         except ValueError:
-            raise senseless("JSON in events") from None
+            raise unexpected_response("JSON in events") from None

@@ -22,7 +22,7 @@ _SIMPLE = (str, bool, int, float)
 
 
 def task_columns(task: Mapping[str, Any], listed: Sequence[str] | None) -> dict[str, Any]:
-    """The fields of a task that become columns: those ``listed``, or all whose names do not begin with ``_``."""
+    """Return the fields of a task that become columns: those ``listed``, or all whose names do not begin with ``_``."""
     names = [name for name in task if not name.startswith("_")] if listed is None else listed
     return {f"task_{name}" if name in _RESERVED else name: task[name] for name in names if name in task}
 
@@ -47,7 +47,7 @@ def _one_type(values: list[Any]) -> list[Any]:
 
 
 def _kind(value: Any) -> str:
-    """A simple type's name, ``list of`` one, or empty for what Arrow would not keep as it is."""
+    """Return a simple type's name, ``list of`` one, or empty for what Arrow would not keep as it is."""
     if isinstance(value, list):
         kinds = {_kind(item) for item in cast("list[Any]", value)}
         return f"list of {kinds.pop()}" if len(kinds) == 1 and kinds <= {kind.__name__ for kind in _SIMPLE} else ""

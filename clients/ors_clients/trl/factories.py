@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
-from ors_clients.sync_client import Client, SyncEnvironment
+from ors_clients.sync_client import Client, Environment
 from ors_clients.trl.slots import EnvironmentSlot, EnvironmentSpec
 from ors_clients.trl.tools import tool_method, tool_name
 from ors_server.protocol import TerminalToolSpec, ToolSpec
@@ -34,14 +34,14 @@ class AsyncSlot(EnvironmentSlot):
 def slot_class(
     kind: type[EnvironmentSlot],
     spec: EnvironmentSpec,
-    remote: SyncEnvironment,
+    remote: Environment,
     tools: Sequence[ToolSpec],
     terminal_tool: TerminalToolSpec | None,
     *,
     images: bool,
     failed_resets: int,
 ) -> type[EnvironmentSlot]:
-    """A subclass of ``kind`` for one environment, with a method a tool."""
+    """Return a subclass of ``kind`` for one environment, with a method a tool."""
     attributes: dict[str, Any] = {
         "_spec": spec,
         "_remote": remote,
@@ -90,7 +90,7 @@ class AsyncSlotFactory:
         return {**self.__dict__, "_made": None}
 
     def __call__(self) -> EnvironmentSlot:
-        """A slot. All slots of a process have one class, by which the trainer finds their reward."""
+        """Return a slot. All slots of a process have one class, by which the trainer finds their reward."""
         if self._made is None:
             url, api_key = self._server
             remote = Client(url, api_key=api_key).environment(self._spec.environment)

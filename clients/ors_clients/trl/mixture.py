@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
-from ors_clients.sync_client import Client, SyncEnvironment
+from ors_clients.sync_client import Client, Environment
 from ors_clients.training.config import TrainingConfiguration, resolve_secrets
 from ors_clients.trl.columns import task_columns, unite_columns
 from ors_clients.trl.factories import AsyncSlotFactory, slot_class
@@ -30,7 +30,9 @@ logger = logging.getLogger("ors_clients.trl")
 
 
 class EnvironmentMixture:
-    """What ``GRPOTrainer`` needs to train against one or several environments of any ORS server::
+    """The arguments of ``GRPOTrainer`` for one or several environments of any ORS server.
+
+    ::
 
         environments = ["echoenvironment", EnvironmentSpec("owner/Name", num_tasks=64)]
         with EnvironmentMixture(environments, url="http://host:8080") as mixture:
@@ -84,7 +86,7 @@ class EnvironmentMixture:
 
     @classmethod
     def from_configuration(cls, configuration: TrainingConfiguration, **options: Any) -> EnvironmentMixture:
-        """The mixture of a training configuration's environments; ``options`` are the constructor's.
+        """Return the mixture of a training configuration's environments; ``options`` are the constructor's.
 
         An environment with several splits becomes one environment a split, named ``<name>:<split>``. Limits on turns
         and tokens are the trainer's own settings. Raises ``ConfigurationError`` for a system prompt with ``{tools}``:
@@ -148,7 +150,7 @@ class EnvironmentMixture:
         return environment_reward
 
     def dataset(self, split: str | None = None, num_tasks: int | None = None) -> Any:
-        """The tasks of another split, for ``eval_dataset``, at most ``num_tasks`` of each environment; without
+        """Return the tasks of another split, for ``eval_dataset``, at most ``num_tasks`` of each environment; without
         arguments the run's own."""
         specs = list(self.environments.values())
         if split is not None:
@@ -168,7 +170,7 @@ class EnvironmentMixture:
         self.close()
 
     @cached_property
-    def _remotes(self) -> dict[str, SyncEnvironment]:
+    def _remotes(self) -> dict[str, Environment]:
         """Every environment on its server; one client a server."""
         urls = {spec.url or self._url for spec in self.environments.values()}
         clients = {url: self._clients.enter_context(Client(url, api_key=self._api_key)) for url in urls}
@@ -218,7 +220,7 @@ class EnvironmentMixture:
         return slot
 
     def _tools(self, spec: EnvironmentSpec) -> tuple[list[ToolSpec], TerminalToolSpec | None]:
-        """The tools of the environment, and of tasks from the beginning, the middle and the end of its list."""
+        """Return the tools of the environment, and of tasks from the beginning, the middle and the end of its list."""
         remote, indices = self._remotes[spec.name], self._indices(spec)
         found, terminal_tool = list(remote.tools()), None
         probes = min(self._probed_tasks, len(indices))

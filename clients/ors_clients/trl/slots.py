@@ -1,7 +1,7 @@
 """One rollout's environment, as TRL wants it: an object that is reset for every episode and has a method a tool.
 
 Invariant: every episode ends with a number or with nothing. One that never scored is worth 0, unless
-``EnvironmentSpec.reward`` says otherwise, so a model that stops calling tools is told so. One that the infrastructure
+``EnvironmentSpec.reward`` says otherwise, so a model that stops calling tools sees it. One that the infrastructure
 failed has no reward: TRL leaves it out of its group's baseline and of the gradient. A slot holds at most one session,
 which ends when the reward is taken, at the next ``reset``, when the slot is garbage, or when the process ends.
 """
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, cast
 
 from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure, RequestRefused, ToolFailed
 from ors_clients.rollouts.rewards import RewardRule
-from ors_clients.sync_client import SyncEnvironment, SyncSession
+from ors_clients.sync_client import Environment, Session
 from ors_clients.tool_calls.thinking import END_OF_THINKING, split_thinking
 from ors_clients.transport.error_responses import REFUSED_INPUTS
 from ors_server.protocol import ImageBlock, TerminalToolSpec, TextBlock
@@ -69,7 +69,7 @@ class EnvironmentSlot:
     whose other public methods are the tools."""
 
     _spec: ClassVar[EnvironmentSpec]
-    _remote: ClassVar[SyncEnvironment]
+    _remote: ClassVar[Environment]
     #: The tool that takes a rollout's last message, where the environment has one.
     _terminal_tool: ClassVar[TerminalToolSpec | None]
     #: Whether the model takes images.
@@ -79,7 +79,7 @@ class EnvironmentSlot:
     _failed_in_a_row: ClassVar[int] = 0
 
     def __init__(self) -> None:
-        self._session: SyncSession | None = None
+        self._session: Session | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -120,7 +120,7 @@ class EnvironmentSlot:
 
     @property
     def episode_reward(self) -> float | None:
-        """What the episode is worth to the trainer; None if it is to be left out."""
+        """The reward of the episode for the trainer; None if it is to be left out."""
         return None if self.failure else self._spec.reward.total(self.rewards, terminal=self.finished)
 
     def _end(self, answer: str | None = None) -> float | None:
@@ -150,7 +150,7 @@ class EnvironmentSlot:
             return self._answered(f"Error: {failed.message}")
         except ClientError as failure:
             if isinstance(failure, RequestRefused) and failure.status_code in REFUSED_INPUTS:
-                return self._answered(f"Error: {failure.text}")  # what the model wrote is no request, or too large
+                return self._answered(f"Error: {failure.text}")  # the model's input is not a request, or too large
             self._fail(failure)
             return _AFTER_A_FAILURE
         if result.error is not None:
@@ -203,7 +203,7 @@ def environment_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **_: Any,
 ) -> list[float | None]:
-    """A reward function of TRL: what each rollout's episode is worth, and None for one to be left out.
+    """Return a reward function of TRL: what each rollout's episode is worth, and None for one to be left out.
 
     Where the environment has a terminal tool, a rollout that ended with a plain message submits that first. Then the
     sessions are ended, so a reward function that still wants to use them goes before this one. It logs each
@@ -237,8 +237,10 @@ def _final_reward(slot: EnvironmentSlot | None, answer: str | None) -> float | N
 
 
 def _plain_answer(completion: Any) -> str | None:
-    """The answer a rollout ended with, without the thinking before it, which TRL leaves in the text where the model has
-    no tools; None if it ended with a call or in the middle of its thoughts, or is no conversation."""
+    """Return the last answer of a rollout without its thinking, which TRL leaves in the text of a model without tools.
+
+    None if the rollout ended with a call or in the middle of its thinking, or is not a conversation.
+    """
     messages = cast("list[Any]", completion) if isinstance(completion, list) else []
     if not messages or not isinstance(messages[-1], dict):
         return None
@@ -251,7 +253,7 @@ def _plain_answer(completion: Any) -> str | None:
 
 
 def unless_failed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A reward function of one's own for the same run, with None for the rollouts that ``environment_reward`` leaves
+    """Wrap your own reward function of the same run, with None for the rollouts that ``environment_reward`` leaves
     out: TRL leaves a rollout out only where every reward function says None.
 
     The function is not shown those rollouts. Whatever TRL gives with one entry a rollout (``prompts``, ``completions``,
@@ -282,12 +284,12 @@ def unless_failed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _played(environments: Sequence[Any]) -> list[int]:
-    """The places of the rollouts that did not fail."""
+    """Return the places of the rollouts that did not fail."""
     return [place for place, slot in enumerate(environments) if not slot.failure]
 
 
 def _shown(played: Sequence[int], environments: Sequence[Any], columns: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reward function is given, for these rollouts alone."""
+    """Return a reward function's arguments for these rollouts alone."""
     count = len(environments)
     shown = {**columns, "environments": list(environments)}
     for name, value in shown.items():

@@ -58,7 +58,7 @@ class Parameter:
 
 
 def tool_name(name: str, taken: Collection[str]) -> str:
-    """The name a method for the tool gets: its own, unless a trainer or the class cannot use that one.
+    """Return the name a method for the tool gets: its own, unless a trainer or the class cannot use that one.
 
     ``taken`` are the class's other names. Names that begin with ``_`` are private to TRL, and letters, digits, ``_``
     and ``-`` are what every tool-call format and engine lets through.
@@ -70,7 +70,7 @@ def tool_name(name: str, taken: Collection[str]) -> str:
 
 
 def tool_method(tool: ToolSpec, name: str, call: Call) -> Callable[..., Any]:
-    """A function for a class body, which calls ``call(self, tool.name, input)``.
+    """Return a function for a class body, which calls ``call(self, tool.name, input)``.
 
     Its parameters may be given by position too, and under the names of the tool's schema. Names that the tool does
     not have are passed on: the server's answer tells the model what it got wrong.
@@ -99,7 +99,7 @@ def tool_method(tool: ToolSpec, name: str, call: Call) -> Callable[..., Any]:
 
 
 def tool_parameters(tool: ToolSpec) -> list[Parameter]:
-    """The parameters of a tool, in the order of its schema."""
+    """Return the parameters of a tool, in the order of its schema."""
     schema = cast("Schema", tool.input_schema or {})
     definitions = {**_mapping(schema.get("definitions")), **_mapping(schema.get("$defs"))}
     required = _sequence(schema.get("required"))
@@ -154,7 +154,7 @@ def _docstring(tool: ToolSpec, parameters: Sequence[Parameter]) -> str:
 
 
 def _split_docstring(description: str) -> tuple[str, dict[str, str]]:
-    """A tool's description without the list of arguments it may end with, and what that says of each."""
+    """Return a tool's description without the list of arguments it may end with, and what that says of each."""
     text = inspect.cleandoc(description)
     section = _DOCSTRING_SECTION.search(text)
     if section is None:
@@ -164,7 +164,7 @@ def _split_docstring(description: str) -> tuple[str, dict[str, str]]:
 
 
 def _without_headings(text: str) -> str:
-    """The text without what the schema reader would take for the heading of a section."""
+    """Return the text without what the schema reader would take for the heading of a section."""
     return re.sub(r"(Args|Returns|Raises):", r"\1 -", text).strip()
 
 
@@ -186,7 +186,7 @@ def _description(name: str, schema: Schema, definitions: Schema, documented: str
 
 
 def _annotation(schema: Schema, definitions: Schema, depth: int) -> tuple[Any, bool]:
-    """A type hint for values of a schema, and whether it says all that the schema does."""
+    """Return a type hint for values of a schema, and whether it says all that the schema does."""
     schema = _reference(schema, definitions)
     if depth == 0:
         return Any, False
@@ -224,7 +224,7 @@ def _union(hints: Sequence[Any]) -> Any:
 
 
 def _reference(schema: Schema, definitions: Schema) -> Schema:
-    """The schema with what its ``$ref`` names, where that is one of its own definitions."""
+    """Return the schema with what its ``$ref`` names, where that is one of its own definitions."""
     if "$ref" not in schema:
         return schema
     named = _mapping(definitions.get(str(schema["$ref"]).rpartition("/")[2]))
@@ -232,7 +232,7 @@ def _reference(schema: Schema, definitions: Schema) -> Schema:
 
 
 def _resolve(value: Any, definitions: Schema, depth: int = _DEPTH) -> Any:
-    """The schema with every reference replaced, as deep as schemas are followed."""
+    """Return the schema with every reference replaced, as deep as schemas are followed."""
     if depth == 0:
         return {}
     if isinstance(value, Mapping):
@@ -244,7 +244,7 @@ def _resolve(value: Any, definitions: Schema, depth: int = _DEPTH) -> Any:
 
 
 def _mapping(value: Any) -> Schema:
-    """The value if it is an object; a server may send anything."""
+    """Return the value if it is an object; a server may send anything."""
     return cast("Schema", value) if isinstance(value, Mapping) else {}
 
 

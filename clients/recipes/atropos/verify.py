@@ -70,7 +70,7 @@ environments = [Counting]
 
 
 def save_tokenizer(folder: Path) -> Any:
-    """A ChatML tokenizer with one token a byte, saved where ``AutoTokenizer`` finds it."""
+    """Return a ChatML tokenizer with one token a byte, saved where ``AutoTokenizer`` finds it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -93,7 +93,7 @@ def save_tokenizer(folder: Path) -> Any:
 
 
 def logprob_at(position: int) -> float:
-    """A log-probability that belongs to one position of a sequence only."""
+    """Return a log-probability that belongs to one position of a sequence only."""
     return -(position + 1) / 1000
 
 
@@ -133,7 +133,7 @@ def scripted_engine(tokenizer: Any) -> Generator[str]:
 
 @contextlib.contextmanager
 def program(folder: Path, name: str, command: Sequence[str], **variables: str) -> Generator[Path]:
-    """A program that runs beside this one; the file of its output."""
+    """Return a program that runs beside this one; the file of its output."""
     log = folder / f"{name}.log"
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | variables)
@@ -159,7 +159,7 @@ def ors_server(folder: Path, name: str, target: str, **variables: str) -> Genera
 
 
 def waited_for(look: Any, seconds: float = 120.0) -> Any:
-    """What ``look`` finds within that time. Raises ``TimeoutError``."""
+    """Return the result of ``look`` within that time. Raises ``TimeoutError``."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -180,7 +180,7 @@ class Checks:
 
 
 def verify_out(checks: Checks, folder: Path, tokenizer: Any) -> None:
-    """An ORS environment, played for a trainer of Atropos."""
+    """Return an ORS environment, played for a trainer of Atropos."""
     api_command = [sys.executable, "-c", _RUN_API]
     with (
         program(folder, "run-api", api_command) as api_log,
@@ -226,7 +226,7 @@ def verify_out(checks: Checks, folder: Path, tokenizer: Any) -> None:
 
 
 def verify_back(checks: Checks, folder: Path) -> None:
-    """An Atropos environment, played over ORS."""
+    """Return an Atropos environment, played over ORS."""
     from ors_clients.client import AsyncClient
 
     (folder / "counting.py").write_text(COUNTING.replace("TOKENIZER", repr(str(folder / "tokenizer"))))

@@ -1,4 +1,4 @@
-"""What Miles' command line names, beside this recipe: --custom-generate-function-path generate.generate."""
+"""Functions that Miles' command line names: --custom-generate-function-path generate.generate."""
 
 from ors_clients.miles import (
     generate,

@@ -86,7 +86,7 @@ class CountdownEnv(BaseEnv):
 
 
 def save_tokenizer(folder: Path) -> str:
-    """A tokenizer with one token a byte, where ``AutoTokenizer`` finds it."""
+    """Return a tokenizer with one token a byte, where ``AutoTokenizer`` finds it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -116,7 +116,7 @@ class Checks:
 
 
 def verify_own(checks: Checks, tokenizer: str) -> None:
-    """The environments of this file."""
+    """Return the environments of this file."""
     config = {"tokenizer_name": tokenizer}
     env = AtroposEnv("verify_atropos:SumEnv", env_config=config, companions=[COMPANION], unscored=-1.0)
     observation, _ = env.reset(seed=4)
@@ -154,7 +154,7 @@ def verify_own(checks: Checks, tokenizer: str) -> None:
 
 
 def verify_given(checks: Checks, path: str, answer: str) -> None:
-    """An environment of the caller's, with the same answer for each turn."""
+    """Return an environment of the caller's, with the same answer for each turn."""
     env = AtroposEnv(path, max_steps=8, companions=[COMPANION], unscored=-1.0)
     observation, info = env.reset(seed=0)
     checks.that("reset opens an episode", info["failure_mode"], "")
@@ -169,7 +169,7 @@ def verify_given(checks: Checks, path: str, answer: str) -> None:
 
 
 def main() -> int:
-    """The number of failed checks, at most 1."""
+    """Return the number of failed checks, at most 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--environment", help="package.module:Class of another Atropos environment")
     parser.add_argument("--answer", default="<think>2</think> \\boxed{2}", help="what to answer it")

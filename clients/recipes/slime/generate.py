@@ -1,4 +1,4 @@
-"""What slime's command line names, beside this recipe: --custom-generate-function-path generate.generate."""
+"""Functions that slime's command line names: --custom-generate-function-path generate.generate."""
 
 from ors_clients.slime import generate, keep_group, log_eval_rollout_data, log_rollout_data
 

@@ -1,4 +1,4 @@
-"""python prepare_tasks.py --config train_config.yaml --output tasks.jsonl [--max-tasks N] [--seed N]"""
+"""Write the tasks: python prepare_tasks.py --config FILE --output tasks.jsonl [--max-tasks N] [--seed N]."""
 
 from ors_clients.prepare_tasks import main
 

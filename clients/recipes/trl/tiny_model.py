@@ -39,7 +39,7 @@ class Transcript:
 
 @dataclass
 class TinyModel:
-    """What was made, and what it took."""
+    """A model with the figures of its training."""
 
     model: Qwen3ForCausalLM
     tokenizer: PreTrainedTokenizerFast
@@ -52,7 +52,7 @@ class TinyModel:
 
 
 def tool_schemas(environment: Any) -> list[ToolSchema]:
-    """The tools of an environment as TRL finds and renders them: the public methods but `reset`, by name."""
+    """Return the tools of an environment as TRL finds and renders them: the public methods but `reset`, by name."""
     members = inspect.getmembers(type(environment), inspect.isfunction)
     names = [name for name, _ in members if not name.startswith("_") and name != "reset"]
     return [get_json_schema(getattr(environment, name)) for name in names]

@@ -16,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser
 
 @dataclass
 class RunArguments:
-    """What is neither TRL's nor the model's."""
+    """Options that are neither TRL's nor the model's."""
 
     environments: str = field(default="environments.yaml", metadata={"help": "What to train on."})
     evaluation_split: str | None = field(default=None, metadata={"help": "A split to evaluate on, such as test."})

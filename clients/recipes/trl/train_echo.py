@@ -34,7 +34,7 @@ GENERATIONS = 16
 
 @contextlib.contextmanager
 def echo_server() -> Generator[str, None, None]:
-    """A server with the echo environment, on a free port; its address."""
+    """Return a server with the echo environment, on a free port; its address."""
     command = [sys.executable, "-m", "ors_server", "serve", "echo", "--port", "0"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -53,7 +53,7 @@ def echo_server() -> Generator[str, None, None]:
 
 
 def warmed_up(mixture: EnvironmentMixture) -> TinyModel:
-    """A model that calls `echo` with one of the words, with the right one twice as often as with each of the others."""
+    """Return a model that calls `echo` with one of the words, with the right one twice as often as with others."""
     [factory] = mixture.environment_factory.values()
     environment, rows = factory(), mixture.train_dataset.to_list()
     words = [row["target"] for row in rows]
@@ -105,7 +105,7 @@ def train(mixture: EnvironmentMixture, model: TinyModel, steps: int, folder: Pat
 
 
 def draw(rewards: list[float], file: Path) -> None:
-    """The mean reward of every step, and of the five steps around it."""
+    """Return the mean reward of every step, and of the five steps around it."""
     import matplotlib
 
     matplotlib.use("agg")

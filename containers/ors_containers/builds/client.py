@@ -1,7 +1,6 @@
-"""Build sandboxes, seen from the server: scripts run over an image, and what they wrote becomes a layer.
+"""The server's side of build sandboxes: run scripts over an image and make a layer of what they wrote.
 
-``run_scripts`` starts the process of ``build_process``, listens to it, and turns what it left in its upper directory
-into a layer.
+``run_scripts`` starts the process of ``builds.worker``, reads its output, and makes a layer of its upper directory.
 
 Invariant: whatever happens, no process of a build outlives the call, and no control group is left without a lease.
 """
@@ -23,29 +22,30 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ors_containers.builds.worker import OVER_LIMIT, SCRIPT_AT
-from ors_containers.errors import BuildFailed, StartFailed
+from ors_containers.builds.messages import OVER_LIMIT, SCRIPT_AT, BuildRequest, BuildScript, HomeOwner
+from ors_containers.errors import BuildFailed, BuildNeedsNetwork, StartFailed
 from ors_containers.image import Image
+from ors_containers.launcher.messages import Bind, RootDirectory
+from ors_containers.launcher.records import to_json
 from ors_containers.layers.ownership import LayerOwners, interpreter
 from ors_containers.layers.tree import clean_layer
 from ors_containers.layers.writer import too_large
 from ors_containers.limits import Limits
 from ors_containers.linux.cgroups import ControlGroups, Controller, remove_group
 from ors_containers.linux.host_support import IDS, likely_remedy
+from ors_containers.linux.kernel_limits import OPEN_FILES
 from ors_containers.linux.leases import Owner, make_state, state_directory
 from ors_containers.linux.subprocesses import child_process
 
-__all__ = ["NEEDS_NETWORK", "BuildLimits", "Built", "Script", "run_scripts"]
+__all__ = ["BuildLimits", "Built", "Script", "run_scripts"]
 
-#: The remedy of a ``BuildFailed`` whose last words are those of a program without a network.
-NEEDS_NETWORK = "It seems to need a network, which a build has only when it is given one (--network)"
+_NETWORK_REMEDY = "It seems to need a network, which a build has only when it is given one (--network)"
 
 #: Host ids of build sandboxes as root: one range of those sandboxes are given, whichever.
 _BASES = range(0x8000_0000, 0xFFFE_0000, IDS)
 _TAIL_LINES, _TAIL_LETTERS = 40, 4000
 _MOST_LINE = 1 << 16
 _MOST_ANSWER = 1 << 20
-_OPEN_FILES = 4096
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 
 Said = Callable[[str], None]
@@ -53,7 +53,7 @@ Said = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class BuildLimits:
-    """What a build may use. Time is for all of its scripts together."""
+    """Limits of a build. The time is for all of its scripts together."""
 
     memory: int = 4 * 2**30
     pids: int = 4096
@@ -64,9 +64,9 @@ class BuildLimits:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Shell text that is run in a build sandbox."""
+    """Shell text to run in a build sandbox."""
 
-    #: What errors call it, a section of a definition or "the script"; lines count from its first.
+    #: Its name in errors, a section of a definition or "the script"; lines count from its first.
     label: str
     text: str
     shell: str = "/bin/sh"
@@ -81,7 +81,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What scripts have left: bytes of files, and what captured scripts said."""
+    """The result of a build: bytes of files, and the output of captured scripts."""
 
     size: int
     captured: bytes
@@ -101,20 +101,22 @@ async def run_scripts(
     state: Path | None = None,
     where: Callable[[Script, int], str] | None = None,
 ) -> Built:
-    """Run scripts one after the other over ``image``; ``folder``, an empty directory of the caller's, then holds
-    ``upper``, a layer of what they wrote, and whatever else was needed.
+    """Run scripts one after the other over ``image``.
 
-    ``temporary`` are directories of which nothing is kept. ``own`` is a user's name, and his id and home where the
-    image does not know the name: what is root's in that home when the scripts have ended becomes his. ``said`` is told
-    each line of output. ``where`` names the place of a script's line in its file, for errors.
+    ``folder`` is an empty directory of the caller's; afterwards it holds ``upper``, a layer of what the scripts wrote,
+    and temporary files.
 
-    Raises ``BuildFailed`` for a script that fails or is out of time, ``ImageTooLarge``, ``StartFailed`` where this
-    machine cannot make a build sandbox, and ``OSError`` for the disk's own troubles.
+    ``temporary`` are directories that are not kept. ``own`` is a user's name, and the user's id and home for an image
+    that does not know the name: files of root in that home are chowned to the user when the scripts have ended.
+    ``said`` is called with each line of output. ``where`` names the place of a script's line in its file, for errors.
+
+    Raises ``BuildFailed`` for a script that fails or times out (``BuildNeedsNetwork`` where it lacked a network),
+    ``ImageTooLarge``, ``StartFailed`` where this machine cannot make a build sandbox, and ``OSError`` of the disk.
     """
     state = state or state_directory()
     make_state(state)
-    mapping = owners.mapping.message(secrets.choice(_BASES))
-    shift = mapping["base"] if owners.mapping.by == "root" else 0
+    mapping = owners.mapping.of_sandbox(secrets.choice(_BASES))
+    shift = mapping.base if owners.mapping.by == "root" else 0
     for name in ("upper", "work"):
         place = folder / name
         place.mkdir()
@@ -122,50 +124,50 @@ async def run_scripts(
         if shift:
             os.chown(place, shift, shift)
     mark = secrets.token_hex(16)
-    # What is written goes to a disk, not to memory: that limit is kept by the process itself.
+    # Writes go to a disk, not to memory; the process itself enforces their limit.
     machine_limits = Limits(memory=limits.memory, pids=limits.pids, cpu=float(os.cpu_count() or 1), disk=2**20)
     environment = _network_variables() if network else {}
     listener = _Listener(mark, scripts, said)
+    user = (image.user, image.group)
     async with _control_group(state, machine_limits) as (groups, enforced):
-        resources = {"CORE": 0, "NOFILE": _OPEN_FILES}
+        resources = {"CORE": 0, "NOFILE": OPEN_FILES}
         if limits.disk:
             resources["FSIZE"] = limits.disk
         if "pids" not in enforced:
             resources["NPROC"] = limits.pids
-        request = {
-            "server": os.getpid(),
-            "mark": mark,
-            "groups": groups,
-            "stage": str(state / "stage"),
-            "disk": str(folder),
-            "layers": [str(layer) for layer in image.layers],
-            "binds": [[str(source), target] for source, target in image.binds],
-            "directories": [
-                [place.path, place.mode, *((image.user, image.group) if place.owned else (0, 0))]
-                for place in image.directories
+        request = BuildRequest(
+            server=os.getpid(),
+            mark=mark,
+            groups=groups,
+            stage=str(state / "stage"),
+            disk=str(folder),
+            layers=[str(layer) for layer in image.layers],
+            binds=[Bind(str(source), target, source.is_dir()) for source, target in image.binds],
+            directories=[
+                RootDirectory(place.path, place.mode, *(user if place.owned else (0, 0))) for place in image.directories
             ],
-            "mapping": mapping,
-            "network": network,
-            "network_files": [[name, name] for name in _network_files() if network],
-            "temporary": list(temporary),
-            "memory": limits.memory // 2,
-            "limit": limits.disk,
-            "resources": resources,
-            # Where there is one user, all of it is his.
-            "own": None if owners.one_id else own,
-            "scripts": [
-                {
-                    "text": script.text if script.text.endswith("\n") else f"{script.text}\n",
-                    "arguments": [script.shell, *([] if script.capture else ["-ev"]), f"/proc/self/fd/{SCRIPT_AT}"],
-                    "user": script.user,
-                    "group": script.group,
-                    "environment": {**environment, **script.environment},
-                    "directory": script.directory,
-                    "capture": script.capture,
-                }
+            mapping=mapping,
+            network=network,
+            network_files=_network_files() if network else [],
+            temporary=list(temporary),
+            memory=limits.memory // 2,
+            limit=limits.disk,
+            resources=resources,
+            own=None if own is None or owners.one_id else HomeOwner(*own),  # with one id, every file is the user's
+            scripts=[
+                BuildScript(
+                    text=script.text if script.text.endswith("\n") else f"{script.text}\n",
+                    arguments=[script.shell, *([] if script.capture else ["-ev"]), f"/proc/self/fd/{SCRIPT_AT}"],
+                    user=script.user,
+                    group=script.group,
+                    environment={**environment, **script.environment},
+                    directory=script.directory,
+                    capture=script.capture,
+                )
                 for script in scripts
             ],
-        }
+            answer=-1,
+        )
         status, problem, captured = await _converse(request, listener, limits.seconds)
     if problem == OVER_LIMIT:
         raise too_large(limits.disk)
@@ -173,7 +175,7 @@ async def run_scripts(
     if problem:
         raise StartFailed(f"The build sandbox did not come up: {problem}", likely_remedy(problem))
     if status != 0:
-        raise _failure(scripts, listener, status, limits, _remedy(listener.tail, network, owners), where)
+        raise _failure(scripts, listener, status, limits, network, owners, where)
     size = await asyncio.to_thread(clean_layer, folder / "upper", shift=shift) if shift else listener.size
     return Built(size, captured)
 
@@ -183,9 +185,10 @@ def _failure(
     listener: _Listener,
     status: int | None,
     limits: BuildLimits,
-    remedy: str,
+    network: bool,
+    owners: LayerOwners,
     where: Callable[[Script, int], str] | None,
-) -> Exception:
+) -> BuildFailed:
     script = scripts[max(listener.current, 0)]
     line = _start_of_command(script, listener.line)
     place = where(script, line) if where is not None else f"{script.label}, line {line}" if line else script.label
@@ -194,7 +197,10 @@ def _failure(
         how = "was killed, most likely for using more memory than a build may"
     source = script.text.splitlines()
     command = f": {source[line - 1].strip()[:200]}" if 0 < line <= len(source) else ""
-    return BuildFailed(f"{place} {how}{command}", remedy, output=listener.tail)
+    cause = f"{place} {how}{command}"
+    if not network and _NO_NETWORK.search(listener.tail) and not _NO_SPACE.search(listener.tail):
+        return BuildNeedsNetwork(cause, _NETWORK_REMEDY, output=listener.tail)
+    return BuildFailed(cause, _remedy(listener.tail, owners), output=listener.tail)
 
 
 _NO_SPACE = re.compile(r"no space left on device|file too large|file size limit exceeded", re.IGNORECASE)
@@ -207,12 +213,10 @@ _NO_NETWORK = re.compile(
 _NO_OWNERS = re.compile(r"invalid argument|seteuid|setgroups|setegid|chown|changing ownership", re.IGNORECASE)
 
 
-def _remedy(said: str, network: bool, owners: LayerOwners) -> str:
-    """What a failed script most likely lacked, going by its last words."""
+def _remedy(said: str, owners: LayerOwners) -> str:
+    """Return the remedy for what a failed script most likely lacked, judging by its last output."""
     if _NO_SPACE.search(said):
         return "The disk is full, or the limit of the image is reached (--max-size)"
-    if not network and _NO_NETWORK.search(said):
-        return NEEDS_NETWORK
     if owners.one_id and _NO_OWNERS.search(said):
         return (
             "This user has one id only, so files can have no other owner: install uidmap and give it a range of 65536 "
@@ -222,7 +226,7 @@ def _remedy(said: str, network: bool, owners: LayerOwners) -> str:
 
 
 def _start_of_command(script: Script, last: int) -> int:
-    """The first line of the command that ends in line ``last``: the shortest piece a shell can read."""
+    """Return the first line of the command that ends in line ``last``: the shortest text that a shell can parse."""
     lines = script.text.splitlines()
     if not 0 < last <= len(lines):
         return last
@@ -242,14 +246,14 @@ def _start_of_command(script: Script, last: int) -> int:
 
 
 class _Listener:
-    """Follows what scripts say, and how far their shell has read: with ``-v`` it says each line before it runs it."""
+    """Follow the output of scripts, and their current line: with ``-v`` a shell prints each line before it runs it."""
 
     def __init__(self, mark: str, scripts: Sequence[Script], said: Said | None) -> None:
         #: Index of the script that runs, and its line that was read last, from 1.
         self.current = -1
         self.line = 0
         self.failure = ""
-        #: Bytes of what was written, once it is a layer.
+        #: Bytes of the layer.
         self.size = 0
         self._blank = False
         self._mark = mark
@@ -264,9 +268,9 @@ class _Listener:
         return "\n".join(self._tail)[-_TAIL_LETTERS:].strip("\n")
 
     def hear(self, line: str) -> None:
-        """Take a line without its end."""
+        """Process a line without its end."""
         if self._mark in line:
-            self._blank = False  # the mark's own line end, for scripts that leave theirs out
+            self._blank = False  # the newline before the mark, for scripts whose last line has none
             what = line.partition(self._mark)[2].strip()
             if what == "start":
                 self.current += 1
@@ -292,7 +296,7 @@ class _Listener:
             self._blank = True
 
     def _tell(self, line: str) -> None:
-        # Of a line that was written over and over, what was left of it.
+        # Only the last state of a line that was overwritten after carriage returns, such as a progress bar.
         line = line.rstrip("\r").rpartition("\r")[2]
         line = line.replace(f"/proc/self/fd/{SCRIPT_AT}", self._scripts[self.current].label)
         self._tail.append(line)
@@ -300,12 +304,10 @@ class _Listener:
             self._said(line)
 
 
-async def _converse(
-    request: Mapping[str, object], listener: _Listener, seconds: float
-) -> tuple[int | None, str, bytes]:
-    """Run the process; its exit code (None when it was out of time), what it says of itself, what scripts answered."""
+async def _converse(request: BuildRequest, listener: _Listener, seconds: float) -> tuple[int | None, str, bytes]:
+    """Run the process; return its exit code (None after a time-out), its own error, and the captured output."""
     answer, answer_there = os.pipe()
-    number = answer_there  # the same there
+    request = request._replace(answer=answer_there)  # the process inherits it under the same number
     captured = asyncio.create_task(_read_pipe(answer))
     pipe = asyncio.subprocess.PIPE
     command = interpreter("builds.worker", platform.machine())
@@ -320,10 +322,10 @@ async def _converse(
             assert process.stdin is not None and process.stdout is not None and process.stderr is not None
             async with asyncio.timeout(seconds):
                 with contextlib.suppress(ConnectionError):
-                    process.stdin.write(json.dumps({**request, "answer": number}).encode())
+                    process.stdin.write(json.dumps(to_json(request)).encode())
                     await process.stdin.drain()
                     process.stdin.close()
-                # The problem is one line, so it fits the pipe while the other is read.
+                # The error is one line: it fits the pipe while standard output is read.
                 async for line in _lines(process.stdout):
                     listener.hear(line)
                 problem = (await process.stderr.read()).decode(errors="replace").strip()
@@ -333,7 +335,7 @@ async def _converse(
     finally:
         if answer_there != -1:
             os.close(answer_there)
-        # Every process of the sandbox is killed with the first; the pipe's end says that they are gone.
+        # Every process of the sandbox is killed with process 1; then the pipe reaches its end.
         answered = await captured
     return status, problem.splitlines()[-1] if problem else "", answered
 
@@ -352,7 +354,7 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 async def _read_pipe(descriptor: int) -> bytes:
-    """What is written to a pipe until its end, or the beginning of it. Takes no thread: a build may last an hour."""
+    """Read a pipe to its end, and return the first ``_MOST_ANSWER`` bytes. No thread: a build may take an hour."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), io.FileIO(descriptor)
@@ -377,7 +379,7 @@ def _network_variables() -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def _control_group(state: Path, limits: Limits) -> AsyncGenerator[tuple[list[str], Mapping[Controller, str]]]:
-    """A group for one build, under a lease of an owner of its own: a janitor of a sandbox runtime leaves it alone."""
+    """Make a control group for one build, with an owner of leases: a sweep of a sandbox runtime does not remove it."""
     owner = Owner(state)
     try:
         groups = await asyncio.to_thread(ControlGroups, owner.id)

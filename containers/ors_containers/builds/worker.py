@@ -1,13 +1,13 @@
 """The process of a build sandbox: root of an image, with an upper layer on disk that is kept.
 
-It runs apart from the server (``python -I -S``), makes the namespaces and the overlay, and stays outside of the sandbox
-as its supervisor: it measures what is written and ends the sandbox when that is too much. Inside, process 1 is a child
-of it; it runs the scripts one after the other, each as root with the capabilities package managers need, or as the
-image's user with none, under the same filter of system calls as any sandbox.
+It is a process of its own (``python -I -S``), makes the namespaces and the overlay, and stays outside of the sandbox as
+its supervisor: it measures what is written and ends the sandbox above the limit. Its child is process 1 inside and runs
+the scripts one after the other, each as root with the capabilities that package managers need, or as the image's user
+with none, under the same filter of system calls as any sandbox.
 
-Invariants: when the server ends, this process is killed, and with process 1 everything in the sandbox. A script sees no
-file, process or network of the host, but for the network when it was asked for. Process 1 and the supervisor cannot be
-inspected by a script.
+Invariants: when the server ends, this process is killed, and with process 1 every process of the sandbox. A script sees
+no file, process or network of the host, except for the network where the build has one. A script cannot inspect process
+1 or the supervisor.
 """
 
 from __future__ import annotations
@@ -16,82 +16,80 @@ import contextlib
 import fcntl
 import json
 import os
-import resource
 import select
 import signal
 import socket
 import struct
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from ors_containers.builds.messages import OVER_LIMIT, SCRIPT_AT, BuildRequest, BuildScript, HomeOwner
+from ors_containers.launcher.private_inodes import DEVICES
+from ors_containers.launcher.privileges import enter_directory, limit_resources
+from ors_containers.launcher.records import from_json
+from ors_containers.launcher.rootfs import make_stage
 from ors_containers.layers.tree import LayeredTree, clean_layer, measure_layer
 from ors_containers.layers.writer import LayerWriter
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.seccomp import seccomp_filter
 from ors_containers.linux.user_namespaces import join_mapped_namespace, map_one_id, mapped_namespace
 
-__all__ = ["OVER_LIMIT", "SCRIPT_AT", "main"]
+__all__ = ["main"]
 
-Message = dict[str, Any]
-
-#: Where a script's text is open; the shell reads ``/proc/self/fd/9``.
-SCRIPT_AT = 9
-#: What is written to standard error, which is empty otherwise, when more was written than may be.
-OVER_LIMIT = "over the limit"
 _FAILED = 70
 
-#: What package managers need to lay down files of any owner and to start their helpers as other users: CAP_CHOWN,
+#: Capabilities that package managers need to make files of any owner and to run helpers as other users: CAP_CHOWN,
 #: DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETFCAP, NET_BIND_SERVICE, SYS_CHROOT.
 _CAPABILITIES = frozenset((0, 1, 3, 4, 5, 6, 7, 31, 10, 18))
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _MEASURE_EVERY = 1.0
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
 def main(machine: str) -> NoReturn:
     """Read the request from standard input, build, and end with the status of the first script that failed."""
-    request: Message = json.loads(sys.stdin.buffer.read())
+    request = from_json(BuildRequest, json.loads(sys.stdin.buffer.read()))
     system.end_with_parent()
-    if os.getppid() != request["server"]:
+    if os.getppid() != request.server:
         os._exit(_FAILED)
-    problem = os.dup(2)
+    errors = os.dup(2)
     os.dup2(1, 2)
     try:
-        for path in request["groups"]:
+        for path in request.groups:
             Path(path).write_text("0")
         _prepare(request)
         child = os.fork()
         if child == 0:
-            os.close(problem)
+            os.close(errors)
             _inside(request, seccomp_filter(machine))
-        status, over = _supervise(child, request["limit"])
+        status, over = _supervise(child, request.limit)
         if over:
-            os.write(problem, OVER_LIMIT.encode())
-        elif status == 0 and request["mapping"]["by"] != "root":
-            # Here the owners are right already; as the host's root only the server can set them.
-            os.write(1, f"\n{request['mark']} size {clean_layer(Path('disk/upper'))}\n".encode())
+            os.write(errors, OVER_LIMIT.encode())
+        elif status == 0 and request.mapping.by != "root":
+            # The files have their final owners already; as the host's root, the server has to set them.
+            os.write(1, f"\n{request.mark} size {clean_layer(Path('disk/upper'))}\n".encode())
     except (OSError, ValueError) as error:
-        os.write(problem, str(error).encode())
+        os.write(errors, str(error).encode())
         status = _FAILED
     os._exit(status)
 
 
-def _prepare(request: Message) -> None:
-    """The namespaces, and below ``stage`` the root of the sandbox. Leaves this process in ``stage``."""
-    stage, mapping = request["stage"], request["mapping"]
-    sources = {f"layer{number}": source for number, source in enumerate(request["layers"])}
-    sources |= {f"bind{number}": source for number, (source, _) in enumerate(request["binds"])}
+def _prepare(request: BuildRequest) -> None:
+    """Make the namespaces, and below ``stage`` the root of the sandbox. Leaves this process in ``stage``."""
+    stage, mapping = request.stage, request.mapping
+    sources = {f"layer{number}": source for number, source in enumerate(request.layers)}
+    sources |= {f"bind{number}": bind.source for number, bind in enumerate(request.binds)}
     others = system.CLONE_NEWPID | system.CLONE_NEWIPC | system.CLONE_NEWUTS | system.CLONE_NEWCGROUP
-    others |= 0 if request["network"] else system.CLONE_NEWNET
-    if mapping["by"] == "root":
+    others |= 0 if request.network else system.CLONE_NEWNET
+    if mapping.by == "root":
         system.unshare(system.CLONE_NEWNS)
-        _make_stage(stage, sources, request["disk"])
+        _prepare_stage(request, sources)
         namespace = mapped_namespace(mapping)
         for name, source in sources.items():
             try:
-                system.attach(source, f"{stage}/{name}", namespace if mapping["idmapped"] else None)
+                system.attach(source, f"{stage}/{name}", namespace if mapping.idmapped else None)
             except OSError:
                 system.attach(source, f"{stage}/{name}")
         system.setns(namespace, system.CLONE_NEWUSER)
@@ -99,47 +97,38 @@ def _prepare(request: Message) -> None:
         system.become(0, 0)
     else:
         join_mapped_namespace(mapping, system.CLONE_NEWNS | others)
-        _make_stage(stage, sources, request["disk"])
+        _prepare_stage(request, sources)
         for name, source in sources.items():
             system.attach(source, f"{stage}/{name}")
-    # Becoming another undid it; and nobody inside may look at this process or its children.
+    # Again, since the change of user undid it. No process inside may inspect this process or its children.
     system.end_with_parent()
-    if os.getppid() != request["server"]:
+    if os.getppid() != request.server:
         os._exit(_FAILED)
     system.refuse_inspection()
     socket.sethostname("build")
     os.chdir(stage)  # relative names: the overlay's options are shown in the sandbox's /proc/mounts
-    layers = [f"layer{number}" for number in range(len(request["layers"]))]
-    writer = LayerWriter(Path("disk/upper"), [Path(layer) for layer in layers], owners=mapping["by"] != "user")
-    for path, mode, user, group in request["directories"]:
-        writer.provide(path, mode, user, group)
-    for source, target in request["binds"]:
-        if Path(source).is_dir():
-            writer.provide(target, 0o755, 0, 0)
+    layers = [f"layer{number}" for number in range(len(request.layers))]
+    writer = LayerWriter(Path("disk/upper"), [Path(layer) for layer in layers], owners=mapping.by != "user")
+    for directory in request.directories:
+        writer.provide(directory.path, directory.mode, directory.user, directory.group)
+    for bind in request.binds:
+        if bind.is_directory:
+            writer.provide(bind.target, 0o755, 0, 0)
     writer.finish()
     options = f"lowerdir={':'.join(layers)},upperdir=disk/upper,workdir=disk/work,userxattr"
     system.mount("overlay", "root", "overlay", system.MS_NOSUID | system.MS_NODEV, options)
-    for number, (_, target) in enumerate(request["binds"]):
-        system.mount(f"bind{number}", f"root{target}", "", system.MS_BIND | system.MS_REC)
+    for number, bind in enumerate(request.binds):
+        system.mount(f"bind{number}", f"root{bind.target}", "", system.MS_BIND | system.MS_REC)
 
 
-def _make_stage(stage: str, sources: Message, disk: str) -> None:
+def _prepare_stage(request: BuildRequest, sources: Mapping[str, str]) -> None:
     system.mount("", "/", "", system.MS_REC | system.MS_SLAVE)
-    # What the sandbox is to write to, before the stage hides anything.
-    system.mount("tmpfs", stage, "tmpfs", system.MS_NOSUID | system.MS_NODEV, "size=1m,mode=755")
-    for name, source in sources.items():
-        place = Path(stage, name)
-        if Path(source).is_dir():
-            place.mkdir()
-        else:
-            place.touch()
-    for name in ("disk", "root"):
-        Path(stage, name).mkdir()
-    system.mount(disk, f"{stage}/disk", "", system.MS_BIND)
+    make_stage(request.stage, sources, ("disk", "root"))
+    system.mount(request.disk, f"{request.stage}/disk", "", system.MS_BIND)
 
 
 def _supervise(child: int, limit: int) -> tuple[int, bool]:
-    """Wait for process 1; its exit status, and whether more than ``limit`` bytes were written."""
+    """Wait for process 1; return its exit status, and whether more than ``limit`` bytes were written."""
     descriptor = os.pidfd_open(child)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -150,41 +139,41 @@ def _supervise(child: int, limit: int) -> tuple[int, bool]:
         if limit and measure_layer(Path("disk/upper")) > limit:
             over = True
             os.kill(child, signal.SIGKILL)
-        # A large tree takes long to measure: a tenth of the time at most goes to that.
+        # Measuring a large tree takes long: it gets a tenth of the time at most.
         pause = max(_MEASURE_EVERY, 10 * (time.monotonic() - begun))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     over = over or bool(limit and measure_layer(Path("disk/upper")) > limit)
     return (code if code >= 0 else 128 - code), over
 
 
-def _inside(request: Message, refused: bytes) -> NoReturn:
-    """Be process 1: mount what every sandbox has, and run the scripts."""
+def _inside(request: BuildRequest, refused: bytes) -> NoReturn:
+    """Be process 1: mount /proc, /dev and the like, and run the scripts."""
     status = 0
     try:
         system.end_with_parent()
         system.unshare(system.CLONE_NEWNS)
         _mount_system(request)
-        if not request["network"]:
+        if not request.network:
             _raise_loopback()
         system.pivot("root")
         os.setsid()
-        for script in request["scripts"]:
+        for script in request.scripts:
             status = _run(script, request, refused)
             if status != 0:
                 break
-        if status == 0 and request["own"] is not None:
-            _own(*request["own"])
+        if status == 0 and request.own is not None:
+            _chown_home(request.own)
     except (OSError, ValueError) as error:
-        os.write(1, f"\n{request['mark']} failed {error}\n".encode())
+        os.write(1, f"\n{request.mark} failed {error}\n".encode())
         status = _FAILED
     os._exit(status)
 
 
-def _mount_system(request: Message) -> None:
+def _mount_system(request: BuildRequest) -> None:
     guarded = system.MS_NOSUID | system.MS_NODEV
     system.mount("proc", "root/proc", "proc", guarded)
     system.mount("tmpfs", "root/dev", "tmpfs", system.MS_NOSUID, "mode=755,size=64k")
-    for name in _DEVICES:
+    for name in DEVICES:
         Path("root/dev", name).touch()
         system.mount(f"/dev/{name}", f"root/dev/{name}", "", system.MS_BIND)
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
@@ -194,16 +183,16 @@ def _mount_system(request: Message) -> None:
     Path("root/dev/pts").mkdir()
     system.mount("devpts", "root/dev/pts", "devpts", system.MS_NOSUID, "newinstance,ptmxmode=0666,mode=620")
     Path("root/dev/ptmx").symlink_to("pts/ptmx")
-    for path in request["temporary"]:
+    for path in request.temporary:
         if Path(f"root{path}").is_dir() and not Path(f"root{path}").is_symlink():
-            system.mount("tmpfs", f"root{path}", "tmpfs", guarded, f"mode=1777,size={request['memory']}")
-    for source, target in request["network_files"]:
-        # Where the image has none of it, the directory above is made too; the file stays behind, empty.
-        place = Path("root", LayeredTree([Path("root")]).resolve(target, last=True))
+            system.mount("tmpfs", f"root{path}", "tmpfs", guarded, f"mode=1777,size={request.memory}")
+    for name in request.network_files:
+        # Where the image lacks the file, an empty file and its directory stay in the layer.
+        place = Path("root", LayeredTree([Path("root")]).resolve(name, last=True))
         place.parent.mkdir(parents=True, exist_ok=True)
         if not place.exists():
             place.touch()
-        system.mount(source, str(place), "", system.MS_BIND)
+        system.mount(name, str(place), "", system.MS_BIND)
 
 
 def _raise_loopback() -> None:
@@ -213,30 +202,30 @@ def _raise_loopback() -> None:
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
-def _run(script: Message, request: Message, refused: bytes) -> int:
-    """Run one script to its end; its exit status as a shell counts."""
-    os.write(1, f"\n{request['mark']} start\n".encode())
+def _run(script: BuildScript, request: BuildRequest, refused: bytes) -> int:
+    """Run one script to its end; return its exit status as a shell counts."""
+    os.write(1, f"\n{request.mark} start\n".encode())
     child = os.fork()
     if child == 0:
         try:
             _become_script(script, request, refused)
         except (OSError, ValueError) as error:
-            os.write(1, f"{script['arguments'][0]}: {error}\n".encode())
+            os.write(1, f"{script.arguments[0]}: {error}\n".encode())
         os._exit(127)
     while True:
-        # The orphans of a script are this process's to bury.
+        # This process also reaps the orphans of scripts.
         process, ended = os.wait()
         if process == child:
             code = os.waitstatus_to_exitcode(ended)
             return code if code >= 0 else 128 - code
 
 
-def _become_script(script: Message, request: Message, refused: bytes) -> None:
+def _become_script(script: BuildScript, request: BuildRequest, refused: bytes) -> None:
     text = os.memfd_create("script")
-    os.write(text, script["text"].encode("utf-8", "surrogateescape"))
+    os.write(text, script.text.encode("utf-8", "surrogateescape"))
     os.fchmod(text, 0o444)
-    if script["capture"]:
-        os.dup2(request["answer"], 1)
+    if script.capture:
+        os.dup2(request.answer, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(f"/proc/self/fd/{text}", os.O_RDONLY | os.O_CLOEXEC), SCRIPT_AT, inheritable=True)
     os.closerange(SCRIPT_AT + 1, 4096)
@@ -244,39 +233,31 @@ def _become_script(script: Message, request: Message, refused: bytes) -> None:
         with contextlib.suppress(OSError):
             os.close(descriptor)
     os.setsid()
-    for name, value in request["resources"].items():
-        number = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(number)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(number, (value, value))
-    user, group = script["user"], script["group"]
+    limit_resources(request.resources)
+    user, group = script.user, script.group
     if user == 0:
         system.keep_only(_CAPABILITIES)
     else:
-        if request["mapping"]["by"] == "user":
+        if request.mapping.by == "user":
             system.unshare(system.CLONE_NEWUSER)
-            system.allow_inspection()  # else the maps would be root's to write
+            system.allow_inspection()  # otherwise only root could write the maps
             map_one_id(user, 0, group, 0)
         system.drop_bounding_set()
-        if request["mapping"]["by"] != "user":
+        if request.mapping.by != "user":
             system.become(user, group)
         system.drop_capabilities()
     system.no_new_privileges()
     os.umask(0o022)
-    for directory in (script["directory"], "/"):
-        try:
-            os.chdir(directory)
-        except OSError:
-            continue
-        break
+    enter_directory(script.directory)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     system.set_seccomp(refused)
-    os.execve(script["arguments"][0], script["arguments"], script["environment"])  # noqa: S606 - becoming it is the point
+    os.execve(script.arguments[0], script.arguments, script.environment)  # noqa: S606 - becoming it is the point
 
 
-def _own(name: str, user: int, home: str) -> None:
-    """What root made in the user's home becomes his, as it is his who runs a container as himself."""
+def _chown_home(owner: HomeOwner) -> None:
+    """Chown files that root created in the user's home to the user, as Apptainer would."""
+    name, user, home = owner
     group = user
     with contextlib.suppress(OSError):
         for line in Path("/etc/passwd").read_text(errors="replace").splitlines():

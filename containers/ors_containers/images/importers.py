@@ -48,7 +48,7 @@ async def import_image(
 ) -> ImageRecord:
     """Import an image and save its record; see ``ImageStore.import_image``.
 
-    ``source`` is shown as the image's origin in place of ``path``.
+    ``source`` is shown as the image's origin instead of ``path``.
     """
     found = await import_layers(images, path, progress)
     record = ImageRecord(

@@ -240,7 +240,7 @@ class LayerStore:
         return self._lease
 
     def _removal_lock(self, *, shared: bool = False) -> contextlib.AbstractContextManager[None]:
-        """The lock between removing layers (exclusive) and using or adding them (shared); held for moments only."""
+        """Lock the store against removing layers (shared) or against using them (exclusive), for moments only."""
         return locked(self.root / "lock", shared=shared)
 
     @contextlib.asynccontextmanager

@@ -39,7 +39,7 @@ class SingleFlight(Generic[T]):
             return await asyncio.shield(flight.task)
         except asyncio.CancelledError:
             if flight.waiters == 1 and not flight.task.done():
-                self._forget(key, flight)  # a later request starts anew
+                self._forget(key, flight)  # a later request starts the work again
                 flight.task.cancel()
                 await asyncio.wait([flight.task])
             raise

@@ -1,19 +1,19 @@
-"""What happens between the launcher and an ``apptainer exec`` that holds one sandbox, and right after it.
+"""The start of a sandbox through ``apptainer exec``, and the changes to its container right after that.
 
 ``start_apptainer`` runs in a child of the launcher. It makes the user namespace and the copy-on-write root that every
-runtime of ours has (``preparation``), so that Apptainer is given an unpacked root whose writable layer is one tmpfs of
-the disk limit's size, and then has Apptainer make the container: mount, pid, net, ipc and uts namespaces, ``/dev``,
-``/proc`` and a process 1 without privileges. Apptainer is a Go program of several processes, so "it ends when the
-server ends" cannot be asked of it; it runs in a pid namespace of its own, whose process 1 ends with this child::
+runtime uses (``rootfs``), so that Apptainer gets an unpacked root whose writable layer is one tmpfs of the disk limit's
+size. Then Apptainer makes the container: mount, pid, net, ipc and uts namespaces, ``/dev``, ``/proc`` and a process 1
+without privileges. Apptainer is a Go program of several processes, which do not end with the server; so it runs in an
+outer pid namespace, whose process 1 ends with this child::
 
-    launcher ─ this child ─┬─ process 1 of the outer pid namespace (``holder``), which ends with this child
-                           └─ apptainer's master ─ process 1 of the sandbox (``holder``)
+    launcher ─ this child ─┬─ process 1 of the outer pid namespace (``pause_program``), which ends with this child
+                           └─ apptainer's master ─ process 1 of the sandbox (``pause_program``)
 
-``settle_container`` then joins the container and takes away what Apptainer leaves open for interactive use.
+``settle_container`` then joins the container and removes what Apptainer leaves open for interactive use.
 
-Invariants: when this child ends, for whatever reason, the kernel ends all below it. The child ends when the sandbox's
-process 1 has. No namespace of the host's is left in a settled container, and nothing is mounted there but the root, the
-image's binds, ``/proc``, ``/dev`` and what is in it.
+Invariants: when this child ends, for whatever reason, the kernel ends all processes below it. The child ends when the
+sandbox's process 1 has ended. A settled container has no namespace of the host, and no mounts but the root, the image's
+binds, ``/proc``, ``/dev`` and those in them.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ import contextlib
 import errno
 import os
 import select
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from ors_containers.launcher.messages import Done, SettleContainer, StartApptainer
 from ors_containers.launcher.private_inodes import DEVICES, OWN_DEVICES, has_own_devices
-from ors_containers.launcher.privileges import default_signals, join_groups, place
+from ors_containers.launcher.privileges import default_signals, place
 from ors_containers.launcher.rootfs import bound_trees, prepare_root, shared_text
-from ors_containers.launcher.trusted_exec import EXAMINATION
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.kernel_limits import TERMINAL_OPTIONS, replacements
 from ors_containers.linux.proc_stat import mount_points
+from ors_containers.linux.sandbox_paths import EXAMINATION
 from ors_containers.linux.user_namespaces import map_one_id
 
 __all__ = ["settle_container", "start_apptainer"]
 
-Message = dict[str, Any]
-
 _HOST_NAME = "sandbox"
-#: A directory of the container that is gone when it has been settled.
+#: A directory of the container that is removed when the container is settled.
 _HANDOVER = ".apptainer-handover"
-#: Scripts in it, of the image, are run by Apptainer before anything else: before the container is settled, and outside
-#: of the sandbox's control groups and filter. The image store has read the variables they set.
+_PAUSE = "pause"
+#: The image's scripts in this directory would run first: before the container is settled, and outside of the sandbox's
+#: control groups and filter. So it is covered. The image store has read the variables that they set.
 _SCRIPTS = ".singularity.d"
 _OWN_SIZE = 1 << 20
 
-#: Apptainer's own configuration for our containers, in place of the machine's: nothing of the host comes in unasked,
-#: no file of the image is rewritten, and control groups are ours (through D-Bus, many starts at once fail at random).
+#: Apptainer's configuration for these containers, instead of the machine's: it mounts no path of the host by itself,
+#: rewrites no file of the image, and makes no control groups (through D-Bus, many starts at once fail at random).
 _CONFIGURATION = """\
 allow setuid = no
 allow pid ns = yes
@@ -75,24 +75,24 @@ systemd cgroups = no
 user bind control = yes
 """
 
-#: Of /proc, what could change the machine if its owner were let; written by nobody in a sandbox.
+#: Paths of /proc through which the machine could be changed; read-only in a sandbox.
 _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi")
 _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts")
 
 
-def start_apptainer(message: Message, program: bytes, groups: Iterable[int]) -> NoReturn:
-    """Run Apptainer until its container has ended. ``program`` is that of process 1; ``groups`` are to be joined.
+def start_apptainer(message: StartApptainer, process_1: bytes) -> NoReturn:
+    """Run Apptainer until its container has ended. ``process_1`` is the program of process 1.
 
-    Raises ``OSError`` before anything was started; errors of Apptainer itself go to its standard error.
+    Raises ``OSError`` before a process was forked; Apptainer writes its own errors to standard error.
     """
     launcher = os.getppid()
-    os.write(1, shared_text(prepare_root(message)))
-    join_groups(groups)
+    os.write(1, shared_text(prepare_root(message.root)))
     handover = Path("root", _HANDOVER)
     handover.mkdir(mode=0o755)
-    (handover / "holder").write_bytes(program)
-    (handover / "holder").chmod(0o555)
-    devices = DEVICES if has_own_devices(Path()) else ("full",)  # else Apptainer brings the others
+    pause = handover / _PAUSE
+    pause.write_bytes(process_1)
+    pause.chmod(0o555)
+    devices = DEVICES if has_own_devices(Path()) else ("full",)  # otherwise Apptainer mounts the others
     for name in devices:
         (handover / name).touch()
     scripts = Path("root", _SCRIPTS)
@@ -101,17 +101,17 @@ def start_apptainer(message: Message, program: bytes, groups: Iterable[int]) -> 
     with contextlib.suppress(OSError):  # a kernel that refuses it, or has too many already
         system.unshare(system.CLONE_NEWTIME)
     flags = system.CLONE_NEWPID | system.CLONE_NEWCGROUP
-    if message["one_id"]:
-        # Apptainer cannot be told which user to be inside: it stays who it is, so it has to be the image's already.
+    if message.user.one_id:
+        # Apptainer keeps its user inside, with no option to change it: so it has to be the image's user already.
         system.unshare(system.CLONE_NEWUSER | system.CLONE_NEWNS)
-        map_one_id(message["user"], 0, message["group"], 0)
+        map_one_id(message.user.id, 0, message.user.group, 0)
     system.unshare(flags)
     system.end_with_parent()  # after the last change of user, which undoes it
     if os.getppid() != launcher:
         os._exit(0)
-    ours, theirs = os.pipe()  # closed when this child has ended: for the moment before `end_with_parent` there
+    ours, theirs = os.pipe()  # closed when this child has ended, should it end before the fork's `end_with_parent`
     if os.fork() == 0:
-        _hold(handover / "holder", ours, theirs)
+        _become_outer_process_1(pause, ours, theirs)
     master = os.fork()
     if master == 0:
         os.close(theirs)
@@ -125,8 +125,8 @@ def start_apptainer(message: Message, program: bytes, groups: Iterable[int]) -> 
             os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def _hold(holder: Path, alive: int, other: int) -> NoReturn:
-    """Be the outer pid namespace's process 1."""
+def _become_outer_process_1(program: Path, alive: int, other: int) -> NoReturn:
+    """Become process 1 of the outer pid namespace, unless the pipe ``alive`` says that the parent has ended."""
     os.close(other)
     system.end_with_parent()
     poll = select.poll()
@@ -134,29 +134,29 @@ def _hold(holder: Path, alive: int, other: int) -> NoReturn:
     if not poll.poll(0):
         null = os.open(os.devnull, os.O_RDWR)
         place([(null, 0), (null, 1), (null, 2)])
-        os.execve(holder, ["apptainer-sandbox"], {})  # noqa: S606 - becoming it is the point
+        os.execve(program, ["apptainer-sandbox"], {})  # noqa: S606 - becoming it is the point
     os._exit(0)
 
 
-def _become_apptainer(message: Message, devices: Sequence[str], *, has_scripts: bool) -> NoReturn:
-    stage: str = message["stage"]
+def _become_apptainer(message: StartApptainer, devices: Sequence[str], *, has_scripts: bool) -> NoReturn:
+    stage = message.root.stage
     own = f"{stage}/apptainer"
     try:
         os.setsid()
-        # Apptainer looks itself up by its own process id, which is one of the new namespace.
+        # Apptainer looks itself up in /proc by its process id, which is one of the new namespace.
         system.mount("proc", "/proc", "proc", system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC)
         system.mount("tmpfs", own, "tmpfs", system.MS_NOSUID | system.MS_NODEV, f"size={_OWN_SIZE},mode=755")
         Path(own, "apptainer.conf").write_text(_CONFIGURATION)
         home = Path(own, "home")
         home.mkdir()
         user, group = os.geteuid(), os.getegid()
-        # It asks for its user's name and home, and the host's files know nobody of this namespace.
+        # Apptainer looks up its user's name and home, and the host's files have no user of this namespace.
         Path(own, "passwd").write_text(f"sandbox:x:{user}:{group}::{home}:/bin/sh\n")
         Path(own, "group").write_text(f"sandbox:x:{group}:\n")
         for name in ("passwd", "group"):
             with contextlib.suppress(FileNotFoundError):
                 system.mount(f"{own}/{name}", f"/etc/{name}", "", system.MS_BIND)
-        binds = [(f"{stage}/{source}", target, True) for source, target in bound_trees(message)]
+        binds = [(f"{stage}/{source}", target, True) for source, target in bound_trees(message.root)]
         binds.append((f"{stage}/disk/nothing", EXAMINATION, True))
         if has_scripts:
             binds.append((f"{stage}/disk/nothing", f"/{_SCRIPTS}", True))  # until the container is settled
@@ -164,16 +164,16 @@ def _become_apptainer(message: Message, devices: Sequence[str], *, has_scripts: 
         folder = f"{stage}/{OWN_DEVICES}" if devices == DEVICES else "/dev"
         binds += [(f"{folder}/{name}", f"/{_HANDOVER}/{name}", False) for name in devices]
         arguments = [
-            message["program"],
+            message.program,
             *("--quiet", "--config", f"{own}/apptainer.conf", "exec"),
             *("--containall", "--no-home", "--no-privs", "--no-init", "--writable", "--pwd", "/"),
             *("--net", "--network", "none", "--hostname", _HOST_NAME),
             *(word for bind in binds for word in ("--mount", _mount_option(*bind))),
-            *(f"{stage}/root", f"/{_HANDOVER}/holder"),
+            *(f"{stage}/root", f"/{_HANDOVER}/{_PAUSE}"),
         ]
         os.chdir("/")
         default_signals()
-        environment = {"HOME": str(home), "PATH": message["path"], "LC_ALL": "C"}
+        environment = {"HOME": str(home), "PATH": message.path, "LC_ALL": "C"}
         os.execve(arguments[0], arguments, environment)  # noqa: S606 - no shell is wanted
     except (OSError, ValueError) as error:
         os.write(2, str(error).encode())
@@ -186,19 +186,18 @@ def _mount_option(source: str, target: str, read_only: bool) -> str:
     return ",".join('"' + field.replace('"', '""') + '"' for field in fields)
 
 
-def settle_container(message: Message, descriptors: list[int]) -> Message:
-    """Close a container that has just come up to what a sandbox is; see the module's docstring.
+def settle_container(message: SettleContainer, descriptors: list[int]) -> Done:
+    """Give a container that has just come up the mounts and devices of a sandbox, and no more.
 
     Raises ``OSError`` (``EPERM``) for a container that shares a namespace with the host.
     """
-    (holder,) = descriptors
-    process = message["holder"]
+    (process_1,) = descriptors
     for name in _NAMESPACES:
-        if Path(f"/proc/{process}/ns/{name}").stat().st_ino == Path(f"/proc/self/ns/{name}").stat().st_ino:
+        if Path(f"/proc/{message.process_1}/ns/{name}").stat().st_ino == Path(f"/proc/self/ns/{name}").stat().st_ino:
             raise OSError(errno.EPERM, f"Apptainer left the host's {name} namespace to the container")
     system.refuse_inspection()
-    system.setns(holder, system.CLONE_NEWUSER | system.CLONE_NEWNS)
-    if not message["one_id"]:
+    system.setns(process_1, system.CLONE_NEWUSER | system.CLONE_NEWNS)
+    if not message.one_id:
         system.become(0, 0)
     guarded = system.MS_REMOUNT | system.MS_BIND | system.MS_NOSUID
     Path("/proc/sys/user/max_user_namespaces").write_text("0")
@@ -210,13 +209,14 @@ def settle_container(message: Message, descriptors: list[int]) -> Message:
             system.mount(f"/{_HANDOVER}/{name}", f"/dev/{name}", "", system.MS_MOVE)
     kept = {"/", "/proc", "/dev", "/dev/pts", "/dev/shm", EXAMINATION}  # noqa: S108 - inside
     kept |= {f"/dev/{name}" for name in DEVICES}
-    bound = tuple(f"{target.rstrip('/')}/" for target in message["targets"])  # with the host's mounts below it
-    # Process 1's table: this process has no number in there.
+    bound = tuple(f"{target.rstrip('/')}/" for target in message.targets)  # with the host's mounts below
+    # The table of process 1: this process has no id in that /proc.
     for point in reversed(mount_points(Path("/proc/1/mountinfo").read_text())):
         if point not in kept and not f"{point}/".startswith(bound):
             system.unmount(point)
     for name in DEVICES:
-        # Devices can be written nonetheless; but a root inside, whose own they are, could close them to graders.
+        # Read-only devices can still be written to, but a root inside, who owns them, cannot change their mode: graders
+        # need them.
         system.mount("", f"/dev/{name}", "", guarded | system.MS_RDONLY)
     mqueue = Path("/dev/mqueue")
     if mqueue.is_dir():
@@ -229,10 +229,10 @@ def settle_container(message: Message, descriptors: list[int]) -> Message:
             system.mount(path, path, "", system.MS_BIND)
             system.mount("", path, "", guarded | system.MS_RDONLY | system.MS_NODEV | system.MS_NOEXEC)
     handover = Path("/", _HANDOVER)
-    for source, target in replacements(EXAMINATION, handover, everything=message["one_id"]):
+    for source, target in replacements(EXAMINATION, handover, everything=message.one_id):
         system.mount(source, target, "", system.MS_BIND)
         system.mount("", target, "", guarded | system.MS_RDONLY | system.MS_NODEV | system.MS_NOEXEC)
     for path in list(handover.iterdir()):
         path.unlink()
     handover.rmdir()
-    return {}
+    return Done()

@@ -1,12 +1,12 @@
-"""The server's side of the launcher: requests with descriptors, answers, and news of processes that ended.
+"""The server's side of the launcher: requests with descriptors, responses, and exits of processes.
 
-Invariant: every request is answered exactly once, by the launcher or, when that has ended, by ``LauncherGone``.
+Invariant: every request gets exactly one response, from the launcher or, when that has ended, ``LauncherGone``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import errno
 import os
 import platform
 import signal
@@ -16,13 +16,27 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from ors_containers.errors import InfrastructureFailure
-from ors_containers.launcher.process import MESSAGE_SIZE
+from ors_containers.launcher.messages import (
+    MESSAGE_SIZE,
+    Entered,
+    Examining,
+    Exited,
+    Failed,
+    Opened,
+    Request,
+    Response,
+    Started,
+    open_envelope,
+    read_response,
+    seal,
+)
+from ors_containers.launcher.records import InvalidRecord
 from ors_containers.linux.fd_passing import receive
 
-__all__ = ["Answer", "LauncherClient", "LauncherGone", "OperationFailed"]
+__all__ = ["LauncherClient", "LauncherGone", "OperationFailed"]
 
 _SOURCES = Path(__file__).resolve().parents[2]
 _SCRIPT = (
@@ -31,7 +45,7 @@ _SCRIPT = (
 )
 _CLOSE_PATIENCE = 10.0
 
-Message = dict[str, Any]
+R = TypeVar("R", bound=Response)
 
 
 class LauncherGone(InfrastructureFailure):
@@ -42,22 +56,14 @@ class LauncherGone(InfrastructureFailure):
 
 
 class OperationFailed(Exception):
-    """The launcher's child could not do it: ``number`` is the errno.
+    """The launcher's child failed with the errno ``number``.
 
-    It becomes an error of the tree where it is known what was attempted.
+    The caller converts it to an error of ``errors``, since it knows what was attempted.
     """
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
         self.number = number
-
-
-class Answer:
-    """What came back; ``descriptor`` is the caller's to close."""
-
-    def __init__(self, message: Message, descriptors: Sequence[int]) -> None:
-        self.message = message
-        self.descriptor = descriptors[0] if descriptors else -1
 
 
 class LauncherClient:
@@ -66,20 +72,20 @@ class LauncherClient:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._exits: dict[int, asyncio.Future[int]] = {}
         self._outgoing: deque[tuple[bytes, list[int]]] = deque()
         self._next = 0
 
     @property
     def process(self) -> int:
-        """Its process id."""
+        """The launcher's process id."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, or was never started."""
+        """Whether the launcher has ended, or was not started."""
         return self._socket is None
 
     def start(self) -> None:
@@ -87,7 +93,7 @@ class LauncherClient:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         try:
-            # Without site-packages and the user's variables: nothing but this package and the standard library.
+            # Without site-packages and the user's variables: it imports this package and the standard library only.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _SCRIPT, str(_SOURCES), str(theirs.fileno()), platform.machine()],
                 pass_fds=[theirs.fileno()],
@@ -104,24 +110,31 @@ class LauncherClient:
         self._socket = ours
         asyncio.get_running_loop().add_reader(ours, self._on_message)
 
-    async def request(self, operation: str, descriptors: Sequence[int] = (), **message: Any) -> Answer:
-        """Ask for an operation; the descriptors stay the caller's. Raises ``OperationFailed``, ``LauncherGone``."""
+    async def request(self, request: Request, descriptors: Sequence[int], response: type[R]) -> R:
+        """Send a request and return its response, which is of the class ``response``.
+
+        The caller keeps ``descriptors`` and has to close the one in an ``Opened``. Raises ``OperationFailed`` and
+        ``LauncherGone``.
+        """
         if self._socket is None:
             raise LauncherGone
         self._next += 1
         identity = self._next
-        data = json.dumps({"id": identity, "operation": operation, **message}).encode()
+        data = seal(identity, request)
         if len(data) > MESSAGE_SIZE:
-            raise OperationFailed(7, "the request is too long")  # E2BIG
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            raise OperationFailed(errno.E2BIG, "the request is too long")
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._waiting[identity] = future
         # Duplicates, so that the caller may close its own before they are sent.
         self._outgoing.append((data, [os.dup(descriptor) for descriptor in descriptors]))
         self._flush()
-        return await future
+        found = await future
+        if not isinstance(found, response):
+            raise OperationFailed(errno.EPROTO, f"the launcher responded with {type(found).__name__}")
+        return found
 
     def exit_of(self, process: int) -> asyncio.Future[int]:
-        """Done when ``process``, which an answer named, has ended, with its exit code. Ask once."""
+        """Return the future exit code of ``process``, which a response named; until ``forget``."""
         return self._exits[process]
 
     async def close(self) -> None:
@@ -136,7 +149,7 @@ class LauncherClient:
                     return
                 await asyncio.sleep(0.01)
         finally:
-            # Also of a call that is cancelled, when an event loop is shut down: its process must not be left behind.
+            # Also in a cancelled call, when an event loop is shut down: the process must not be left behind.
             if process.poll() is None:
                 process.kill()
                 process.wait()
@@ -160,7 +173,7 @@ class LauncherClient:
             loop.remove_writer(self._socket)
 
     def _on_message(self) -> None:
-        # Several at a time: the loop's turn costs more than a message does.
+        # Several at a time: a turn of the event loop costs more than a message.
         for _ in range(32):
             if self._socket is None:
                 return
@@ -173,29 +186,35 @@ class LauncherClient:
             if not data:
                 self._lost()
                 return
-            self._on_answer(json.loads(data), descriptors)
+            envelope = open_envelope(data)
+            try:
+                response = read_response(envelope)
+            except InvalidRecord as error:
+                response = Failed(errno.EPROTO, str(error))
+            self._on_response(envelope.id, response, descriptors)
 
-    def _on_answer(self, message: Message, descriptors: list[int]) -> None:
-        exited = message.get("exited")
-        if exited is not None:
-            future = self._exits.get(exited)
-            if future is not None and not future.done():
-                future.set_result(message["code"])
+    def _on_response(self, request: int, response: Response, descriptors: list[int]) -> None:
+        if isinstance(response, Exited):
+            exited = self._exits.get(response.process)
+            if exited is not None and not exited.done():
+                exited.set_result(response.code)
             return
-        future = self._waiting.pop(message["id"], None)
+        future = self._waiting.pop(request, None)
         if future is None or future.done():
             for descriptor in descriptors:
                 os.close(descriptor)
-        elif "error" in message:
-            future.set_exception(OperationFailed(message["errno"], message["error"]))
+        elif isinstance(response, Failed):
+            future.set_exception(OperationFailed(response.number, response.text))
         else:
-            # The launcher tells of a process before it can tell of its end.
-            if (process := message.get("process")) is not None:
-                self._exits[process] = asyncio.get_running_loop().create_future()
-            future.set_result(Answer(message, descriptors))
+            if isinstance(response, Opened):
+                response = Opened(descriptors[0], response.size)
+            # The launcher responds with a process before it sends the process's `Exited`.
+            elif isinstance(response, (Started, Entered, Examining)) and response.process is not None:
+                self._exits[response.process] = asyncio.get_running_loop().create_future()
+            future.set_result(response)
 
     def forget(self, process: int) -> None:
-        """Nobody asks for this process's exit any more."""
+        """Drop the exit of ``process``, which no caller waits for any longer."""
         self._exits.pop(process, None)
 
     def _lost(self) -> None:

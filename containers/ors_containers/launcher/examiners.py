@@ -1,19 +1,19 @@
-"""The group that the processes of an examination are in, and no process of the agent's.
+"""The group of an examination's processes, which no process of the agent is in.
 
-The agent's processes have the user of an examination's. Capabilities keep its memory and descriptors from them
-(``syscalls.SHIELD``), and a group what capabilities do not: the arguments of programs, which everybody may read in
-/proc, and files, which the kernel gives to whoever has their user. While a live examination runs, /proc shows processes
-to this group, and to others those alone that they may inspect. The examination's folder is the group's and nobody's
-otherwise. The kernel asks for the group at each look-up, so a descriptor that is handed on is worth nothing outside it.
+The agent's processes have the same user as an examination's. Capabilities keep an examination's memory and descriptors
+from them (``syscalls.SHIELD``). The group keeps from them what capabilities do not: the arguments of programs, which
+any process may read in /proc, and files, which the kernel opens for their owner. While a live examination runs, /proc
+shows every process to this group, and to other processes only those that they may inspect. Only the group can access
+the examination's folder. The kernel checks the group at each look-up, so a descriptor of the folder that is passed on
+is of no use outside the group.
 
-Invariant: no process of the agent's gets into the group, as it has no capability to change its groups and no program
-with the group's bit is executed with its rights (``no_new_privs``).
+Invariant: no process of the agent gets into the group: it has no capability to change its groups, and no program with
+the set-group-id bit is executed with the bit's rights (``no_new_privs``).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+from ors_containers.launcher.messages import User
 from ors_containers.linux import syscalls as system
 
 __all__ = ["examiners", "hide_processes", "show_processes"]
@@ -23,17 +23,17 @@ _CANDIDATES = (65534, 65533, 65531)
 _PROC_FLAGS = system.MS_REMOUNT | system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC
 
 
-def examiners(message: dict[str, Any]) -> int | None:
-    """The id, of a group and of a user without processes; none where a sandbox has a single id."""
-    if message["one_id"]:
+def examiners(user: User) -> int | None:
+    """Return the id, that of a group and of a user without processes; None where a sandbox has a single id."""
+    if user.one_id:
         return None
-    return next(number for number in _CANDIDATES if number not in (message["user"], message["group"]))
+    return next(number for number in _CANDIDATES if number not in (user.id, user.group))
 
 
 def hide_processes(group: int) -> None:
-    """Show processes in the /proc of this process's sandbox to ``group`` and to who may inspect them.
+    """Show processes in the /proc of this process's sandbox only to ``group`` and to processes that may inspect them.
 
-    To be called in a mount namespace of the caller's own: the mount's flags change there alone, the options everywhere.
+    Call it in a new mount namespace: the mount's flags change only there, its options in the whole sandbox.
     """
     system.mount("", "/proc", "", _PROC_FLAGS, f"hidepid=2,gid={group}")
 

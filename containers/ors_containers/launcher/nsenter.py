@@ -1,8 +1,8 @@
-"""What a child of the launcher does inside a sandbox: open a file, look at one, end a command's processes.
+"""Operations of the launcher's children inside a sandbox: open a file, describe a path, end processes.
 
-Each joins the sandbox through a pidfd of its process 1 and then acts as anybody inside would: a path is resolved in the
-sandbox's own mounts with its user's rights, and a process id is one of its own pid namespace. So there is no check to
-get wrong. Before it joins, the child makes itself unreadable for the sandbox's processes, and it imports nothing after.
+Each child joins the sandbox through a pidfd of its process 1 and then acts like any process inside: a path is resolved
+in the sandbox's own mounts with its user's rights, and a process id is one of its own pid namespace. Before it joins, a
+child forbids the sandbox's processes to inspect it, and after that it imports no module.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from ors_containers.launcher.messages import Done, EndCommand, FileFound, Opened, OpenFile, StatFile, User
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.proc_stat import process_status
 
 __all__ = [
     "ENDING_PATIENCE",
-    "Message",
-    "interrupt_command",
+    "end_command",
     "join_processes",
     "open_file",
     "processes",
@@ -32,57 +31,55 @@ __all__ = [
     "until_gone",
 ]
 
-Message = dict[str, Any]
-
 #: Seconds in which processes that were killed must have ended.
 ENDING_PATIENCE = 20.0
-#: Seconds after which it is enough that they end.
+#: Seconds after which it suffices that they are exiting.
 _GONE_PATIENCE = 2.0
 
 
-def _visit(message: Message, holder: int) -> None:
-    """Join the sandbox's files, as its user and without a single capability."""
+def _join_files(process_1: int, user: User, directory: str) -> None:
+    """Join the sandbox's mounts, as its user and without any capability."""
     system.refuse_inspection()
-    system.setns(holder, system.CLONE_NEWUSER | system.CLONE_NEWNS)
+    system.setns(process_1, system.CLONE_NEWUSER | system.CLONE_NEWNS)
     system.drop_bounding_set()
-    if not message["one_id"]:  # else the kernel has made it the only user there is
-        system.become(message["user"], message["group"])
+    if not user.one_id:
+        system.become(user.id, user.group)
     system.drop_capabilities()
     os.umask(0o022)
-    os.chdir(message["directory"])
+    os.chdir(directory)
 
 
-def open_file(message: Message, descriptors: list[int]) -> Message:
-    """Open a regular file; the answer carries its descriptor and its size."""
-    _visit(message, descriptors[0])
-    flags: int = message["flags"] | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-    if message["parents"]:
-        Path(message["path"]).parent.mkdir(parents=True, exist_ok=True)
+def open_file(message: OpenFile, descriptors: list[int]) -> Opened:
+    """Open a regular file."""
+    _join_files(descriptors[0], message.user, message.directory)
+    flags = message.flags | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+    if message.parents:
+        Path(message.path).parent.mkdir(parents=True, exist_ok=True)
     # O_TRUNC only once it is known to be a regular file.
-    descriptor = os.open(message["path"], flags & ~os.O_TRUNC, message["mode"])
+    descriptor = os.open(message.path, flags & ~os.O_TRUNC, message.mode)
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EISDIR, f"{_kind(found.st_mode)}, not a regular file")
     if flags & os.O_TRUNC:
         os.ftruncate(descriptor, 0)
-        os.fchmod(descriptor, message["mode"])
-    return {"descriptor": descriptor, "size": found.st_size}
+        os.fchmod(descriptor, message.mode)
+    return Opened(descriptor, found.st_size)
 
 
-def stat_file(message: Message, descriptors: list[int]) -> Message:
-    """What ``stat`` says of a path."""
-    _visit(message, descriptors[0])
-    path = Path(message["path"])
-    found = path.stat() if message["follow"] else path.lstat()
-    return {
-        "kind": _kind(found.st_mode),
-        "size": found.st_size,
-        "mode": stat.S_IMODE(found.st_mode),
-        "user": found.st_uid,
-        "group": found.st_gid,
-        "modified": found.st_mtime,
-        "link": str(path.readlink()) if stat.S_ISLNK(found.st_mode) else None,
-    }
+def stat_file(message: StatFile, descriptors: list[int]) -> FileFound:
+    """Describe a path."""
+    _join_files(descriptors[0], message.user, message.directory)
+    path = Path(message.path)
+    found = path.stat() if message.follow else path.lstat()
+    return FileFound(
+        kind=_kind(found.st_mode),
+        size=found.st_size,
+        mode=stat.S_IMODE(found.st_mode),
+        user=found.st_uid,
+        group=found.st_gid,
+        modified=found.st_mtime,
+        link=str(path.readlink()) if stat.S_ISLNK(found.st_mode) else None,
+    )
 
 
 _KINDS = {
@@ -101,12 +98,12 @@ def _kind(mode: int) -> str:
 
 
 def signal_all(number: int) -> None:
-    """Send a signal to every process of the sandbox but process 1, in one step no fork can outrun.
+    """Send a signal to every process of the sandbox but process 1, in one system call, which no fork can outrun.
 
-    This process has joined the sandbox's process ids for its children, but is not among them: nothing in the sandbox
-    can signal it. Its children are, and an agent with their user can stop or kill them; so each of them does one thing,
-    at once, and another follows until one has done it. In between, the processes there are get the signal one by one,
-    from here: forks outrun that, but what does nothing but stop or kill others has then ended.
+    This process has joined the sandbox's pid namespace for its children, but has no id in it: no process of the sandbox
+    can signal it. Its children have one, and an agent with their user can stop or kill them; so each child makes the
+    one system call at once, and another is forked until a child has succeeded. In between, this process signals the
+    sandbox's processes one by one: forks can outrun that, but processes that only stop or kill others then end.
     """
     deadline = time.monotonic() + ENDING_PATIENCE
     while True:
@@ -128,20 +125,20 @@ def signal_all(number: int) -> None:
 def _signal_each(number: int) -> None:
     for name in os.listdir("/proc"):  # noqa: PTH208 - names are enough
         if name.isdigit() and name != "1":
-            with contextlib.suppress(OSError):  # it has ended meanwhile
+            with contextlib.suppress(OSError):  # the process has ended meanwhile
                 process = os.open(f"/proc/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    # By its folder: its number is one of the sandbox, and means another process here.
+                    # Through its folder: its process id is the sandbox's, and another process's here.
                     signal.pidfd_send_signal(process, number)
                 finally:
                     os.close(process)
 
 
-def join_processes(holder: int) -> None:
-    """Join every namespace of the sandbox. Raises ``OSError`` where what follows would reach the host's processes."""
+def join_processes(process_1: int) -> None:
+    """Join every namespace of the sandbox. Raises ``OSError`` if children could then signal the host's processes."""
     namespaces = os.open("/proc/self/ns", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     system.refuse_inspection()
-    system.setns(holder, system.ALL_NAMESPACES)
+    system.setns(process_1, system.ALL_NAMESPACES)
     own, joined = (os.stat(name, dir_fd=namespaces).st_ino for name in ("pid", "pid_for_children"))
     os.close(namespaces)
     if own == joined:
@@ -149,11 +146,11 @@ def join_processes(holder: int) -> None:
 
 
 def until_gone(deadline: float) -> None:
-    """Wait until nothing is left of what was killed but process 1, dying processes and zombies included.
+    """Wait until no process but process 1 is left, exiting processes and zombies included.
 
-    What it has to give back, an agent can make so much that dying takes minutes: the kernel looks for each of 40,000
-    locks of one file among all of them. From some time on it is enough that nothing executes its program any more.
-    Raises ``OSError`` (``ETIMEDOUT``) where something still does at the ``deadline``.
+    An agent can make an exit take minutes: the kernel looks for each of 40,000 locks of one file among all of them. So
+    after ``_GONE_PATIENCE`` it suffices that every process is exiting and executes its program no longer. Raises
+    ``OSError`` (``ETIMEDOUT``) if a process still executes its program at the ``deadline``.
     """
     pause = 0.0005
     enough = time.monotonic() + _GONE_PATIENCE
@@ -168,8 +165,8 @@ def until_gone(deadline: float) -> None:
 
 
 def _is_exiting(process: str) -> bool:
-    """Whether each thread of a process is on its way out, or out."""
-    with contextlib.suppress(OSError):  # it has ended meanwhile
+    """Return whether each thread of a process is exiting or has exited."""
+    with contextlib.suppress(OSError):  # the process has ended meanwhile
         for thread in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208 - names are enough
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 if not process_status(f"{process}/task/{thread}").exiting:
@@ -177,47 +174,43 @@ def _is_exiting(process: str) -> bool:
     return True
 
 
-def interrupt_command(message: Message, descriptors: list[int]) -> Message:
-    """End the processes of one command, all at once, as ``_end_command`` says; or, ``everything``, all there are."""
+def end_command(message: EndCommand, descriptors: list[int]) -> Done:
+    """End the processes of one command, all at once, as ``_signal_command`` says; or all, for ``everything``."""
     join_processes(descriptors[0])
-    if message["how"] == "everything":
+    if message.how == "everything":
         signal_all(signal.SIGKILL)
         until_gone(time.monotonic() + ENDING_PATIENCE)
-        return {"killed": -1}
-    # Stopped, in one step, nothing multiplies while it is looked at, and nothing harms the child that looks.
+        return Done()
+    # While all are stopped, in one step, none can fork, and none can harm the child that reads their list.
     signal_all(signal.SIGSTOP)
-    news, report = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(report, str(_end_command(message["shell"], message["spared"], message["how"])).encode())
+            _signal_command(message.shell, message.keep_pids, message.how)
         finally:
             os._exit(0)
-    os.close(report)
-    # But for one that had begun to signal, and waited for the fork, when it was itself stopped.
+    # A process may have begun to signal, and stop this child, before it was stopped itself.
     deadline = time.monotonic() + ENDING_PATIENCE
     while os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1]):
         os.kill(child, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
-    killed = os.read(news, 64)
     signal_all(signal.SIGCONT)
-    return {"killed": int(killed or 0)}
+    return Done()
 
 
-def _end_command(shell: int, spared: Mapping[str, int], how: str) -> int:
-    """Signal all but process 1, the shell, and ``spared`` (process id → start time) with their descendants.
+def _signal_command(shell: int, keep_pids: Mapping[str, int], how: str) -> None:
+    """Signal all but process 1, the shell, and ``keep_pids`` (process id → start time) with their descendants.
 
-    ``interrupt`` sends them and the shell SIGINT: a shell drops the rest of its list when its child ends of that, and
+    ``interrupt`` sends them and the shell SIGINT: a shell drops the rest of its list when its child ends by SIGINT, and
     goes on with it when the child is killed. ``kill`` kills them and interrupts the shell, ``sweep`` leaves the shell
-    alone, ``all`` kills it too. Everything is stopped meanwhile.
+    alone, ``all`` kills it too. Every process is stopped meanwhile.
     """
     found = processes()
-    ended = 0
     for process in found:
         if process in (1, os.getpid(), shell):
             continue
         above = process
         while above in found and above not in (1, shell):
-            if spared.get(str(above)) == found[above][1]:
+            if keep_pids.get(str(above)) == found[above][1]:
                 break
             above = found[above][0]
         else:
@@ -225,14 +218,12 @@ def _end_command(shell: int, spared: Mapping[str, int], how: str) -> int:
                 os.kill(process, signal.SIGINT)
                 if how != "interrupt":
                     os.kill(process, signal.SIGKILL)
-            ended += 1
     if shell in found and how != "sweep":
         os.kill(shell, signal.SIGKILL if how == "all" else signal.SIGINT)
-    return ended
 
 
 def processes() -> dict[int, tuple[int, int]]:
-    """Parent and start time of every process in this pid namespace that has not ended."""
+    """Return the parent and the start time of each process in this pid namespace that has not ended."""
     found: dict[int, tuple[int, int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -1,7 +1,7 @@
-"""What a child of the launcher does to itself before it executes a program in a sandbox.
+"""Steps of a child before it executes a program in a sandbox: descriptors, control groups, limits, privileges.
 
-Invariant: when ``lower`` returns, the process has no right left that a program of the sandbox must not have, and can
-get none back; the order of its steps is the one in which each can still be taken.
+Invariant: when ``lower`` returns, the process has no right that a program of the sandbox must not have, and cannot
+regain any; its steps are in the order in which each is still permitted.
 """
 
 from __future__ import annotations
@@ -13,15 +13,23 @@ import os
 import resource
 import signal
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
+from ors_containers.launcher.messages import Program, User
 from ors_containers.linux import syscalls as system
 
-__all__ = ["default_signals", "give_pipe", "is_open", "join_groups", "lower", "open_groups", "place"]
-
-Message = dict[str, Any]
+__all__ = [
+    "default_signals",
+    "enter_directory",
+    "give_pipe",
+    "is_open",
+    "join_groups",
+    "limit_resources",
+    "lower",
+    "open_groups",
+    "place",
+]
 
 
 def place(pairs: Iterable[tuple[int, int]]) -> None:
@@ -33,7 +41,7 @@ def place(pairs: Iterable[tuple[int, int]]) -> None:
 
 
 def is_open(descriptor: int) -> bool:
-    """Whether this process has a descriptor of that number."""
+    """Return whether this process has a descriptor of that number."""
     try:
         os.fstat(descriptor)
     except OSError:
@@ -42,7 +50,7 @@ def is_open(descriptor: int) -> bool:
 
 
 def open_groups(paths: Iterable[str]) -> list[int]:
-    """Descriptors of control groups' ``cgroup.procs``; whoever opened them may join, whatever it is by then."""
+    """Open control groups' ``cgroup.procs``; a process may join through them after it gave up its own rights."""
     return [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in paths]
 
 
@@ -53,27 +61,28 @@ def join_groups(groups: Iterable[int]) -> None:
         os.close(group)
 
 
-def give_pipe(descriptor: int, user: int, group: int, holder: int | None = None) -> None:
-    """Make a pipe the sandbox's user's, so that programs can open it again as /dev/stdout and /dev/stderr.
+def give_pipe(descriptor: int, user: User, process_1: int | None = None) -> None:
+    """Chown a pipe to the sandbox's user, so that programs can open it again as /dev/stdout and /dev/stderr.
 
-    With ``holder``, before its sandbox is joined: the one who may give away the host's root's is that root. Without,
-    after it was joined and before rights were given up: a server that is an ordinary user owns what it may give away.
-    A pipe that cannot be given stays a pipe that can be written.
+    Call it with ``process_1`` before the sandbox is joined: only the host's root may chown pipes of the host's root.
+    Call it without after the sandbox was joined and before rights are dropped: that works for a server that is an
+    ordinary user. A pipe that cannot be chowned can still be written.
     """
     if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return
     with contextlib.suppress(OSError, StopIteration):
-        if holder is not None:
+        owner, group = user.id, user.group
+        if process_1 is not None:
             if os.geteuid() != 0:
                 return
-            lines = Path(f"/proc/self/fdinfo/{holder}").read_text().splitlines()
+            lines = Path(f"/proc/self/fdinfo/{process_1}").read_text().splitlines()
             process = next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
-            user, group = _outside(process, "uid_map", user), _outside(process, "gid_map", group)
-        os.fchown(descriptor, user, group)
+            owner, group = _outside(process, "uid_map", owner), _outside(process, "gid_map", group)
+        os.fchown(descriptor, owner, group)
 
 
 def _outside(process: int, table: str, number: int) -> int:
-    """What an id inside the user namespace of ``process`` is for this one."""
+    """Return this process's number for an id inside the user namespace of ``process``."""
     for line in Path(f"/proc/{process}/{table}").read_text().splitlines():
         inside, outside, count = (int(word) for word in line.split())
         if inside <= number < inside + count:
@@ -82,7 +91,7 @@ def _outside(process: int, table: str, number: int) -> int:
 
 
 def default_signals() -> None:
-    """Undo what Python and the launcher ignore; ignored signals stay ignored in the program that is executed."""
+    """Restore signals that Python and the launcher ignore: the executed program would go on ignoring them."""
     for number in (
         *(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD),
         *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
@@ -91,29 +100,39 @@ def default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def lower(message: Message, *, shielded: bool = False, group: int | None = None) -> None:
-    """Give up everything a sandbox's program must not have, in the order in which it can still be given up.
+def lower(program: Program, *, shielded: bool = False, group: int | None = None) -> None:
+    """Set the program's limits, drop every right that it must not have, and enter its directory.
 
-    ``shielded`` leaves ``system_calls.SHIELD``, which does nothing but keep processes that have less from this one.
-    ``group`` is one more that the program is in.
+    ``shielded`` keeps the capability ``syscalls.SHIELD``, whose only effect is that processes without it cannot inspect
+    this one. ``group`` is one more group of the program.
     """
-    for name, value in message["resources"].items():
-        number = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(number)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(number, (value, value))
+    limit_resources(program.resources)
     if shielded:
         system.make_inheritable(system.SHIELD)
     system.drop_bounding_set()
-    if not message["one_id"]:  # else the kernel has made it the only user there is
-        system.become(message["user"], message["group"], () if group is None else (group,))
+    if not program.user.one_id:
+        system.become(program.user.id, program.user.group, () if group is None else (group,))
     if shielded:
         system.keep_ambient(system.SHIELD)
     else:
         system.drop_capabilities()
     system.no_new_privileges()
     os.umask(0o022)
-    for directory in (message["directory"], "/"):
+    enter_directory(program.directory)
+
+
+def limit_resources(resources: Mapping[str, int]) -> None:
+    """Set rlimits of this process, by the name of ``resource.RLIMIT_…``, as far as its hard limits allow."""
+    for name, value in resources.items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(number)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (value, value))
+
+
+def enter_directory(path: str) -> None:
+    """Change to a directory, or to / where that is not possible."""
+    for directory in (path, "/"):
         try:
             os.chdir(directory)
         except OSError:

@@ -1,10 +1,11 @@
-"""The part of a new sandbox that bubblewrap 0.8 cannot make: the user namespace and the copy-on-write root.
+"""The user namespace and the copy-on-write root of a new sandbox, for every runtime.
 
-Runs in a child of the launcher that becomes ``bwrap`` afterwards. Everything is mounted below ``stage``, an empty
-directory of the host, in a mount namespace of this process's own, so nothing is ever mounted on the host.
+A child of the launcher makes them before it becomes ``bwrap`` or starts Apptainer. It mounts everything below
+``stage``, an empty directory of the host, in its own mount namespace, so no mount appears on the host.
 
-Invariants: a layer of an image is mounted read-only before anything can write through it; what is written goes to one
-tmpfs of the disk limit's size; a sandbox's files are inodes of its own (``own_inodes``), but for what is reported.
+Invariants: a layer of an image is mounted read-only before any process can write through it; writes go to one tmpfs of
+the disk limit's size; the inodes of a sandbox's files are its own (``private_inodes``), except for the places that
+``prepare_root`` returns.
 """
 
 from __future__ import annotations
@@ -16,129 +17,67 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from ors_containers.launcher.messages import Root, RootDirectory
 from ors_containers.launcher.private_inodes import (
-    DEVICES,
-    OWN_DEVICES,
     has_own_devices,
     make_own_devices,
     overlay_own,
     without,
 )
-from ors_containers.launcher.trusted_exec import EXAMINATION
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.kernel_limits import TERMINAL_OPTIONS, limit_watches, make_nothing, replacements
+from ors_containers.linux.kernel_limits import limit_watches, make_nothing
+from ors_containers.linux.sandbox_paths import EXAMINATION
 from ors_containers.linux.user_namespaces import join_mapped_namespace, mapped_namespace
 
-__all__ = ["FILTER_AT", "HOLDER_AT", "NEWS_AT", "Message", "bound_trees", "prepare", "prepare_root", "shared_text"]
+__all__ = ["bound_trees", "make_mount_point", "make_stage", "prepare_root", "shared_text"]
 
-Message = dict[str, Any]
-
-#: Where a sandbox's bwrap finds the holder program, the filter and the pipe for its news.
-HOLDER_AT = 20
-FILTER_AT = 21
-NEWS_AT = 22
 _STAGE_SIZE = 1 << 20
-_DEVICES_SIZE = 1 << 16
-_LINKS = {
-    "fd": "/proc/self/fd",
-    "stdin": "/proc/self/fd/0",
-    "stdout": "/proc/self/fd/1",
-    "stderr": "/proc/self/fd/2",
-    "ptmx": "pts/ptmx",
-}
-
-
-def prepare(message: Message) -> tuple[list[str], list[str]]:
-    """Make the namespaces and mounts that bubblewrap 0.8 cannot make.
-
-    Returns its command line, and what of the sandbox is not its own (``prepare_root``).
-    """
-    shared = prepare_root(message)
-    for source, target in bound_trees(message):
-        # Here and not by bubblewrap, which reads the whole mount table again for each.
-        system.mount(source, f"root{target}", "", system.MS_BIND | system.MS_REC)
-    # A mount point directly below / is what nobody in the sandbox can rename, remove or put something in place of, its
-    # root neither; an examination mounts its files over this.
-    system.attach("disk/nothing", f"root{EXAMINATION}")
-    _make_devices()
-    stage: str = message["stage"]
-    # With one user the first process that enters may not mount anything there, as ``kernel_objects.hide`` does.
-    one_user = message["mapping"]["by"] == "user"
-    hidden = list(replacements(f"{stage}/disk/nothing", Path(stage, "disk"), everything=one_user))
-    with contextlib.suppress(OSError):  # a kernel that refuses it, or has too many already
-        system.unshare(system.CLONE_NEWTIME)
-    os.chdir("/")
-    return [
-        *(message["program"], *message["arguments"]),
-        *("--dev-bind", f"{stage}/root", "/", "--proc", "/proc"),
-        *(word for source, target in hidden for word in ("--ro-bind", source, target)),
-        *("--seccomp", str(FILTER_AT), "--info-fd", str(NEWS_AT), "--", f"/proc/self/fd/{HOLDER_AT}"),
-    ], shared
-
-
-def _make_devices() -> None:
-    """Mount /dev: bubblewrap's own takes ten readings of the mount table, and has no bound for terminals."""
-    _make_point("/dev", directory=True)
-    guarded = system.MS_NOSUID | system.MS_NODEV
-    if has_own_devices(Path()):
-        guarded = system.MS_NOSUID
-        system.mount(OWN_DEVICES, "root/dev", "", system.MS_BIND)
-    else:
-        system.mount("tmpfs", "root/dev", "tmpfs", guarded, f"size={_DEVICES_SIZE},mode=755")
-        for name in DEVICES:
-            Path("root/dev", name).touch()
-            system.mount(f"/dev/{name}", f"root/dev/{name}", "", system.MS_BIND)
-    for name, target in _LINKS.items():
-        Path("root/dev", name).symlink_to(target)
-    for name in ("pts", "shm"):
-        Path("root/dev", name).mkdir()
-    system.mount("devpts", "root/dev/pts", "devpts", system.MS_NOSUID | system.MS_NOEXEC, TERMINAL_OPTIONS)
-    system.mount("disk/shm", "root/dev/shm", "", system.MS_BIND)
-    system.mount("", "root/dev", "", system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | guarded)
+_FOLDERS = ("disk", "root", "apptainer")
+#: Without MS_NODEV: devices of the sandbox's own are made in the stage, and have to work.
+_STAGE_FLAGS = system.MS_NOSUID
 
 
 def shared_text(places: Sequence[str]) -> bytes:
-    """How a sandbox that comes up tells what ``prepare_root`` returned."""
+    """Return the text by which a starting sandbox reports the places that ``prepare_root`` returned."""
     return f"[shared {json.dumps(places)}]".encode() if places else b""
 
 
-def bound_trees(message: Message) -> list[tuple[str, str]]:
-    """The image's binds as ``prepare_root`` has left them: where each is below ``stage``, and where it shall appear."""
+def bound_trees(root: Root) -> list[tuple[str, str]]:
+    """Return for each of the image's binds its path below ``stage`` after ``prepare_root``, and its target."""
     return [
-        (f"bind{number}" if is_directory else f"bind{number}/{Path(source).name}", target)
-        for number, (source, target, is_directory) in enumerate(message["binds"])
+        (f"bind{number}" if bind.is_directory else f"bind{number}/{Path(bind.source).name}", bind.target)
+        for number, bind in enumerate(root.binds)
     ]
 
 
-def prepare_root(message: Message) -> list[str]:
+def prepare_root(root: Root) -> list[str]:
     """Make a user namespace in which this process is root, and below ``stage`` the copy-on-write root.
 
-    The image's binds are where ``bound_trees`` says, not yet where they appear. Leaves this process in ``stage``.
-    Returns the places in the sandbox whose inodes are not its own: what it locks or watches there, others may see.
+    The image's binds are mounted where ``bound_trees`` says, not yet at their targets. Leaves this process in
+    ``stage``. Returns the places in the sandbox whose inodes are not its own: other sandboxes may notice its locks and
+    watches there.
     """
-    stage: str = message["stage"]
-    mapping = message["mapping"]
-    layers = {f"layer{number}": source for number, source in enumerate(message["layers"])}
-    # Of a file its folder: an overlay is made of folders.
+    stage, mapping = root.stage, root.mapping
+    layers = {f"layer{number}": source for number, source in enumerate(root.layers)}
+    # The folder of a bound file: an overlay is made of folders.
     binds = {
-        f"bind{number}": source if is_directory else str(Path(source).parent)
-        for number, (source, _, is_directory) in enumerate(message["binds"])
+        f"bind{number}": bind.source if bind.is_directory else str(Path(bind.source).parent)
+        for number, bind in enumerate(root.binds)
     }
     sources = {**layers, **binds}
-    # Names in `stage` that are mounted there already, with the owners they have inside.
+    # Names in `stage` that are mounted already, with mapped owners.
     mapped: set[str] = set()
 
-    if mapping["by"] == "root":
+    if mapping.by == "root":
         system.unshare(system.CLONE_NEWNS)
         system.mount("", "/", "", system.MS_REC | system.MS_SLAVE)
-        _make_stage(stage, sources)
-        make_own_devices(Path(stage), mapping["base"])
+        make_stage(stage, sources, _FOLDERS, _STAGE_FLAGS)
+        make_own_devices(Path(stage), mapping.base)
         namespace = mapped_namespace(mapping)
-        for name, source in sources.items() if mapping["idmapped"] else ():
-            # A file system that cannot: its files will seem to be nobody's, and are as readable.
+        for name, source in sources.items() if mapping.idmapped else ():
+            # On a file system without support, files appear to be owned by `nobody`, and stay as readable.
             with contextlib.suppress(OSError):
                 system.attach(source, f"{stage}/{name}", namespace)
                 mapped.add(name)
@@ -148,9 +87,9 @@ def prepare_root(message: Message) -> list[str]:
     else:
         join_mapped_namespace(mapping, system.CLONE_NEWNS)
         system.mount("", "/", "", system.MS_REC | system.MS_SLAVE)
-        _make_stage(stage, sources)
-    if mapping["by"] != "user":
-        # In the nested namespace of the other case bubblewrap does this (--disable-userns).
+        make_stage(stage, sources, _FOLDERS, _STAGE_FLAGS)
+    if mapping.by != "user":
+        # For ``user``, bubblewrap does this in its nested namespace (--disable-userns).
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
     limit_watches()
 
@@ -159,45 +98,46 @@ def prepare_root(message: Message) -> list[str]:
         if name not in mapped:
             system.attach(source, name)
     guarded = system.MS_NOSUID | system.MS_NODEV
-    disk = f"size={message['disk']},nr_inodes={message['inodes']},mode=755"
+    disk = f"size={root.disk},nr_inodes={root.inodes},mode=755"
     system.mount("tmpfs", "disk", "tmpfs", guarded, disk)
     for path, mode in (("disk/upper", 0o755), ("disk/work", 0o755), ("disk/shm", 0o1777)):
         Path(path).mkdir()
         Path(path).chmod(mode)
     Path("disk/nothing").mkdir(0o555)
-    for path, mode, user, group in message["directories"]:
-        _add_directory(Path("disk/upper"), [Path(layer) for layer in layers], path, mode, user, group)
-    hidden: Mapping[str, list[str]] = message["hidden"]
-    lower = [part for name, source in layers.items() for part in without(name, hidden.get(source, []))]
+    for directory in root.directories:
+        _add_directory(Path("disk/upper"), [Path(layer) for layer in layers], directory)
+    lower = [part for name, source in layers.items() for part in without(name, root.hidden.get(source, []))]
     options = f"lowerdir={':'.join(lower)},upperdir=disk/upper,workdir=disk/work,userxattr"
     system.mount("overlay", "root", "overlay", guarded, options)
     shared = [] if has_own_devices(Path()) else ["/dev"]
-    for (name, source), (_, target, is_directory) in zip(binds.items(), message["binds"], strict=True):
-        _make_point(target, directory=is_directory)
-        if not overlay_own(name, hidden.get(source, [])):
-            shared.append(target)
-    _make_point(EXAMINATION, directory=True)
-    if mapping["by"] != "user":
+    for (name, source), bind in zip(binds.items(), root.binds, strict=True):
+        make_mount_point(bind.target, directory=bind.is_directory)
+        if not overlay_own(name, root.hidden.get(source, [])):
+            shared.append(bind.target)
+    make_mount_point(EXAMINATION, directory=True)
+    if mapping.by != "user":
         make_nothing(Path("root"))
     return shared
 
 
-def _make_stage(stage: str, sources: Mapping[str, str]) -> None:
-    # Nothing of it is seen in the sandbox but its own devices, which have to work.
-    system.mount("tmpfs", stage, "tmpfs", system.MS_NOSUID, f"size={_STAGE_SIZE},mode=755")
+def make_stage(
+    stage: str, sources: Mapping[str, str], folders: Sequence[str], flags: int = system.MS_NOSUID | system.MS_NODEV
+) -> None:
+    """Mount an empty tmpfs at ``stage`` with ``folders`` and a mount point for each source, by name."""
+    system.mount("tmpfs", stage, "tmpfs", flags, f"size={_STAGE_SIZE},mode=755")
     for name, source in sources.items():
         if Path(source).is_dir():
             Path(f"{stage}/{name}").mkdir()
         else:
             Path(f"{stage}/{name}").touch()
-    for name in ("disk", "root", "apptainer"):
+    for name in folders:
         Path(f"{stage}/{name}").mkdir()
 
 
-def _make_point(target: str, *, directory: bool) -> None:
-    """Make what is mounted over at ``target`` where the image has no such thing.
+def make_mount_point(target: str, *, directory: bool) -> None:
+    """Make a file or directory at ``target`` to mount over, unless the image has one.
 
-    Raises ``OSError`` where a link of the image is on the way: it would lead to a place of the host.
+    Raises ``OSError`` where a link of the image is on the way: it would lead to a path of the host.
     """
     parts = Path(target).parts[1:]
     for depth in range(1, len(parts) + 1):
@@ -212,10 +152,10 @@ def _make_point(target: str, *, directory: bool) -> None:
             place.touch()
 
 
-def _add_directory(upper: Path, layers: Sequence[Path], path: str, mode: int, user: int, group: int) -> None:
-    """Put a directory that the image may lack into the upper layer; what the image has stays as it is."""
+def _add_directory(upper: Path, layers: Sequence[Path], directory: RootDirectory) -> None:
+    """Make a directory in the upper layer unless the image has it."""
     tree = LayeredTree(layers)
-    parts = Path(path).parts[1:]
+    parts = Path(directory.path).parts[1:]
     for depth in range(1, len(parts) + 1):
         relative = Path(*parts[:depth])
         if (upper / relative).is_dir():
@@ -230,7 +170,7 @@ def _add_directory(upper: Path, layers: Sequence[Path], path: str, mode: int, us
             try:
                 os.chown(new, below.status.st_uid, below.status.st_gid)
             except OSError:
-                continue  # an owner without a number in here: root's, then
+                continue  # an owner that the namespace does not map: then the directory is root's
         elif depth == len(parts):
-            new.chmod(mode)
-            os.chown(new, user, group)
+            new.chmod(directory.mode)
+            os.chown(new, directory.user, directory.group)

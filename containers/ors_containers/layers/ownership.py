@@ -1,7 +1,7 @@
-"""Who can write layers so that their files have the right owners, and has it done.
+"""Ownership of the files of layers, and operations on layers that preserve it.
 
-Long work, as unpacking an archive, is always done by a process of its own (``layer_process``): it takes no time from a
-server's event loop, and a caller that gives up ends it. Short work is done in a thread where no namespace is needed.
+Long operations, such as unpacking an archive, run in a process of their own (``layers.worker``): they do not delay a
+server's event loop, and cancelling the caller ends them. Short operations run in a thread where no namespace is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SOURCES = Path(__file__).resolve().parents[2]
 
 
 def interpreter(module: str, *arguments: str) -> list[str]:
-    """The command line of a process that calls ``main`` of a module of this package, with nothing else on its path."""
+    """Return the command line of a process that calls ``main`` of a module of this package and imports no other."""
     script = (
         f"import sys; sys.path.insert(0, sys.argv[1]); from ors_containers.{module} import main; main(*sys.argv[2:])"
     )
@@ -40,19 +40,19 @@ def interpreter(module: str, *arguments: str) -> list[str]:
 
 
 class LayerOwners:
-    """How the files of layers are owned on this machine, and who can write them."""
+    """The owners that files of layers have on this machine, and the operations that set them."""
 
     def __init__(self, mapping: IdMapping | None = None) -> None:
         self.mapping = mapping or find_mapping()
 
     @property
     def one_id(self) -> bool:
-        """Whether every file of a layer belongs to the one user there is."""
+        """``True`` where every file of a layer belongs to the same user."""
         return self.mapping.one_id
 
     @property
     def tag(self) -> str:
-        """Layers of different tags are different layers: their owners would be wrong."""
+        """Part of a layer's key: a layer made with other owners has another tag and is another layer."""
         mapping = self.mapping
         return f"helper:{mapping.users}:{mapping.groups}" if mapping.by == "helper" else mapping.by
 
@@ -65,7 +65,7 @@ class LayerOwners:
         limit: int = 0,
         defaults: Mapping[str, tuple[int, int, int]] | None = None,
     ) -> int:
-        """``layers.write_layer``."""
+        """Write entries into a layer; see ``writer.write_layer``."""
         if self.mapping.by != "helper":
             return await asyncio.to_thread(
                 write_layer, folder, entries, below, owners=not self.one_id, limit=limit, defaults=defaults
@@ -82,7 +82,7 @@ class LayerOwners:
             ]
             for entry in entries
         ]
-        return await self._ask(
+        return await self._run_worker(
             "write",
             folder=str(folder),
             entries=coded,
@@ -102,8 +102,8 @@ class LayerOwners:
         digest: str = "",
         progress: Progress | None = None,
     ) -> Unpacked:
-        """``unpacking.unpack_layer`` of a tar archive, or of the one that is ``member`` of it, compressed or not."""
-        said = await self._ask(
+        """Unpack a tar archive, or its ``member``, compressed or not; see ``tar.unpack_layer``."""
+        result = await self._run_worker(
             "unpack",
             progress,
             archive=str(archive),
@@ -113,7 +113,7 @@ class LayerOwners:
             limit=limit,
             digest=digest,
         )
-        return Unpacked(*said)
+        return Unpacked(*result)
 
     async def copy(
         self,
@@ -126,8 +126,8 @@ class LayerOwners:
         home_group: int = 0,
         progress: Progress | None = None,
     ) -> Unpacked:
-        """``unpacking.copy_layer``; what an ordinary user's folder holds belongs to root inside, or to its user."""
-        said = await self._ask(
+        """Copy a folder; see ``tar.copy_layer``. An unprivileged user's files become root's or the home's user's."""
+        result = await self._run_worker(
             "copy",
             progress,
             source=str(source),
@@ -137,28 +137,28 @@ class LayerOwners:
             home_user=home_user,
             home_group=home_group,
         )
-        return Unpacked(*said)
+        return Unpacked(*result)
 
     async def unsquash(self, archive: Path, folder: Path, program: str, begin: int, *, limit: int = 0) -> int:
-        """Unpack the squashfs that begins at byte ``begin`` of a file with ``unsquashfs``; the bytes of its files."""
-        return await self._ask(
+        """Unpack the squashfs at byte ``begin`` of a file with ``unsquashfs``; return the bytes of its files."""
+        return await self._run_worker(
             "unsquash", archive=str(archive), folder=str(folder), program=program, begin=begin, limit=limit
         )
 
     async def remove(self, folder: Path) -> None:
-        """``layers.remove_layer``."""
+        """Remove a tree; see ``tree.remove_layer``."""
         try:
             await asyncio.to_thread(remove_layer, folder)
         except PermissionError:
             if self.mapping.by != "helper":
                 raise
-            await self._ask("remove", folder=str(folder))  # some of it is one of the mapped users'
+            await self._run_worker("remove", folder=str(folder))  # some files belong to mapped users
 
-    async def _ask(self, operation: str, progress: Progress | None = None, /, **arguments: Any) -> Any:
-        """Have a process do it. Raises what it raised; ``StoreFailed`` where it ended without a word."""
+    async def _run_worker(self, operation: str, progress: Progress | None = None, /, **arguments: Any) -> Any:
+        """Run an operation in a process. Raises its error, and ``StoreFailed`` where it ended without an answer."""
         request = {
             "server": os.getpid(),
-            "mapping": self.mapping.message(0),
+            "mapping": self.mapping.of_sandbox(0)._asdict(),
             "operation": operation,
             "arguments": arguments,
         }
@@ -179,8 +179,8 @@ class LayerOwners:
                     raise _error(answer)
                 else:
                     return answer["result"]
-            said = (await process.stderr.read()).decode(errors="replace").strip()
-            last = said.splitlines()[-1] if said else "it was killed"
+            stderr = (await process.stderr.read()).decode(errors="replace").strip()
+            last = stderr.splitlines()[-1] if stderr else "it was killed"
             raise StoreFailed(f"The process that writes layers has failed: {last}")
 
 

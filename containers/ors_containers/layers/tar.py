@@ -1,7 +1,7 @@
-"""Archives made layers: tar streams in any compression this machine can read, and folders.
+"""Layers from tar streams, in any compression that this machine can read, and from folders.
 
-Invariants: an archive that ends too early, does not match its digest or leads out of the image is an
-``InvalidArchive``, never a layer with something missing; nothing of it is executed and no device is made.
+Invariants: an archive that is truncated, does not match its digest or leads out of the image raises ``InvalidArchive``
+and never becomes a layer. No file of an archive is executed, and devices are not created.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ __all__ = ["Unpacked", "copy_layer", "decompressed", "unpack_layer"]
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 _BLOCK = 512
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """What became of an archive."""
+    """The result of unpacking an archive."""
 
     size: int
-    #: Devices, which no layer has.
+    #: The number of devices, which were skipped.
     skipped: int
 
 
-class _Digesting:
-    """A stream that remembers the digest of what was read from it, and its last block."""
+class _HashingReader:
+    """A stream that computes the digest of the bytes read and keeps their last block."""
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
@@ -54,11 +54,11 @@ class _Digesting:
         self.last = b""
 
     def read(self, size: int, /) -> bytes:
-        piece = self._stream.read(size)
-        if piece:
-            self.digest.update(piece)
-            self.last = (self.last + piece)[-_BLOCK:] if len(piece) < _BLOCK else piece[-_BLOCK:]
-        return piece
+        chunk = self._stream.read(size)
+        if chunk:
+            self.digest.update(chunk)
+            self.last = (self.last + chunk)[-_BLOCK:] if len(chunk) < _BLOCK else chunk[-_BLOCK:]
+        return chunk
 
 
 def unpack_layer(
@@ -74,14 +74,14 @@ def unpack_layer(
     """Unpack an uncompressed tar stream into ``folder``, an empty directory of the caller's.
 
     ``digest`` is the SHA-256 of the stream in hexadecimal, where it is known. Raises ``InvalidArchive``,
-    ``ImageTooLarge`` and ``OSError``; what is in the folder then is of no use.
+    ``ImageTooLarge`` and ``OSError``; the folder is then incomplete.
     """
-    source = _Digesting(stream)
+    source = _HashingReader(stream)
     writer = LayerWriter(folder, below, owners=owners, limit=limit, progress=progress)
     folder.chmod(0o755)
     skipped = 0
     try:
-        # Names are bytes: those that are no UTF-8 come back as they went in.
+        # Names are bytes: surrogates preserve those that are not UTF-8.
         with tarfile.open(fileobj=cast(BinaryIO, source), mode="r|", errors="surrogateescape") as archive:
             for member in archive:
                 try:
@@ -92,8 +92,8 @@ def unpack_layer(
                     raise InvalidArchive(
                         f"A name in the archive is longer than a file's can be: {member.name[:80]!r}…"
                     ) from error
-        while source.read(_PIECE):
-            pass  # padding, which is part of the digest
+        while source.read(_CHUNK):
+            pass  # the padding is part of the digest
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise InvalidArchive(f"The archive is cut short or damaged: {error}") from error
     writer.finish()
@@ -115,7 +115,7 @@ def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, writer: LayerWrit
         hidden = name.removeprefix(_WHITEOUT)
         if not hidden or hidden in (".", ".."):
             raise InvalidArchive(f"{member.name!r} removes nothing that can be removed")
-        if not hidden.startswith(_WHITEOUT):  # else marks of union file systems of old
+        if not hidden.startswith(_WHITEOUT):  # else a mark of an older union file system
             writer.remove(f"{parent}/{hidden}")
     elif member.isdir():
         writer.directory(path, mode, user, group, modified)
@@ -130,14 +130,14 @@ def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, writer: LayerWrit
     elif member.isreg():
         content = archive.extractfile(member)
         if content is not None:
-            writer.file(path, _Exact(content, member), mode, user, group, modified)
+            writer.file(path, _CheckedContent(content, member), mode, user, group, modified)
     else:
         return 1
     return 0
 
 
-class _Exact:
-    """A member's content; ends in an error where ``tarfile`` would end early without one."""
+class _CheckedContent:
+    """The content of a member; raises an error where ``tarfile`` would end early without one."""
 
     def __init__(self, content: object, member: tarfile.TarInfo) -> None:
         self._content = cast(Readable, content)
@@ -145,15 +145,15 @@ class _Exact:
         self._name = member.name
 
     def read(self, size: int, /) -> bytes:
-        piece = self._content.read(size)
-        self._left -= len(piece)
-        if not piece and self._left > 0:
+        chunk = self._content.read(size)
+        self._left -= len(chunk)
+        if not chunk and self._left > 0:
             raise InvalidArchive(f"The archive is cut short in {self._name!r}")
-        return piece
+        return chunk
 
 
 def _inside(name: str) -> str:
-    """A path of an archive relative to the image's root. Raises ``InvalidArchive`` where it leads above it."""
+    """Return a path of an archive relative to the image's root. Raises ``InvalidArchive`` where it leads out."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise InvalidArchive(f"The archive leads out of the image: {name!r}")
@@ -174,10 +174,10 @@ def copy_layer(
     home_group: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Unpacked:
-    """Copy a root file system, links and second names kept.
+    """Copy a root file system with its links and hard links.
 
-    Files of the user ``own`` (who made the folder without being root) belong to root, below ``home`` to the image's
-    user. Raises as ``unpack_layer``.
+    ``own`` is the user who created the folder without being root, or -1. The files of that user become root's; below
+    ``home`` they become those of the image's user. Raises the errors of ``unpack_layer``.
     """
     writer = LayerWriter(folder, owners=owners, limit=limit, progress=progress)
     first: dict[int, str] = {}
@@ -215,7 +215,7 @@ def copy_layer(
 
 @contextmanager
 def decompressed(stream: BinaryIO) -> Generator[Readable]:
-    """What a stream holds, by its first bytes: gzip, bzip2, xz, zstd, or nothing of the kind.
+    """Yield the decompressed stream: gzip, bzip2, xz or zstd by its first bytes, or else the stream itself.
 
     Raises ``ProgramMissing`` for zstd where neither Python nor a program of this machine reads it.
     """
@@ -238,7 +238,7 @@ def decompressed(stream: BinaryIO) -> Generator[Readable]:
 
 
 class _Feeder(threading.Thread):
-    """Writes a stream into a program while another thread reads what comes out."""
+    """A thread that writes a stream into a program while another thread reads the program's output."""
 
     def __init__(self, source: BinaryIO, sink: IO[bytes]) -> None:
         super().__init__(name="ors-feeder", daemon=True)
@@ -247,7 +247,7 @@ class _Feeder(threading.Thread):
 
     def run(self) -> None:
         with contextlib.suppress(OSError), self._sink:  # the program ends before its input does
-            shutil.copyfileobj(self._source, self._sink, _PIECE)
+            shutil.copyfileobj(self._source, self._sink, _CHUNK)
 
 
 @contextmanager
@@ -274,6 +274,6 @@ def _zstd(stream: BinaryIO) -> Generator[Readable]:
         finally:
             process.stdout.close()
             feeder.join()
-            said = process.stderr.read().decode(errors="replace").strip()
+            stderr = process.stderr.read().decode(errors="replace").strip()
         if process.wait() != 0:
-            raise InvalidArchive(f"The archive is cut short or damaged: {said or 'zstd cannot read it'}")
+            raise InvalidArchive(f"The archive is cut short or damaged: {stderr or 'zstd cannot read it'}")

@@ -1,10 +1,10 @@
-"""Layers on disk: directories in overlayfs's own form, one over the other.
+"""Layers on disk: stacked directories in the format of overlayfs.
 
-A removed file is a whiteout (a character device 0/0, which anybody may make), a directory that hides what lies below it
-is marked with an extended attribute, and every file has the owner it has inside: as the host's root the number itself,
-in a mapped namespace what the namespace makes of it, and where there is one user only, that one.
+A removed file is a whiteout, a character device 0/0, which any user may create. A directory that hides the layers below
+it has an extended attribute. The owner of a file on disk is that inside a sandbox: the same id for a server that is
+root, the id it is mapped to in a mapped namespace, and the server's own id where a sandbox has a single id.
 
-Invariant: links are followed as they would be inside, and no file of a layer is setuid, setgid or a device.
+Invariant: links are followed as inside a sandbox. No file of a layer is setuid, setgid or a device.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ __all__ = [
     "status_of",
 ]
 
-#: The extended attribute of a directory that hides what lies below it.
+#: The extended attribute of a directory that hides the layers below it.
 OPAQUE = "user.overlay.opaque"
 _OVERLAY = "user.overlay."
 _MOST_LINKS = 40
-#: Ids a sandbox has; what an archive says beyond them becomes nobody's.
+#: The number of ids in a sandbox; a file of an archive with a higher id belongs to the account ``nobody``.
 _IDS, _NOBODY = 65536, 65534
 
 
 class Found(NamedTuple):
-    """A path in a stack of layers: where it really lies, and what it is."""
+    """A file in a stack of layers: its path on disk and its status."""
 
     path: Path
     status: os.stat_result
 
 
 class LayeredTree:
-    """A stack of layers read as overlayfs reads it, the top one first."""
+    """A stack of layers, the top one first, read by the rules of overlayfs."""
 
     def __init__(self, layers: Iterable[Path]) -> None:
         self._layers = list(layers)
 
     def find(self, path: str) -> Found | None:
-        """What is at ``path``; no link of it is followed."""
+        """Return the file at ``path``, no link followed; None where there is none."""
         active = self._layers
         found: Found | None = None
         parts = [part for part in path.split("/") if part and part != "."]
@@ -88,10 +88,10 @@ class LayeredTree:
         return found, deeper
 
     def resolve(self, path: str, *, last: bool = False) -> str:
-        """``path`` without links in it, relative to the root, as somebody inside would end up there; with ``last`` also
-        what the path itself leads to. Components that do not exist stay as they are.
+        """Return ``path`` without links, relative to the root, as a process inside would resolve it.
 
-        Raises ``InvalidArchive`` for links that go round in circles.
+        With ``last``, the last component is followed as well. Components that do not exist stay as they are. Raises
+        ``InvalidArchive`` for links in a loop.
         """
         waiting = [part for part in path.split("/") if part]
         done: list[str] = []
@@ -118,21 +118,21 @@ class LayeredTree:
         return "/".join(done)
 
     def read(self, path: str, *, most: int = 1 << 20) -> bytes | None:
-        """The content of a regular file of at most ``most`` bytes, links followed inside; None where there is none."""
+        """Return the content of a regular file of at most ``most`` bytes, links followed; None where there is none."""
         found = self.find(self.resolve(path, last=True))
         if found is None or not stat.S_ISREG(found.status.st_mode) or found.status.st_size > most:
             return None
         try:
             return found.path.read_bytes()
         except OSError:
-            return None  # not ours to read
+            return None  # this process may not read it
 
 
 def clean_layer(folder: Path, *, shift: int = 0) -> int:
-    """Make what a build has left in its upper directory a layer; its size in bytes.
+    """Turn the upper directory of a build into a layer; return its size in bytes.
 
-    Owners go down by ``shift`` (as root, from the range they were mapped to), overlayfs's own marks go but for
-    opaqueness, and so do setuid and setgid bits, file capabilities, sockets and devices.
+    Subtracts ``shift`` from owners, which a build as root maps to that range. Removes overlayfs's marks except for that
+    of opaque directories, setuid and setgid bits, file capabilities, sockets and devices.
     """
     size = 0
     seen: set[int] = set()
@@ -157,24 +157,24 @@ def clean_layer(folder: Path, *, shift: int = 0) -> int:
 
 def _strip(place: Path, status: os.stat_result, kind: int) -> None:
     mode = stat.S_IMODE(status.st_mode)
-    with contextlib.suppress(PermissionError):  # a file nobody may read has no marks that matter
+    with contextlib.suppress(PermissionError):  # a file without read permission has no marks that matter
         for name in os.listxattr(place, follow_symlinks=False):
             if (name.startswith(_OVERLAY) and name != OPAQUE) or name == "security.capability":
                 os.removexattr(place, name, follow_symlinks=False)
-    # After the owner: changing it clears the bits of a program.
+    # After the owner was set, because chown clears mode bits of executables.
     wanted = mode & 0o1777 if kind == stat.S_IFREG else mode & 0o3777
     if stat.S_IMODE(place.lstat().st_mode) != wanted:
         place.chmod(wanted)
 
 
 def measure_layer(folder: Path) -> int:
-    """Bytes of the regular files in it; a file with several names counts once."""
+    """Return the bytes of the regular files in a layer; a hard-linked file counts once."""
     files = {status.st_ino: status.st_size for _, status in _walk(folder) if stat.S_ISREG(status.st_mode)}
     return sum(files.values())
 
 
 def remove_layer(folder: Path) -> None:
-    """Remove a tree, also directories without permissions. Raises ``OSError`` for what belongs to somebody else."""
+    """Remove a tree, including directories without permissions. Raises ``OSError`` for files of another user."""
     import shutil
 
     try:
@@ -189,7 +189,7 @@ def remove_layer(folder: Path) -> None:
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Everything in a tree and the tree itself, a directory before what is in it; no link is followed."""
+    """Yield a tree and everything in it, a directory before its content; follows no link."""
     waiting = [folder]
     while waiting:
         place = waiting.pop()
@@ -203,16 +203,16 @@ def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
             except PermissionError:
                 continue
             except FileNotFoundError:
-                continue  # a build is still running in it
+                continue  # a build that still runs has removed it
 
 
 def inner_owner(user: int, group: int) -> tuple[int, int]:
-    """The ids a file gets that an archive says are ``user`` and ``group``: nobody's where a sandbox has no such id."""
+    """Return the ids of a file that an archive gives to ``user`` and ``group``; unknown ids become ``nobody``'s."""
     return (user if 0 <= user < _IDS else _NOBODY), (group if 0 <= group < _IDS else _NOBODY)
 
 
 def status_of(place: Path) -> os.stat_result | None:
-    """What is at ``place``, no link followed; None where nothing is, or nothing that may be seen."""
+    """Return the status of ``place``, no link followed; None where it is missing or hidden by permissions."""
     try:
         return place.lstat()
     except OSError as error:

@@ -1,6 +1,7 @@
-"""The process that writes layers in the namespace where their owners can be set, one operation and no more.
+"""The worker process: one operation on a layer, in the namespace in which its owners can be set.
 
-Invariant: it ends when the server does; what it could not finish is in a folder that is not yet a layer.
+Invariant: the process ends when the server does. An operation that was cut short leaves a folder that is not a layer
+yet.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ors_containers.errors import InvalidArchive, SandboxError
 from ors_containers.layers.tree import clean_layer, remove_layer
 from ors_containers.layers.writer import Entry, too_large, write_layer
 from ors_containers.linux import syscalls
-from ors_containers.linux.user_namespaces import join_mapped_namespace
+from ors_containers.linux.user_namespaces import IdMap, join_mapped_namespace
 
 __all__ = ["main"]
 
@@ -26,32 +27,33 @@ _REPORT_EVERY = 8 << 20
 
 
 def main() -> NoReturn:
-    """Do what standard input asks for, in the namespace it names, and answer on standard output in lines."""
+    """Read a request from standard input, run it in the namespace it names, and answer in lines of standard output."""
     request = json.loads(sys.stdin.buffer.read())
     try:
-        if request["mapping"]["by"] == "helper":
-            join_mapped_namespace(request["mapping"], 0)
+        mapping = IdMap(**request["mapping"])
+        if mapping.by == "helper":
+            join_mapped_namespace(mapping, 0)
         syscalls.end_with_parent()
         if os.getppid() != request["server"]:
             os._exit(1)
         os.umask(0o022)
-        _say({"result": _OPERATIONS[request["operation"]](**request["arguments"])})
+        _answer({"result": _OPERATIONS[request["operation"]](**request["arguments"])})
     except SandboxError as error:
-        _say({"error": type(error).__name__, "cause": error.cause, "remedy": error.remedy})
+        _answer({"error": type(error).__name__, "cause": error.cause, "remedy": error.remedy})
     except OSError as error:
         file = str(error.filename or "")
-        _say({"error": "OSError", "errno": error.errno or 5, "cause": error.strerror or str(error), "file": file})
+        _answer({"error": "OSError", "errno": error.errno or 5, "cause": error.strerror or str(error), "file": file})
     sys.stdout.flush()
     os._exit(0)
 
 
-def _say(answer: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
+def _answer(message: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
 class _Reporter:
-    """Tells how many bytes have been written, not too often."""
+    """A progress callback that reports the bytes written once every ``_REPORT_EVERY`` bytes."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -59,7 +61,7 @@ class _Reporter:
     def __call__(self, size: int) -> None:
         if size >= self._next:
             self._next = size + _REPORT_EVERY
-            _say({"progress": size})
+            _answer({"progress": size})
 
 
 def _write(folder: str, entries: list[list[Any]], below: list[str], limit: int, defaults: Mapping[str, Any]) -> int:
@@ -73,7 +75,7 @@ def _write(folder: str, entries: list[list[Any]], below: list[str], limit: int, 
 
 
 def _unpack(archive: str, member: str, folder: str, below: list[str], limit: int, digest: str) -> list[int]:
-    # Only here: most processes have no archive to read, and importing what reads them takes long.
+    # Imported here: most workers do not read an archive, and these modules are slow to import.
     import tarfile
 
     from ors_containers.layers.tar import decompressed, unpack_layer
@@ -101,7 +103,7 @@ def _unpack(archive: str, member: str, folder: str, below: list[str], limit: int
 def _copy(source: str, folder: str, limit: int, home: str, home_user: int, home_group: int) -> list[int]:
     from ors_containers.layers.tar import copy_layer
 
-    # Of an ordinary user's folder everything is his, which is 0 in the mapped namespace as well.
+    # All files in an unprivileged user's folder belong to that user, which is 0 in the mapped namespace as well.
     done = copy_layer(
         Path(source),
         Path(folder),
@@ -124,10 +126,10 @@ def _unsquash(archive: str, folder: str, program: str, begin: int, limit: int) -
         capture_output=True,
         check=False,
     )
-    # 2: everything is there but what only the host's root can make, devices, which no layer has.
-    said = (done.stderr or done.stdout).decode(errors="replace").strip()
+    # 2: everything was unpacked except for devices, which only the host's root can create and no layer has.
+    output = (done.stderr or done.stdout).decode(errors="replace").strip()
     if done.returncode not in (0, 2):
-        last = said.splitlines()[-1] if said else f"{program} ended with {done.returncode}"
+        last = output.splitlines()[-1] if output else f"{program} ended with {done.returncode}"
         raise InvalidArchive(f"{archive} cannot be unpacked: {last}")
     Path(folder).chmod(0o755)
     size = clean_layer(Path(folder))

@@ -1,7 +1,7 @@
-"""Writing a layer, entry by entry, over those below it.
+"""Writer of a layer, entry by entry, over the layers below it.
 
-Invariant: nothing is written outside of the folder, whatever a path or a link says: every component is looked at, and
-links are followed as they would be inside.
+Invariant: no file is written outside of the folder, whatever a path or a link contains: every component is checked, and
+links are followed as inside a sandbox.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from ors_containers.layers.tree import OPAQUE, LayeredTree, inner_owner, remove_
 
 __all__ = ["Entry", "LayerWriter", "Readable", "too_large", "write_layer"]
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 
 
 class Readable(Protocol):
-    """Something to read to its end."""
+    """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """At most ``size`` bytes; none at the end."""
+        """Return at most ``size`` bytes; none at the end."""
         ...
 
 
-# Tuples, no dataclasses: importing those takes as long as all the rest of a build's process.
+# A named tuple: importing dataclasses takes as long as all the rest of a build process.
 class Entry(NamedTuple):
-    """One thing to put into a layer. ``copy`` copies a regular file of the host."""
+    """A file, directory or link of a layer. The kind ``copy`` copies a regular file of the host."""
 
     path: str
     kind: Literal["file", "directory", "link", "copy"]
     content: bytes = b""
-    #: Where a link leads, or what is copied.
+    #: The target of a link, or the file to copy.
     source: str = ""
-    #: Permission bits; None for those of what is copied, and for 755.
+    #: Permission bits; None for those of the copied file, or 755 for a directory.
     mode: int | None = None
     user: int = 0
     group: int = 0
 
 
 class LayerWriter:
-    """Fills a new layer over others. ``owners`` is False where one user owns everything.
+    """A new layer over others. ``owners`` is False where all files belong to the same user.
 
     Raises ``ImageTooLarge`` once more than ``limit`` bytes have been written (0 for no limit), and ``OSError`` as the
     file system does.
@@ -67,20 +67,20 @@ class LayerWriter:
         self._below = LayeredTree(below)
         self._owners = owners
         self._limit = limit
-        #: Mode, user and group of directories that are made because something lies in them, by relative path.
+        #: Mode, user and group of parents that no entry lists, by relative path.
         self._defaults = defaults or {}
         self._progress = progress
-        #: Set last, deepest first: a directory that may not be written to must still be filled.
+        #: Modes and times, set last and deepest first, so that read-only directories can be filled.
         self._directories: dict[Path, tuple[int, float | None]] = {}
         self._parents: dict[str, Path] = {"": folder}
         self._whited_out: set[Path] = set()
 
     def directory(self, path: str, mode: int, user: int, group: int, modified: float | None = None) -> None:
-        """A directory; one that is there keeps what is in it."""
-        place = self._place(path)
+        """Add a directory; an existing one keeps its content."""
+        place = self._target(path)
         if place == self._folder:
             self._own(place, user, group)
-            # A folder made by mktemp is its owner's alone; the root of an image is everybody's.
+            # A folder made by mktemp is private; every user can read the root of an image.
             self._directories[place] = (mode | 0o555, modified)
             return
         status = status_of(place)
@@ -93,21 +93,21 @@ class LayerWriter:
         self._directories[place] = (mode, modified)
 
     def provide(self, path: str, mode: int, user: int, group: int) -> None:
-        """A directory, unless the layers have something of that name."""
+        """Add a directory unless the layers have a file of that name."""
         if self._tree.find(self._tree.resolve(path, last=True)) is None:
             self.directory(path, mode, user, group)
 
     def file(
         self, path: str, content: Readable, mode: int, user: int, group: int, modified: float | None = None
     ) -> None:
-        """A regular file with what ``content`` yields until its end."""
-        place = self._place(path)
+        """Add a regular file with the bytes of ``content`` up to its end."""
+        place = self._target(path)
         self._clear(place)
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            while piece := content.read(_PIECE):
-                self._count(len(piece))
-                rest = memoryview(piece)
+            while chunk := content.read(_CHUNK):
+                self._count(len(chunk))
+                rest = memoryview(chunk)
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
             if self._owners:
@@ -119,19 +119,19 @@ class LayerWriter:
             os.utime(place, (modified, modified))
 
     def link(self, path: str, target: str, user: int, group: int) -> None:
-        """A symbolic link."""
-        place = self._place(path)
+        """Add a symbolic link."""
+        place = self._target(path)
         self._clear(place)
         place.symlink_to(target)
         self._own(place, user, group)
 
     def hard_link(self, path: str, target: str) -> None:
-        """A second name of a file; of one in a layer below, a copy. Raises ``InvalidArchive`` where there is none."""
+        """Add a hard link, or a copy of a file in a layer below. Raises ``InvalidArchive`` for a missing target."""
         parent, _, name = target.strip("/").rpartition("/")
         found = self._tree.find(f"{self._tree.resolve(f'{parent}/-')[:-1]}{name}")
         if found is None or stat.S_ISDIR(found.status.st_mode):
             raise InvalidArchive(f"/{path} is a second name of /{target}, which is not there")
-        place = self._place(path)
+        place = self._target(path)
         if place == found.path:
             return
         self._clear(place)
@@ -145,16 +145,16 @@ class LayerWriter:
             self.link(path, str(found.path.readlink()), found.status.st_uid, found.status.st_gid)
 
     def pipe(self, path: str, mode: int, user: int, group: int) -> None:
-        """A named pipe."""
-        place = self._place(path)
+        """Add a named pipe."""
+        place = self._target(path)
         self._clear(place)
         os.mkfifo(place, 0o600)
         place.chmod(mode & 0o777)
         self._own(place, user, group)
 
     def remove(self, path: str) -> None:
-        """What layers below have of this name is gone; what this layer has stays."""
-        place = self._place(path)
+        """Remove a file of the layers below; a file of this layer is kept."""
+        place = self._target(path)
         status = status_of(place)
         if status is not None:
             if stat.S_ISDIR(status.st_mode):
@@ -165,8 +165,8 @@ class LayerWriter:
             os.mknod(place, stat.S_IFCHR | 0o600, os.makedev(0, 0))
 
     def opaque(self, path: str) -> None:
-        """A directory, of which only what this layer has is there. Raises ``OSError`` where that cannot be marked."""
-        place = self._place(path)
+        """Add a directory that hides the layers below. Raises ``OSError`` where the mark cannot be set."""
+        place = self._target(path)
         status = status_of(place)
         if status is None or not stat.S_ISDIR(status.st_mode):
             self._clear(place)
@@ -177,8 +177,8 @@ class LayerWriter:
         os.setxattr(place, OPAQUE, b"y")
 
     def copy(self, path: str, source: Path, mode: int | None, user: int, group: int) -> None:
-        """A regular file of the host. Raises ``OSError`` for a link, and for anything else but a file."""
-        # Not waiting: a pipe in its place would never be opened.
+        """Add a copy of a regular file of the host. Raises ``OSError`` for a link and for any other kind of file."""
+        # O_NONBLOCK: opening a pipe would wait for a writer.
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as content:
             status = os.fstat(descriptor)
@@ -195,8 +195,8 @@ class LayerWriter:
             if modified is not None:
                 os.utime(place, (modified, modified))
 
-    def _place(self, path: str) -> Path:
-        """Where ``path`` lies in the folder, with the directories above it, links in them followed inside."""
+    def _target(self, path: str) -> Path:
+        """Return the path in the folder, after creating its parents; links in them are followed as inside."""
         parent, _, name = path.strip("/").rpartition("/")
         if not name:
             return self._folder
@@ -234,7 +234,7 @@ class LayerWriter:
             return
         if stat.S_ISDIR(status.st_mode):
             remove_layer(place)
-            # What is forgotten here must not be found again behind a link that takes its place.
+            # A link may replace the directory: remembered paths below it must not be used again.
             self._parents = {"": self._folder}
             gone = [known for known in self._directories if known.is_relative_to(place)]
             for known in gone:
@@ -255,7 +255,7 @@ class LayerWriter:
 
 
 def too_large(limit: int) -> ImageTooLarge:
-    """The error for an image of more than ``limit`` bytes."""
+    """Return the error for an image of more than ``limit`` bytes."""
     return ImageTooLarge(
         f"The image has more than {limit / 2**20:,.0f} MiB", "Raise the limit (--max-size), or make the image smaller"
     )
@@ -270,7 +270,7 @@ def write_layer(
     limit: int = 0,
     defaults: Mapping[str, tuple[int, int, int]] | None = None,
 ) -> int:
-    """Put files into a layer over others; the bytes written. ``folder`` exists and belongs to the caller."""
+    """Write entries into a layer over others; return the bytes written. ``folder`` exists and is the caller's."""
     writer = LayerWriter(folder, below, owners=owners, limit=limit, defaults=defaults)
     for entry in entries:
         match entry.kind:
@@ -288,7 +288,7 @@ def write_layer(
 
 
 class _Content:
-    """Bytes in one piece; ``io.BytesIO`` would copy them."""
+    """A stream of one chunk; ``io.BytesIO`` would copy the bytes."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

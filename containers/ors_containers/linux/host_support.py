@@ -1,6 +1,6 @@
-"""What bubblewrap needs of a machine: the program, its version, Linux's, and how ids can be mapped.
+"""Support of this machine for sandboxes: bubblewrap, its version, the version of Linux, and how ids can be mapped.
 
-Invariant: everything that is missing is a ``RuntimeUnavailable`` that names it and says what to install or set.
+Invariant: each missing requirement is a ``RuntimeUnavailable`` that names it and says what to install or set.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ors_containers.errors import RuntimeUnavailable
 from ors_containers.linux.pause_program import MACHINES
+from ors_containers.linux.user_namespaces import IdMap
 
 __all__ = [
     "IDS",
@@ -40,7 +41,7 @@ _CAP_SYS_PTRACE = 19
 
 @dataclass(frozen=True, slots=True)
 class IdMapping:
-    """How the ids inside are mapped to the host's; ``bubblewrap`` says which way is taken when."""
+    """The way in which this server maps ids; ``runtimes.namespace_runtime`` says which is used when."""
 
     by: Literal["root", "helper", "user"]
     users: int = 0
@@ -48,37 +49,36 @@ class IdMapping:
     #: As root: whether each sandbox's use of what the kernel counts by user is its own, and not root's.
     own_account: bool = False
 
-    def message(self, slot: int) -> dict[str, Any]:
-        """For the launcher; ``slot`` is the first host id of the sandbox's own range, where it has one."""
+    def of_sandbox(self, slot: int) -> IdMap:
+        """Return the map of one sandbox; as root, ``slot`` is the first host id of its range."""
         if self.by == "root":
             # Overlays of trees with mapped owners: Linux 5.19.
             idmapped = linux_version() >= _MAPPED_LAYERS
-            mapping: dict[str, Any] = {"by": "root", "base": slot, "count": IDS}
-            return {**mapping, "own_account": self.own_account, "idmapped": idmapped}
+            return IdMap("root", base=slot, size=IDS, own_account=self.own_account, idmapped=idmapped)
         if self.by == "helper":
-            return {
-                "by": "helper",
-                "users": self.users,
-                "groups": self.groups,
-                "count": IDS - 1,
-                "newuidmap": shutil.which("newuidmap"),
-                "newgidmap": shutil.which("newgidmap"),
-            }
-        return {"by": "user"}
+            return IdMap(
+                "helper",
+                users=self.users,
+                groups=self.groups,
+                size=IDS - 1,
+                newuidmap=shutil.which("newuidmap") or "newuidmap",
+                newgidmap=shutil.which("newgidmap") or "newgidmap",
+            )
+        return IdMap("user")
 
     @property
     def one_id(self) -> bool:
-        """Whether a sandbox has a single user: what the image has of others is nobody's inside."""
+        """Whether a sandbox has a single user: files of other users in the image belong to ``nobody`` inside."""
         return self.by == "user"
 
 
 def linux_version() -> tuple[int, ...]:
-    """The kernel's version, major and minor."""
+    """Return the kernel's version, major and minor."""
     return tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
 
 
 def check_machine() -> None:
-    """Raises ``RuntimeUnavailable`` on a machine where no sandbox can be made, whatever is installed."""
+    """Raise ``RuntimeUnavailable`` on a machine where no sandbox can be made, whatever is installed."""
     machine = platform.machine()
     if platform.system() != "Linux" or machine not in MACHINES:
         raise RuntimeUnavailable(f"Sandboxes are supported on Linux on {' and '.join(MACHINES)}, not on {machine}")
@@ -87,7 +87,7 @@ def check_machine() -> None:
 
 
 def find_bubblewrap() -> str:
-    """The path of bwrap on a machine that can run it. Raises ``RuntimeUnavailable``."""
+    """Return the path of bwrap on a machine that can run it. Raises ``RuntimeUnavailable``."""
     check_machine()
     program = shutil.which("bwrap")
     if program is None:
@@ -98,7 +98,7 @@ def find_bubblewrap() -> str:
 
 
 def bubblewrap_version(program: str) -> str:
-    """Bubblewrap's version. Raises ``RuntimeUnavailable``."""
+    """Return bubblewrap's version. Raises ``RuntimeUnavailable``."""
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
@@ -110,7 +110,7 @@ def bubblewrap_version(program: str) -> str:
 
 
 def find_mapping() -> IdMapping:
-    """The widest mapping that this process may set: a range as root, one by the helpers, or a single id."""
+    """Return the widest mapping that this process may set: a range as root, one by the helpers, or a single id."""
     if os.geteuid() == 0:
         whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
         return IdMapping("root", own_account=_may_enter_others()) if whole else IdMapping("user")
@@ -121,14 +121,14 @@ def find_mapping() -> IdMapping:
 
 
 def _may_enter_others() -> bool:
-    """Whether this root has CAP_SYS_PTRACE, without which it enters only namespaces that are its own."""
+    """Return whether this root has CAP_SYS_PTRACE, without which it enters only namespaces that are its own."""
     lines = Path("/proc/self/status").read_text().splitlines()
     effective = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
     return bool(int(effective, 16) >> _CAP_SYS_PTRACE & 1)
 
 
 def _subordinate(file: str) -> int:
-    """The start of this user's range of at least 65535 ids, or 0."""
+    """Return the start of this user's range of at least 65535 ids, or 0."""
     names = {str(os.geteuid())}
     with contextlib.suppress(KeyError):
         names.add(pwd.getpwuid(os.geteuid()).pw_name)
@@ -145,7 +145,7 @@ def _subordinate(file: str) -> int:
 
 
 def likely_remedy(cause: str) -> str:
-    """What most likely keeps namespaces from being made here."""
+    """Return the remedy for what most likely keeps namespaces from being made here."""
     restricted = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
     with contextlib.suppress(OSError):
         if restricted.read_text().strip() == "1" and os.geteuid() != 0:

@@ -20,6 +20,7 @@ from ors_containers.linux import syscalls as system
 
 __all__ = [
     "LASTING_MEMORY",
+    "OPEN_FILES",
     "RESOURCES",
     "TERMINAL_OPTIONS",
     "hide",
@@ -29,6 +30,8 @@ __all__ = [
     "replacements",
 ]
 
+#: Open files of each process.
+OPEN_FILES = 4096
 #: Of each process, but counted for all of a sandbox's: signals that wait, and bytes of POSIX message queues.
 RESOURCES = {"SIGPENDING": 1024, "MSGQUEUE": 256 * 1024}
 #: Of the file system at /dev/pts, whose terminals would otherwise be bounded by the machine's alone.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["MACHINES", "holder_program"]
+__all__ = ["MACHINES", "pause_program"]
 
 _SIGCHLD = 17
 _BASE = 0x400000
@@ -70,7 +70,7 @@ MACHINES = {"x86_64": 62, "aarch64": 183}
 _CODE = {"x86_64": _x86_64, "aarch64": _aarch64}
 
 
-def holder_program(machine: str) -> bytes:
+def pause_program(machine: str) -> bytes:
     """The complete ELF file for ``machine``. Raises ``KeyError`` for one that is not in ``MACHINES``."""
     code = _CODE[machine]()
     size = _CODE_AT + len(code)

@@ -1,44 +1,62 @@
-"""User namespaces with ids mapped as ``prerequisites.IdMapping`` says; used before a sandbox or a layer is touched.
+"""User namespaces whose ids are mapped as an ``IdMap`` says; made before a sandbox or a layer is touched.
 
-The kernel counts what a namespace's processes hold by user, for the one who made the namespace as well: inotify
-instances, queued signals, bytes of message queues. So root makes one as the first id of its range, and no sandbox
-takes from root or from another.
+The kernel counts inotify instances, queued signals and bytes of message queues by user, and counts those of a
+namespace's processes as its creator's, too. So root creates each namespace as the first id of its range: no sandbox
+uses up what the kernel grants to root or to another sandbox.
 
-Invariant: what runs in such a namespace is root there and, on the host, a range of ids that are nobody's, this user's
-range of /etc/subuid, or this user; never another user.
+Invariant: a process in such a namespace is root there. On the host its ids are a range that belongs to no user, this
+user's range of /etc/subuid, or this user; never another user.
 """
 
-from __future__ import annotations
+# Annotations of ``IdMap`` are evaluated: ``launcher.records`` reads them.
 
 import errno
 import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.fd_passing import receive
 
-__all__ = ["helped_mapping", "join_mapped_namespace", "map_one_id", "mapped_namespace"]
+__all__ = ["IdMap", "join_mapped_namespace", "map_one_id", "mapped_namespace"]
 
 
-def mapped_namespace(mapping: dict[str, Any]) -> int:
-    """A user namespace whose ids 0 … ``count`` - 1 are the host's from ``base`` on; as the host's root.
+class IdMap(NamedTuple):
+    """The ids of one sandbox. A field that ``by`` does not need is 0, False or empty."""
 
-    With ``own_account`` it is made by ``base``, and counted as its: a root without CAP_SYS_PTRACE could not enter it.
+    #: ``root``: ``size`` ids from ``base`` on. ``user``: this user alone. ``helper``: this user, and ``size`` ids from
+    #: ``users`` and ``groups`` on, set by newuidmap and newgidmap.
+    by: str
+    base: int = 0
+    size: int = 0
+    #: As root: the kernel counts by ``base`` what the sandbox uses, and not by root.
+    own_account: bool = False
+    #: As root: the kernel can mount a layer with mapped owners and put an overlay on it.
+    idmapped: bool = False
+    users: int = 0
+    groups: int = 0
+    newuidmap: str = ""
+    newgidmap: str = ""
+
+
+def mapped_namespace(mapping: IdMap) -> int:
+    """Make a user namespace whose ids 0 … ``size`` - 1 are the host's from ``base`` on; as the host's root.
+
+    With ``own_account`` the process that creates it is ``base``: a root without CAP_SYS_PTRACE could not enter it.
     """
-    base, count = mapping["base"], mapping["count"]
+    base, size = mapping.base, mapping.size
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child == 0:
         ours.close()
         try:
-            if mapping["own_account"]:
+            if mapping.own_account:
                 system.keep_capabilities()
                 os.seteuid(base)
             system.unshare(system.CLONE_NEWUSER)
-            # By itself: to others, a process that has changed its user is closed.
+            # Opened here: other processes may not look into a process that has changed its user.
             namespace = os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
             socket.send_fds(theirs, [b"1"], [namespace])
             theirs.recv(1)
@@ -49,16 +67,16 @@ def mapped_namespace(mapping: dict[str, Any]) -> int:
         _, descriptors = receive(ours, 1, 1)
         if not descriptors:
             raise OSError(errno.EPERM, "user namespaces cannot be made here")
-        Path(f"/proc/{child}/uid_map").write_text(f"0 {base} {count}")
-        Path(f"/proc/{child}/gid_map").write_text(f"0 {base} {count}")
+        Path(f"/proc/{child}/uid_map").write_text(f"0 {base} {size}")
+        Path(f"/proc/{child}/gid_map").write_text(f"0 {base} {size}")
         return descriptors[0]
     finally:
         ours.close()
         os.waitpid(child, 0)
 
 
-def helped_mapping(mapping: dict[str, Any]) -> Callable[[], None]:
-    """Start a child that stays in the host's namespace and maps this process's ids with newuidmap and newgidmap."""
+def _start_id_helper(mapping: IdMap) -> Callable[[], None]:
+    """Fork a child that stays in the host's namespace and maps this process's ids when the result is called."""
     go, release = os.pipe()
     process = os.getpid()
     child = os.fork()
@@ -67,10 +85,10 @@ def helped_mapping(mapping: dict[str, Any]) -> Callable[[], None]:
         if not os.read(go, 1):
             os._exit(0)
         for program, own, first in (
-            (mapping["newuidmap"], os.getuid(), mapping["users"]),
-            (mapping["newgidmap"], os.getgid(), mapping["groups"]),
+            (mapping.newuidmap, os.getuid(), mapping.users),
+            (mapping.newgidmap, os.getgid(), mapping.groups),
         ):
-            arguments = [program, str(process), "0", str(own), "1", "1", str(first), str(mapping["count"])]
+            arguments = [program, str(process), "0", str(own), "1", "1", str(first), str(mapping.size)]
             helper = os.posix_spawn(program, arguments, {})
             if os.waitpid(helper, 0)[1] != 0:
                 os._exit(1)
@@ -87,16 +105,16 @@ def helped_mapping(mapping: dict[str, Any]) -> Callable[[], None]:
 
 
 def map_one_id(inside_user: int, outside_user: int, inside_group: int, outside_group: int) -> None:
-    """Map one user and one group into the namespace this process has just made."""
+    """Map one user and one group into the namespace that this process has just made."""
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{inside_user} {outside_user} 1")
     Path("/proc/self/gid_map").write_text(f"{inside_group} {outside_group} 1")
 
 
-def join_mapped_namespace(mapping: dict[str, Any], flags: int) -> None:
-    """As an ordinary user: become root of a new user namespace, with the namespaces of ``flags`` new as well."""
+def join_mapped_namespace(mapping: IdMap, flags: int) -> None:
+    """Become root of a new user namespace, with new namespaces of ``flags``; as an ordinary user."""
     user, group = os.getuid(), os.getgid()
-    finish = helped_mapping(mapping) if mapping["by"] == "helper" else None
+    finish = _start_id_helper(mapping) if mapping.by == "helper" else None
     system.unshare(system.CLONE_NEWUSER | flags)
     if finish is not None:
         finish()

@@ -1,19 +1,14 @@
-r"""A bash that stays, and how a command's end is known.
+"""One bash for all commands of a sandbox, and how a command's end is known.
 
-Bash reads from a socket three lines for each command. The first evaluates the command's text with its input, output
-and errors redirected to where they belong; the second is empty, because a bash that was given half a command (an open
-quote) drops the line after it; the third writes a frame to the same socket: a random token, the exit status, the
-directory and the exported environment. So the end of a command is told on another channel than its output, by a line
-that bash reads only when the command is over, with a token that did not exist in the shell before. While the command
-runs, the socket is at a close-on-exec descriptor: the programs it starts do not have it, and a socket cannot be opened
-through ``/proc``. Bash's own output goes to /dev/null, so prompts and traces of these lines are not seen.
+Commands go to bash over a socket, and the end of each comes back over it (``shell_protocol``): so the end is known from
+another channel than the output, by a frame that bash writes only when the command is over, with a token that did not
+exist in the shell before.
 
 The shell is interactive (without a terminal), because only an interactive bash survives SIGINT, ``set -e`` aside: it
 drops the command and reads on.
 
-Invariants: a result is built from a frame that carries the command's own token, or from the shell's end as the kernel
-tells it; everything else that comes over the socket is ignored and bounded in size. Output is always drained, up to
-what a pause between commands may gather; a background process that floods then waits, as it would on a terminal.
+Invariant: a result is built from a frame that carries the command's own token, or from the shell's exit status as the
+kernel reports it.
 
 This module knows no runtime: a ``ShellHost`` starts the bash, lists processes and ends those of a command.
 """
@@ -22,37 +17,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import math
 import os
-import re
 import secrets
 import socket
-import struct
-import termios
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from ors_containers.errors import InvalidCommand, SandboxBusy, ShellFailed
-from ors_containers.runtimes.output_buffer import HeadAndTail
-from ors_containers.sandbox import CommandResult
+from ors_containers.runtimes.shell_output import ShellOutput
+from ors_containers.runtimes.shell_protocol import (
+    OUTPUT_AT,
+    SETUP,
+    Frames,
+    evaluation,
+    status_probe,
+    without_terminal_errors,
+)
+from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult
 
-__all__ = ["OUTPUT_AT", "SHELL_ARGUMENTS", "Ending", "Shell", "ShellHost", "ShellProcess"]
+__all__ = ["Ending", "Shell", "ShellHost", "ShellProcess"]
 
 Ending = Literal["interrupt", "kill", "sweep", "all", "everything"]
 
-#: The descriptor at which bash finds the pipe for output; its input is the socket.
-OUTPUT_AT = 19
-SHELL_ARGUMENTS = ("--norc", "--noprofile", "--noediting", "-i", "+H", "-s")
-
-TIMED_OUT_STATUS = 124
-#: What background processes may write between two commands before they wait, in bytes.
-_STRAY_LIMIT = 64 * 1024
-#: Largest environment that is carried over to a new shell, in bytes; of a larger one nothing is kept.
-_ENVIRONMENT_LIMIT = 4 * 2**20
-#: Most bytes that are looked through for the beginning of a frame: the longest path and much that is not ours.
-_HEAD_LIMIT = 64 * 1024
 #: Pauses after each attempt to end a command, in seconds; then the shell is ended with it.
 _PATIENCE = (0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
 _EXIT_PATIENCE = 10.0
@@ -61,9 +49,6 @@ _START_PATIENCE = 60.0
 #: The same for a bash in a sandbox where processes of the agent may be what keeps it from starting.
 _RESTART_PATIENCE = 5.0
 _PIECE = 64 * 1024
-_DRAIN_PAUSE = 0.02
-
-_SETUP = b" \\set +o history; \\unset HISTFILE MAILCHECK; \\shopt -u checkwinsize; PS1= PS2=\n"
 
 
 class ShellProcess(Protocol):
@@ -76,7 +61,7 @@ class ShellProcess(Protocol):
 
 
 class ShellHost(Protocol):
-    """What a shell needs of its sandbox."""
+    """The part of a sandbox that a shell uses."""
 
     async def start_shell(
         self, descriptors: Sequence[int], at: Sequence[int], environment: Mapping[str, str], directory: str
@@ -88,15 +73,17 @@ class ShellHost(Protocol):
         ...
 
     def processes(self, shell: int) -> Mapping[int, int]:
-        """Start time by process id of what runs besides process 1 and ``shell``."""
+        """Return the start time of each process but process 1 and ``shell``, by process id."""
         ...
 
-    async def end_command(self, shell: int, spared: Mapping[int, int], how: Ending) -> None:
-        """End every process but process 1, ``shell``, and ``spared`` with its descendants.
+    async def end_command(self, shell: int, keep_pids: Mapping[int, int], how: Ending) -> None:
+        """End every process but process 1, ``shell``, and the processes of ``keep_pids`` with their descendants.
+
+        ``keep_pids`` has their start times by process id.
 
         ``interrupt``: SIGINT for them and the shell. ``kill``: SIGKILL for them, SIGINT for the shell. ``sweep``:
         SIGKILL for them, nothing for the shell. ``all``: SIGKILL for the shell too. ``everything``: SIGKILL for every
-        process but process 1, the spared ones too.
+        process but process 1, those of ``keep_pids`` too.
         """
         ...
 
@@ -114,13 +101,10 @@ class Shell:
         self._carried = True
         self._process: ShellProcess | None = None
         self._socket: socket.socket | None = None
-        self._output = -1
-        self._reading = False
-        self._stray = HeadAndTail(_STRAY_LIMIT)
-        self._sink: HeadAndTail | None = None
-        self._drains: list[_Drain] = []
-        self._frames = bytearray()
-        self._news = asyncio.Event()
+        self._output = ShellOutput()
+        self._frames = Frames()
+        #: Set when a frame came, the bash ended or the call was cancelled.
+        self._changed = asyncio.Event()
         self._current: asyncio.Task[CommandResult] | None = None
         self._abandoned: asyncio.Task[CommandResult] | None = None
         self._abandon = False
@@ -157,15 +141,15 @@ class Shell:
             if not task.done():
                 self._abandoned = task
                 self._abandon = True
-                self._news.set()
+                self._changed.set()
             raise
 
     @contextlib.asynccontextmanager
     async def set_aside(self) -> AsyncGenerator[int]:
-        """No command runs meanwhile, and the bash, whose process id this gives (0 if there is none), may be ended.
+        """Run no command within this block; yield the process id of bash, 0 if there is none, which may be ended.
 
-        Background processes go on writing where bash sent their output, and are read. The next command gets a new bash
-        if this one was ended. Raises ``SandboxBusy``.
+        Output of background processes is read meanwhile. The next command gets a new bash if this one was ended.
+        Raises ``SandboxBusy``.
         """
         if self._abandoned is not None:
             await asyncio.wait([self._abandoned])
@@ -173,17 +157,13 @@ class Shell:
             raise SandboxBusy
         self._aside = True
         process = self._process
-        sink = self._sink = HeadAndTail(_STRAY_LIMIT)
-        self._resume()
         try:
-            yield process.inner if process is not None and not process.exited.done() else 0
+            with self._output.unbounded():
+                yield process.inner if process is not None and not process.exited.done() else 0
         finally:
-            self._drain()
-            self._sink = None
-            self._stray.add(sink.content())
             try:
                 if process is not None and not self._closed:
-                    # Its end is told a moment after it; a bash that was not ended is waited for in vain, briefly.
+                    # The launcher reports the end of bash a moment after it; of one that goes on, this times out.
                     await asyncio.wait([process.exited], timeout=_ASIDE_PATIENCE)
             finally:
                 self._aside = False
@@ -194,14 +174,14 @@ class Shell:
         if self._current is not None:
             self._current.cancel()
         self._release()
-        self._release_output()
+        self._output.close()
 
     def _ended(self, task: asyncio.Task[CommandResult]) -> None:
         self._current = None
         if self._abandoned is task:
             self._abandoned = None
             if not task.cancelled():
-                task.exception()  # nobody waits for it any more
+                task.exception()  # retrieved, since no caller waits for it any longer
 
     async def _run(self, text: bytes, timeout: float, limit: int) -> CommandResult:
         started = time.monotonic()
@@ -211,30 +191,24 @@ class Shell:
             restarted = True
         process = self._process
         assert process is not None and self._socket is not None
-        spared = self._host.processes(process.inner)
-        sink = HeadAndTail(limit)
-        if self._stray.total:
-            sink.add(self._stray.content())
-            self._stray = HeadAndTail(_STRAY_LIMIT)
+        keep_pids = self._host.processes(process.inner)
+        sink = self._output.collect(limit)
         if restarted:
             sink.add(self._notice())
-        self._sink = sink
         self._frames.clear()
         token = secrets.token_hex(16).encode()
-        telling = _telling(token)
-        self._resume()
-        sending = asyncio.create_task(self._send(_evaluation(text) + b"\n" + telling))
+        probe = status_probe(token)
+        sending = asyncio.create_task(self._send(evaluation(text) + b"\n" + probe))
         timed_out = False
         try:
             status = await self._finish(process, token, started + timeout)
             if status is None:
                 timed_out = True
                 sending.cancel()
-                status = await self._end(process, token, spared, telling)
+                status = await self._end(process, token, keep_pids, probe)
         finally:
             sending.cancel()
-            self._drain()
-            self._sink = None
+            self._output.end_collection()
         if process.exited.done():
             restarted = True
             if not self._closed:
@@ -242,7 +216,7 @@ class Shell:
             sink.add(self._notice())
         return CommandResult(
             exit_status=TIMED_OUT_STATUS if timed_out else _as_shells_count(status),
-            output=_without_terminal_errors(sink.content(), process.inner),
+            output=without_terminal_errors(sink.content(), process.inner),
             seconds=time.monotonic() - started,
             timed_out=timed_out,
             truncated=sink.omitted > 0,
@@ -250,10 +224,10 @@ class Shell:
         )
 
     async def _finish(self, process: ShellProcess, token: bytes, deadline: float) -> int | None:
-        """The exit status, or None when ``deadline`` passes or the call is abandoned before there is one."""
+        """Return the exit status, or None when ``deadline`` passes or the call is cancelled before there is one."""
         while True:
-            self._news.clear()
-            status = self._told(token)
+            self._changed.clear()
+            status = self._read_status(token)
             if status is not None:
                 return status
             if process.exited.done():
@@ -263,65 +237,44 @@ class Shell:
                 return None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(remaining):
-                    await self._news.wait()
+                    await self._changed.wait()
 
-    async def _end(self, process: ShellProcess, token: bytes, spared: Mapping[int, int], telling: bytes) -> int:
-        """Get the shell back from a command that goes on, or end it as well."""
+    async def _end(self, process: ShellProcess, token: bytes, keep_pids: Mapping[int, int], probe: bytes) -> int:
+        """End a command that goes on, and the shell too if it does not answer; return the exit status."""
         self._abandon = False
         how: Ending = "interrupt"
         for pause in _PATIENCE:
-            await self._host.end_command(process.inner, spared, how)
+            await self._host.end_command(process.inner, keep_pids, how)
             how = "kill"
-            # An interrupted bash drops the line it is reading, which may have been the one that tells.
-            await self._send(b"\n" + telling, wait=False)
+            # An interrupted bash drops the line it is reading, which may have been the status probe.
+            await self._send(b"\n" + probe, wait=False)
             status = await self._finish(process, token, time.monotonic() + pause)
             if status is not None:
-                await self._host.end_command(process.inner, spared, "sweep")
+                await self._host.end_command(process.inner, keep_pids, "sweep")
                 return status
-        await self._host.end_command(process.inner, spared, "all")
+        await self._host.end_command(process.inner, keep_pids, "all")
         await asyncio.wait([process.exited], timeout=_EXIT_PATIENCE)
         if not process.exited.done():
             raise ShellFailed("The shell could not be ended")
         return process.exited.result()
 
-    def _told(self, token: bytes) -> int | None:
-        """The status in the frame with this token, once it is known; keeps directory and environment.
-
-        An environment beyond the limit is not waited for: the status came before it.
-        """
-        head, end = b"\x1e%b " % token, b"\x1eend %b\x1e" % token
-        found = self._frames.find(head)
-        if found == -1:
-            if len(self._frames) > _HEAD_LIMIT:
-                del self._frames[: len(self._frames) - _HEAD_LIMIT]
+    def _read_status(self, token: bytes) -> int | None:
+        """Return the exit status in the frame with this token once it is complete; keep directory and environment."""
+        status = self._frames.read_status(token)
+        if status is None:
             return None
-        start = found + len(head)
-        middle = self._frames.find(b"\x1e", start)
-        stop = -1 if middle == -1 else self._frames.find(end, middle)
-        too_large = (len(self._frames) if stop == -1 else stop) - middle > _ENVIRONMENT_LIMIT
-        if middle == -1 or (stop == -1 and not too_large):
-            return None
-        status, _, directory = bytes(self._frames[start:middle]).partition(b" ")
-        exported = b"" if too_large else bytes(self._frames[middle + 1 : stop])
-        self._frames.clear()
-        if not status.isdigit():
-            return None
-        self._directory = directory.decode(errors="surrogateescape") or self._directory
-        self._exported = exported
-        return int(status)
+        self._directory = status.directory or self._directory
+        self._exported = status.exported
+        return status.exit_status
 
     async def _respawn(self) -> None:
-        """Start a bash where the last one was. Background processes of that one can go on writing, to nobody."""
+        """Start a bash in the directory of the last one. Output of that one's background processes is dropped."""
         self._release()
-        if self._output != -1:
-            self._pause()
-            self._drains.append(_Drain(self._output))
-            self._output = -1
         self._carried = bool(self._exported)
         try:
             await self._spawn(_RESTART_PATIENCE)
         except ShellFailed:
-            # Something that goes on in the sandbox may not let it: what stops and kills whatever it finds, for one.
+            # A process of the sandbox may prevent it, such as one that stops or kills every process it finds.
             await self._host.end_command(0, {}, "everything")
             await self._spawn()
 
@@ -332,7 +285,8 @@ class Shell:
         try:
             ours.setblocking(False)
             os.set_blocking(reading, False)
-            self._socket, self._output = ours, reading
+            self._socket = ours
+            self._output.attach(reading)
             async with asyncio.timeout(patience):
                 process = await self._host.start_shell(
                     (theirs.fileno(), writing), (0, OUTPUT_AT), self._first_environment, self._directory
@@ -340,25 +294,25 @@ class Shell:
         except TimeoutError as error:
             self._release()
             raise ShellFailed("The sandbox's bash did not start in time") from error
-        except BaseException:  # a cancellation, too: the descriptors are nobody else's
+        except BaseException:  # a cancellation, too: only this call knows of the socket
             self._release()
             raise
         finally:
             theirs.close()
             os.close(writing)
         self._process = process
-        process.exited.add_done_callback(lambda _: self._news.set())
+        process.exited.add_done_callback(lambda _: self._changed.set())
         loop = asyncio.get_running_loop()
         loop.add_reader(ours, self._on_control)
-        self._resume()
+        self._output.resume()
         token = secrets.token_hex(16).encode()
         self._frames.clear()
         restoring = b""
         if self._exported:
-            # What a bash started with may be needed to start one; the variables are those of the one before.
+            # Bash starts with the image's variables, which it may need to start; then it gets the last shell's.
             restoring = b" \\unset %b\n%b\n" % (" ".join(self._first_environment).encode(), self._exported)
         # Twice, around the restored variables: these may set PS1 and the like.
-        await self._send(_SETUP + restoring + _SETUP + _telling(token))
+        await self._send(SETUP + restoring + SETUP + status_probe(token))
         if await self._finish(process, token, deadline) is None or process.exited.done():
             self._release()
             raise ShellFailed("The sandbox's bash did not answer")
@@ -376,7 +330,7 @@ class Shell:
         )
 
     async def _send(self, data: bytes, *, wait: bool = True) -> None:
-        """Write to bash; what a bash that has ended no longer reads is no concern here."""
+        """Write to bash; an error means that bash has ended, which is noticed elsewhere."""
         assert self._socket is not None
         with contextlib.suppress(OSError):
             if wait:
@@ -392,56 +346,11 @@ class Shell:
             return
         except OSError:
             data = b""
-        if not data:  # bash has closed it: its end will be told
+        if not data:  # bash has closed it: its exit follows
             asyncio.get_running_loop().remove_reader(self._socket)
             return
-        self._frames += data
-        if len(self._frames) > 2 * _ENVIRONMENT_LIMIT:
-            self._frames.clear()  # nobody looks: the rest of a large environment, or what no command wrote
-        self._news.set()
-
-    def _on_output(self) -> None:
-        try:
-            data = os.read(self._output, _PIECE)
-        except BlockingIOError:
-            return
-        if not data:
-            self._pause()
-            return
-        self._keep(data)
-
-    def _keep(self, data: bytes) -> None:
-        if self._sink is not None:
-            self._sink.add(data)
-            return
-        self._stray.add(data)
-        if self._stray.total >= _STRAY_LIMIT:
-            self._pause()
-
-    def _drain(self) -> None:
-        """Take what was written until now; what comes later is not waited for."""
-        if self._output == -1:
-            return
-        waiting = struct.unpack("i", fcntl.ioctl(self._output, termios.FIONREAD, b"\0\0\0\0"))[0]
-        while waiting > 0:
-            try:
-                data = os.read(self._output, min(waiting, _PIECE))
-            except BlockingIOError:
-                return
-            if not data:
-                return
-            waiting -= len(data)
-            self._keep(data)
-
-    def _resume(self) -> None:
-        if not self._reading and self._output != -1:
-            asyncio.get_running_loop().add_reader(self._output, self._on_output)
-            self._reading = True
-
-    def _pause(self) -> None:
-        if self._reading:
-            asyncio.get_running_loop().remove_reader(self._output)
-            self._reading = False
+        self._frames.add(data)
+        self._changed.set()
 
     def _release(self) -> None:
         if self._socket is not None:
@@ -449,67 +358,6 @@ class Shell:
             self._socket.close()
             self._socket = None
         self._process = None
-
-    def _release_output(self) -> None:
-        for drain in self._drains:
-            drain.close()
-        self._drains.clear()
-        self._pause()
-        if self._output != -1:
-            os.close(self._output)
-            self._output = -1
-
-
-class _Drain:
-    """Reads what nobody wants any more, so that who writes it neither waits nor ends; a flood is read slowly."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._loop = asyncio.get_running_loop()
-        self._pause: asyncio.TimerHandle | None = None
-        self._resume()
-
-    def _resume(self) -> None:
-        self._loop.add_reader(self._descriptor, self._take)
-
-    def _take(self) -> None:
-        self._loop.remove_reader(self._descriptor)
-        with contextlib.suppress(BlockingIOError):
-            if not os.read(self._descriptor, _PIECE):
-                self.close()
-                return
-        self._pause = self._loop.call_later(_DRAIN_PAUSE, self._resume)
-
-    def close(self) -> None:
-        if self._pause is not None:
-            self._pause.cancel()
-        if self._descriptor != -1:
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-def _evaluation(text: bytes) -> bytes:
-    quoted = text.replace(b"'", b"'\\''")
-    return b" \\builtin eval '%b' </dev/null >&%d 2>&%d %d>&-\n" % (quoted, OUTPUT_AT, OUTPUT_AT, OUTPUT_AT)
-
-
-def _telling(token: bytes) -> bytes:
-    # `\036` is the record separator \x1e. The backslashes before the names keep aliases away; braces in place of `eval`
-    # would be words that an alias can replace.
-    return (
-        b" \\builtin eval '"
-        b'\\builtin printf "\\036%%s %%d %%s\\036" %b "$?" "$PWD"; \\builtin export -p; '
-        b'\\builtin printf "\\036end %%s\\036" %b'
-        b"' >&0\n" % (token, token)
-    )
-
-
-def _without_terminal_errors(output: bytes, shell: int) -> bytes:
-    """An interactive bash sets its terminal after a program was killed and, having none, complains with each."""
-    if b"tcsetattr" not in output:
-        return output
-    return re.sub(rb"bash: \[%d: \d+ \(\d+\)\] tcsetattr: [^\n]*\n" % shell, b"", output)
 
 
 def _as_shells_count(status: int) -> int:

@@ -109,7 +109,7 @@ class Admission:
 
     @property
     def cpu_saturated(self) -> bool:
-        """Whether work waits for a processor nearly all the time."""
+        """``True`` while work waits for a processor nearly all the time."""
         return self._capacity().pressure >= self._pressure
 
     async def close(self) -> None:

@@ -1,2 +1,5 @@
-"""The HTTP routes: ``table`` how one is answered, ``episodes`` and ``discovery`` the protocol's routes, ``platform``
-and ``rollouts`` the few routes of the hosted platform that clients ask a self-hosted server for."""
+"""The HTTP routes.
+
+``operations`` declares the routes of the hot path, ``table`` answers them; ``episodes``, ``discovery`` and ``rollouts``
+have their handlers. ``platform`` has routes of the hosted platform that clients also ask a self-hosted server for.
+"""

@@ -1,96 +1,83 @@
-"""What environments there are, and their tools, splits and tasks."""
+"""Routes of the environments, their tools, splits and tasks."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Awaitable
 from typing import TypeVar
 
 from ors_server._version import VERSION
 from ors_server.encoding import encode
-from ors_server.errors import EnvironmentFailed, InfrastructureFailure, RequestError
+from ors_server.hosting.author_exceptions import as_request_error
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
 from ors_server.http.exchange import Exchange
-from ors_server.http.routes.table import Route
+from ors_server.http.routes.table import routes_of
 from ors_server.protocol import GetTask, GetTaskRange, ListTasks, NumTasks
-from ors_server.sessions.session import describe_error
 from ors_server.settings import Settings
 
 __all__ = ["DiscoveryRoutes"]
-
-logger = logging.getLogger("ors_server.http.routes")
 
 Result = TypeVar("Result")
 
 
 class DiscoveryRoutes:
-    """The handlers, over one server's environments. A bare path means ``X-Deployment``'s or the default one."""
+    """Handlers over one server's environments. A bare path means that of ``X-Deployment``, or the default."""
 
     def __init__(self, catalogue: Catalogue, settings: Settings) -> None:
         self._catalogue = catalogue
         self._settings = settings
-        self.table: dict[str, Route] = {
-            "health": Route("GET", False, self.health),
-            "version": Route("GET", False, self.version),
-            "list_environments": Route("GET", False, self.list_environments),
-            "tools": Route("GET", True, self.tools),
-            "splits": Route("GET", True, self.splits),
-            "tasks": Route("POST", True, self.list_tasks),
-            "num_tasks": Route("POST", True, self.num_tasks),
-            "task": Route("POST", True, self.get_task),
-            "get_task": Route("POST", True, self.get_task),
-            "task_range": Route("POST", True, self.get_task_range),
-            "get_task_range": Route("POST", True, self.get_task_range),
-        }
+        self.table = routes_of(self, "server", "environments")
 
     async def health(self, exchange: Exchange) -> None:
         """Say that the server answers."""
         await exchange.json(b'{"status":"ok"}')
 
     async def version(self, exchange: Exchange) -> None:
-        """The server's version, and the build it is of where the environment names one."""
+        """Return the server's version."""
         await exchange.json(encode({"version": VERSION, "build_sha": os.environ.get("OPENREWARD_BUILD_SHA")}))
 
     async def list_environments(self, exchange: Exchange) -> None:
-        """The names of the environments, the default first."""
+        """List the names of the hosted environments, the default first."""
         await exchange.json(encode(self._catalogue.names))
 
     async def tools(self, exchange: Exchange) -> None:
-        """The tools every session of the environment has."""
+        """List the tools that every session of the environment has."""
         await exchange.json(self._hosted(exchange).tools_json)
 
     async def splits(self, exchange: Exchange) -> None:
-        """The environment's splits."""
+        """List the environment's splits."""
         await exchange.json(self._hosted(exchange).splits_json)
 
-    async def list_tasks(self, exchange: Exchange) -> None:
-        """All tasks of a split."""
+    async def tasks(self, exchange: Exchange) -> None:
+        """List all tasks of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(ListTasks, self._settings.max_body)
         tasks = await self._guarded(hosted, hosted.tasks.list_json(request.split))
         await exchange.json(b'{"tasks":' + tasks + b',"env_name":' + _name(exchange, hosted) + b"}")
 
     async def num_tasks(self, exchange: Exchange) -> None:
-        """The number of tasks of a split."""
+        """Count the tasks of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(NumTasks, self._settings.max_body)
         count = await self._guarded(hosted, hosted.tasks.count(request.split))
         await exchange.json(b'{"num_tasks":%d}' % count)
 
-    async def get_task(self, exchange: Exchange) -> None:
-        """One task of a split."""
+    async def task(self, exchange: Exchange) -> None:
+        """Return one task of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(GetTask, self._settings.max_body)
         task = await self._guarded(hosted, hosted.tasks.get_public(request.split, request.index))
         await exchange.json(b'{"task":' + encode(task) + b',"env_name":' + _name(exchange, hosted) + b"}")
 
-    async def get_task_range(self, exchange: Exchange) -> None:
-        """The tasks of a slice of a split."""
+    async def task_range(self, exchange: Exchange) -> None:
+        """List the tasks of a slice of a split."""
         hosted = self._hosted(exchange)
         request = await exchange.model(GetTaskRange, self._settings.max_body)
         tasks = await self._guarded(hosted, hosted.tasks.range_json(request.split, request.start, request.stop))
         await exchange.json(b'{"tasks":' + tasks + b',"env_name":' + _name(exchange, hosted) + b"}")
+
+    get_task = task
+    get_task_range = task_range
 
     def _hosted(self, exchange: Exchange) -> HostedEnvironment:
         if exchange.environment is not None:
@@ -100,13 +87,13 @@ class DiscoveryRoutes:
     async def _guarded(self, hosted: HostedEnvironment, work: Awaitable[Result]) -> Result:
         try:
             return await work
-        except (RequestError, InfrastructureFailure):
-            raise
         except Exception as error:  # the author's task methods may raise anything
-            logger.error("environment failed", exc_info=error, extra={"environment": hosted.name, "in": "tasks"})
-            raise EnvironmentFailed(describe_error(error, self._settings.return_errors)) from error
+            failure = as_request_error(error, self._settings.return_errors, environment=hosted.name, where="tasks")
+            if failure is error:
+                raise
+            raise failure from error
 
 
 def _name(exchange: Exchange, hosted: HostedEnvironment) -> bytes:
-    """The environment as the client spelt it, which openreward clients require beside every task."""
+    """Encode the environment as the client spelt it; openreward clients require it beside every task."""
     return encode(exchange.environment or hosted.name)

@@ -1,4 +1,4 @@
-"""The routes of an episode, from the session's id to its end."""
+"""Routes of sessions and episodes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from ors_server.encoding import encode
 from ors_server.errors import InvalidIdempotencyKey
 from ors_server.http.exchange import Exchange
 from ors_server.http.responses import deliver
-from ors_server.http.routes.table import Route
+from ors_server.http.routes.table import routes_of
 from ors_server.protocol import CreateSession, ScoreGroup, ToolCall
-from ors_server.sessions.call_ledger import Call, ResultExpired
+from ors_server.sessions.call import Call
+from ors_server.sessions.call_ledger import ResultExpired
 from ors_server.sessions.registry import Sessions
 from ors_server.sessions.secrets import read_secrets
 from ors_server.sessions.session import Session
@@ -19,36 +20,25 @@ from ors_server.sse import error_frame, task_frame
 __all__ = ["EpisodeRoutes"]
 
 _OK = b'{"status":"ok"}'
-#: Keys are kept as long as their session.
+#: Longest ``Idempotency-Key``, in characters: keys are kept as long as their session.
 _LONGEST_KEY = 255
-#: Tells a client that a call it repeats with the same ``Idempotency-Key`` never runs twice in its session.
+#: Header of ``/create``: a repeated call with the same ``Idempotency-Key`` never runs twice in its session.
 _PROMISE = (("X-Idempotent-Calls", "true"),)
 _NO_MORE = b"event: end\r\ndata: \r\n\r\n"
 
 
 class EpisodeRoutes:
-    """The handlers, over one server's sessions."""
+    """Handlers over one server's sessions."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._settings = sessions.settings
-        self.table: dict[str, Route] = {
-            "call": Route("POST", True, self.call),
-            "score_group": Route("POST", True, self.score_group),
-            "prompt": Route("GET", True, self.prompt),
-            "messages": Route("GET", True, self.messages),
-            "task_tools": Route("GET", True, self.task_tools),
-            "create_session": Route("POST", False, self.create_session),
-            "create": Route("POST", False, self.create),
-            "delete": Route("POST", False, self.delete),
-            "delete_session": Route("POST", False, self.delete_session),
-            "ping": Route("POST", False, self.ping),
-        }
+        self.table = routes_of(self, "sessions", "episodes")
 
     # --- sessions ----------------------------------------------------------------------------
 
     async def create_session(self, exchange: Exchange) -> None:
-        """Allocate a session id; nothing is held for it."""
+        """Allocate a session id: as events where the client accepts them, else as `{"sid": …}`."""
         sid = str(uuid.uuid4())
         accept = exchange.header(b"accept")
         if accept is not None and "text/event-stream" in accept:
@@ -57,7 +47,7 @@ class EpisodeRoutes:
             await exchange.json(b'{"sid":"%b"}' % sid.encode())
 
     async def create(self, exchange: Exchange) -> None:
-        """Bind a session id to a task and build its environment."""
+        """Bind the session to a task: given whole, or by split and index."""
         sid = exchange.session_id()
         request = await exchange.model(CreateSession, self._settings.max_body)
         secrets = read_secrets(exchange.header(b"x-secrets"), request.secrets)
@@ -65,34 +55,34 @@ class EpisodeRoutes:
         await exchange.json(encode({"sid": sid}), headers=_PROMISE)
 
     async def delete(self, exchange: Exchange) -> None:
-        """End a session."""
+        """End the session; unknown ids are ignored."""
         sid = exchange.session_id()
         await self._sessions.delete(sid)
         await exchange.json(encode({"sid": sid}))
 
     async def delete_session(self, exchange: Exchange) -> None:
-        """Acknowledge; ``/delete`` has done the work."""
+        """Acknowledge the end of a session."""
         await exchange.json(encode({"sid": exchange.session_id()}))
 
     async def ping(self, exchange: Exchange) -> None:
-        """Keep a session alive."""
+        """Keep the session alive."""
         self._sessions.ping(exchange.session_id())
         await exchange.json(_OK)
 
     # --- the episode -------------------------------------------------------------------------
 
     async def prompt(self, exchange: Exchange) -> None:
-        """The prompt as blocks."""
+        """Return the task as blocks, once the session is set up."""
         session = await self._ready(exchange)
         await exchange.json(await session.prompt())
 
     async def messages(self, exchange: Exchange) -> None:
-        """The prompt as messages."""
+        """Return the task as a conversation, once the session is set up."""
         session = await self._ready(exchange)
         await exchange.json(await session.messages())
 
     async def task_tools(self, exchange: Exchange) -> None:
-        """The session's tools, also while it is being set up."""
+        """List the session's tools."""
         session = await self._sessions.find(exchange.session_id(), exchange.environment)
         session.check()
         await exchange.json(await session.task_tools())
@@ -100,13 +90,13 @@ class EpisodeRoutes:
     async def _ready(self, exchange: Exchange) -> Session:
         session = await self._sessions.find(exchange.session_id(), exchange.environment)
         agent = exchange.header(b"user-agent") or ""
-        # openreward rides a 503 out for minutes, others give up after three; those are kept waiting instead.
+        # openreward retries a 503 for minutes. Other clients fail after three retries, so they wait longer here.
         patient = agent.startswith("openreward")
         await session.ready(self._settings.setup_wait if patient else self._settings.setup_wait_long)
         return session
 
     async def call(self, exchange: Exchange) -> None:
-        """Run a tool, or fetch the result of a call again."""
+        """Run a tool; with `task_id`, return the result of that call again."""
         sid = exchange.session_id()
         request = await exchange.model(ToolCall, self._settings.max_body)
         session = await self._sessions.find(sid, exchange.environment)
@@ -122,7 +112,7 @@ class EpisodeRoutes:
         await self._deliver(exchange, session, call)
 
     async def score_group(self, exchange: Exchange) -> None:
-        """Score a group of rollouts, or fetch the scores again."""
+        """Score the rollouts of a group against each other."""
         sid = exchange.session_id()
         request = await exchange.model(ScoreGroup, self._settings.max_body)
         session = await self._sessions.find(sid, exchange.environment)
@@ -135,7 +125,7 @@ class EpisodeRoutes:
     async def _resume(self, exchange: Exchange, session: Session, task_id: str) -> None:
         call = session.ledger.find(task_id)
         if call is None:
-            # Clients compare this text. Another session's call is as unknown as one that never was.
+            # Clients compare this text. It is the same for the call of another session.
             await exchange.events(error_frame("unknown task_id"))
             return
         await self._deliver(exchange, session, call)

@@ -1,7 +1,7 @@
-"""The routes of the hosted platform that clients also ask a self-hosted server for, under ``/v1``.
+"""Routes of the hosted platform that clients also ask a self-hosted server for, under ``/v1``.
 
-A server of one's own has no accounts and no catalogue. It is one namespace, ``local``, and every environment it hosts
-is in it; an environment with an alias ``owner/Name`` is found under that name too.
+A self-hosted server has no accounts and no catalogue. It has one namespace, ``local``, with every environment that it
+hosts; an environment with an alias ``owner/Name`` is found under that name too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Unsigned = Annotated[int | None, Query(ge=0, lt=2**63)]
 
 
 def platform_router(catalogue: Catalogue, data_dir: Path) -> APIRouter:
-    """``/v1/environments`` and what is below it, and ``/v1/namespace/current``."""
+    """Make the router of ``/v1/environments`` with its subpaths, and of ``/v1/namespace/current``."""
     router = APIRouter(prefix="/v1", tags=["platform"])
     unknown: dict[int | str, dict[str, Any]] = {404: {"description": "Unknown environment"}}
-    # Reads much of the file where many rollouts are stored: one at a time, and not on the threads of the listings.
+    # Where many rollouts are stored it reads much of the file: one at a time, and not on the threads of the listings.
     difficulty_threads: list[anyio.CapacityLimiter] = []
 
     def hosted(owner: str, name: str) -> HostedEnvironment:
@@ -37,14 +37,14 @@ def platform_router(catalogue: Catalogue, data_dir: Path) -> APIRouter:
 
     @router.get("/namespace/current", responses={404: {"description": "There are no organisations"}})
     async def namespace(type: Literal["user", "org"] = "user") -> dict[str, str]:
-        """Whose server this is: it has no accounts, so every client is the same user."""
+        """Return the namespace of the client: without accounts, every client is the same user."""
         if type == "org":
             raise NoOrganisation(NAMESPACE)
         return {"id": NAMESPACE, "name": NAMESPACE, "type": "user"}
 
     @router.get("/environments")
     async def environments(owner: str = "", search: str = "", limit: Limit = 20, offset: Offset = 0) -> dict[str, Any]:
-        """The hosted environments, the default first: under their own names, or under an owner's aliases."""
+        """List the hosted environments, the default first: under their own names, or under an owner's aliases."""
         found = [
             _described(environment, *name)
             for environment in catalogue.environments
@@ -52,19 +52,19 @@ def platform_router(catalogue: Catalogue, data_dir: Path) -> APIRouter:
         ]
         return {"environments": found[offset : offset + limit], "total": len(found)}
 
-    # The owner may be empty, as the client sends it for a bare name; and an alias may have more than one slash. What is
-    # below an environment comes first, because an owner would match it.
+    # The owner may be empty, as the client sends it for a bare name, and an alias may have more than one slash. The
+    # paths below an environment come first, because an owner would match them.
 
     @router.get("/environments/{owner:path}/{name}/variants", responses=unknown)
     async def variants(owner: str, name: str) -> list[dict[str, str]]:
-        """What a client may ask for as ``variant``: each hosted environment, the named one first."""
+        """List the names that a client may send as ``variant``: all hosted environments, the named one first."""
         found = hosted(owner, name)
         names = [found.name, *(other for other in catalogue.names if other != found.name)]
         return [{"id": variant, "name": variant} for variant in names]
 
     @router.get("/environments/{owner:path}/{name}/required-secrets", responses=unknown)
     async def required_secrets(owner: str, name: str) -> dict[str, list[str]]:
-        """The names of the secrets that sessions need, where the class lists them as ``required_secrets``."""
+        """List the secrets that sessions need, where the class names them in ``required_secrets``."""
         return {"secrets": hosted(owner, name).required_secrets}
 
     @router.get(
@@ -81,7 +81,7 @@ def platform_router(catalogue: Catalogue, data_dir: Path) -> APIRouter:
         max_model_params: Unsigned = None,
         training_stage: Literal["pretrained", "sft", "rl"] | None = None,
     ) -> dict[str, list[dict[str, Any]]]:
-        """Rewards and lengths of the uploaded rollouts, for each task that has some."""
+        """Summarize rewards and lengths of the uploaded rollouts, for each task that has rollouts."""
         found = hosted(owner, name)
         asked = f"{owner}/{name}".lower()
         selection = Selection(split, variant, model_name, min_model_params, max_model_params, training_stage)
@@ -103,7 +103,7 @@ def platform_router(catalogue: Catalogue, data_dir: Path) -> APIRouter:
 
     @router.get("/environments/{owner:path}/{name}", responses=unknown)
     async def environment(owner: str, name: str) -> dict[str, Any]:
-        """An environment by the name a catalogue would have it under; its id is the name it is hosted under."""
+        """Return an environment by its name in a catalogue; its id is the name under which it is hosted."""
         return _described(hosted(owner, name), owner or NAMESPACE, name)
 
     return router
@@ -123,7 +123,7 @@ def _described(environment: HostedEnvironment, owner: str, name: str) -> dict[st
 
 
 def _name_of(environment: HostedEnvironment, owner: str) -> tuple[str, str] | None:
-    """The owner and the name that a listing shows; None where this owner has no such environment."""
+    """Return the owner and the name that a listing shows; None where this owner has no such environment."""
     if owner in ("", NAMESPACE):
         return NAMESPACE, environment.name
     owned = (alias.rpartition("/") for alias in environment.aliases)

@@ -1,7 +1,7 @@
-"""The routes of uploaded rollouts: the upload itself, and the listings that openreward's ``orwd`` command asks for.
+"""Routes of uploaded rollouts: the upload, and the listings that openreward's ``orwd`` command requests.
 
-An upload is on the hot path, as a call is; what it takes beyond handing bytes to the writer happens on the writer's
-thread. Listings read the file on threads, each over a connection of its own.
+An upload is on the hot path, like a call: it passes the bytes to the writer, whose thread does the rest. Listings read
+the file on threads, each over a connection of its own.
 """
 
 from __future__ import annotations
@@ -13,43 +13,40 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
 
 from ors_server.encoding import encode
 from ors_server.errors import OrsError
 from ors_server.http.exchange import Exchange
-from ors_server.http.routes.table import Route
+from ors_server.http.routes.table import routes_of
 from ors_server.rollouts.errors import UnknownRun
 from ors_server.rollouts.file import explained, open_to_read
 from ors_server.rollouts.queries import find_run, list_rollouts, list_runs
 from ors_server.rollouts.writer import RolloutWriter
 
-__all__ = ["Limit", "Offset", "RolloutRoutes", "Stored", "platform_error", "reading", "runs_router"]
+__all__ = ["Limit", "Offset", "RolloutRoutes", "platform_error", "reading", "runs_router"]
 
 _DATA_DIR = "ORS_DATA_DIR"
 
 
-class Stored(BaseModel):
-    """The answer to an upload: how many of its events are stored, those that were already counted in."""
-
-    stored: int
-
-
 def platform_error(error: OrsError) -> bytes:
-    """The body of an error under ``/v1``, where ``orwd`` reads ``message`` and everybody else ``detail``."""
+    """Encode an error under ``/v1``, where ``orwd`` reads ``message`` and other clients read ``detail``."""
     return encode({"detail": error.detail, "message": error.text})
 
 
 class RolloutRoutes:
-    """The upload's handler."""
+    """Handler of the upload."""
 
     def __init__(self, writer: RolloutWriter, max_body: int) -> None:
         self._writer = writer
         self._max_body = max_body
-        self.table: dict[str, Route] = {"rollouts": Route("POST", False, self.upload, prefix="/v1")}
+        self.table = routes_of(self, "rollouts")
 
-    async def upload(self, exchange: Exchange) -> None:
-        """Store a client's events; answered when they are on the disk."""
+    async def rollouts(self, exchange: Exchange) -> None:
+        """Store events of rollouts, in any order, and answer when they are on the disk.
+
+        Events with known ids change nothing. Events that do not fit are named in a 422, and the other events of the
+        upload are stored.
+        """
         try:
             stored = await self._writer.store(await exchange.body(self._max_body))
         except OrsError as error:
@@ -63,7 +60,7 @@ Offset = Annotated[int, Query(ge=0, le=2**31)]
 
 
 def runs_router(folder: Path) -> APIRouter:
-    """``/v1/runs`` and what is below it, over the file of a data directory."""
+    """Make the router of ``/v1/runs`` with its subpaths, over the file of a data directory."""
     unusable: dict[int | str, dict[str, Any]] = {503: {"description": "The file cannot be read now"}}
     unknown: dict[int | str, dict[str, Any]] = {404: {"description": "Unknown run"}, **unusable}
     router = APIRouter(prefix="/v1/runs", tags=["rollouts"])
@@ -71,7 +68,7 @@ def runs_router(folder: Path) -> APIRouter:
     # Not async: FastAPI runs them on threads.
     @router.get("", responses=unusable)
     def runs(search: str = "", limit: Limit = 20, offset: Offset = 0) -> dict[str, Any]:
-        """The runs that rollouts were uploaded of, the newest first."""
+        """List the runs of the uploaded rollouts, the newest first."""
         with reading(folder) as connection:
             if connection is None:
                 return {"runs": [], "total": 0}
@@ -81,7 +78,7 @@ def runs_router(folder: Path) -> APIRouter:
     # A run may be given by its name, and names may have slashes in them.
     @router.get("/{run:path}/rollouts", responses=unknown)
     def rollouts(run: str, limit: Limit = 20, offset: Offset = 0) -> dict[str, Any]:
-        """The rollouts of a run, the newest first."""
+        """List the rollouts of a run, the newest first."""
         with reading(folder) as connection:
             if connection is None:
                 raise UnknownRun(run)
@@ -90,7 +87,7 @@ def runs_router(folder: Path) -> APIRouter:
 
     @router.get("/{run:path}", responses=unknown)
     def run(run: str) -> dict[str, Any]:
-        """One run, by its id or its name."""
+        """Return one run, by its id or its name."""
         with reading(folder) as connection:
             if connection is None:
                 raise UnknownRun(run)
@@ -101,7 +98,7 @@ def runs_router(folder: Path) -> APIRouter:
 
 @contextmanager
 def reading(folder: Path) -> Generator[sqlite3.Connection | None]:
-    """The file of a data directory, or None where nothing was ever stored. Raises ``StoreUnavailable``."""
+    """Open the file of a data directory; None where nothing was stored yet. Raises ``StoreUnavailable``."""
     try:
         connection = open_to_read(folder)
         if connection is None:

@@ -1,7 +1,7 @@
-"""The routes of OpenReward's sandbox service, which this server does not have: each says so.
+"""Routes of OpenReward's sandbox service, which this server does not have: each answers with 501.
 
-Environments of ``openreward`` ask the host of their sessions for sandboxes, so their requests arrive here. A 404 would
-read as a mistake in the address.
+Environments of ``openreward`` request sandboxes from the host of their sessions, so their requests arrive here. A 404
+would look like a wrong address.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PATHS = ("/create_sandbox", "/run", "/stat_file", "/read_file", "/write_file", 
 
 
 def sandbox_service_router() -> APIRouter:
-    """``/create_sandbox`` and the requests of a sandbox, all answered with 501."""
+    """Make the router of ``/create_sandbox`` and the requests of a sandbox, all answered with 501."""
     router = APIRouter(include_in_schema=False)
 
     async def refuse() -> NoReturn:

@@ -1,7 +1,7 @@
-"""The hot path: routes answered in front of FastAPI's dependency solving.
+"""The hot path: routes that are answered before FastAPI's dependency solving.
 
-A handler reads an ``Exchange`` and answers it. The application calls it straight from the ASGI entry; where a user has
-added middleware it is reached through FastAPI's routes instead, which also put it into the OpenAPI document (``app``).
+A handler reads an ``Exchange`` and answers it. The application calls it straight from the ASGI entry. Where a user has
+added middleware, FastAPI's routes call it instead (``documentation``).
 """
 
 from __future__ import annotations
@@ -12,25 +12,37 @@ from dataclasses import dataclass
 
 from ors_server.encoding import encode
 from ors_server.errors import OrsError
+from ors_server.hosting.author_exceptions import describe_error
 from ors_server.http.exchange import ClientDisconnected, Exchange
-from ors_server.sessions.session import describe_error
+from ors_server.http.routes.operations import OPERATIONS, Tag
 from ors_server.settings import ReturnErrors
 
-__all__ = ["Route", "answer"]
+__all__ = ["Handler", "Route", "answer", "routes_of"]
 
 logger = logging.getLogger("ors_server.http.routes")
+
+Handler = Callable[[Exchange], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route, found by its path's last segment."""
+    """One operation with its handler, found by the last segment of its path."""
 
     method: str
-    #: Whether an environment's name may stand before it.
+    #: Whether the name of an environment may stand before it.
     per_environment: bool
-    handler: Callable[[Exchange], Awaitable[None]]
-    #: What stands before it where no environment's name does.
+    handler: Handler
+    #: The path before it where no environment's name stands there.
     prefix: str = ""
+
+
+def routes_of(handlers: object, *tags: Tag) -> dict[str, Route]:
+    """Bind the operations of these tags to the methods of their names."""
+    return {
+        name: Route(operation.method, operation.per_environment, getattr(handlers, name), operation.prefix)
+        for name, operation in OPERATIONS.items()
+        if operation.tag in tags
+    }
 
 
 async def answer(route: Route, exchange: Exchange, return_errors: ReturnErrors) -> None:
@@ -41,6 +53,6 @@ async def answer(route: Route, exchange: Exchange, return_errors: ReturnErrors) 
         pass
     except OrsError as error:
         await exchange.error(error)
-    except Exception as error:  # a fault of ours: the client gets a clean 500 and the log gets all of it
+    except Exception as error:  # a fault of the server: the client gets a 500, the log the traceback
         logger.exception("request failed", extra={"path": exchange.scope["path"]})
         await exchange.json(encode({"detail": describe_error(error, return_errors)}), 500)

@@ -1,6 +1,6 @@
 """A script: transformers' continuous batching as an engine process, a JSON object a line in and out.
 
-    python rollout_transformers_engine.py '{"model": FOLDER, "weights": true, …}'
+    python -P script_transformers.py '{"model": FOLDER, "weights": true, …}'
 
 First comes ``{"ready": {…}}``, or ``{"failed": text}``. A request is ``{"id", "ids", "max_tokens", "forced"}`` and its
 answer ``{"id", "ids", "logprobs", "queue", "engine"}`` or ``{"id", "error"}``. ``forced`` are the ids that are to be

@@ -1,7 +1,7 @@
 """transformers' continuous batching with paged attention: the engine for places where vLLM cannot be installed.
 
 It has no structured output. A steered turn's tokens are therefore those of the turn's example, and the engine is held
-to them one by one (``rollout_transformers_engine.Forced``); it computes and samples them as it would any others.
+to them one by one (``script_transformers.Forced``); it computes and samples them as it would any others.
 
 Its prefix cache cannot be emptied. Instead each prompt gets one more token in front, another one after each ``forget``,
 so that nothing which was computed before begins like it.

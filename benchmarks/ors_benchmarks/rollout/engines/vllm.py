@@ -2,7 +2,7 @@
 
 On the CPU the engine is bound to the cores it is given: its threads spin, and on cores that the server and this process
 need as well they drown what is to be measured. What each generation says of itself (when it was scheduled, when its
-last token came, how many prompt tokens were cached) is left in ``rollout_recording.times``.
+last token came, how many prompt tokens were cached) is left in ``recording.times``.
 
 CUDA must not be started in this process, or the engine's, if it is forked, cannot use it: ``set_environment`` comes
 before the first import of torch, and vLLM's platform, which asks the driver, says which device there is.

@@ -123,7 +123,10 @@ async def _local(
 
 
 def _reference(definition: Definition) -> str:
-    """What a registry calls the base. Raises ``InvalidDefinition`` for what a program could take for an option."""
+    """Return the base's reference for a registry.
+
+    Raises ``InvalidDefinition`` for a reference that a program could mistake for an option.
+    """
     source, line = definition.required("From")
     prefix = "/".join(
         definition.header[word][0].strip("/") for word in ("registry", "namespace") if word in definition.header

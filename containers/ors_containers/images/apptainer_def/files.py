@@ -47,7 +47,7 @@ class FoundFile:
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory rather than a regular file."""
+        """``True`` for a directory, ``False`` for a regular file."""
         return stat.S_ISDIR(self.status.st_mode)
 
 

@@ -46,7 +46,7 @@ class Section:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has only comments and blank lines."""
+        """``True`` where it has only comments and blank lines."""
         return all(not line.strip() or line.lstrip().startswith("#") for _, line in self.lines)
 
     def place(self, line: int) -> int:

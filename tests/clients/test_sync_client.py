@@ -16,15 +16,15 @@ from ors_clients.client import AsyncClient
 from ors_clients.environments import AsyncEnvironment
 from ors_clients.errors import DeadlineExceeded, ServerUnavailable
 from ors_clients.sessions import AsyncSession
-from ors_clients.sync_client import Client, SyncEnvironment, SyncSession
+from ors_clients.sync_client import Client, Environment, Session
 from ors_clients.transport.loop_thread import LoopThread
 
 from tests.protocol.live import LiveServer, live_server
 
 PAIRS: list[tuple[type, type]] = [
     (AsyncClient, Client),
-    (AsyncEnvironment, SyncEnvironment),
-    (AsyncSession, SyncSession),
+    (AsyncEnvironment, Environment),
+    (AsyncSession, Session),
 ]
 
 
@@ -59,7 +59,7 @@ async def test_inside_a_running_event_loop(server: LiveServer) -> None:
     """As in a notebook."""
     with Client(server.url) as client, client.environment("wire").session(split="train", index=0) as session:
         assert session.call("step", {"text": "x"}).text == "x"
-        assert "SyncSession" in repr(session)
+        assert "Session" in repr(session)
         with pytest.raises(DeadlineExceeded):
             session.call("step", {"milliseconds": 10_000}, timeout=0.05)
     with pytest.raises(ServerUnavailable):

@@ -14,11 +14,12 @@ from ors_clients.errors import (
 )
 from ors_clients.local_sessions import local
 from ors_clients.models import ToolResult
-from ors_clients.rollouts.episode import RolloutLimits, TurnEpisode, TurnResult, shorten
+from ors_clients.rollouts.episode import RolloutLimits, TurnEpisode, TurnResult
 from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.tool_calls import MalformedCall, ToolCall, find_format
 
 from ors_server import TerminalToolSpec, TextBlock
+from ors_server.texts import shorten
 from tests.clients.rollout_environments import Bench, Desk, PlayedSession
 
 HERMES = find_format("hermes")

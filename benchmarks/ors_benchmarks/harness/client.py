@@ -8,30 +8,31 @@ from typing import Any
 from ors_benchmarks.harness.checks import Refused, WrongAnswer, check_call, read_json, read_session_id
 from ors_benchmarks.harness.http11 import Address, Connection, Failure
 from ors_benchmarks.harness.meter import Meter
-from ors_benchmarks.server.script_floor_server import ANSWER as FLOOR_ANSWER
 
-__all__ = ["ECHO", "REBUILT_TASKS", "SLOW_SETUP", "Client", "FloorClient"]
+__all__ = ["LOAD", "TARGETS", "Client"]
 
-#: The environments of ``echo_server``.
-ECHO = "echoenvironment"
-SLOW_SETUP = "slowsetup"
-REBUILT_TASKS = "rebuilttasks"
+#: The environment of ``script_server`` that calls go to.
+LOAD = "loadenvironment"
 
-#: The targets of the two tasks of ``echo_server``.
+#: The targets of its first two tasks.
 TARGETS = ("hello", "world")
 
 
 class Client:
-    """Every method raises ``Failure`` for an answer that is missing, refused or wrong; the meter has it by then."""
+    """Play episodes of one environment.
 
-    def __init__(self, address: Address, meter: Meter) -> None:
+    Every method raises ``Failure`` for an answer that is missing, refused or wrong, and counts it in the meter first.
+    """
+
+    def __init__(self, address: Address, meter: Meter, environment: str = LOAD) -> None:
         self.meter = meter
+        self.environment = environment
         self._address = address
         self._connection: Connection | None = None
         self._head = f" HTTP/1.1\r\nHost: {address.host}:{address.port}\r\nContent-Type: application/json\r\n"
 
     async def connect(self) -> None:
-        """Connect now, so that the first request need not. Raises ``Failure``."""
+        """Connect before the first request. Raises ``Failure``."""
         if self._connection is None or not self._connection.open:
             try:
                 self._connection = await Connection.to(self._address)
@@ -47,25 +48,25 @@ class Client:
     # --- the protocol ------------------------------------------------------------------------
 
     async def health(self) -> None:
-        """``/health``."""
+        """Check ``/health``."""
         if await self._json("health", "GET", "/health") != {"status": "ok"}:
             raise self._wrong("health", "another status than ok")
 
-    async def open(self, environment: str, index: int) -> str:
-        """Create a session on a task; returns its id."""
+    async def open(self, index: int, environment: str | None = None) -> str:
+        """Create a session on a task, of another environment if one is named; returns its id."""
         body = await self._request("create_session", "POST", "/create_session", accept="text/event-stream")
         try:
             sid = read_session_id(body)
         except WrongAnswer as failure:
             self.meter.failed("create_session", failure)
             raise
-        choice = {"env_name": environment, "split": "train", "index": index}
+        choice = {"env_name": environment or self.environment, "split": "train", "index": index}
         await self._acknowledged("create", sid, json.dumps(choice).encode())
         return sid
 
-    async def prompt(self, sid: str, index: int, environment: str = ECHO) -> None:
-        """The prompt, which is answered once the session is set up."""
-        blocks = await self._json("prompt", "GET", f"/{environment}/prompt", sid)
+    async def prompt(self, sid: str, index: int, environment: str | None = None) -> None:
+        """Get the prompt; the server answers when the session is set up."""
+        blocks = await self._json("prompt", "GET", f"/{environment or self.environment}/prompt", sid)
         if not isinstance(blocks, list) or TARGETS[index] not in str(blocks):  # pyright: ignore[reportUnknownArgumentType]
             raise self._wrong("prompt", "another task's prompt")
 
@@ -74,7 +75,9 @@ class Client:
     ) -> None:
         """Call a tool that must answer with this text, reward and ``finished``."""
         request = b'{"name":"%b","input":%b}' % (tool.encode(), json.dumps(value).encode())
-        body = await self._request("call", "POST", f"/{ECHO}/call", sid, request, accept="text/event-stream")
+        body = await self._request(
+            "call", "POST", f"/{self.environment}/call", sid, request, accept="text/event-stream"
+        )
         try:
             check_call(body, text, reward, finished)
         except WrongAnswer as failure:
@@ -91,7 +94,7 @@ class Client:
             raise self._wrong("ping", "another status than ok")
 
     async def task(self, environment: str, index: int) -> None:
-        """Get one of the many tasks."""
+        """Get one task of an environment."""
         request = b'{"split":"train","index":%d}' % index
         answer = await self._json("task", "POST", f"/{environment}/task", None, request)
         if not isinstance(answer, dict) or answer["task"]["id"] != index:
@@ -137,41 +140,3 @@ class Client:
         failure = WrongAnswer(problem)
         self.meter.failed(kind, failure)
         return failure
-
-
-class FloorClient(Client):
-    """Sends the floor the requests that a server would get, and checks that the one answer it has comes back."""
-
-    async def health(self) -> None:
-        """``/health``."""
-        await self._floor("health", "/health", "GET")
-
-    async def open(self, environment: str, index: int) -> str:
-        """The two requests that create a session."""
-        await self._floor("create_session", "/create_session")
-        await self._floor("create", "/create")
-        return "floor"
-
-    async def prompt(self, sid: str, index: int, environment: str = ECHO) -> None:
-        """The prompt."""
-        await self._floor("prompt", f"/{environment}/prompt", "GET")
-
-    async def call(
-        self, sid: str, tool: str, value: dict[str, Any], text: str, reward: float = 0.0, finished: bool = False
-    ) -> None:
-        """A call, with the same request as to a server."""
-        await self._floor("call", f"/{ECHO}/call", value=b'{"name":"%b","input":{"text":"1"}}' % tool.encode())
-
-    async def ping(self, sid: str) -> None:
-        """A ping."""
-        await self._floor("ping", "/ping")
-
-    async def close(self, sid: str) -> None:
-        """The two requests that end a session."""
-        await self._floor("delete", "/delete")
-        await self._floor("delete_session", "/delete_session")
-
-    async def _floor(self, kind: str, path: str, method: str = "POST", value: bytes = b"") -> None:
-        body = await self._request(kind, method, path, "floor", value, accept="text/event-stream")
-        if body != FLOOR_ANSWER:
-            raise self._wrong(kind, "other bytes than the floor's")

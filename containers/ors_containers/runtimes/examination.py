@@ -1,7 +1,7 @@
-"""The server's side of an examination: what is sent, what comes back, and its end in any case.
+"""The server's side of an examination: its files, input and output, and its end.
 
-Invariant: ``run_examination`` returns or raises only when the program and everything it started have ended, or could
-not be ended and were left to the sandbox's own end.
+Invariant: ``run_examination`` returns or raises only when the program and its descendants have ended, or could not be
+ended and are left to the sandbox's own end.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
 
 from ors_containers.errors import InvalidCommand
-from ors_containers.launcher.client import LauncherClient
+from ors_containers.launcher.messages import Done, EndCommand, Examine, Examining
+from ors_containers.runtimes.container import Container
 from ors_containers.runtimes.output_buffer import HeadAndTail
-from ors_containers.sandbox import CommandResult
+from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult
 
 __all__ = ["check_examination", "pack", "run_examination"]
 
-TIMED_OUT_STATUS = 124
-#: Seconds in which what an examination started must have ended after its time-out.
+#: Seconds in which the program's descendants must have ended after its time-out.
 _END_PATIENCE = 5.0
 _PIECE = 64 * 1024
 
@@ -37,7 +36,7 @@ def check_examination(program: Sequence[str], files: Mapping[str, bytes], timeou
     for name in files:
         _require_text(name, "file name")
         if not name or any(part in ("", ".", "..") for part in name.split("/")):
-            raise InvalidCommand(f"{name!r} is no relative file name without `..`")
+            raise InvalidCommand(f"{name!r} is not a relative file name without `..`")
     if not (timeout > 0 and math.isfinite(timeout)):
         raise InvalidCommand(f"A time-out of {timeout} s is no time")
 
@@ -52,7 +51,7 @@ def _require_text(text: str, what: str) -> None:
 
 
 def pack(files: Mapping[str, bytes]) -> int:
-    """A file in memory with ``files``, as ``supervision`` reads them; the descriptor is the caller's to close."""
+    """Make a file in memory with ``files``, as ``launcher.examination`` reads them. The caller closes it."""
     descriptor = os.memfd_create("ors-examination")
     with os.fdopen(descriptor, "wb", closefd=False) as file:
         file.write(json.dumps([[name, len(content)] for name, content in files.items()]).encode() + b"\n")
@@ -62,56 +61,56 @@ def pack(files: Mapping[str, bytes]) -> int:
 
 
 async def run_examination(
-    client: LauncherClient,
-    holder: int,
+    container: Container,
+    request: Examine,
     *,
     files: Mapping[str, bytes],
     input: bytes,
     timeout: float,
     limit: int,
-    **message: Any,
 ) -> CommandResult:
-    """Run one in the sandbox of ``holder``. Raises ``OperationFailed`` and ``LauncherGone``.
+    """Run an examination in a container. Raises ``OperationFailed`` and ``LauncherGone``.
 
-    Processes that a live one has to bear may stop those that start and watch it; then they are all ended.
+    During a live one, processes of the agent may stop the processes that start and watch it; then this ends them all.
     """
+    client = container.client
     started = time.monotonic()
     sink = HeadAndTail(limit)
 
     async def end_all() -> None:
-        await client.request("interrupt", (holder,), shell=0, spared={}, how="everything")
+        await client.request(EndCommand(0, {}, "everything"), (container.process_1,), Done)
 
     packed = await asyncio.to_thread(pack, files)
     source, sending = os.pipe()
     reading, output = os.pipe()
-    leash, held = os.pipe()
-    ours, theirs = [sending, reading, held], [packed, source, output, leash]
+    lifeline, lifeline_here = os.pipe()
+    ours, theirs = [sending, reading, lifeline_here], [packed, source, output, lifeline]
     feeding: asyncio.Task[None] | None = None
     try:
         try:
             async with asyncio.timeout(timeout + _END_PATIENCE):
-                answer = await client.request("examine", (holder, *theirs), **message)
+                examining = await client.request(request, (container.process_1, *theirs), Examining)
         except TimeoutError:
             await end_all()
             return CommandResult(TIMED_OUT_STATUS, b"", time.monotonic() - started, timed_out=True)
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
-        if answer.message.get("killed"):
+        process = examining.process
+        if process is None:  # killed by the agent
             return CommandResult(128 + signal.SIGKILL, b"", time.monotonic() - started)
-        process: int = answer.message["process"]
         ended = client.exit_of(process)
         feeding = asyncio.create_task(_feed(sending, input))
-        ours.remove(sending)  # its own from here on
+        ours.remove(sending)  # `_feed` closes it
         collecting = _Collector(reading, sink)
         try:
             await asyncio.wait([ended], timeout=started + timeout - time.monotonic())
             timed_out = not ended.done()
         finally:
             # Also of a cancelled call.
-            os.close(held)
-            ours.remove(held)
-            await _see_end(ended, end_all)
+            os.close(lifeline_here)
+            ours.remove(lifeline_here)
+            await _wait_for_end(ended, end_all)
             collecting.close()
             client.forget(process)
         status = ended.result() if ended.done() else -signal.SIGKILL
@@ -130,20 +129,20 @@ async def run_examination(
             os.close(descriptor)
 
 
-async def _see_end(ended: asyncio.Future[int], end_all: Callable[[], Awaitable[None]]) -> None:
-    """Wait for the watching process, which ends the others first; a call that is cancelled meanwhile waits on."""
+async def _wait_for_end(ended: asyncio.Future[int], end_all: Callable[[], Awaitable[None]]) -> None:
+    """Wait for the watcher, which ends the other processes first; a cancellation takes effect after that."""
 
-    async def see() -> None:
+    async def wait() -> None:
         await asyncio.wait([ended], timeout=_END_PATIENCE)
         if not ended.done():
             await end_all()
             await asyncio.wait([ended], timeout=_END_PATIENCE)
 
-    seeing = asyncio.create_task(see())
+    waiting = asyncio.create_task(wait())
     cancelled = False
-    while not seeing.done():
+    while not waiting.done():
         try:
-            await asyncio.shield(seeing)
+            await asyncio.shield(waiting)
         except asyncio.CancelledError:
             cancelled = True
     if cancelled:
@@ -151,7 +150,7 @@ async def _see_end(ended: asyncio.Future[int], end_all: Callable[[], Awaitable[N
 
 
 async def _feed(descriptor: int, content: bytes) -> None:
-    """Write the program's input and close it; a program need not read it."""
+    """Write the program's input and close the pipe; a program that does not read it is no error."""
     loop = asyncio.get_running_loop()
     os.set_blocking(descriptor, False)
     rest = memoryview(content)
@@ -173,7 +172,7 @@ async def _feed(descriptor: int, content: bytes) -> None:
 
 
 class _Collector:
-    """Takes a program's output as it comes."""
+    """Collect a program's output as it is written."""
 
     def __init__(self, descriptor: int, sink: HeadAndTail) -> None:
         self._descriptor = descriptor
@@ -183,7 +182,7 @@ class _Collector:
         self._loop.add_reader(descriptor, self._take)
 
     def _take(self) -> bool:
-        """Take a piece; whether there was one."""
+        """Read a piece; return whether there was one."""
         try:
             piece = os.read(self._descriptor, _PIECE)
         except BlockingIOError:
@@ -195,7 +194,7 @@ class _Collector:
         return True
 
     def close(self) -> None:
-        """Take what is left of a program that has ended."""
+        """Read what is left of a program that has ended."""
         while self._take():
             pass
         self._loop.remove_reader(self._descriptor)

@@ -1,0 +1,95 @@
+"""The start of a program in a sandbox that is up, or is coming up."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+from ors_containers.launcher.messages import Enter, Entered, Failed
+from ors_containers.launcher.privileges import (
+    default_signals,
+    give_pipe,
+    is_open,
+    join_groups,
+    lower,
+    open_groups,
+    place,
+)
+from ors_containers.linux import syscalls as system
+from ors_containers.linux.fd_passing import receive
+from ors_containers.linux.kernel_limits import hide, limit_ipc
+from ors_containers.linux.sandbox_paths import EXAMINATION
+
+__all__ = ["enter_sandbox"]
+
+_OOM_SCORE = 500  # the kernel kills an agent's process before the sandbox's process 1
+_REPORT_AT = 40
+
+
+def enter_sandbox(message: Enter, descriptors: list[int], seccomp: bytes, control: socket.socket) -> Entered | Failed:
+    """Start a program in a sandbox, under the filter ``seccomp``."""
+    process_1, *passed = descriptors
+    program = message.program
+    groups: list[int] = []
+    kernel = -1
+    if message.gate:
+        # While the sandbox comes up, this process joins the groups, and its child inherits them.
+        join_groups(open_groups(message.groups))
+        process_1 = _wait_at_gate(process_1)
+        kernel = os.open("/proc/sys/kernel", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    else:
+        groups = open_groups(message.groups)
+    reports, report = os.pipe()
+    Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+    for pipe in passed:
+        give_pipe(pipe, program.user, process_1)
+    system.refuse_inspection()
+    system.setns(process_1, system.ALL_NAMESPACES)
+    bounded = True
+    if kernel != -1:
+        if not program.user.one_id:
+            system.become(0, 0)
+            hide(EXAMINATION)
+        bounded = limit_ipc(kernel)
+        os.close(kernel)
+    process = os.fork()
+    if process == 0:
+        control.close()
+        try:
+            join_groups(groups)
+            os.write(report, f"{os.getpid()}\n".encode())
+            for pipe in passed:
+                give_pipe(pipe, program.user)
+            devnull = os.open(os.devnull, os.O_RDWR)  # the sandbox's
+            numbered = zip(passed, message.at, strict=True)
+            place([(report, _REPORT_AT), (devnull, 0), (devnull, 1), (devnull, 2), *numbered])
+            os.set_inheritable(_REPORT_AT, False)  # its end of file says that the program runs
+            os.setsid()
+            lower(program)
+            system.set_seccomp(seccomp)
+            default_signals()
+            os.execve(program.arguments[0], program.arguments, program.environment)  # noqa: S606 - becoming it is the point
+        except OSError as error:
+            os.write(_REPORT_AT if is_open(_REPORT_AT) else report, f"{error.errno} {error.strerror}".encode())
+        os._exit(70)
+    os.close(report)
+    text = b""
+    while piece := os.read(reports, 4096):
+        text += piece
+    inner, _, problem = text.decode().partition("\n")
+    if problem or not inner:
+        os.waitpid(process, 0)
+        number, _, problem = problem.partition(" ")
+        return Failed(int(number or errno.EIO), f"{program.arguments[0]}: {problem}")
+    return Entered(process, int(inner), bounded)
+
+
+def _wait_at_gate(gate: int) -> int:
+    """Receive a pidfd of the sandbox's process 1 at a socket. Raises ``OSError`` if the sandbox does not come up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, gate) as waiting:
+        _, descriptors = receive(waiting, 1, 1)
+    if not descriptors:
+        raise OSError(errno.ESRCH, "it did not come up")
+    return descriptors[0]

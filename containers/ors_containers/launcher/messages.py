@@ -1,0 +1,295 @@
+"""Messages between the server and the launcher: requests, responses, and the records in them.
+
+A message is one JSON array ``[id, class, fields]`` on a socket of packets; descriptors travel beside it. The id of a
+response is that of its request; ``Exited`` answers no request and has id 0.
+"""
+
+# Annotations are evaluated here: ``records`` reads them.
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ors_containers.launcher.records import InvalidRecord, from_json, to_json
+from ors_containers.linux.user_namespaces import IdMap
+
+__all__ = [
+    "MESSAGE_SIZE",
+    "Bind",
+    "Done",
+    "EndCommand",
+    "Enter",
+    "Entered",
+    "Envelope",
+    "Examine",
+    "Examining",
+    "Exited",
+    "Failed",
+    "FileFound",
+    "OpenFile",
+    "Opened",
+    "Program",
+    "Request",
+    "Response",
+    "Root",
+    "RootDirectory",
+    "SettleContainer",
+    "StartApptainer",
+    "StartBubblewrap",
+    "Started",
+    "StatFile",
+    "User",
+    "open_envelope",
+    "read_request",
+    "read_response",
+    "seal",
+]
+
+#: Largest message either way, in bytes; a Unix socket takes 200 KiB at once with Linux's default buffers.
+MESSAGE_SIZE = 128 * 1024
+
+
+# ── records ──
+
+
+class User(NamedTuple):
+    """The user of a sandbox's processes, as its user namespace numbers it."""
+
+    id: int
+    group: int
+    #: The namespace has this id only, and the kernel has given it to every process that enters.
+    one_id: bool
+
+
+class Bind(NamedTuple):
+    """A file or directory of the host that appears in the sandbox."""
+
+    source: str
+    target: str
+    is_directory: bool
+
+
+class RootDirectory(NamedTuple):
+    """A directory of the sandbox's root that the image may lack."""
+
+    path: str
+    mode: int
+    user: int
+    group: int
+
+
+class Root(NamedTuple):
+    """The root of a new sandbox."""
+
+    #: An empty directory of the host, where everything is mounted in a mount namespace of the child's own.
+    stage: str
+    layers: list[str]
+    binds: list[Bind]
+    #: Paths that are left out, relative to the layer or bound tree that is the key.
+    hidden: dict[str, list[str]]
+    directories: list[RootDirectory]
+    mapping: IdMap
+    #: Bytes and files that the sandbox may write.
+    disk: int
+    inodes: int
+
+
+class Program(NamedTuple):
+    """A program that is executed in a sandbox."""
+
+    #: The first is the path to execute.
+    arguments: list[str]
+    environment: dict[str, str]
+    directory: str
+    user: User
+    #: rlimits by the name of ``resource.RLIMIT_…``.
+    resources: dict[str, int]
+
+
+# ── requests ──
+
+
+class StartBubblewrap(NamedTuple):
+    """Start a sandbox through bubblewrap. Descriptors: a pipe for its status, a pipe for its errors."""
+
+    root: Root
+    program: str
+    arguments: list[str]
+    #: Paths of ``cgroup.procs``, one for each control group to join.
+    groups: list[str]
+
+
+class StartApptainer(NamedTuple):
+    """Start a sandbox through Apptainer. Descriptors: a pipe for its status, a pipe for its errors."""
+
+    root: Root
+    program: str
+    #: The search path for the programs that Apptainer runs itself.
+    path: str
+    user: User
+
+
+class SettleContainer(NamedTuple):
+    """Remove what Apptainer leaves open in a container. Descriptor: a pidfd of its process 1."""
+
+    #: Process id of process 1.
+    process_1: int
+    one_id: bool
+    #: Targets of the image's binds, which stay mounted.
+    targets: list[str]
+
+
+class Enter(NamedTuple):
+    """Start a program in a sandbox. Descriptors: a pidfd of process 1 or a gate, then those the program gets."""
+
+    program: Program
+    groups: list[str]
+    #: The first descriptor is a socket at which process 1's pidfd arrives when the sandbox has come up.
+    gate: bool
+    #: The program's numbers for the descriptors after the first; 0 to 2 are /dev/null otherwise.
+    at: list[int]
+
+
+class Examine(NamedTuple):
+    """Start an examination.
+
+    Descriptors: a pidfd of process 1, packed files (``examination.pack``), its input, its output, and a pipe that the
+    server closes to end it.
+    """
+
+    program: Program
+    groups: list[str]
+    keep_processes: bool
+    #: Process id inside of the shell, which is ended; 0 if there is none.
+    shell: int
+
+
+class OpenFile(NamedTuple):
+    """Open a regular file. Descriptor: a pidfd of process 1."""
+
+    path: str
+    flags: int
+    mode: int
+    parents: bool
+    user: User
+    directory: str
+
+
+class StatFile(NamedTuple):
+    """Describe a path. Descriptor: a pidfd of process 1."""
+
+    path: str
+    follow: bool
+    user: User
+    directory: str
+
+
+class EndCommand(NamedTuple):
+    """End processes, as ``ShellHost.end_command`` says. Descriptor: a pidfd of process 1."""
+
+    shell: int
+    #: Start time by process id, which is a string since it is a key in JSON.
+    keep_pids: dict[str, int]
+    how: str
+
+
+# ── responses ──
+
+
+class Started(NamedTuple):
+    """The process that becomes bwrap or Apptainer."""
+
+    process: int
+
+
+class Entered(NamedTuple):
+    """The process of a program, as the host and as the sandbox numbers it."""
+
+    process: int
+    inner: int
+    #: The kernel let System V IPC be bounded.
+    ipc_bounded: bool
+
+
+class Examining(NamedTuple):
+    """The process that watches an examination's program and ends with its exit status."""
+
+    #: None if a process of the agent killed it as it started.
+    process: int | None
+
+
+class Opened(NamedTuple):
+    """An open file of ``size`` bytes; the descriptor is the receiver's."""
+
+    descriptor: int
+    size: int
+
+
+class FileFound(NamedTuple):
+    """Fields of ``sandbox.FileStatus``."""
+
+    kind: str
+    size: int
+    mode: int
+    user: int
+    group: int
+    modified: float
+    link: str | None
+
+
+class Done(NamedTuple):
+    """Success of a request that has no result."""
+
+
+class Failed(NamedTuple):
+    """The errno and the text of an error."""
+
+    number: int
+    text: str
+
+
+class Exited(NamedTuple):
+    """A process that a response named has ended."""
+
+    process: int
+    code: int
+
+
+Request = StartBubblewrap | StartApptainer | SettleContainer | Enter | Examine | OpenFile | StatFile | EndCommand
+Response = Started | Entered | Examining | Opened | FileFound | Done | Failed | Exited
+
+_REQUESTS: Mapping[str, type[Request]] = {kind.__name__: kind for kind in Request.__args__}
+_RESPONSES: Mapping[str, type[Response]] = {kind.__name__: kind for kind in Response.__args__}
+
+
+class Envelope(NamedTuple):
+    """A message whose fields have not been checked."""
+
+    id: int
+    kind: str
+    fields: Any
+
+
+def seal(identity: int, message: Request | Response) -> bytes:
+    """Encode a message."""
+    return json.dumps([identity, type(message).__name__, to_json(message)]).encode()
+
+
+def open_envelope(data: bytes) -> Envelope:
+    """Decode a message but for its fields."""
+    identity, kind, fields = json.loads(data)
+    return Envelope(identity, kind, fields)
+
+
+def read_request(envelope: Envelope) -> Request:
+    """Return the request in an envelope. Raises ``InvalidRecord``."""
+    if envelope.kind not in _REQUESTS:
+        raise InvalidRecord(f"There is no request {envelope.kind}")
+    return from_json(_REQUESTS[envelope.kind], envelope.fields)
+
+
+def read_response(envelope: Envelope) -> Response:
+    """Return the response in an envelope. Raises ``InvalidRecord``."""
+    if envelope.kind not in _RESPONSES:
+        raise InvalidRecord(f"There is no response {envelope.kind}")
+    return from_json(_RESPONSES[envelope.kind], envelope.fields)

@@ -1,0 +1,66 @@
+"""Encode records, which are classes of ``NamedTuple``, as JSON objects, and check them when they are decoded.
+
+The processes that read them start without site-packages and in milliseconds: defining a ``NamedTuple`` takes 0.1 ms,
+importing ``dataclasses`` 9 ms and defining a dataclass 2.6 ms.
+
+Invariant: a decoded record has every field of its class, and no other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar, cast
+
+__all__ = ["InvalidRecord", "from_json", "to_json"]
+
+R = TypeVar("R", bound=NamedTuple)
+
+
+class InvalidRecord(ValueError):
+    """Fields that are not those of the record's class."""
+
+
+def to_json(record: NamedTuple) -> dict[str, Any]:
+    """Return the fields of a record and of the records in it, for ``json.dumps``."""
+    return {name: _encoded(value) for name, value in zip(record._fields, record, strict=True)}
+
+
+def _encoded(value: Any) -> Any:
+    if _is_record(value):
+        return to_json(value)
+    if isinstance(value, list):
+        return [_encoded(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def from_json(kind: type[R], fields: Any) -> R:
+    """Make a record of decoded fields. Raises ``InvalidRecord``, which names missing and unknown fields.
+
+    The classes of records in it are found in the annotations, so the module of ``kind`` must not postpone their
+    evaluation (``from __future__ import annotations``).
+    """
+    if not isinstance(fields, dict):
+        raise InvalidRecord(f"{kind.__name__} is not an object")
+    values = cast("dict[str, Any]", fields)
+    missing = [name for name in kind._fields if name not in values]
+    unknown = [name for name in values if name not in kind._fields]
+    if missing or unknown:
+        found = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(unknown)}"] * bool(unknown)
+        raise InvalidRecord(f"{kind.__name__} {' and '.join(found)}")
+    return kind._make(_decoded(kind.__annotations__[name], values[name]) for name in kind._fields)
+
+
+def _decoded(annotation: Any, value: Any) -> Any:
+    """Make the records in a value whose annotation is a record's class, a list of these, or one or None."""
+    if value is None:
+        return None
+    kind = next((kind for kind in (annotation, *getattr(annotation, "__args__", ())) if _is_record(kind)), None)
+    if kind is None:
+        return value
+    if isinstance(value, list):
+        return [from_json(kind, item) for item in cast("list[Any]", value)]
+    return from_json(kind, value)
+
+
+def _is_record(value: Any) -> bool:
+    """Return whether a value is a record or a class of records."""
+    return hasattr(value, "_fields")

@@ -1,0 +1,199 @@
+"""One container seen from the server: started through the launcher, watched through a pidfd of its process 1.
+
+Two processes are of interest: process 1 of the container's namespaces, and its *monitor*, the launcher's child that
+became bwrap or Apptainer and ends after process 1.
+
+Invariant: process 1 is named by a pidfd, so a reused process id cannot lead to another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import time
+
+from ors_containers.errors import StartFailed
+from ors_containers.hidden_paths import hidden_in
+from ors_containers.image import Image
+from ors_containers.launcher.client import LauncherClient
+from ors_containers.launcher.messages import Bind, Root, RootDirectory, StartApptainer, StartBubblewrap, Started
+from ors_containers.limits import Limits
+from ors_containers.linux.proc_stat import process_status, read_status
+from ors_containers.runtimes.runtime_state import RuntimeState
+
+__all__ = ["Container", "root_of", "shared_places"]
+
+_START_PATIENCE = 60.0
+_STOP_PATIENCE = 10.0
+_POLL_INTERVAL = 0.01
+#: The text that ``launcher.rootfs.shared_text`` writes.
+_SHARED = re.compile(rb"\[shared (\[.*?\])\]")
+
+
+class Container:
+    """Process 1 of a sandbox and its namespaces."""
+
+    def __init__(self, client: LauncherClient) -> None:
+        self.client = client
+        #: A pidfd of process 1; -1 before it is known, and after ``stop``.
+        self.process_1 = -1
+        self.monitor_process = 0
+        #: Done when the monitor has ended; None before it was started.
+        self.monitor: asyncio.Future[int] | None = None
+        self._proc = -1  # /proc of the container
+
+    async def launch(self, request: StartBubblewrap | StartApptainer, ready_text: bytes) -> bytes:
+        """Start the monitor; return its output up to ``ready_text``, which says that process 1 runs.
+
+        Raises ``StartFailed``, ``OperationFailed`` and ``LauncherGone``.
+        """
+        ready, ready_there = os.pipe()
+        errors, errors_there = os.pipe()
+        try:
+            try:
+                started = await self.client.request(request, (ready_there, errors_there), Started)
+            finally:
+                os.close(ready_there)
+                os.close(errors_there)
+            self.monitor_process = started.process
+            self.monitor = self.client.exit_of(self.monitor_process)
+            text = await _read_until(ready, ready_text)
+            if not text.endswith(ready_text):
+                await asyncio.wait([self.monitor], timeout=_STOP_PATIENCE)
+                raise StartFailed(f"The sandbox did not come up: {_read_available(errors) or 'it ended at once'}")
+            return text
+        finally:
+            os.close(ready)
+            os.close(errors)
+
+    def attach(self, process: int, parent: int) -> None:
+        """Take ``process``, a child of ``parent``, as process 1. Raises ``StartFailed`` and ``OSError``."""
+        self.process_1 = os.pidfd_open(process)
+        # Only its parent reaps it: as long as it has this parent, the process id was not reused.
+        if process_status(process).parent != parent:
+            raise StartFailed("The sandbox ended as it started")
+        self._proc = os.open(f"/proc/{process}/root/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def processes(self, shell: int) -> dict[int, int]:
+        """Return the start time of each process but process 1 and ``shell``, by process id inside."""
+        found: dict[int, int] = {}
+        try:
+            names = os.listdir(self._proc)  # noqa: PTH208 - of a descriptor
+        except OSError:
+            return found  # process 1 has just ended
+        for name in names:
+            if name.isdigit() and int(name) not in (1, shell):
+                with contextlib.suppress(OSError):
+                    found[int(name)] = _start_time(name, self._proc)
+        return found
+
+    async def wait_for_end(self, timeout: float) -> None:
+        """Wait until the monitor has ended, at most ``timeout`` seconds."""
+        if self.monitor is not None:
+            await asyncio.wait([self.monitor], timeout=timeout)
+
+    async def notice_end(self, patience: float) -> None:
+        """Wait up to ``patience`` seconds for process 1 to end; if it has, wait for the monitor too."""
+        deadline = time.monotonic() + patience
+        while self.monitor is not None and self.process_1 != -1:
+            if _has_ended(self.process_1):
+                await asyncio.wait([self.monitor], timeout=_STOP_PATIENCE)
+                return
+            if time.monotonic() >= deadline:
+                return
+            await asyncio.sleep(_POLL_INTERVAL)
+
+    async def stop(self) -> None:
+        """Kill process 1, and with it every process of the container; close what this side holds."""
+        if self.process_1 != -1:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.process_1, signal.SIGKILL)
+        elif self.monitor is not None and not self.monitor.done():
+            os.kill(self.monitor_process, signal.SIGKILL)
+        if self.monitor is not None:
+            await asyncio.wait([self.monitor], timeout=_STOP_PATIENCE)
+            if not self.monitor.done():
+                os.kill(self.monitor_process, signal.SIGKILL)
+                await asyncio.wait([self.monitor], timeout=_STOP_PATIENCE)
+            self.client.forget(self.monitor_process)
+        for descriptor in (self.process_1, self._proc):
+            if descriptor != -1:
+                os.close(descriptor)
+        self.process_1 = self._proc = -1
+
+
+async def root_of(image: Image, limits: Limits, runtime: RuntimeState) -> Root:
+    """Describe the root of a new sandbox."""
+    layers = [str(layer) for layer in image.layers]
+    binds = [(source, target, source.is_dir()) for source, target in image.binds]
+    trees = [str(source if is_directory else source.parent) for source, _, is_directory in binds]
+    user = (0, 0) if runtime.mapping.one_id else (image.user, image.group)  # as the outer namespace numbers it
+    return Root(
+        stage=str(runtime.directory / "stage"),
+        layers=layers,
+        binds=[Bind(str(source), target, is_directory) for source, target, is_directory in binds],
+        hidden=dict(await hidden_in((*layers, *trees))),
+        directories=[
+            RootDirectory(directory.path, directory.mode, *(user if directory.owned else (0, 0)))
+            for directory in image.directories
+        ],
+        mapping=runtime.mapping.of_sandbox(runtime.next_slot()),
+        disk=limits.disk,
+        inodes=limits.inodes,
+    )
+
+
+def shared_places(text: bytes) -> set[str]:
+    """Return the places that a sandbox shares with the machine, from the text of its start."""
+    return {place for places in _SHARED.findall(text) for place in json.loads(places)}
+
+
+async def _read_until(descriptor: int, ready_text: bytes) -> bytes:
+    """Read a pipe until ``ready_text``, its end, or ``_START_PATIENCE``."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(descriptor, False)
+    text = b""
+    deadline = time.monotonic() + _START_PATIENCE
+    while not text.endswith(ready_text):
+        readable = asyncio.Event()
+        loop.add_reader(descriptor, readable.set)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await readable.wait()
+        except TimeoutError:
+            break
+        finally:
+            loop.remove_reader(descriptor)
+        piece = os.read(descriptor, 4096)
+        if not piece:
+            break
+        text += piece
+    return text
+
+
+def _read_available(descriptor: int) -> str:
+    os.set_blocking(descriptor, False)
+    try:
+        return os.read(descriptor, 4096).decode(errors="replace").strip()
+    except BlockingIOError:
+        return ""
+
+
+def _has_ended(pidfd: int) -> bool:
+    """Return whether the process has ended, reaped by its parent or not."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _start_time(name: str, directory: int) -> int:
+    descriptor = os.open(f"{name}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        return read_status(os.read(descriptor, 4096)).started
+    finally:
+        os.close(descriptor)

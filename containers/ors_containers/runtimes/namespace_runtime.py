@@ -1,0 +1,167 @@
+"""A runtime whose sandboxes have namespaces of their own: its start, its description and its end.
+
+How ids are mapped depends on the server's user: as root, a range high above every user of the host, and images keep
+their owners (idmapped mounts); as an ordinary user with ranges in /etc/subuid, that range; else that one user alone.
+
+Invariant: ``start`` starts a sandbox, so a runtime that has started isolates; ``describe`` says what that sandbox had.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ors_containers.errors import RuntimeUnavailable, StartFailed
+from ors_containers.image import Image, host_image
+from ors_containers.launcher.client import LauncherClient
+from ors_containers.limits import Enforcement
+from ors_containers.linux.cgroups import CONTROLLERS, ControlGroups, remove_group
+from ors_containers.linux.host_support import find_mapping, likely_remedy, linux_version
+from ors_containers.linux.leases import Owner, make_state, state_directory, sweep
+from ors_containers.runtime import Description, Runtime
+from ors_containers.runtimes.runtime_state import RuntimeState
+
+__all__ = ["NamespaceRuntime"]
+
+#: Seconds between two sweeps for what dead servers left behind.
+_SWEEP_INTERVAL = 60.0
+_ACCOUNT_REMEDY = "For accounts of their own, start the server as root with CAP_SYS_PTRACE."
+_DEVICES_REMEDY = "For devices of their own, start the server as root with CAP_MKNOD."
+_TREES_REMEDY = "As an ordinary user, it does where nothing is mounted below."
+_GROUP_REMEDY = "Start the server as root, or under `systemd-run --user --scope -p Delegate=yes`"
+
+
+class NamespaceRuntime(Runtime):
+    """Base of the runtimes that start sandboxes through the launcher; a subclass names the program and the sandbox.
+
+    ``state`` is the directory of leases, by default one directory a user. ``starts_at_once`` bounds how many sandboxes
+    start at a time; the others wait, which is faster for all of them.
+    """
+
+    def __init__(self, state: Path | None = None, *, starts_at_once: int | None = None) -> None:
+        self._given_state = state
+        self._starts_at_once = starts_at_once or 2 * (os.cpu_count() or 1)
+        self._state: RuntimeState | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._version = ""
+
+    @abc.abstractmethod
+    def _find_program(self) -> tuple[str, str]:
+        """Return the program that makes the containers, and its version. Raises ``RuntimeUnavailable``."""
+
+    async def start(self) -> None:
+        """See ``Runtime``."""
+        program, self._version = await asyncio.to_thread(self._find_program)
+        directory = self._given_state or state_directory()
+        make_state(directory)
+        await sweep(directory)
+        owner = Owner(directory)
+        groups = ControlGroups(owner.id)
+        owner.describe([], groups.parents)  # before the launcher exists: the groups do already
+        self._state = RuntimeState(
+            program=program,
+            directory=directory,
+            mapping=find_mapping(),
+            owner=owner,
+            groups=groups,
+            client=LauncherClient(),
+            starting=asyncio.Semaphore(self._starts_at_once),
+        )
+        try:
+            async with self.sandbox(self.host_image()):
+                pass
+        except StartFailed as error:
+            await self.close()
+            raise RuntimeUnavailable(f"{self.name} cannot isolate here: {error}", likely_remedy(str(error))) from error
+        except BaseException:  # a cancellation, too: a caller whose `start` did not return does not call `close`
+            await self.close()
+            raise
+        self._sweeper = asyncio.create_task(_sweep_regularly(self._state))
+
+    def describe(self) -> Description:
+        """See ``Runtime``."""
+        state = self._require()
+        enforced, missing = state.groups.enforced, state.groups.missing
+        weaker = {"memory": "rlimit of each process", "pids": "rlimit of its user", "cpu": "nothing"}
+        enforcements = [
+            Enforcement(name, enforced[name], True)
+            if name in enforced
+            else Enforcement(name, weaker[name], False, f"{missing[name]}. {_GROUP_REMEDY}")
+            for name in CONTROLLERS
+        ]
+        enforcements += [
+            Enforcement("disk", "tmpfs", True),
+            Enforcement("network", "namespace", True),
+            Enforcement("wall", "server", True),
+            Enforcement("output", "server", True),
+        ]
+        shared = tuple(sorted(state.common))
+        return Description(self.name, self._version, tuple(enforcements), tuple(self._notes()), shared)
+
+    def _notes(self) -> Iterable[str]:
+        """Yield what else a person should know of the runtime on this machine."""
+        state = self._require()
+        match state.mapping.by:
+            case "root":
+                yield "Ids inside are mapped to a range of the host's of their own, one a sandbox."
+            case "helper":
+                yield "Ids inside are mapped to this user's range in /etc/subuid, shared by all sandboxes."
+            case _:
+                yield (
+                    "A sandbox has one user only, this one: files of others in an image seem to be nobody's. For more, "
+                    "install uidmap and add a range of 65536 for this user to /etc/subuid and /etc/subgid."
+                )
+        if not state.mapping.own_account:
+            yield (
+                "Inotify instances, queued signals and message queues are bounded in each sandbox but counted as this "
+                f"user's, too: many sandboxes can leave none. {_ACCOUNT_REMEDY}"
+            )
+        if not state.ipc_bounded:
+            yield (
+                "System V shared memory and messages are not bounded: they outlive what made them and use "
+                "up the sandbox's memory. Linux 6.9 can bound them, where /proc/sys can be written."
+            )
+        if "/dev" in state.common:
+            yield f"Locks on and watches of /dev/null and the like are shared by all sandboxes. {_DEVICES_REMEDY}"
+        if trees := sorted(state.common - {"/dev"}):
+            yield (
+                f"Locks on and watches of files in {', '.join(trees)} are shared by all sandboxes and the machine: "
+                f"Linux mounts no overlay of that here. {_TREES_REMEDY}"
+            )
+        if linux_version() < (6, 6):
+            yield "Linux before 6.6: a directory of the image cannot be removed and made again."
+
+    def host_image(self) -> Image:
+        """See ``Runtime``."""
+        return host_image(self._require().directory)
+
+    async def close(self) -> None:
+        """See ``Runtime``."""
+        state, self._state = self._state, None
+        if state is None:
+            return
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.wait([self._sweeper])
+        await asyncio.gather(*(sandbox.stop() for sandbox in list(state.sandboxes.values())))
+        await asyncio.gather(state.client.close(), *state.retired)
+        state.groups.close()
+        state.owner.close()
+
+    def _require(self) -> RuntimeState:
+        if self._state is None:
+            raise RuntimeUnavailable(f"The {self.name} runtime is not started", "Use it with `async with`")
+        return self._state
+
+
+async def _sweep_regularly(state: RuntimeState) -> None:
+    """Free what dead servers left behind, and groups of this server that could not be removed with their sandbox."""
+    while True:
+        await asyncio.sleep(_SWEEP_INTERVAL)
+        await sweep(state.directory)
+        for sandbox in state.owner.leases():
+            if sandbox not in state.sandboxes and await remove_group(state.group_directories(sandbox)):
+                state.owner.release(sandbox)

@@ -1,0 +1,73 @@
+"""State that the sandboxes of one runtime share: its launcher, its control groups and its leases."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ors_containers.launcher.client import LauncherClient
+from ors_containers.linux.cgroups import ControlGroups
+from ors_containers.linux.host_support import IDS, IdMapping
+from ors_containers.linux.leases import Owner
+from ors_containers.sandbox import Sandbox
+
+__all__ = ["RuntimeState", "examination_of"]
+
+#: Host ids given out to sandboxes as root: above those of users, of systemd's dynamic users and of its containers.
+_FIRST_ID, _LAST_ID = 0x8000_0000, 0xFFFE_0000
+
+
+def examination_of(sandbox: str) -> str:
+    """Return the name of the control group of a sandbox's examination."""
+    return f"{sandbox}-examination"
+
+
+def _random_slot() -> int:
+    return _FIRST_ID + secrets.randbelow((_LAST_ID - _FIRST_ID) // IDS) * IDS
+
+
+@dataclass(slots=True)
+class RuntimeState:
+    """The state of one started runtime."""
+
+    #: The path of the program that makes containers.
+    program: str
+    #: The directory of leases and of ``stage``, where launchers mount.
+    directory: Path
+    mapping: IdMapping
+    owner: Owner
+    groups: ControlGroups
+    client: LauncherClient
+    #: Bounds how many sandboxes start at a time.
+    starting: asyncio.Semaphore
+    sandboxes: dict[str, Sandbox] = field(default_factory=dict[str, Sandbox])
+    #: False once the kernel has refused to bound System V IPC.
+    ipc_bounded: bool = True
+    #: Places of sandboxes whose inodes are the machine's, as far as sandboxes have reported any.
+    common: set[str] = field(default_factory=set[str])
+    #: Clean-up of launchers that ended by themselves.
+    retired: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _slot: int = field(default_factory=_random_slot)
+
+    def living_client(self) -> LauncherClient:
+        """Return the launcher, or a new one if it has ended, and its sandboxes with it."""
+        if self.client.ended:
+            self.retired.add(asyncio.create_task(self.client.close()))
+            self.client = LauncherClient()
+            self.client.start()
+            self.owner.describe([self.client.process], self.groups.parents)
+        return self.client
+
+    def group_directories(self, sandbox: str) -> list[Path]:
+        """Return every control group that a sandbox may have: its own, and that of its examination."""
+        return [*self.groups.directories(sandbox), *self.groups.directories(examination_of(sandbox))]
+
+    def next_slot(self) -> int:
+        """Return the first host id of the next sandbox's range.
+
+        Two servers may choose the same range: then their sandboxes share what the kernel counts by user, no more.
+        """
+        self._slot = self._slot + IDS if self._slot + IDS < _LAST_ID else _FIRST_ID
+        return self._slot

@@ -1,0 +1,140 @@
+"""The routes of the hot path, declared once.
+
+``table`` binds them to their handlers; the OpenAPI document (``documentation``) and the names that no environment may
+have are made from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from ors_server.protocol import (
+    Blocks,
+    CreateSession,
+    GetTask,
+    GetTaskRange,
+    ListTasks,
+    ListToolsOutput,
+    Message,
+    NumTasks,
+    ScoreGroup,
+    Split,
+    ToolCall,
+)
+from ors_server.rollouts.events import Upload
+
+__all__ = ["OPERATIONS", "RESERVED_NAMES", "Header", "Operation", "Stored", "Tag"]
+
+Tag = Literal["server", "environments", "sessions", "episodes", "rollouts"]
+#: A request header that an operation reads: ``X-Deployment``, ``X-Session-ID``, ``Idempotency-Key``.
+Header = Literal["deployment", "session_id", "key"]
+
+
+class Stored(BaseModel):
+    """The answer to an upload: how many of its events are stored, including those that were stored before."""
+
+    stored: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One route, named by the last segment of its path."""
+
+    method: Literal["GET", "POST"]
+    tag: Tag
+    #: Whether the name of an environment may stand before it.
+    per_environment: bool = False
+    #: The path before it where no environment's name stands there.
+    prefix: str = ""
+    headers: tuple[Header, ...] = ()
+    body: type[BaseModel] | None = None
+    #: The type of the JSON response; None for an event stream.
+    returns: Any = None
+    #: Error responses by status.
+    errors: Mapping[int, str] = field(default_factory=dict[int, str])
+
+
+_NO_SESSION_ID = {400: "No X-Session-ID, or a header that cannot be read"}
+_GONE = {
+    **_NO_SESSION_ID,
+    404: "Unknown session or environment",
+    409: "The session belongs to another environment",
+    410: "The session has ended",
+    503: "Still starting; retry",
+}
+_NOT_FOUND = {400: "Invalid split, index, task, header or session id", 404: "Unknown environment"}
+_UNSTORED = {413: "The upload is too large", 503: "Cannot be stored now; send it again"}
+
+
+def _server(returns: Any) -> Operation:
+    return Operation(method="GET", tag="server", returns=returns)
+
+
+def _environment(method: Literal["GET", "POST"], returns: Any, body: type[BaseModel] | None = None) -> Operation:
+    return Operation(
+        method=method,
+        tag="environments",
+        per_environment=True,
+        headers=("deployment",),
+        body=body,
+        returns=returns,
+        errors=_NOT_FOUND,
+    )
+
+
+def _session(errors: Mapping[int, str], body: type[BaseModel] | None = None) -> Operation:
+    return Operation(
+        method="POST", tag="sessions", headers=("session_id",), body=body, returns=dict[str, str], errors=errors
+    )
+
+
+def _episode(
+    method: Literal["GET", "POST"], returns: Any, body: type[BaseModel] | None = None, *more: Header
+) -> Operation:
+    return Operation(
+        method=method,
+        tag="episodes",
+        per_environment=True,
+        headers=("session_id", *more),
+        body=body,
+        returns=returns,
+        errors=_GONE,
+    )
+
+
+OPERATIONS: dict[str, Operation] = {
+    "health": _server(dict[str, str]),
+    "version": _server(dict[str, str | None]),
+    "list_environments": _server(list[str]),
+    "tools": _environment("GET", ListToolsOutput),
+    "splits": _environment("GET", list[Split]),
+    "tasks": _environment("POST", dict[str, Any], ListTasks),
+    "num_tasks": _environment("POST", dict[str, int], NumTasks),
+    "task": _environment("POST", dict[str, Any], GetTask),
+    "get_task": _environment("POST", dict[str, Any], GetTask),
+    "task_range": _environment("POST", dict[str, Any], GetTaskRange),
+    "get_task_range": _environment("POST", dict[str, Any], GetTaskRange),
+    "create_session": Operation(method="POST", tag="sessions"),
+    "create": _session({**_NOT_FOUND, 503: _GONE[503]}, CreateSession),
+    "delete": _session(_NO_SESSION_ID),
+    "delete_session": _session(_NO_SESSION_ID),
+    "ping": _session({**_NO_SESSION_ID, 404: _GONE[404], 410: _GONE[410]}),
+    "prompt": _episode("GET", Blocks),
+    "messages": _episode("GET", list[Message]),
+    "task_tools": _episode("GET", ListToolsOutput),
+    "call": _episode("POST", None, ToolCall, "key"),
+    "score_group": _episode("POST", None, ScoreGroup),
+    "rollouts": Operation(method="POST", tag="rollouts", prefix="/v1", body=Upload, returns=Stored, errors=_UNSTORED),
+}
+
+#: First path segments that the server answers itself: an environment of such a name could not be reached. The last
+#: three are FastAPI's.
+RESERVED_NAMES = frozenset(operation.prefix.strip("/") or name for name, operation in OPERATIONS.items()) | {
+    "docs",
+    "openapi.json",
+    "redoc",
+}

@@ -1,0 +1,121 @@
+"""One tool call or group scoring of a session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from enum import Enum
+from typing import Any
+
+from ors_server.sessions.result_folder import StoredResult
+
+__all__ = ["Call", "ResultState", "result_size"]
+
+#: Memory that a finished call takes beside its result, in bytes, for the memory bounds.
+_OVERHEAD = 512
+
+
+class ResultState(Enum):
+    """The account of the ``ResultStore`` that a call's result is in."""
+
+    NONE = "none"
+    DELIVERED = "delivered"
+    UNDELIVERED = "undelivered"
+    ON_DISK = "on disk"
+
+
+class Call:
+    """A call from its start until its result is delivered."""
+
+    __slots__ = (
+        "_waiters",
+        "expires",
+        "fingerprint",
+        "frames",
+        "input",
+        "key",
+        "name",
+        "result_state",
+        "started",
+        "stored",
+        "task",
+        "task_id",
+    )
+
+    def __init__(self, name: str, input: Any, key: str | None) -> None:
+        self.task_id = os.urandom(16).hex()
+        self.name = name
+        #: Kept until the call is delivered, or found by its fingerprint instead.
+        self.input = input
+        self.key = key
+        self.fingerprint: int | None = None
+        #: The encoded events after ``task_id``; None while the call runs, and while they are on disk.
+        self.frames: bytes | None = None
+        self.stored: StoredResult | None = None
+        self.result_state = ResultState.NONE
+        #: Time after which an undelivered result may go to disk.
+        self.expires = 0.0
+        self.started = time.monotonic()
+        self.task: asyncio.Task[None] | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    @classmethod
+    def delivered(cls, task_id: str, frames: bytes) -> Call:
+        """Make a call from a delivered result that is fetched again."""
+        call = cls("", None, None)
+        call.task_id, call.frames, call.result_state = task_id, frames, ResultState.DELIVERED
+        return call
+
+    @property
+    def done(self) -> bool:
+        """True once there is a result."""
+        return self.frames is not None or self.stored is not None
+
+    @property
+    def awaited(self) -> bool:
+        """True while a request waits for the result."""
+        return self._waiters is not None and any(not waiter.done() for waiter in self._waiters)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the result takes in memory."""
+        return result_size(self.frames or b"")
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait for the result, at most ``seconds``; ``done`` says whether it came."""
+        if self.done:
+            return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(waiter)
+        if seconds is None:
+            await waiter
+            return
+        timer = loop.call_later(seconds, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+
+    def finish(self, frames: bytes) -> None:
+        """Set the result and wake the requests that wait for it. The first result stands."""
+        if self.done:
+            return
+        self.frames = frames
+        self.task = None
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
+            _wake(waiter)
+
+
+def result_size(frames: bytes) -> int:
+    """Count the bytes of memory that a result takes."""
+    return _OVERHEAD + len(frames)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
