@@ -94,7 +94,7 @@ async def test_nothing_of_the_host_is_in_a_folder(runtime: NamespaceRuntime, fol
 
 
 async def test_images_are_checked_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(InvalidImage, match="is no directory"):
+    with pytest.raises(InvalidImage, match="is not a directory"):
         folder_image(tmp_path / "none")
     with pytest.raises(InvalidImage, match="Install bash"):
         folder_image(tmp_path)
