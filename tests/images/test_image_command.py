@@ -94,13 +94,13 @@ def test_errors_come_with_their_remedy(command: Command, archive: Path, tmp_path
     assert "ors-server image import FILE --name nothing" in said
     for arguments, problem in {
         ("import", str(tmp_path / "absent")): "cannot be read: No such file",
-        ("import", str(archive), "--max-size", "much"): "--max-size 'much' is no size",
+        ("import", str(archive), "--max-size", "much"): "--max-size 'much' is not a size",
         ("import", str(archive), "--max-size", "0"): "leaves nothing",
         ("import", str(archive), "--max-size", "10K"): "more than",
         ("import", str(archive), "--name", "host"): "cannot be called 'host'",
         ("remove", "nothing"): "There is no image 'nothing'",
         ("remove", "host"): "cannot be removed",
-        ("prune", "--max-total", "x"): "is no size",
+        ("prune", "--max-total", "x"): "is not a size",
     }.items():
         said = command(*arguments, status=2)
         assert said.startswith("Error: ")
