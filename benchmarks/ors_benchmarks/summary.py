@@ -107,7 +107,7 @@ def _be_interruptible() -> None:
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     lines = ["# Benchmarks, short form", ""]
     for outcome in outcomes:
         lines += [f"## {outcome.benchmark.title}", ""]
@@ -123,7 +123,7 @@ def page(outcomes: Sequence[Outcome]) -> str:
 
 
 def vllm_python() -> Sequence[str] | str:
-    """The command of the rollout benchmark: with vLLM of this environment, or of its own, which is made if need be."""
+    """Return the command of the rollout benchmark, with vLLM installed here or in an environment made for it."""
     if importlib.util.find_spec("vllm") is not None:
         return [sys.executable, "-m", "ors_benchmarks.rollout", "--quick"]
     script = _ROOT / "scripts" / "vllm-venv"

@@ -73,16 +73,18 @@ class Image:
             raise InvalidImage(f"Image {self.name} has no layers")
         for layer in self.layers:
             if not layer.is_absolute() or not layer.is_dir():
-                raise InvalidImage(f"Image {self.name}: {layer} is no directory of this machine")
+                raise InvalidImage(f"Image {self.name}: {layer} is not a directory of this machine")
         for source, target in self.binds:
             if not source.exists():
                 raise InvalidImage(f"Image {self.name}: {source} does not exist on this machine")
             if not target.startswith("/") or ".." in target.split("/"):
-                raise InvalidImage(f"Image {self.name}: {target} is no absolute path without `..`")
+                raise InvalidImage(f"Image {self.name}: {target} is not an absolute path without `..`")
         if not self.home.startswith("/") or ".." in self.home.split("/"):
-            raise InvalidImage(f"Image {self.name}: the home {self.home} is no absolute path without `..`")
+            raise InvalidImage(f"Image {self.name}: the home {self.home} is not an absolute path without `..`")
         if self.directory and (not self.directory.startswith("/") or ".." in self.directory.split("/")):
-            raise InvalidImage(f"Image {self.name}: the directory {self.directory} is no absolute path without `..`")
+            raise InvalidImage(
+                f"Image {self.name}: the directory {self.directory} is not an absolute path without `..`"
+            )
         if not (0 <= self.user < 65536 and 0 <= self.group < 65536):
             raise InvalidImage(f"Image {self.name}: user and group are ids from 0 to 65535")
 
@@ -129,7 +131,7 @@ def folder_image(
     """
     folder = folder.absolute()
     if not folder.is_dir():
-        raise InvalidImage(f"{folder} is no directory")
+        raise InvalidImage(f"{folder} is not a directory")
     shell = next((name for name in ("/bin/bash", "/usr/bin/bash") if _is_program(folder, name)), None)
     if shell is None:
         raise InvalidImage(f"{folder} has no /bin/bash", "Install bash in the image: every command runs in one")

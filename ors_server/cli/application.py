@@ -58,7 +58,7 @@ def _print_version(wanted: bool) -> None:
 
 
 def installed_version() -> str:
-    """The version of the installed package."""
+    """Return the version of the installed package."""
     try:
         return version("ors-server")
     except PackageNotFoundError:

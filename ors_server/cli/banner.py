@@ -83,7 +83,7 @@ async def _print_rest(server: Server, url: str) -> None:
 
 
 def client_url(url: str) -> str:
-    """The address for a client on this machine: that of a server on every interface cannot be called."""
+    """Return the address for a client on this machine: that of a server on every interface cannot be called."""
     parts = urlsplit(url)
     local = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(parts.hostname or "")  # noqa: S104 - recognised, not listened on
     return url if local is None else f"{parts.scheme}://{local}:{parts.port}"

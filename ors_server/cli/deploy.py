@@ -21,7 +21,7 @@ __all__ = ["deploy", "space", "with_front_matter"]
 
 deploy = typer.Typer(no_args_is_help=True, help="Write a folder that serves an environment elsewhere.")
 
-#: Caches, virtual environments and repositories have no place in a Space, and nobody expects them there.
+#: Caches, virtual environments and repositories, which a Space does not need.
 _NO_CONTENT = frozenset(
     {
         ".git",
@@ -69,7 +69,7 @@ _SECRET = (
     "token",
     "token.txt",
 )
-#: A private key under a name of its owner's choice; not the id_map.json of somebody's data.
+#: A private key under a name of the user's choice; not data such as id_map.json.
 _KEY_FILE = re.compile(r"id_[^.]*(\.pub)?")
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _KEY = re.compile(r"^([A-Za-z_][\w-]*)[ \t]*:", re.MULTILINE)
@@ -142,7 +142,7 @@ def space(
 
 
 def _files(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """The files that go into a Space, by their path in the folder, and what to say of those that do not.
+    """Return the files that go into a Space, by their path in the folder, and notes about the others.
 
     Raises ``FolderError`` for a link to a folder or out of the folder: it may lead anywhere, and a Space is public.
     """
@@ -220,7 +220,7 @@ def _starts_ors_server(dockerfile: Path) -> bool:
 
 
 def with_front_matter(readme: str, template: str) -> tuple[str, list[str]]:
-    """A README with what a Space needs at its head, and what was changed to get there.
+    """Add the front matter of a Space to a README; returns it with the changes.
 
     Keys that are missing are taken from the template's head; ``sdk`` has to be ``docker``; everything else stays as it
     is.

@@ -77,23 +77,23 @@ PANELS: Mapping[str, tuple[str, ...]] = {
 }
 _OTHERS = "Other settings"
 
-#: Similarity, by ``difflib``, from which on a variable passes for a misspelt setting. Environments, clients and tests
+#: Similarity, by ``difflib``, from which on a variable counts as a misspelt setting. Environments, clients and tests
 #: read variables with the same prefix; the nearest of those is ORS_TERMINAL_OUTPUT, 0.72 like ORS_MAX_OUTPUT.
 _SIMILAR = 0.75
 
 
 def flag_of(name: str) -> str:
-    """The flag of a setting, for example ``--session-ttl``."""
+    """Return the flag of a setting, for example ``--session-ttl``."""
     return f"--{name.replace('_', '-')}"
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a setting, for example ``ORS_SESSION_TTL``."""
+    """Return the environment variable of a setting, for example ``ORS_SESSION_TTL``."""
     return f"{Settings.model_config.get('env_prefix', '')}{name}".upper()
 
 
 def misspelt_variables() -> list[str]:
-    """A warning for each variable whose name is nearly a setting's: it would have no effect, without a word."""
+    """Return a warning for each variable that is nearly a setting and silently has no effect."""
     known = [name.upper() for name in Settings.model_fields]
     prefix = variable_of("")
     warnings: list[str] = []
@@ -109,12 +109,12 @@ def misspelt_variables() -> list[str]:
 
 
 def panel_of(name: str) -> str:
-    """The group a setting belongs to."""
+    """Return the group a setting belongs to."""
     return next((panel for panel, names in PANELS.items() if name in names), _OTHERS)
 
 
 def type_of(field: FieldInfo) -> str:
-    """The kind of a setting's values: ``number``, ``text``, ``yes|no`` or the choices."""
+    """Return the kind of a setting's values: ``number``, ``text``, ``yes|no`` or the choices."""
     annotation = _without_none(field.annotation)
     if typing.get_origin(annotation) is Literal:
         return "|".join(str(choice) for choice in typing.get_args(annotation))
@@ -123,7 +123,7 @@ def type_of(field: FieldInfo) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as it is typed."""
+    """Return a value as it is typed."""
     if value is None:
         return ""
     if isinstance(value, bool):

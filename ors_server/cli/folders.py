@@ -1,4 +1,4 @@
-"""Folders written for a person: from templates, without overwriting what is theirs.
+"""Folders written from templates, without overwriting the user's files.
 
 The templates are files in ``ors_server/templates``: valid Python, README and Dockerfile as they are, in which
 ``TemplateEnvironment`` and ``template-environment`` stand for the class and the name. ``gitignore`` and its like get
@@ -24,19 +24,19 @@ class FolderError(OrsError):
 
 
 class Names:
-    """What the templates' two placeholders become."""
+    """The values of the templates' two placeholders."""
 
     def __init__(self, name: str, class_name: str) -> None:
         self.name = name
         self.class_name = class_name
 
     def fill(self, text: str) -> str:
-        """The text with the placeholders replaced."""
+        """Return the text with the placeholders replaced."""
         return text.replace("TemplateEnvironment", self.class_name).replace("template-environment", self.name)
 
 
 def read_template(folder: str, names: Names) -> dict[str, bytes]:
-    """The files of one template folder, by the name they get."""
+    """Return the files of one template folder, by the name they get."""
     return {
         f".{file.name}" if file.name in _DOTTED else file.name: names.fill(file.read_text("utf-8")).encode()
         for file in sorted((_TEMPLATES / folder).iterdir())

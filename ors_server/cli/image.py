@@ -1,6 +1,6 @@
-"""``ors-server image``: what sandboxes start from, made and kept in the store.
+"""``ors-server image``: make, list and remove the images of sandboxes.
 
-The store does the work (``ors_containers.images``); here it is told what to do, and what it does is shown.
+The store (``ors_containers.images``) does the work; this module calls it and shows its progress.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def build(
     max_size: _MaxSize = "16G",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what its scripts say.")] = False,
 ) -> None:
-    """Build an Apptainer definition file in a sandbox: root in there, nobody out here.
+    """Build an Apptainer definition file in a sandbox, as root of that sandbox only.
 
     Kept: %post, %files, %environment, %labels, %test. Bootstraps: localimage (a file beside the definition, or an image
     of the store by name, so that `From: ./ubuntu_22.04.sif` finds `ubuntu_22.04`), docker (fetched through skopeo,
@@ -198,7 +198,7 @@ def prune(
 
 @image.command("remove", no_args_is_help=True)
 def remove(names: Annotated[list[str], typer.Argument(help="Names of images.")]) -> None:
-    """Remove images by name, with the layers that nobody else has.
+    """Remove images by name, with the layers that no other image has.
 
     What a living server was given stays until it ends; the next `prune` removes it.
     """
@@ -211,7 +211,7 @@ def remove(names: Annotated[list[str], typer.Argument(help="Names of images.")])
 
 
 class _Display:
-    """What long work tells, on standard error: one line that changes, and what scripts say above it."""
+    """Progress on standard error: one line that changes, with the output of scripts above it."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -264,7 +264,7 @@ def _called(work: Callable[[], T], *, quiet: bool = False) -> T:
     try:
         return work()
     except BuildFailed as error:
-        # What its scripts said was shown as it came, but to those who wanted quiet.
+        # The output of its scripts has been shown already, except with --quiet.
         cause = str(error).removesuffix(error.remedy).rstrip() if quiet else error.cause
         raise ImageError(cause, error.remedy) from error
     except SandboxError as error:
@@ -287,7 +287,7 @@ def _bytes(text: str, flag: str) -> int:
     try:
         value = int(float(number) * _UNITS[unit])
     except ValueError as error:
-        raise ImageError(f"{flag} {text!r} is no size", "Write bytes, or a number with K, M, G or T: 20G") from error
+        raise ImageError(f"{flag} {text!r} is not a size", "Write bytes, or a number with K, M, G or T: 20G") from error
     if value <= 0:
         raise ImageError(f"{flag} {text!r} leaves nothing", "Write bytes, or a number with K, M, G or T: 20G")
     return value

@@ -58,7 +58,7 @@ def names_of(name: str) -> Names:
     if not _NAME.fullmatch(name):
         proposal = _proposal(name)
         proposal = proposal if _NAME.fullmatch(proposal) and proposal not in RESERVED_NAMES else "my_environment"
-        raise FolderError(f"{name!r} is no name for an environment", f"{rule} Try --name {proposal}.")
+        raise FolderError(f"{name!r} is not a name for an environment", f"{rule} Try --name {proposal}.")
     if name in RESERVED_NAMES:
         raise FolderError(
             f"No environment can be named {name!r}: the server answers that path itself", f"Try --name {name}_env."
@@ -67,7 +67,7 @@ def names_of(name: str) -> Names:
 
 
 def _proposal(name: str) -> str:
-    """A name near to one that would not do: ``My Env`` is ``my_env``, ``Häuser`` is ``hauser``.
+    """Propose a valid name near an invalid one: ``My Env`` is ``my_env``, ``Häuser`` is ``hauser``.
 
     "" where letters would be lost: what is left of a word in another script says nothing.
     """
@@ -82,7 +82,7 @@ def _proposal(name: str) -> str:
 
 
 def class_name_of(name: str) -> str:
-    """The class of an environment: ``my_env`` is ``MyEnv``, ``word-count`` is ``WordCountEnvironment``.
+    """Return the class of an environment: ``my_env`` is ``MyEnv``, ``word-count`` is ``WordCountEnvironment``.
 
     It always ends in Env or Environment, so that it is never a keyword or a name that the template imports.
     """

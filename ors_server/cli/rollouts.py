@@ -1,7 +1,7 @@
-"""``ors-server rollouts``: what clients have uploaded, listed, read and written out for training.
+"""``ors-server rollouts``: list, show and export the rollouts that clients uploaded.
 
 It reads the file in the data directory itself, so it works whether or not a server runs. Invariant: it never writes to
-that file, and what a model or a tool wrote reaches the terminal as text, never as control characters.
+that file, and text of a model or a tool reaches the terminal without control characters.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _nothing(data_dir: Path | None) -> RolloutError:
 
 @contextmanager
 def _standard_output() -> Generator[IO[bytes]]:
-    """Standard output, for bytes. A reader that leaves ends the program without a word (``BrokenPipeError``)."""
+    """Open standard output for bytes. A reader that leaves ends the program silently (``BrokenPipeError``)."""
     try:
         # Not sys.stdout: what that cannot write it tries again, and complains about, when the program ends.
         with open(sys.stdout.fileno(), "wb", closefd=False) as output:

@@ -1,7 +1,7 @@
-"""``ors-server sandbox``: what this machine makes of the sandboxes' promises, and cleaning up after dead servers.
+"""``ors-server sandbox``: check the runtimes of this machine, and clean up after dead servers.
 
-The runtimes know all of it (``ors_containers.Runtime.describe``, ``self_check``); here they are asked, one after
-another, and what they say is shown. Invariant: a runtime is called working only after it has started and run a sandbox.
+The checks are the runtimes' own (``ors_containers.Runtime.describe``, ``self_check``). Invariant: a runtime is called
+working only after it has started and run a sandbox.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SandboxCommandError(OrsError):
 
 @dataclass
 class _Finding:
-    """What became of one runtime here."""
+    """The result for one runtime."""
 
     name: str
     description: Description | None = None
@@ -79,7 +79,7 @@ class _Finding:
 
 @sandbox.callback()
 def _group() -> None:
-    """What isolates sandboxes on this machine, and what they left behind."""
+    """Check the sandboxes' runtimes of this machine, and clean up after dead servers."""
 
 
 @sandbox.command("doctor", epilog=_EXAMPLES)
@@ -128,7 +128,7 @@ async def _examine_one(name: str, check: bool, console: Console | None) -> _Find
     finding = _Finding(name)
     try:
         runtime = find_runtime(name)()
-    except Exception as error:  # noqa: BLE001 - somebody else's code: one that cannot be imported is a finding too
+    except Exception as error:  # noqa: BLE001 - third-party code: a runtime that cannot be imported is a finding too
         finding.cause = f"it cannot be loaded: {type(error).__name__}: {error}"
         finding.remedy = "Reinstall the package it comes from."
         return finding
@@ -142,7 +142,7 @@ async def _examine_one(name: str, check: bool, console: Console | None) -> _Find
                         _show_check(console, outcome)
     except InfrastructureFailure as error:
         finding.description, finding.cause, finding.remedy = None, error.cause, error.remedy
-    except Exception as error:  # noqa: BLE001 - the same for one that fails in a way no runtime should
+    except Exception as error:  # noqa: BLE001 - third-party code: a bug of a runtime is a finding too
         finding.description, finding.cause = None, f"it failed: {type(error).__name__}: {error}"
     return finding
 

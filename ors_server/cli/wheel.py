@@ -1,17 +1,15 @@
-"""The wheel of this very ors-server, for folders that become images elsewhere.
+"""The wheel of the running ors-server, for folders that become images elsewhere.
 
 ors-server is installed from its checkout (the name on PyPI is another project), so a folder that is built into an image
-carries it. From a checkout the wheel is built, by the build system that releases use. Where ors-server was installed
-from a wheel, that wheel is put together again from the files that its record lists.
+contains it. From a checkout the wheel is built with the project's build backend. From an installed wheel it is packed
+again, with the files that its record lists.
 """
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
 import importlib.util
 import io
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,8 +25,8 @@ __all__ = ["WHEEL_PATTERN", "WheelError", "put_wheel", "wheel"]
 WHEEL_PATTERN = "ors_server-*.whl"
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-#: Files that an installer adds to the metadata; they tell of the installation and not of the package.
-_INSTALLERS = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_build.json", "uv_cache.json"})
+#: Files that an installer adds to the metadata: they describe the installation and not the package.
+_INSTALLERS = frozenset({"INSTALLER", "REQUESTED", "direct_url.json", "uv_build.json", "uv_cache.json"})
 
 
 class WheelError(OrsError):
@@ -48,7 +46,7 @@ def put_wheel(folder: Path, name: str, content: bytes) -> list[str]:
 
 
 def wheel() -> tuple[str, bytes]:
-    """File name and content of the wheel. Raises ``WheelError``."""
+    """Return file name and content of the wheel. Raises ``WheelError``."""
     installed = _installed()
     if installed is not None:
         return _packed_again(installed)
@@ -62,7 +60,7 @@ def wheel() -> tuple[str, bytes]:
 
 
 def _installed() -> Distribution | None:
-    """The distribution that installed the files of this package; None for a checkout, editable or not."""
+    """Return the distribution that installed the files of this package; None for a checkout, editable or not."""
     try:
         found = distribution("ors-server")
     except PackageNotFoundError:
@@ -74,38 +72,27 @@ def _installed() -> Distribution | None:
 
 
 def _packed_again(installed: Distribution) -> tuple[str, bytes]:
-    buffer = io.BytesIO()
-    record = io.StringIO()
-    rows = csv.writer(record, lineterminator="\n")
-    metadata = ""
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(installed.files or (), key=str):
-            if file.parts[0] == ".." or "__pycache__" in file.parts:
-                continue  # The command, which installing writes anew, and caches.
-            if file.parts[0].endswith(".dist-info"):
-                metadata = file.parts[0]
-                if file.name in _INSTALLERS:
-                    continue
-            content = Path(str(file.locate())).read_bytes()
-            archive.writestr(_entry(file.as_posix()), content)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-            rows.writerow([file.as_posix(), f"sha256={digest}", len(content)])
-        rows.writerow([f"{metadata}/RECORD", "", ""])
-        archive.writestr(_entry(f"{metadata}/RECORD"), record.getvalue())
-    tags = [
-        line.partition(":")[2].strip()
-        for line in (installed.read_text("WHEEL") or "").splitlines()
-        if line.startswith("Tag:")
+    """Return name and content of the wheel that an installation came from, with the hashes of its record."""
+    kept = [
+        file
+        for file in sorted(installed.files or (), key=str)
+        # Left out: the command, which the installer writes, its metadata, and caches.
+        if file.parts[0] != ".." and "__pycache__" not in file.parts and file.name not in _INSTALLERS
     ]
-    return f"ors_server-{installed.version}-{tags[0] if tags else 'py3-none-any'}.whl", buffer.getvalue()
-
-
-def _entry(name: str) -> zipfile.ZipInfo:
-    """A file of an archive that is the same whenever it is made."""
-    entry = zipfile.ZipInfo(name, date_time=(2020, 2, 2, 0, 0, 0))
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    entry.external_attr = 0o644 << 16
-    return entry
+    record = "".join(
+        f"{file.as_posix()},,\n" if file.hash is None else f"{file.as_posix()},sha256={file.hash.value},{file.size}\n"
+        for file in kept
+    )
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for file in kept:
+            content = record.encode() if file.name == "RECORD" else Path(str(file.locate())).read_bytes()
+            # A fixed date and mode: the same files make the same wheel.
+            entry = zipfile.ZipInfo(file.as_posix(), date_time=(2020, 2, 2, 0, 0, 0))
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+    tag = re.search(r"^Tag: *(.+)$", installed.read_text("WHEEL") or "", re.MULTILINE)
+    return f"ors_server-{installed.version}-{tag[1] if tag else 'py3-none-any'}.whl", buffer.getvalue()
 
 
 def _built(checkout: Path) -> tuple[str, bytes]:
@@ -113,7 +100,7 @@ def _built(checkout: Path) -> tuple[str, bytes]:
         if importlib.util.find_spec("hatchling") is not None:
             command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
         else:
-            # Without the build backend at hand pip fetches it.
+            # pip downloads the build backend.
             command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, "."]
         done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
         wheels = list(Path(folder).glob(WHEEL_PATTERN))

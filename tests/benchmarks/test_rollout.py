@@ -225,7 +225,7 @@ def test_two_servers_and_two_clients(tmp_path: Path, engine: EngineStandIn, monk
         (["--engine", "magic"], "is none of vllm, transformers, url"),
         (["--engine", "url"], "--engine-url belong together"),
         (["--servers", "theirs"], "is none of ours"),
-        (["--concurrency", "a lot"], "is no list of numbers"),
+        (["--concurrency", "a lot"], "is not a list of numbers"),
         (["--concurrency", "0"], "At least one episode"),
         (["--concurrency", "1.5"], "whole ones"),
         (["--concurrency", "inf"], "infinite or no number"),

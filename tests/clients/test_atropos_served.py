@@ -22,7 +22,7 @@ atropos_stand_in.install()
 def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     tokenizer = atropos_stand_in.tokenizer_name(tmp_path_factory.mktemp("tokenizer"))
     target = Path(__file__).with_name("atropos_served_environments.py")
-    variables = {"BYTE_TOKENIZER": tokenizer, "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}"}
+    variables = {"BYTE_TOKENIZER": tokenizer, "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}:{ROOT / 'containers'}"}
     with served(tmp_path_factory.mktemp("server"), target, **variables) as address:
         yield address
 

@@ -26,6 +26,7 @@ from ors_containers import (
     folder_image,
 )
 from ors_containers.launcher.client import LauncherClient
+from ors_containers.linux.proc_stat import process_status
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -93,7 +94,7 @@ async def test_nothing_of_the_host_is_in_a_folder(runtime: NamespaceRuntime, fol
 
 
 async def test_images_are_checked_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(InvalidImage, match="is no directory"):
+    with pytest.raises(InvalidImage, match="is not a directory"):
         folder_image(tmp_path / "none")
     with pytest.raises(InvalidImage, match="Install bash"):
         folder_image(tmp_path)
@@ -257,13 +258,17 @@ def _children(process: int) -> list[int]:
 def _launcher() -> int:
     """The newest launcher of this process."""
     found = [child for child in _children(os.getpid()) if b"ors_containers.launcher.process" in _command(child)]
-    return max(found)
+    return max(found, key=_started_at)  # not by id: ids start again from 1
 
 
 def _process_1(sandbox: Sandbox) -> int:
     """The newest process 1 of a sandbox of this process."""
     monitors = [child for child in _children(_launcher()) if b"bwrap" in _command(child)]
-    return _children(max(monitors))[0]
+    return _children(max(monitors, key=_started_at))[0]
+
+
+def _started_at(process: int) -> int:
+    return process_status(process).started
 
 
 def _command(process: int) -> bytes:

@@ -60,7 +60,7 @@ def _libraries(program: str) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def state() -> Iterator[Path]:
-    """Where build sandboxes keep their leases; pytest's own directories are private."""
+    """A directory for the leases of build sandboxes; pytest's own directories are private."""
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         path = Path(directory)
         path.chmod(0o755)
@@ -144,7 +144,7 @@ class ArchiveMaker:
     layers: list[bytes]
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     compress: Callable[[bytes], bytes] = _compress
-    #: Said in place of the layers' own digests.
+    #: Written instead of the layers' own digests.
     diff_ids: list[str] | None = None
 
     def _config(self) -> bytes:
@@ -176,7 +176,7 @@ class ArchiveMaker:
         return _write(target, files)
 
     def docker(self, target: Path) -> Path:
-        """What ``docker save`` writes."""
+        """Write an archive as ``docker save`` does."""
         config = self._config()
         name = f"{hashlib.sha256(config).hexdigest()}.json"
         names = [f"{number:064x}/layer.tar" for number in range(len(self.layers))]

@@ -84,7 +84,7 @@ async def test_a_published_task(store: ImageStore, runtime: BubblewrapRuntime, b
     assert store.record(image.name).labels == {"Author": "tasks", "Version": "1.0 of it"}
 
 
-async def test_everything_a_definition_says(store: ImageStore, runtime: BubblewrapRuntime, base: Path) -> None:
+async def test_every_part_of_a_definition_is_built(store: ImageStore, runtime: BubblewrapRuntime, base: Path) -> None:
     (base / "files/inner").mkdir(parents=True)
     (base / "files/a.txt").write_text("a\n")
     (base / "files/b c.txt").write_text("b\n")
@@ -139,7 +139,9 @@ async def test_everything_a_definition_says(store: ImageStore, runtime: Bubblewr
     assert "Building full on tiny" in [step.text for step in steps]
 
 
-async def test_nothing_is_run_twice(store: ImageStore, runtime: BubblewrapRuntime, base: Path) -> None:
+async def test_an_unchanged_definition_is_not_built_again(
+    store: ImageStore, runtime: BubblewrapRuntime, base: Path
+) -> None:
     steps: list[str] = []
     path = _write(base, "Bootstrap: localimage\nFrom: tiny\n%post\n    echo ran\n")
     first = await store.build(path, runtime, progress=lambda step: steps.append(step.text))
@@ -181,7 +183,7 @@ async def test_bases(store: ImageStore, runtime: BubblewrapRuntime, base: Path, 
         ("Bootstrap:\nFrom: x\n", 1, "Bootstrap has no value", ""),
         ("\nBootstrap: magic\nFrom: x\n", 2, "The bootstrap 'magic' is not known", "Known: localimage"),
         ("Bootstrap: library\nFrom: x\n", 1, "Apptainer's own", "here: localimage"),
-        ("Bootstrap: localimage\nFrom: x\nNonsense\n", 3, "is no `Keyword: value`", "begin with a %"),
+        ("Bootstrap: localimage\nFrom: x\nNonsense\n", 3, "is not a `Keyword: value`", "begin with a %"),
         ("Bootstrap: localimage\nFrom: x\nForm: y\n", 3, "'form' is not known", "Known: Bootstrap, From"),
         ("Bootstrap: localimage\nFrom: x\nFrom: y\n", 3, "said twice, first in line 2", "several stages"),
         ("Bootstrap: localimage\nFrom: x\n\n%psot\n  x\n", 4, "%psot is not known", "Known: %post"),
@@ -197,7 +199,9 @@ async def test_bases(store: ImageStore, runtime: BubblewrapRuntime, base: Path, 
         ("Bootstrap: localimage\nFrom: x\n%post -x\n", 3, "%post -x is not known", "-c /bin/bash"),
     ],
 )
-async def test_mistakes_name_their_line(tmp_path: Path, text: str, line: int, problem: str, remedy: str) -> None:
+async def test_errors_name_the_line_of_the_definition(
+    tmp_path: Path, text: str, line: int, problem: str, remedy: str
+) -> None:
     path = tmp_path / "x.def"
     path.write_text(text)
     with pytest.raises(InvalidDefinition) as failed:
@@ -208,11 +212,11 @@ async def test_mistakes_name_their_line(tmp_path: Path, text: str, line: int, pr
     assert remedy in failed.value.remedy
 
 
-async def test_files_that_are_no_definitions(tmp_path: Path) -> None:
+async def test_files_that_are_not_definitions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidDefinition, match=r"none\.def: it cannot be read: No such file"):
         read_definition(tmp_path / "none.def")
     (tmp_path / "x.def").write_bytes(b"\x7fELF\0\0")
-    with pytest.raises(InvalidDefinition, match="no definition file"):
+    with pytest.raises(InvalidDefinition, match="not a definition file"):
         read_definition(tmp_path / "x.def")
     (tmp_path / "x.def").write_bytes(b"Bootstrap: docker\r\nFrom: a\r\n%setup\r\n\r\n%post\r\n  echo a\r\n")
     definition = read_definition(tmp_path / "x.def")
@@ -224,13 +228,15 @@ async def test_files_that_are_no_definitions(tmp_path: Path) -> None:
     ("files", "line", "problem"),
     [
         ("nothing-there /x", 4, "names nothing-there, which is not there"),
-        ("\n  x.def relative", 5, "no absolute path"),
+        ("\n  x.def relative", 5, "not an absolute path"),
         ("x.def /a b", 4, "has 3 words"),
         ("x.def '/a", 4, "No closing quotation"),
         ("*.nothing /x", 4, "which is not there"),
     ],
 )
-async def test_files_that_are_missing(store: ImageStore, base: Path, files: str, line: int, problem: str) -> None:
+async def test_missing_sources_of_files_are_errors(
+    store: ImageStore, base: Path, files: str, line: int, problem: str
+) -> None:
     path = _write(base, f"Bootstrap: localimage\nFrom: tiny\n%files\n  {files}\n")
     with pytest.raises(InvalidDefinition, match=problem) as failed:
         await store.build(path)
@@ -298,7 +304,7 @@ async def test_links_inside_of_the_folder_are_followed(
     assert await _say(runtime, image, "cat /opt/again/alias /opt/alias; find /opt -type l") == "minemine"
 
 
-async def test_files_of_this_machine_when_the_builder_says_so(
+async def test_host_files_are_copied_when_the_builder_allows_it(
     store: ImageStore, runtime: BubblewrapRuntime, strange: Path, base: Path
 ) -> None:
     lines = f"  {base}/secret\n  ../secret /opt/up\n  tree /opt/tree\n"
@@ -307,7 +313,7 @@ async def test_files_of_this_machine_when_the_builder_says_so(
         await store.build(path, runtime)
     image = await store.build(path, runtime, host_files=True)
     assert await _say(runtime, image, f"cat {base}/secret /opt/up /opt/tree/inner/link") == "SECRETSECRETSECRET"
-    # What was built so is not there for those who may not.
+    # Without the permission, the image is not reused either.
     with pytest.raises(InvalidDefinition, match="outside of the definition's folder"):
         await store.build(path, runtime)
 
@@ -320,14 +326,14 @@ async def test_a_base_lies_in_the_definitions_folder(store: ImageStore, base: Pa
     (folder / "archive").symlink_to("../archives/beside.tar")
     for source in ("/", "..", "../archives/beside.tar", "root", "archive"):
         path = _write(folder, f"Bootstrap: localimage\nFrom: {source}\n")
-        problem = "outside of the definition's folder, and no image of the store"
+        problem = "outside of the definition's folder, and not an image of the store"
         with pytest.raises(InvalidDefinition, match=f"line 2: .* {problem}"):
             await store.build(path)
         with pytest.raises(InvalidDefinition, match=problem):
             store.check_definition(path)
 
 
-async def test_files_that_are_no_files(store: ImageStore, base: Path) -> None:
+async def test_sources_that_are_not_files_are_refused(store: ImageStore, base: Path) -> None:
     os.mkfifo(base / "pipe")
     (base / "tree").mkdir()
     os.mkfifo(base / "tree/pipe")
@@ -368,7 +374,7 @@ async def test_a_pipe_is_not_waited_for(store: ImageStore, base: Path) -> None:
             store.check_definition(path)
         with pytest.raises(InvalidImage, match="neither a regular file nor a directory"):
             await store.import_image(base / "x.sif")
-        with pytest.raises(InvalidDefinition, match="no regular file"):
+        with pytest.raises(InvalidDefinition, match="not a regular file"):
             await store.build(base / "pipe.def")
 
 
@@ -418,14 +424,14 @@ async def test_programs_that_fetch_a_base(
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
-        ("Bootstrap: docker\nFrom: --authfile=/etc/shadow\n", 2, "no name of a registry's image"),
-        ("Bootstrap: docker\nFrom: dir:/srv/images\n", 2, "no name of a registry's image"),
-        ("Bootstrap: debootstrap\nOSVersion: ../../../tmp/mine\n", 2, "no name of a release"),
-        ("Bootstrap: debootstrap\nOSVersion: --foreign\n", 2, "no name of a release"),
-        ("Bootstrap: debootstrap\nOSVersion: sid\nMirrorURL: file:///srv\n", 3, "no http:// or https:// address"),
+        ("Bootstrap: docker\nFrom: --authfile=/etc/shadow\n", 2, "not the name of a registry's image"),
+        ("Bootstrap: docker\nFrom: dir:/srv/images\n", 2, "not the name of a registry's image"),
+        ("Bootstrap: debootstrap\nOSVersion: ../../../tmp/mine\n", 2, "not the name of a release"),
+        ("Bootstrap: debootstrap\nOSVersion: --foreign\n", 2, "not the name of a release"),
+        ("Bootstrap: debootstrap\nOSVersion: sid\nMirrorURL: file:///srv\n", 3, "not an http:// or https:// address"),
     ],
 )
-async def test_what_would_mislead_a_program_that_fetches(
+async def test_references_that_a_fetching_program_could_misread_are_refused(
     store: ImageStore, tmp_path: Path, text: str, line: int, problem: str
 ) -> None:
     with pytest.raises(InvalidDefinition, match=problem) as failed:
@@ -433,7 +439,9 @@ async def test_what_would_mislead_a_program_that_fetches(
     assert failed.value.line == line
 
 
-async def test_what_post_says_when_it_fails(store: ImageStore, runtime: BubblewrapRuntime, base: Path) -> None:
+async def test_a_failed_post_shows_its_line_and_output(
+    store: ImageStore, runtime: BubblewrapRuntime, base: Path
+) -> None:
     text = """\
         Bootstrap: localimage
         From: tiny

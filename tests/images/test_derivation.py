@@ -71,9 +71,7 @@ async def test_a_script_runs_once_as_the_user(store: ImageStore, runtime: Bubble
     )
 
 
-async def test_a_script_runs_as_root_where_it_is_told(
-    store: ImageStore, runtime: BubblewrapRuntime, is_root: bool
-) -> None:
+async def test_a_script_runs_as_root_on_request(store: ImageStore, runtime: BubblewrapRuntime, is_root: bool) -> None:
     if not is_root:
         pytest.skip("other owners need a range of ids; see test_ordinary_user")
     script = (
@@ -86,7 +84,9 @@ async def test_a_script_runs_as_root_where_it_is_told(
     assert said == "5:6\n755\n1000\n"
 
 
-async def test_a_group_of_sixteen_pays_once(store: ImageStore, runtime: BubblewrapRuntime, tmp_path: Path) -> None:
+async def test_concurrent_requests_of_one_process_build_once(
+    store: ImageStore, runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
     recipe = Recipe(_FILES, "echo ran; sleep 0.2; cat /proc/sys/kernel/random/uuid > made")
     lines: list[str] = []
     base = runtime.host_image()
@@ -120,7 +120,9 @@ asyncio.run(main())
 """
 
 
-async def test_many_processes_pay_once(store: ImageStore, state: Path, runtime: BubblewrapRuntime) -> None:
+async def test_concurrent_requests_of_many_processes_build_once(
+    store: ImageStore, state: Path, runtime: BubblewrapRuntime
+) -> None:
     command = [sys.executable, "-c", _OTHER_SERVER, str(store.root), str(state)]
     processes = [await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE) for _ in range(4)]
     said = [(await process.communicate())[0] for process in processes]
@@ -144,7 +146,7 @@ async def test_a_failure_reaches_all_who_wait(store: ImageStore, runtime: Bubble
     assert [type(error) for error in done] == [BuildFailed] * 5
 
 
-async def test_one_who_gives_up_does_not_end_it(store: ImageStore, runtime: BubblewrapRuntime) -> None:
+async def test_cancelling_one_waiter_does_not_cancel_the_build(store: ImageStore, runtime: BubblewrapRuntime) -> None:
     recipe = Recipe(script="sleep 0.3; touch made")
     first = asyncio.create_task(store.derive(runtime.host_image(), recipe))
     second = asyncio.create_task(store.derive(runtime.host_image(), recipe))
@@ -153,21 +155,21 @@ async def test_one_who_gives_up_does_not_end_it(store: ImageStore, runtime: Bubb
     assert (await second).layers
     with pytest.raises(asyncio.CancelledError):
         await first
-    # The last one who gives up ends it, and nothing of it is left when he is let go.
+    # Cancelling the last waiter cancels the build, and the waiter returns after clean-up.
     last = asyncio.create_task(store.derive(runtime.host_image(), Recipe(script="touch a; sleep 60")))
     while not list(store.root.glob("tmp/*/upper/home/user/a")):  # noqa: ASYNC110 - made by another process
         await asyncio.sleep(0.01)
     last.cancel()
     await asyncio.wait([last])
     assert list((store.root / "tmp").iterdir()) == list((store.root / "locks").iterdir()) == []
-    # Asked for again meanwhile or afterwards, it is made anew.
+    # A request during the clean-up or after it starts the build again.
     again = asyncio.create_task(store.derive(runtime.host_image(), Recipe(script="sleep 0.2; touch b")))
     await asyncio.sleep(0.1)
     again.cancel()
     assert (await store.derive(runtime.host_image(), Recipe(script="sleep 0.2; touch b"))).layers
 
 
-async def test_too_much_is_refused(state: Path, runtime: BubblewrapRuntime, tmp_path: Path) -> None:
+async def test_a_recipe_over_the_limit_is_refused(state: Path, runtime: BubblewrapRuntime, tmp_path: Path) -> None:
     store = ImageStore(tmp_path / "images", max_size=2**20, state=state)
     with pytest.raises(ImageTooLarge):
         await store.derive(runtime.host_image(), Recipe({"/srv/x": RecipeFile(b"x" * (2**20 + 1))}))
@@ -202,7 +204,9 @@ async def test_what_a_script_cannot_reach(store: ImageStore, runtime: Bubblewrap
     assert (image.layers[0] / "reached").exists()
 
 
-async def test_a_recipe_over_a_folder_of_anywhere(store: ImageStore, runtime: BubblewrapRuntime, rootfs: Path) -> None:
+async def test_a_recipe_over_a_folder_outside_of_the_store(
+    store: ImageStore, runtime: BubblewrapRuntime, rootfs: Path
+) -> None:
     base = folder_image(rootfs)
     image = await store.derive(base, Recipe({"/bin/tool": RecipeFile(b"#!/bin/sh\necho hi\n", mode=0o755)}))
     assert await _say(runtime, image, "tool; ls -ld /bin | grep -c ^l") == "hi\n1\n"
@@ -210,14 +214,16 @@ async def test_a_recipe_over_a_folder_of_anywhere(store: ImageStore, runtime: Bu
     assert again == image
 
 
-async def test_mistakes_are_said_before_anything_is_done(store: ImageStore, runtime: BubblewrapRuntime) -> None:
+async def test_mistakes_of_a_recipe_are_found_before_anything_is_written(
+    store: ImageStore, runtime: BubblewrapRuntime
+) -> None:
     base = runtime.host_image()
     with pytest.raises(InvalidImage, match="would be hidden"):
         await store.derive(base, Recipe({"/usr/bin/tool": RecipeFile(b"")}))
     with pytest.raises(InvalidImage, match="would be hidden"):
         await store.derive(base, Recipe({"/bin/tool": RecipeFile(b"")}))
     for path in ("relative", "/a/../b", "/", ""):
-        with pytest.raises(InvalidImage, match="no absolute path"):
+        with pytest.raises(InvalidImage, match="not an absolute path"):
             Recipe({path: RecipeFile()})
     with pytest.raises(InvalidImage, match="two things"):
         Recipe({"/a": RecipeFile(b"x", link="y")})
@@ -274,7 +280,7 @@ async def test_a_store_that_cannot_be_written(state: Path, tmp_path: Path) -> No
         await store.derive(store.find("host"), recipe)
 
 
-async def test_a_maker_that_was_killed_is_cleaned_up_after(
+async def test_what_a_killed_process_left_is_removed(
     store: ImageStore, state: Path, runtime: BubblewrapRuntime
 ) -> None:
     mark = secrets.token_hex(8)

@@ -86,7 +86,7 @@ def test_from_import_to_prune(command: Command, archive: Path, builds: None, tmp
     assert [row["name"] for row in json.loads(command("list", "--json"))] == ["host"]
 
 
-def test_mistakes_are_told_with_their_remedy(command: Command, archive: Path, tmp_path: Path) -> None:
+def test_errors_come_with_their_remedy(command: Command, archive: Path, tmp_path: Path) -> None:
     definition = tmp_path / "x.def"
     definition.write_text("Bootstrap: localimage\nFrom: nothing.sif\n%post\n")
     said = command("build", str(definition), status=2)
@@ -94,13 +94,13 @@ def test_mistakes_are_told_with_their_remedy(command: Command, archive: Path, tm
     assert "ors-server image import FILE --name nothing" in said
     for arguments, problem in {
         ("import", str(tmp_path / "absent")): "cannot be read: No such file",
-        ("import", str(archive), "--max-size", "much"): "--max-size 'much' is no size",
+        ("import", str(archive), "--max-size", "much"): "--max-size 'much' is not a size",
         ("import", str(archive), "--max-size", "0"): "leaves nothing",
         ("import", str(archive), "--max-size", "10K"): "more than",
         ("import", str(archive), "--name", "host"): "cannot be called 'host'",
         ("remove", "nothing"): "There is no image 'nothing'",
         ("remove", "host"): "cannot be removed",
-        ("prune", "--max-total", "x"): "is no size",
+        ("prune", "--max-total", "x"): "is not a size",
     }.items():
         said = command(*arguments, status=2)
         assert said.startswith("Error: ")
@@ -119,7 +119,7 @@ def test_files_of_this_machine_take_a_flag(command: Command, archive: Path, buil
     assert "Built x" in command("build", str(definition), "--host-files")
 
 
-def test_help_teaches(command: Command) -> None:
+def test_help_has_examples(command: Command) -> None:
     said = command("--help")
     for word in ("import", "build", "list", "prune", "remove", "podman save", "container.def"):
         assert word in said

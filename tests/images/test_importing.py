@@ -86,7 +86,7 @@ async def test_layered_archives(
     assert record.size > 10**6
 
 
-async def test_what_two_images_share_is_there_once(
+async def test_images_share_layers(
     store: ImageStore, make: Make, tar: Make, member: Make, rootfs_tar: bytes, tmp_path: Path
 ) -> None:
     one = await store.import_image(make([rootfs_tar, tar(member("a", b"1"))]).oci(tmp_path / "one.tar"))
@@ -122,7 +122,7 @@ async def test_root_file_systems(
         (rootfs / "new").unlink()
 
 
-async def test_who_lives_in_an_image(
+async def test_the_account_of_an_image(
     store: ImageStore, make: Make, tar: Make, member: Make, rootfs_tar: bytes, tmp_path: Path
 ) -> None:
     accounts = b"root:x:0:0::/root:/bin/bash\nme:x:1000:1000::/home/me:/bin/bash\nserver:x:33:34::/srv:/bin/sh\n"
@@ -177,13 +177,13 @@ async def test_broken_archives_leave_nothing(
 
     cases: list[tuple[Path, type[SandboxError], str]] = [
         (tmp_path / "absent.tar", InvalidImage, "absent.tar cannot be read: No such file"),
-        (written("empty", b""), InvalidArchive, "no image"),
-        (written("text", b"hello " * 200), InvalidArchive, "no image"),
+        (written("empty", b""), InvalidArchive, "not an image"),
+        (written("text", b"hello " * 200), InvalidArchive, "not an image"),
         (written("half.tar", good[: len(good) // 2]), InvalidArchive, "damaged"),
         (written("half.tar.gz", gzip.compress(good, 1)[:5000]), InvalidArchive, "ended before"),
         (make([layer], diff_ids=[wrong]).oci(tmp_path / "digest.tar"), InvalidArchive, "does not match its digest"),
         (make([layer], diff_ids=[wrong, wrong]).oci(tmp_path / "count.tar"), InvalidArchive, "has 1 layers"),
-        (make([layer], diff_ids=["md5:1"]).docker(tmp_path / "md5.tar"), InvalidArchive, "no SHA-256 digest"),
+        (make([layer], diff_ids=["md5:1"]).docker(tmp_path / "md5.tar"), InvalidArchive, "not a SHA-256 digest"),
         (make([layer[:3000]]).oci(tmp_path / "short.tar"), InvalidArchive, "cut short"),
         (make([]).oci(tmp_path / "none.tar"), InvalidArchive, "no layers"),
         (make([layer], compress=_cut).oci(tmp_path / "gzip"), InvalidArchive, "cut"),
@@ -197,7 +197,7 @@ async def test_broken_archives_leave_nothing(
     ]  # fmt: skip
     piped = make([layer]).oci(tmp_path / "piped")
     for path in (piped / "blobs/sha256").iterdir():
-        if b"config" in path.read_bytes():  # nobody will ever write to it
+        if b"config" in path.read_bytes():  # no process will ever write to it
             path.unlink()
             os.mkfifo(path)
     cases.append((piped, InvalidArchive, "which its manifest names"))
@@ -215,7 +215,7 @@ async def test_broken_archives_leave_nothing(
     assert store.find("localhost/my image:1.0").layers
 
 
-async def test_folders_that_are_no_images(store: ImageStore, tmp_path: Path) -> None:
+async def test_folders_that_are_not_images_are_refused(store: ImageStore, tmp_path: Path) -> None:
     with pytest.raises(InvalidImage, match="neither bin nor usr"):
         await store.import_image(tmp_path)
     (tmp_path / "bin").mkdir()
@@ -278,7 +278,7 @@ def _sif(squashfs: bytes, *, claimed: int | None = None) -> bytes:
     return (header.ljust(128, b"\0") + descriptor).ljust(begin, b"\0") + squashfs
 
 
-async def test_a_sif_says_where_its_file_system_is(tmp_path: Path) -> None:
+async def test_the_offset_of_the_file_system_in_a_sif(tmp_path: Path) -> None:
     path = tmp_path / "x.sif"
     path.write_bytes(_sif(b"squashfs"))
     assert find_squashfs(path) == 4096
@@ -351,7 +351,7 @@ async def test_real_podman(
         assert await _say(runtime, image, "echo $WORD; id -u") == "podman\n65534\n"
 
 
-async def test_the_host_and_names_that_are_not_there(store: ImageStore) -> None:
+async def test_the_host_and_unknown_names(store: ImageStore) -> None:
     assert store.find("host").name == "host"
     with pytest.raises(UnknownImage, match="There are: host"):
         store.find("ubuntu")
@@ -359,7 +359,9 @@ async def test_the_host_and_names_that_are_not_there(store: ImageStore) -> None:
     assert store.resolve("host") == "host"
 
 
-async def test_names_that_serve_for_others(store: ImageStore, make: Make, rootfs_tar: bytes, tmp_path: Path) -> None:
+async def test_names_that_resolve_to_other_names(
+    store: ImageStore, make: Make, rootfs_tar: bytes, tmp_path: Path
+) -> None:
     path = make([rootfs_tar]).oci(tmp_path / "x.tar")
     await store.import_image(path, "ubuntu:22.04")
     for name in (

@@ -75,7 +75,7 @@ def test_links_are_followed_inside(below: Path) -> None:
         tree.resolve("round/x")
 
 
-def test_what_lies_behind_a_link_is_written_inside(tmp_path: Path, below: Path) -> None:
+def test_a_path_through_a_link_is_written_inside(tmp_path: Path, below: Path) -> None:
     folder = tmp_path / "layer"
     writer = _writer(folder, below)
     _file(writer, "bin/tool")
@@ -90,7 +90,7 @@ def test_what_lies_behind_a_link_is_written_inside(tmp_path: Path, below: Path) 
     assert (folder / str(tmp_path).strip("/") / "elsewhere/file").is_file()
 
 
-def test_directories_above_keep_what_they_were(tmp_path: Path, below: Path) -> None:
+def test_modes_of_parents(tmp_path: Path, below: Path) -> None:
     folder = tmp_path / "layer"
     folder.mkdir()
     entries = [Entry("/data/new", "file", b"n", mode=0o600), Entry("/home/user/x/y", "file", mode=0o644)]
@@ -102,7 +102,7 @@ def test_directories_above_keep_what_they_were(tmp_path: Path, below: Path) -> N
     assert stat.S_IMODE((folder / "data/new").stat().st_mode) == 0o600
 
 
-def test_one_thing_replaces_another(tmp_path: Path, below: Path) -> None:
+def test_an_entry_replaces_one_of_another_kind(tmp_path: Path, below: Path) -> None:
     folder = tmp_path / "layer"
     writer = _writer(folder, below)
     _file(writer, "a/b/c")
@@ -113,11 +113,11 @@ def test_one_thing_replaces_another(tmp_path: Path, below: Path) -> None:
     writer.directory("data", 0o755, 0, 0)
     writer.finish()
     assert (folder / "a").read_bytes() == b"at last a file"
-    # A directory that was removed and made again shows nothing of the old one.
+    # A directory that was removed and made again hides the old one.
     assert LayeredTree([folder, below]).find("data/file") is None
 
 
-def test_a_link_in_place_of_a_directory_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_that_replaces_a_directory_is_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "b").mkdir(parents=True)
     (outside / "b").chmod(0o700)
@@ -160,7 +160,7 @@ def test_nothing_setuid_and_no_device_is_in_a_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_owners_go_down_by_the_shift(tmp_path: Path) -> None:
+def test_the_shift_is_subtracted_from_owners(tmp_path: Path) -> None:
     folder = tmp_path / "layer"
     folder.mkdir()
     for name, owner in {"root": 700_000, "user": 701_000, "foreign": 12}.items():
@@ -172,7 +172,7 @@ def test_owners_go_down_by_the_shift(tmp_path: Path) -> None:
     assert {path.name: path.lstat().st_uid for path in folder.iterdir()} == {
         "root": 0,
         "user": 1000,
-        "foreign": 65534,  # nobody's, never the host's
+        "foreign": 65534,  # the account `nobody`, never an id of the host
         "link": 7,
     }
 

@@ -1,4 +1,4 @@
-"""What prune and remove take away, and what they never do."""
+"""The layers and images that prune and remove delete, and those that they keep."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _age(store: ImageStore, days: float) -> None:
             os.utime(path, (moment, moment))
 
 
-async def test_an_image_is_removed_with_what_is_its_alone(store: ImageStore, archives: list[Path]) -> None:
+async def test_an_image_is_removed_with_the_layers_of_no_other_image(store: ImageStore, archives: list[Path]) -> None:
     for path in archives:
         await store.import_image(path)
     store.close()
@@ -54,7 +54,7 @@ async def test_an_image_is_removed_with_what_is_its_alone(store: ImageStore, arc
         await store.remove("a")
 
 
-async def test_what_a_living_process_has_stays(store: ImageStore, archives: list[Path]) -> None:
+async def test_layers_of_a_living_process_are_kept(store: ImageStore, archives: list[Path]) -> None:
     await store.import_image(archives[0])
     store.close()
     script = (
@@ -81,7 +81,7 @@ async def test_what_a_living_process_has_stays(store: ImageStore, archives: list
     assert (pruned.layers, store.usage()) == (layers, [])
 
 
-async def test_unused_images_go_after_their_days(store: ImageStore, archives: list[Path]) -> None:
+async def test_images_that_are_unused_for_long_are_pruned(store: ImageStore, archives: list[Path]) -> None:
     for path in archives:
         await store.import_image(path)
     image = await store.derive(store.find("a"), Recipe({"/srv/x": RecipeFile(b"x")}))
@@ -100,7 +100,7 @@ async def test_unused_images_go_after_their_days(store: ImageStore, archives: li
     assert {layer.key for layer in store.usage()} == set(store.record("b").all_layers)
 
 
-async def test_the_oldest_go_until_the_rest_is_small_enough(store: ImageStore, archives: list[Path]) -> None:
+async def test_the_oldest_are_pruned_until_the_rest_fits(store: ImageStore, archives: list[Path]) -> None:
     for path in archives:
         await store.import_image(path)
     base = store.find("b")

@@ -35,7 +35,7 @@ def _unpack(content: bytes, folder: Path, *below: Path, **options: Any) -> Any:
     return unpack_layer(io.BytesIO(content), folder, below, owners=os.geteuid() == 0, **options)
 
 
-def test_everything_an_archive_has(folder: Path, tar: Make, member: Make, is_root: bool) -> None:
+def test_every_kind_of_member_is_unpacked(folder: Path, tar: Make, member: Make, is_root: bool) -> None:
     content = tar(
         member("./etc/", kind=tarfile.DIRTYPE, mode=0o750),
         member("/etc/conf", b"content", mode=0o640, user=7, group=8),
@@ -62,7 +62,7 @@ def test_everything_an_archive_has(folder: Path, tar: Make, member: Make, is_roo
         assert ((folder / "far").stat().st_uid, (folder / "far").stat().st_gid) == (65534, 1)
 
 
-def test_the_root_is_everybodys(tmp_path: Path, folder: Path, tar: Make, member: Make) -> None:
+def test_every_user_can_read_the_root(tmp_path: Path, folder: Path, tar: Make, member: Make) -> None:
     _unpack(tar(member("./", kind=tarfile.DIRTYPE, mode=0o700), member("a", b"")), folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
     (tmp_path / "private").mkdir(mode=0o700)
@@ -92,7 +92,7 @@ def test_whiteouts(tmp_path: Path, folder: Path, tar: Make, member: Make) -> Non
     assert not os.path.lexists(folder / "never"), "a whiteout of nothing"
 
 
-def test_second_names_reach_into_layers_below(tmp_path: Path, folder: Path, tar: Make, member: Make) -> None:
+def test_hard_links_to_files_of_layers_below(tmp_path: Path, folder: Path, tar: Make, member: Make) -> None:
     lower = tmp_path / "lower"
     lower.mkdir()
     _unpack(tar(member("d/a", b"1", mode=0o600), member("l", kind=tarfile.SYMTYPE, link="d")), lower)
@@ -126,7 +126,7 @@ def test_archives_that_lead_out_are_refused(
 
 
 @pytest.mark.parametrize("name", ["x" * 256, "/".join(["x" * 250] * 20), "usr/" + "y" * 300 + "/z"])
-def test_names_that_are_too_long_are_the_archives_fault(folder: Path, tar: Make, member: Make, name: str) -> None:
+def test_names_that_are_too_long_are_refused(folder: Path, tar: Make, member: Make, name: str) -> None:
     with pytest.raises(InvalidArchive, match="longer than a file's can be: '") as failed:
         _unpack(tar(member("usr/fine", b""), member(name, b"")), folder)
     assert len(str(failed.value)) < 200
@@ -134,7 +134,7 @@ def test_names_that_are_too_long_are_the_archives_fault(folder: Path, tar: Make,
         _unpack(tar(member("link", kind=tarfile.SYMTYPE, link="x" * 5000)), folder)
 
 
-def test_links_that_lead_out_lead_nowhere(tmp_path: Path, folder: Path, tar: Make, member: Make) -> None:
+def test_links_that_lead_out_are_not_followed_outside(tmp_path: Path, folder: Path, tar: Make, member: Make) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     content = tar(
@@ -151,7 +151,7 @@ def test_links_that_lead_out_lead_nowhere(tmp_path: Path, folder: Path, tar: Mak
     assert (folder / "file").read_bytes() == b"replaces the link"
 
 
-def test_every_way_to_be_cut_short(tmp_path: Path, rootfs_tar: bytes, tar: Make, member: Make) -> None:
+def test_truncated_archives_are_refused(tmp_path: Path, rootfs_tar: bytes, tar: Make, member: Make) -> None:
     content = tar(member("a", b"x" * 3000), member("b/c", b"y" * 700))
     packed = gzip.compress(content)
     end = content.rstrip(b"\0")
@@ -167,7 +167,7 @@ def test_every_way_to_be_cut_short(tmp_path: Path, rootfs_tar: bytes, tar: Make,
             unpack_layer(plain, folder, owners=False)
 
 
-def test_a_digest_is_kept_to(folder: Path, tar: Make, member: Make) -> None:
+def test_the_digest_is_checked(folder: Path, tar: Make, member: Make) -> None:
     content = tar(member("a", b"content"))
     digest = hashlib.sha256(content).hexdigest()
     _unpack(content, folder, digest=digest)

@@ -52,7 +52,7 @@ def made_by(script: str) -> Path:
 def run(python: Path, *arguments: str | Path) -> str:
     """Run something there; what it printed."""
     variables = {
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}:{ROOT / 'containers'}",
         "HF_HUB_OFFLINE": "1",
         "WANDB_MODE": "disabled",
         "TOKENIZERS_PARALLELISM": "false",  # some tests fork

@@ -31,7 +31,9 @@ pytestmark = pytest.mark.long
 
 SCRIPTS = Path(__file__).resolve().parent / "trl"
 #: Where the scripts find the tiny model, and the packages of this checkout.
-PYTHONPATH = os.pathsep.join(map(str, [ROOT / "clients" / "recipes" / "trl", ROOT / "clients", ROOT]))
+PYTHONPATH = os.pathsep.join(
+    map(str, [ROOT / "clients" / "recipes" / "trl", ROOT / "clients", ROOT / "containers", ROOT])
+)
 PROBE = f"{Path(__file__).resolve().parent / 'probe_environment.py'}:ProbeEnvironment"
 TARGETS = ["hello", "world", "trl", "openreward"]
 

@@ -1,4 +1,4 @@
-"""A runtime that starts nothing: for the logic of the pool, whose sandboxes are real in the other tests."""
+"""A runtime that starts no process, for tests of the pool's logic; other tests use real sandboxes."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,12 @@ GIB = 2**30
 
 
 def image(name: str = "image") -> Image:
-    """An image of nothing."""
+    """Return an image that is never started."""
     return Image(name=name, layers=(Path("/"),))
 
 
 class FakeSandbox(Sandbox):
-    """Answers commands without running them."""
+    """A sandbox that answers commands without running them."""
 
     def __init__(self, runtime: "FakeRuntime", number: int, image: Image, limits: Limits) -> None:
         self.id = f"fake-{number}"
@@ -84,7 +84,7 @@ class FakeSandbox(Sandbox):
 
 
 class FakeRuntime(Runtime):
-    """Remembers the sandboxes it was asked for."""
+    """A runtime that remembers the sandboxes it created."""
 
     name: ClassVar[str] = "fake"
 
@@ -119,7 +119,7 @@ class FakeRuntime(Runtime):
 
 
 class FakeMachine(CapacityReader):
-    """Has what it is told to have."""
+    """A machine with the capacity that a test sets."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What counts as room, and who gets it when."""
+"""The capacity of a machine, and the order in which requests get it."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -40,7 +40,7 @@ def machine_files(tmp_path: Path) -> Machines:
     return Machines(tmp_path)
 
 
-def test_the_machine_itself(machine_files: Machines) -> None:
+def test_the_capacity_of_the_machine(machine_files: Machines) -> None:
     capacity = CapacityReader(machine_files.root).read()
     assert (capacity.memory, capacity.memory_total) == (4 * GIB, 8 * GIB)
     assert (capacity.pids, capacity.pids_total) == (32768 - 500, 32768)
@@ -78,7 +78,7 @@ def test_version_1_groups_limit_it(machine_files: Machines) -> None:
     assert capacity.pids_total == 32768
 
 
-def test_figures_that_are_not_there_do_not_limit(tmp_path: Path) -> None:
+def test_figures_that_cannot_be_read_do_not_limit(tmp_path: Path) -> None:
     capacity = CapacityReader(tmp_path).read()
     assert capacity.memory >= 2**50
     assert capacity.pids >= 2**50
@@ -91,7 +91,7 @@ def test_this_machine_has_figures() -> None:
     assert 0 < capacity.pids <= capacity.pids_total < 2**50
 
 
-async def test_what_has_just_started_is_promised_memory() -> None:
+async def test_memory_is_reserved_for_sandboxes_that_have_just_started() -> None:
     machine = FakeMachine()
     machine.memory = round(64 * GIB * 0.05) + 100 * MIB
     admission = Admission(machine, queue=0, reserve=30 * MIB)
@@ -109,7 +109,7 @@ async def test_what_has_just_started_is_promised_memory() -> None:
             pass
 
 
-async def test_one_that_fails_to_start_is_promised_nothing() -> None:
+async def test_a_failed_start_keeps_no_reservation() -> None:
     machine = FakeMachine()
     machine.memory = round(64 * GIB * 0.05) + 40 * MIB
     admission = Admission(machine, queue=0, reserve=30 * MIB)
@@ -122,7 +122,7 @@ async def test_one_that_fails_to_start_is_promised_nothing() -> None:
     assert admission.starting == 0
 
 
-async def test_without_process_ids_it_says_so() -> None:
+async def test_the_error_names_process_ids_that_are_short() -> None:
     machine = FakeMachine()
     machine.pids = 100
     with pytest.raises(Overloaded, match="of process ids, 100 are left"):
@@ -130,7 +130,7 @@ async def test_without_process_ids_it_says_so() -> None:
             pass
 
 
-async def test_who_waits_is_served_in_order_when_there_is_room() -> None:
+async def test_requests_are_admitted_in_order() -> None:
     machine = FakeMachine()
     machine.memory = 0
     admission = Admission(machine)
@@ -149,7 +149,7 @@ async def test_who_waits_is_served_in_order_when_there_is_room() -> None:
     assert (admission.waiting, admission.starting) == (0, 0)
 
 
-async def test_room_for_one_lets_one_in() -> None:
+async def test_capacity_for_one_admits_one() -> None:
     machine = FakeMachine()
     machine.memory = 0
     admission = Admission(machine, reserve=30 * MIB)
@@ -191,7 +191,7 @@ async def test_the_queue_is_bounded() -> None:
     await asyncio.gather(*waiting)
 
 
-async def test_waiting_is_bounded_too() -> None:
+async def test_the_waiting_time_is_bounded() -> None:
     machine = FakeMachine()
     machine.memory = 0
     admission = Admission(machine, timeout=0.2)
@@ -202,7 +202,7 @@ async def test_waiting_is_bounded_too() -> None:
     assert admission.waiting == 0
 
 
-async def test_one_that_gives_up_is_no_longer_in_the_way() -> None:
+async def test_a_cancelled_request_leaves_the_queue() -> None:
     machine = FakeMachine()
     machine.memory = 0
     admission = Admission(machine)
@@ -220,7 +220,7 @@ async def test_one_that_gives_up_is_no_longer_in_the_way() -> None:
     assert (admission.waiting, admission.starting) == (0, 0)
 
 
-async def test_under_pressure_few_start_at_a_time_and_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pressure_limits_simultaneous_starts_and_refuses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     machine = FakeMachine()
     machine.pressure = 99.0
@@ -244,7 +244,7 @@ async def test_under_pressure_few_start_at_a_time_and_none_is_refused(monkeypatc
     assert not admission.cpu_saturated
 
 
-async def test_whoever_has_to_wait_makes_others_give_up_something() -> None:
+async def test_a_request_that_has_to_wait_evicts() -> None:
     machine = FakeMachine()
     machine.memory = 0
     admission = Admission(machine)
@@ -257,7 +257,7 @@ async def test_whoever_has_to_wait_makes_others_give_up_something() -> None:
         assert machine.memory
 
 
-async def test_at_the_end_whoever_waits_is_turned_away() -> None:
+async def test_close_refuses_waiting_requests() -> None:
     machine = FakeMachine()
     machine.memory = 0
     admission = Admission(machine)

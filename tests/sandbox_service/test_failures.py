@@ -1,4 +1,4 @@
-"""What clients see when a sandbox fails in an environment's code, and when the machine has no room for one."""
+"""The errors that clients see when a sandbox fails in an environment's code, or the machine has no capacity."""
 
 import asyncio
 from typing import ClassVar, NoReturn

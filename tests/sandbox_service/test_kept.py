@@ -1,4 +1,4 @@
-"""What a server serves lies in no sandbox, wherever the machine has it."""
+"""Code and tasks that a server serves are in no sandbox, wherever they lie on the machine."""
 
 import contextlib
 import dataclasses
@@ -56,7 +56,7 @@ async def sandbox_with(tree: Path) -> AsyncGenerator[Sandbox]:
         ("lib/site-packages/published/envs", "lib/site-packages/published/tasks.py", "lib/site-packages/other.py"),
     ],
 )
-async def test_what_is_served_is_not_there(tmp_path: Path, served: str, hidden: str, kept: str) -> None:
+async def test_served_code_is_not_in_a_sandbox(tmp_path: Path, served: str, hidden: str, kept: str) -> None:
     files = (
         "src/app/solutions.txt",
         "src/other",
@@ -76,7 +76,7 @@ async def test_what_is_served_is_not_there(tmp_path: Path, served: str, hidden: 
         assert result.text == f"ls: cannot access '{hidden}': No such file or directory\n{kept}\n"
 
 
-async def test_the_package_of_a_base_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_package_of_a_base_class_is_not_in_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The class that is served may say little, and its base hold the tasks; compiled, both can be read as well."""
     site = tmp_path / "lib/python3/dist-packages"
     site.mkdir(parents=True)

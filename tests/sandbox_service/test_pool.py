@@ -1,4 +1,4 @@
-"""Warm sandboxes: which are kept, handed out and given up."""
+"""Warm sandboxes: which ones are kept, handed out and evicted."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -66,7 +66,7 @@ async def test_an_image_is_kept_warm_from_the_second_time_on(make: Make, runtime
     assert len(runtime.made) == 5
 
 
-async def test_each_is_handed_out_once(make: Make) -> None:
+async def test_a_warm_sandbox_is_handed_out_once(make: Make) -> None:
     pool = make(warm=3)
     await in_demand(pool, "a", 3)
     handed_out = await asyncio.gather(*(pool.acquire(image("a")) for _ in range(20)))
@@ -78,7 +78,7 @@ async def test_each_is_handed_out_once(make: Make) -> None:
         assert (await sandbox.run(":", timeout=1)).exit_status == 0
 
 
-async def test_other_limits_are_another_kind(make: Make) -> None:
+async def test_other_limits_are_another_stock(make: Make) -> None:
     pool = make(warm=1)
     await in_demand(pool, "a", 1)
     other = await pool.acquire(image("a"), Limits(pids=64))
@@ -86,7 +86,7 @@ async def test_other_limits_are_another_kind(make: Make) -> None:
     assert pool.counts.warm == 0
 
 
-async def test_a_dead_one_is_never_handed_out(make: Make, runtime: FakeRuntime) -> None:
+async def test_a_dead_sandbox_is_never_handed_out(make: Make, runtime: FakeRuntime) -> None:
     pool = make(warm=2)
     await in_demand(pool, "a", 2)
     for sandbox in runtime.running:
@@ -97,7 +97,7 @@ async def test_a_dead_one_is_never_handed_out(make: Make, runtime: FakeRuntime) 
     await until(lambda: not any(sandbox.state == "dead" for sandbox in runtime.made))
 
 
-async def test_the_image_unused_the_longest_makes_place(make: Make) -> None:
+async def test_the_least_recently_requested_image_is_evicted(make: Make) -> None:
     pool = make(warm=2, warm_total=4)
     await in_demand(pool, "a", 2)
     await in_demand(pool, "b", 2)
@@ -115,7 +115,7 @@ async def test_the_image_unused_the_longest_makes_place(make: Make) -> None:
     assert counts.warm == before + 2
 
 
-async def test_they_are_given_up_for_whoever_has_to_wait(make: Make, machine: FakeMachine) -> None:
+async def test_warm_sandboxes_are_evicted_for_a_waiting_request(make: Make, machine: FakeMachine) -> None:
     pool = make(warm=2)
     await in_demand(pool, "a", 2)
     machine.memory = 0
@@ -129,7 +129,7 @@ async def test_they_are_given_up_for_whoever_has_to_wait(make: Make, machine: Fa
     await until(lambda: pool.warm == 2)
 
 
-async def test_none_is_filled_without_room_to_spare(make: Make, machine: FakeMachine) -> None:
+async def test_the_pool_is_not_refilled_without_spare_capacity(make: Make, machine: FakeMachine) -> None:
     pool = make(warm=2)
     machine.memory = round(64 * 2**30 * 0.08)  # enough to start, and not twice that
     for _ in range(3):
@@ -140,7 +140,7 @@ async def test_none_is_filled_without_room_to_spare(make: Make, machine: FakeMac
     await until(lambda: pool.warm == 2)
 
 
-async def test_filling_waits_for_everything_else(make: Make, runtime: FakeRuntime) -> None:
+async def test_refilling_waits_for_all_other_starts(make: Make, runtime: FakeRuntime) -> None:
     runtime.start_seconds = 0.02
     pool = make(warm=5)
     handed_out = await asyncio.gather(*(pool.acquire(image()) for _ in range(10)))
@@ -154,7 +154,7 @@ async def test_filling_waits_for_everything_else(make: Make, runtime: FakeRuntim
     assert runtime.most_starting == 1  # one after the other
 
 
-async def test_filling_waits_until_nothing_is_asked_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refilling_waits_until_requests_pause(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = make(warm=2)
     monkeypatch.setattr(pool_module, "_QUIET_TIME", 0.2)
     for _ in range(20):
@@ -179,7 +179,7 @@ async def test_a_broken_image_fails_those_that_ask_and_not_the_pool(make: Make, 
     assert (await (await pool.acquire(image("a"))).run(":", timeout=1)).exit_status == 0
 
 
-async def test_out_of_demand_they_are_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_warm_sandboxes_without_demand_are_stopped(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = make(warm=2)
     await in_demand(pool, "a", 2)
     monkeypatch.setattr(pool_module, "_IDLE_TIME", 0.0)
@@ -187,9 +187,7 @@ async def test_out_of_demand_they_are_given_up(make: Make, monkeypatch: pytest.M
     assert pool.counts.unused == 2
 
 
-async def test_one_whose_wall_time_has_begun_to_run_out_is_replaced(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_warm_sandbox_that_spent_wall_time_is_replaced(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "_WALL_SHARE", 0.001)
     pool = make(warm=1)
     limits = Limits(wall=50.0)
@@ -199,7 +197,7 @@ async def test_one_whose_wall_time_has_begun_to_run_out_is_replaced(
     assert pool.counts.warm == 0
 
 
-async def test_no_warm_ones_where_none_are_wanted(make: Make, runtime: FakeRuntime) -> None:
+async def test_no_sandbox_is_kept_warm_where_the_setting_is_zero(make: Make, runtime: FakeRuntime) -> None:
     pool = make(warm=0)
     for _ in range(5):
         await pool.acquire(image())
@@ -208,7 +206,7 @@ async def test_no_warm_ones_where_none_are_wanted(make: Make, runtime: FakeRunti
 
 
 async def filled(service: SandboxService) -> None:
-    """Wait for two warm ones, also on a machine that has other things to do."""
+    """Wait for two warm sandboxes, however busy the machine is."""
     for _ in range(6000):
         if service.pool.warm >= 2:
             return
@@ -216,7 +214,7 @@ async def filled(service: SandboxService) -> None:
     raise AssertionError("the pool is not filled")
 
 
-async def test_real_ones(service: SandboxService) -> None:
+async def test_real_warm_sandboxes(service: SandboxService) -> None:
     image = service.runtime.host_image()
     for _ in range(2):
         sandbox = await service.open(image)
@@ -232,7 +230,7 @@ async def test_real_ones(service: SandboxService) -> None:
     await second.stop()
 
 
-async def test_real_ones_that_have_died(service: SandboxService) -> None:
+async def test_real_warm_sandboxes_that_died(service: SandboxService) -> None:
     image = service.runtime.host_image()
     for _ in range(2):
         await (await service.open(image)).stop()

@@ -44,7 +44,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
 
 
 def environment(page: str) -> type[Environment]:
-    """The page's sample, with the splits, tasks and prompt that are no part of it."""
+    """Return the page's sample, with the splits, tasks and prompt that it leaves out."""
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     (sample,) = (block for block in blocks if "await sandbox_service()" in block)
     names: dict[str, Any] = {"__name__": f"sample_of_{Path(page).stem}"}

@@ -33,13 +33,13 @@ class Shell(Echo):
         return said((await self.sandbox.run(params.text, timeout=10)).text)
 
 
-async def test_there_is_one_however_many_ask_at_once(service: SandboxService) -> None:
+async def test_concurrent_requests_share_one_service(service: SandboxService) -> None:
     found = await asyncio.gather(*(sandbox_service() for _ in range(5)))
     assert all(other is service for other in found)
     assert service.runtime.describe().runtime == "bubblewrap"
 
 
-async def test_an_unknown_runtime_is_said_and_can_be_put_right() -> None:
+async def test_an_unknown_runtime_is_reported_and_can_be_corrected() -> None:
     user = _User()
     hold_sandbox_service(user, Settings(sandbox_runtime="nothing"))
     with pytest.raises(UnknownRuntime):
@@ -94,7 +94,7 @@ async def test_episodes_of_an_environment() -> None:
 
 
 @pytest.mark.usefixtures("service")
-async def test_one_that_dies_loses_its_session_and_no_other() -> None:
+async def test_a_sandbox_that_dies_loses_its_session_and_no_other() -> None:
     instances: list[Shell] = []
 
     class Watched(Shell):
@@ -230,7 +230,7 @@ async def test_without_room_real_sessions_wait_for_it(monkeypatch: pytest.Monkey
     await server.sessions.close()
 
 
-def test_the_command_line_says_what_is_not_served(tmp_path: Path) -> None:
+def test_the_command_line_lists_what_is_not_served(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(_TWO)
     command = [sys.executable, "-m", "ors_server", "serve", "--port", "0"]
     process = subprocess.Popen(

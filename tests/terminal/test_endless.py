@@ -148,7 +148,7 @@ BROKEN: dict[str, tuple[dict[str, Any], dict[str, str | None], str]] = {
         {"container.def": "Bootstrap: debootstrap\nOSVersion: bookworm\n"},
         "container.def, line 2: debootstrap works as root of this machine",
     ),
-    "a text for a SIF": ({}, {"container.sif": "text"}, "container.sif is no image"),
+    "a text for a SIF": ({}, {"container.sif": "text"}, "container.sif is not an image"),
     "no initial tests": ({}, {"test_initial_state.py": None}, "test_initial_state.py: the file is missing"),
     "no final tests": ({}, {"test_final_state.py": None}, "test_final_state.py: the file is missing"),
     "a syntax error": (

@@ -60,7 +60,7 @@ class Client:
     most: int = 4096
 
     def python(self) -> str:
-        """The Python to run it with; openreward's client runs in the environment of its server."""
+        """Return the Python to run it with; openreward's client runs in the environment of its server."""
         if self.ours:
             return sys.executable
         return next(candidate for candidate in SDKS if candidate.name == "openreward").prepare()

@@ -4,7 +4,7 @@
 
 Opens so many sessions, calls a tool in each of them over and over for so many seconds, and prints its figures as JSON.
 With 0 sessions it makes one call and prints how long that took since STARTED (by the monotonic clock), imports and all.
-It runs in the candidate's own virtual environment, where this package is not installed, and imports nothing of it.
+It runs in the candidate's own virtual environment, where this package is not installed, and does not import it.
 
 CPU time is this process's own, of all its threads: what the client takes from the trainer it runs in.
 """

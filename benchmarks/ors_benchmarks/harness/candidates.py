@@ -42,21 +42,21 @@ class Candidate:
     script: Path = _SCRIPT
 
     def prepare(self, without: str = "--candidates ours,floor") -> str:
-        """The Python to run it with; its virtual environment is made if need be.
+        """Return the Python to run it with; its virtual environment is made if need be.
 
         Raises ``PeerUnavailable``, whose remedy names ``without``: the options of a run without this candidate.
         """
         return _environment(self.name, self.requirements, without) if self.requirements else sys.executable
 
     def prepared(self) -> str | None:
-        """The Python to run it with, if that is already installed."""
+        """Return the Python to run it with, if that is already installed."""
         if not self.requirements:
             return sys.executable
         folder = location(_CACHED, self.requirements)
         return str(folder / "bin" / "python") if (folder / "complete").exists() else None
 
     def command(self, python: str, *arguments: str) -> list[str]:
-        """The command of its server, less the port and the report's path; ``arguments`` are further ones."""
+        """Return the command of its server, less the port and the report's path; ``arguments`` are further ones."""
         return [python, "-P", str(self.script), *([self.module] if self.module else []), *arguments]
 
 

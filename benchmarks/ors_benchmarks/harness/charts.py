@@ -43,7 +43,7 @@ def check_available() -> None:
 
 
 def new_figure(height: float) -> Figure:
-    """An empty picture of this height, in inches."""
+    """Return an empty picture of this height, in inches."""
     # Drawn without pyplot: no window system, no state between charts.
     from matplotlib.figure import Figure
 
@@ -83,6 +83,6 @@ def save(figure: Figure, path: Path, origin: str) -> Path:
 
 
 def source(report: Report) -> str:
-    """The origin of a report's figures: day, machine, rounds."""
+    """Return the origin of a report's figures: day, machine, rounds."""
     rounds = f"{report.rounds} round{'s' if report.rounds > 1 else ''}"
     return f"{report.started:%Y-%m-%d}, {report.machine.cpu}, Python {report.machine.python}, {rounds}"

@@ -1,7 +1,7 @@
-"""What a correct answer is.
+"""Checks of answers.
 
-A server that answers wrongly is not fast, it is broken: every answer of a benchmark is read and compared before it
-counts. Wrong ones raise ``WrongAnswer``.
+Every answer of a benchmark is read and compared before it counts: a server that answers wrongly is broken, not fast.
+Wrong answers raise ``WrongAnswer``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_json(body: bytes) -> Any:
 
 
 def read_events(body: bytes) -> list[tuple[str, bytes]]:
-    """A complete event stream as (event, data); comments are left out."""
+    """Return a complete event stream as (event, data); comments are left out."""
     events: list[tuple[str, bytes]] = []
     name, data = "", list[bytes]()
     for line in body.replace(b"\r\n", b"\n").split(b"\n"):
@@ -51,7 +51,7 @@ def read_events(body: bytes) -> list[tuple[str, bytes]]:
 
 
 def read_session_id(body: bytes) -> str:
-    """The id that ``/create_session`` streams. Raises ``WrongAnswer``."""
+    """Return the id that ``/create_session`` streams. Raises ``WrongAnswer``."""
     events = read_events(body)
     if [name for name, _ in events] != ["task_id", "end"] or not events[0][1]:
         raise WrongAnswer(f"no session id: {body[:_SHOWN]!r}")

@@ -63,23 +63,23 @@ class Program(Protocol):
 
 
 def rounds_option(default: int, more: str = "") -> Any:
-    """The option ``--rounds``."""
+    """Return the option ``--rounds``."""
     return typer.Option("--rounds", min=1, help=f"How often each row is measured{more}. Default {default}.")
 
 
 def seconds_option(default: int) -> Any:
-    """The option ``--seconds``."""
+    """Return the option ``--seconds``."""
     return typer.Option("--seconds", min=0.1, help=f"Seconds of each stretch of calls. Default {default}.")
 
 
 def section(title: str, entries: Iterable[Named | str]) -> str:
-    """A section of ``--help``: names with their titles, or lines as they are."""
+    """Return a section of ``--help``: names with their titles, or lines as they are."""
     lines = [entry if isinstance(entry, str) else f"{entry.name:<16} {entry.title}" for entry in entries]
     return "\n".join([f"[bold]{title}[/bold]", *(f"  {line}" for line in lines), ""])
 
 
 def as_program(command: Callable[..., None], *epilog: str) -> Program:
-    """The program of a command, with the parts of the text below its options."""
+    """Return the program of a command, with the parts of the text below its options."""
     application = typer.Typer(
         add_completion=False,
         rich_markup_mode="rich",
@@ -105,12 +105,12 @@ def run_program(program: Program) -> None:
 
 
 def new_console() -> Console:
-    """The console of a benchmark. A table in a file or a pipe is not cut to the width of a terminal."""
+    """Return the console of a benchmark. A table in a file or a pipe is not cut to the width of a terminal."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 150)
 
 
 def choose(names: str | None, known: Sequence[Choice], option: str) -> list[Choice]:
-    """The choices named, separated by commas, each once and in that order; all for None.
+    """Return the choices named, separated by commas, each once and in that order; all for None.
 
     Raises ``typer.BadParameter`` for an unknown name; it names ``option``.
     """
@@ -119,7 +119,7 @@ def choose(names: str | None, known: Sequence[Choice], option: str) -> list[Choi
 
 
 def choose_names(names: str, known: Iterable[str], option: str) -> list[str]:
-    """The names in ``names``, each once and in that order. Raises ``typer.BadParameter`` for an unknown one."""
+    """Return the names in ``names``, each once and in that order. Raises ``typer.BadParameter`` for an unknown one."""
     chosen = list(dict.fromkeys(part.strip() for part in names.split(",")))
     known = list(known)
     for name in chosen:

@@ -44,7 +44,7 @@ class Machine(BaseModel):
         return f"others used {self.others or 0:.0%} of the machine, {self.stolen or 0:.0%} was stolen by its host"
 
     def busy(self, *, others: bool = True) -> bool:
-        """Whether the figures are in doubt; without ``others`` only stolen time counts."""
+        """Return whether the figures are in doubt; without ``others`` only stolen time counts."""
         return (self.stolen or 0) + ((others and self.others) or 0) > _CALM
 
 
@@ -72,7 +72,7 @@ class Observer:
         self.unaccounted = 0.0
 
     def finish(self, machine: Machine) -> Machine:
-        """The machine with both shares. Call it after the servers ended: a child's CPU time is known from then on."""
+        """Return the machine with both shares. Call it after the servers ended: only then is their CPU time known."""
         busy, stolen = _machine_seconds()
         whole = (time.monotonic() - self._started) * (os.cpu_count() or 1)
         others = busy - self._busy - (_own_seconds() - self._own) - self.unaccounted

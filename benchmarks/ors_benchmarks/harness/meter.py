@@ -18,7 +18,7 @@ __all__ = ["Meter", "percentile"]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that a share (0 to 1) of the values does not exceed. Raises ``ValueError`` for none."""
+    """Return the smallest value that a share (0 to 1) of the values does not exceed. Raises ``ValueError`` for none."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)

@@ -55,7 +55,7 @@ class Cores(NamedTuple):
 
 
 def cores() -> Cores:
-    """The first two cores this process may use."""
+    """Return the first two cores this process may use."""
     allowed = sorted(os.sched_getaffinity(0))
     return Cores(allowed[0], allowed[1]) if len(allowed) > 1 else Cores(None, None)
 
@@ -73,7 +73,7 @@ def on_core(core: int | None) -> Generator[None]:
 
 
 def without_settings() -> dict[str, str]:
-    """The environment variables without settings of any candidate: each is measured with its defaults."""
+    """Return the environment variables without settings of any candidate: each is measured with its defaults."""
     return {key: value for key, value in os.environ.items() if not key.startswith(("ORS_", "OPENREWARD_"))}
 
 
@@ -155,7 +155,7 @@ class ServerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process runs."""
+        """True while the process runs."""
         return self._process.poll() is None
 
     def forget_log(self) -> None:

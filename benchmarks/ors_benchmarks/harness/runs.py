@@ -54,7 +54,7 @@ def turns(
 
 
 def new_bar(console: Console, *columns: ProgressColumn) -> Progress:
-    """A progress bar that is drawn only when asked: drawing costs the load's core."""
+    """Return a progress bar that is drawn only when asked: drawing costs the load's core."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -119,7 +119,7 @@ class Run:
         packages: Mapping[str, Mapping[str, str]],
         ours: str,
     ) -> Report:
-        """The report of all measurements. Call it after the servers ended (``Observer.finish``)."""
+        """Return the report of all measurements. Call it after the servers ended (``Observer.finish``)."""
         return Report(
             started=self._started.replace(microsecond=0),
             seconds=round(time.monotonic() - self._clock, 1),

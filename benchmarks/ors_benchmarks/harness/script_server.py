@@ -4,7 +4,7 @@
 
 ``SDK`` is ors_server, ors or openreward.environments. The environments are written once for every SDK, so that what
 differs is the server. The script runs in the SDK's virtual environment, where this package is not installed, and must
-import nothing of it; ``-P`` keeps the modules beside it from hiding libraries. ``REPORT`` is the file that gets the
+not import it; ``-P`` keeps the modules beside it from hiding libraries. ``REPORT`` is the file that gets the
 garbage collector's pauses when the process ends.
 
 Each environment derives from ``Environment`` itself, never from another: the existing SDKs keep a class's task cache
@@ -77,7 +77,7 @@ class Delay(BaseModel):
 
 
 def answer(text: str, reward: float = 0.0, finished: bool = False) -> ToolOutput:
-    """A tool's output of one block."""
+    """Return a tool's output of one block."""
     return ToolOutput(blocks=[TextBlock(text=text)], reward=reward, finished=finished)
 
 
@@ -93,7 +93,7 @@ class Echo:
 
     @classmethod
     def list_tasks(cls, split: str) -> list[JSONObject]:
-        """A task a word."""
+        """Return a task a word."""
         return TASKS
 
     def get_prompt(self) -> list[TextBlock]:
@@ -150,11 +150,11 @@ class SlowSetup(Tools, Environment):
 
 
 class RebuiltTasks(Tools, Environment):
-    """100,000 tasks built anew at each listing, as by an environment that reads a file."""
+    """100,000 tasks rebuilt at each listing, as by an environment that reads a file."""
 
     @classmethod
     def list_tasks(cls, split: str) -> list[JSONObject]:
-        """The tasks, copied."""
+        """Return the tasks, copied."""
         # Made at the first call: in a process that never calls it the collector need not walk them.
         if not MANY_TASKS:
             for number in range(100_000):
@@ -242,7 +242,7 @@ class Clock:
 
 
 def classes(target: str) -> list[type]:
-    """The environments of a target."""
+    """Return the environments of a target."""
     if target in ("load", "echo"):
         return [EchoEnvironment] if target == "echo" else [LoadEnvironment, SlowSetup, RebuiltTasks]
     from ors_server.hosting.targets import load_target

@@ -35,7 +35,7 @@ class Layout:
 
 
 def met(figure: Figure, summary: Summary, slowness: float = 1.0) -> bool:
-    """Whether a figure with a budget keeps it, on a machine so many times slower than the one it was set on."""
+    """Check a figure against its budget, on a machine so many times slower than the one the budget was set on."""
     assert figure.budget is not None
     if figure.better == "less":
         return (summary.high if figure.worst else summary.median) <= figure.budget * slowness
@@ -43,7 +43,7 @@ def met(figure: Figure, summary: Summary, slowness: float = 1.0) -> bool:
 
 
 def shown(value: float) -> str:
-    """A number with three significant digits: 0.123, 1.23, 12.3, 123, 12,345."""
+    """Return a number with three significant digits: 0.123, 1.23, 12.3, 123, 12,345."""
     size = abs(value)
     if size >= 100 or value == 0:
         return f"{value:,.0f}"
@@ -52,7 +52,7 @@ def shown(value: float) -> str:
 
 
 def limit(figure: Figure) -> str:
-    """The budget as text; "" without one."""
+    """Return the budget as text; "" without one."""
     return "" if figure.budget is None else f"{'≤' if figure.better == 'less' else '≥'} {shown(figure.budget)}"
 
 
@@ -100,7 +100,7 @@ def _table(report: Report, layout: Layout) -> Table:
 
 
 def _budget(figure: Figure, report: Report, layout: Layout) -> Text:
-    """The budget, with its verdict if only one candidate has to keep it."""
+    """Return the budget, with its verdict if only one candidate has to keep it."""
     summary = report.figures[figure.key].get(layout.ours[0]) if len(layout.ours) == 1 else None
     if figure.budget is None or summary is None:
         return Text(limit(figure))

@@ -1,10 +1,10 @@
-"""Virtual environments for what the project's own cannot hold: gigabytes, or versions that shut each other out.
+"""Virtual environments for packages that are too large for the project's own, or conflict with it.
 
-They lie outside the clone, in ``${XDG_CACHE_HOME:-~/.cache}/ors-server/<name>-<hash>``. The hash covers what an
-environment is made of, the platform and the minor version of the Python that makes it: a changed requirement makes a
-new one, and old ones may be deleted by hand.
+They lie outside the clone, in ``${XDG_CACHE_HOME:-~/.cache}/ors-server/<name>-<hash>``. The hash covers the contents of
+an environment, the platform and the minor version of Python: a changed requirement makes another environment, and old
+ones may be deleted by hand.
 
-Of the standard library only: ``scripts/*-venv`` run it with a Python that has nothing else.
+This module imports the standard library only: ``scripts/*-venv`` run it before anything is installed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["cached_environment", "location", "pip", "say", "script", "torch_constraint"]
+__all__ = ["cached_environment", "location", "pip", "say", "script", "torch_script"]
 
 
 def location(name: str, content: Sequence[str]) -> Path:
-    """The folder of the environment made of ``content``, made or not."""
+    """Return the folder of the environment made of ``content``, made or not."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     key = "\n".join([version, sysconfig.get_platform(), *content])
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -34,16 +35,16 @@ def location(name: str, content: Sequence[str]) -> Path:
 def cached_environment(
     name: str, content: Sequence[str], install: Callable[[Path], None], refresh: Callable[[Path], None] | None = None
 ) -> Path:
-    """The Python of an environment; where it is missing, or was left half made, it is made.
+    """Return the Python of an environment, which is made if it is missing or incomplete.
 
     Args:
-        name: What its folder's name begins with.
-        content: What it is made of, in words that change when it should be another.
-        install: Given the Python of the new, empty environment: installs all that ``content`` says.
-        refresh: Called every time, once it is made, with its Python.
+        name: The beginning of its folder's name.
+        content: Its contents; another text makes another environment.
+        install: Installs the contents, given the Python of the new, empty environment.
+        refresh: Called with its Python every time, after it is made.
 
     Raises:
-        subprocess.CalledProcessError: Python cannot make it; its words are on stderr.
+        subprocess.CalledProcessError: Python cannot make it; its output is on stderr.
         Exception: Whatever ``install`` or ``refresh`` raises.
     """
     folder = location(name, content)
@@ -51,7 +52,7 @@ def cached_environment(
     complete = folder / "complete"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of two at once the second waits, and finds it made
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits, and finds it complete
         if not (complete.exists() and python.exists()):
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, stdout=sys.stderr)
             install(python)
@@ -62,22 +63,21 @@ def cached_environment(
 
 
 def pip(python: Path, *arguments: str) -> None:
-    """Run an environment's pip, its words on stderr; raises ``CalledProcessError``."""
+    """Run an environment's pip, its output on stderr. Raises ``CalledProcessError``."""
     command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 
-def torch_constraint(python: Path) -> Path:
-    """Write pip's constraints of an environment that PyTorch goes into; the file.
+def _torch_constraint(python: Path) -> Path:
+    """Write pip's constraints for an environment with PyTorch; returns the file.
 
-    PyTorch's build for the CPU is taken where pip is offered one (versions that end in "+cpu"), the newest of them;
-    else whatever pip finds, which on Linux brings gigabytes of CUDA. ``PIP_FIND_LINKS``, ``PIP_EXTRA_INDEX_URL`` or
-    pip's configuration offer it.
+    They pin the newest build for the CPU (versions that end in "+cpu") that pip can find through ``PIP_FIND_LINKS``,
+    ``PIP_EXTRA_INDEX_URL`` or its configuration. Without one pip chooses, which on Linux brings gigabytes of CUDA.
     """
     constraints = python.parent.parent / "constraints.txt"
     build = _cpu_build_of_torch(python)
     if build is None:
-        say("pip is offered no PyTorch for the CPU: taking what it finds")
+        say("pip finds no PyTorch for the CPU: leaving the choice to pip")
         constraints.write_text("")
     else:
         say(f"taking torch {build}")
@@ -86,7 +86,7 @@ def torch_constraint(python: Path) -> Path:
 
 
 def _cpu_build_of_torch(python: Path) -> str | None:
-    """The newest version of PyTorch for the CPU that pip is offered, such as 2.9.1+cpu; None where there is none."""
+    """Return the newest version of PyTorch for the CPU that pip can find, such as 2.9.1+cpu; None without one."""
     command = [python, "-m", "pip", "--disable-pip-version-check", "index", "versions", "torch"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
@@ -98,8 +98,29 @@ def _cpu_build_of_torch(python: Path) -> str | None:
 
 
 def say(text: str) -> None:
-    """Report progress where it does not mix with the path on stdout."""
+    """Report progress on stderr: stdout is for the path."""
     sys.stderr.write(f"{Path(sys.argv[0]).name}: {text}\n")
+
+
+def torch_script(description: str | None, name: str, root: Path, requirements: str, extra: str = "") -> None:
+    """Run a script whose environment has PyTorch, a file of requirements and this checkout with an extra.
+
+    Args:
+        description: The script's docstring, for ``--help``.
+        name: The environment's name.
+        root: The checkout.
+        requirements: The file of requirements, in the checkout.
+        extra: The extra of this project; "" for none.
+    """
+    file = root / requirements
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    content = [file.read_text(), *project["dependencies"], *(project["optional-dependencies"][extra] if extra else ())]
+
+    def install(python: Path) -> None:
+        wanted = ["--requirement", str(file), f"{root}[{extra}]" if extra else str(root)]
+        pip(python, "install", "-qq", *wanted, "--constraint", str(_torch_constraint(python)))
+
+    script(description, name, content, install)
 
 
 def script(
@@ -109,7 +130,7 @@ def script(
     install: Callable[[Path], None],
     refresh: Callable[[Path], None] | None = None,
 ) -> None:
-    """All that one of ``scripts/*-venv`` does: prints the path of the environment's Python, or says what failed."""
+    """Run one of ``scripts/*-venv``: print the path of the environment's Python, or the failure."""
     argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     folder = location(name, content)
     if not (folder / "complete").exists():

@@ -54,7 +54,7 @@ class CellPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure."""
+    """Cells, rounds and tasks of a benchmark."""
 
     cells: Sequence[CellPlan]
     rounds: int
@@ -67,21 +67,21 @@ class Plan:
 
 
 class Watcher:
-    """Is told how it goes; does nothing."""
+    """Observer of the progress; this one does nothing."""
 
     def begin(self, what: str, episodes: int) -> None:
-        """A run begins."""
+        """Take the beginning of a run."""
 
     def episode(self, record: EpisodeRecord) -> None:
-        """One of its episodes is over."""
+        """Take the end of one of its episodes."""
 
     def end(self, cell: CellPlan | None, figures: Figures, problem: str | None) -> None:
-        """It is over, with its figures, or what kept it from having some."""
+        """Take the end of a run: its figures, or the problem that kept it from having any."""
 
 
 @dataclass
 class Findings:
-    """What was found."""
+    """The results so far."""
 
     cells: list[Cell]
     timeline: list[dict[str, Any]]
@@ -91,9 +91,9 @@ class Findings:
 
 
 async def measure(engine: Engine, renderer: ChatRenderer, plan: Plan, watcher: Watcher, found: Findings) -> None:
-    """Measure all cells, into ``found``, which has what was measured also if this is cancelled or raises.
+    """Measure all cells, into ``found``, which keeps the measurements if this is cancelled or raises.
 
-    Raises nothing that a server, an environment or the engine is to blame for.
+    Failures of a server, an environment or the engine are recorded and not raised.
     """
     gatherers = [
         Gatherer(cell.server.title, CLIENTS[cell.client], cell.workload.concurrency, _think_time(cell))
@@ -105,7 +105,7 @@ async def measure(engine: Engine, renderer: ChatRenderer, plan: Plan, watcher: W
         found.ended_early = await measurement.warm_up()
         for number in range(plan.rounds):
             for place, gatherer in enumerate(gatherers):
-                # What failed once is not tried again, round after round.
+                # A cell that failed once is not tried again.
                 if found.ended_early is None and not gatherer.cell.notes:
                     await measurement.round(place, number)
     finally:
@@ -117,7 +117,7 @@ async def measure(engine: Engine, renderer: ChatRenderer, plan: Plan, watcher: W
 
 @dataclass
 class _Played:
-    """A run, and what is known of it besides."""
+    """A run with its server and CPU times."""
 
     run: Run = field(default_factory=Run)
     served: Served | None = None
@@ -126,7 +126,7 @@ class _Played:
 
     @property
     def facts(self) -> ServerFacts:
-        """The server's side of it."""
+        """The server's figures."""
         return ServerFacts() if self.served is None else self.served.facts
 
     def used(self) -> dict[str, float]:
@@ -139,7 +139,7 @@ class _Played:
 
 @dataclass
 class _Measurement:
-    """What all rounds share."""
+    """The state that all rounds share."""
 
     engine: Engine
     renderer: ChatRenderer
@@ -190,11 +190,11 @@ class _Measurement:
         failures = [episode.failure for episode in run.episodes if episode.failure is not None]
         if failures and len(failures) == len(run.episodes):
             return f"none of {len(failures)} episodes of the warm-up came to its end: {failures[-1]}"
-        # A length that the engine refuses is better found now.
+        # Finds a length that the engine refuses before the first round.
         return (await replay(self.engine, run, workload)).gave_up
 
     async def round(self, place: int, number: int) -> None:
-        """Play a cell and replay it; whatever ends it early, what was played counts."""
+        """Play a cell and replay it. If it ends early, the episodes played count."""
         cell, gatherer = self.plan.cells[place], self.gatherers[place]
         name = f"round {number + 1} of {self.plan.rounds}: {cell.server.title}, {cell.workload.concurrency} at once"
         self.watcher.begin(name, cell.workload.episodes)
@@ -204,12 +204,12 @@ class _Measurement:
         try:
             before = await self._forget()
             await self._play(cell, played)
-            _tell(run, difference(before, await self.engine.totals()))
+            _spread_totals(run, difference(before, await self.engine.totals()))
             if run.comparable and run.generated:
                 self.watcher.begin(f"{name}, replay", 0)
                 before = await self._forget()
                 replayed = await replay(self.engine, run, cell.workload)
-                _tell(replayed, difference(before, await self.engine.totals()))
+                _spread_totals(replayed, difference(before, await self.engine.totals()))
         except asyncio.CancelledError:
             problem = "it was interrupted"
             raise
@@ -226,7 +226,7 @@ class _Measurement:
                 self.found.timeline = timeline_of(run, TIMELINE)
 
     async def _forget(self) -> EngineTotals:
-        """Empty the engine's cache; what it has counted until now."""
+        """Empty the engine's cache; returns its counters."""
         self.found.cache_emptied = await self.engine.forget() and self.found.cache_emptied is not False
         return await self.engine.totals()
 
@@ -268,8 +268,8 @@ class _Measurement:
         return gatherer.add(run, replayed, facts, more)
 
 
-def _tell(run: Run, counted: EngineTotals) -> None:
-    """Spread what the engine counted for all generations over them, where they do not tell themselves."""
+def _spread_totals(run: Run, counted: EngineTotals) -> None:
+    """Spread the engine's totals over all generations, if these have no times of their own."""
     turns = [turn for episode in run.episodes for turn in episode.turns]
     if not turns or not counted.requests or counted.queue is None or counted.running is None:
         return
@@ -283,7 +283,7 @@ def _tell(run: Run, counted: EngineTotals) -> None:
 def _cpu(processes: Mapping[str, int]) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, pid in processes.items():
-        with contextlib.suppress(OSError):  # it has died; the run says so in its own way
+        with contextlib.suppress(OSError):  # it has died; the run reports that
             found[name] = cpu_seconds(pid)
     return found
 

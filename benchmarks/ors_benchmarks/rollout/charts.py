@@ -71,7 +71,7 @@ def _throughput(report: RolloutReport) -> Figure | None:
         line(above, xs, rates, colour, mark, label)
         ratios = [(cell.concurrency, cell.ratio.median) for cell in cells if cell.ratio is not None]
         below.plot([x for x, _ in ratios], [y for _, y in ratios], color=colour, marker=mark, markersize=5)
-    # The others' replays differ from it by chance only: they are the same generations, and wait for nobody.
+    # The others' replays differ from it by chance only: they are the same generations and wait for no environment.
     label, cells = next(iter(lines.items()))
     replayed = sorted(
         (cell.concurrency, cell.figures["replayed_per_second"].median)
@@ -104,7 +104,7 @@ def _throughput(report: RolloutReport) -> Figure | None:
 
 
 def _breakdown(report: RolloutReport) -> Figure | None:
-    """A bar for each cell: the shares of an episode's time."""
+    """Return a bar for each cell: the shares of an episode's time."""
     cells = [cell for cell in report.cells if cell.breakdown]
     if not cells:
         return None
@@ -137,7 +137,7 @@ def _breakdown(report: RolloutReport) -> Figure | None:
 
 
 def _timeline(report: RolloutReport) -> Figure | None:
-    """A row for each episode, coloured by what it waits for."""
+    """Return a row for each episode, coloured by what it waits for."""
     if not report.timeline:
         return None
     figure = new_figure(0.11 * len(report.timeline) + 1.8)

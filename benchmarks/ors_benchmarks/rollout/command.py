@@ -1,8 +1,7 @@
-"""``ors-server bench rollout``: what fraction of an engine's throughput is left when real environments stand between
-its turns.
+"""``ors-server bench rollout``: the share of an engine's throughput that is left with environments between turns.
 
 ``python -m ors_benchmarks.rollout`` is the same, and the way to run it in vLLM's own virtual environment. The exit code
-says whether every episode came to its end, never how fast.
+says whether every episode ended, never how fast.
 """
 
 from __future__ import annotations
@@ -269,7 +268,7 @@ def benchmark(
 
 
 def _write(report: RolloutReport, folder: Path, stem: str, console: Console, *, with_charts: bool) -> bool:
-    """Write the JSON and the charts; the JSON somewhere else where that cannot be done. Whether all is in its place."""
+    """Write the JSON and the charts; returns False if the JSON had to go to the temporary folder, or charts failed."""
     for place in (folder, Path(tempfile.gettempdir())):
         path = free_path(place, stem)
         try:
@@ -293,14 +292,14 @@ def _write(report: RolloutReport, folder: Path, stem: str, console: Console, *, 
 
 
 class _Closing:
-    """The engine as something ``aclosing`` closes."""
+    """An engine in the form that ``aclosing`` closes."""
 
     def __init__(self, engine: Engine, observer: Observer) -> None:
         self._engine = engine
         self._observer = observer
 
     async def aclose(self) -> None:
-        """End it, and keep its processor time from being taken for others': its workers are not our children."""
+        """End it, and count its CPU time as ours: its workers are not our children."""
         used = 0.0
         for process in self._engine.processes().values():
             with contextlib.suppress(OSError):  # it has died
@@ -338,16 +337,16 @@ async def _engine(
 
 
 def _rounds(found: Findings) -> int:
-    """How many rounds the first cell has, fewer than were asked for if the run ended early."""
+    """Count the rounds of the first cell: fewer than planned if the run ended early."""
     seconds = found.cells[0].figures.get("seconds") if found.cells else None
     return len(seconds.values) if seconds is not None else 0
 
 
 def _check_available(engine: str, model: str) -> None:
-    """Raises ``EngineFailed`` or ``ModelUnavailable`` where nothing can come of it."""
+    """Raise ``EngineFailed`` or ``ModelUnavailable`` if a run cannot succeed."""
     if model not in tiny_model.SHAPES and not (Path(model) / "config.json").is_file():
         raise tiny_model.ModelUnavailable(
-            f"{model} is no model: neither a folder with a config.json nor a shape",
+            f"{model} is not a model: neither a folder with a config.json nor a shape",
             f"Shapes are {', '.join(tiny_model.SHAPES)}.",
         )
     for needed in ENGINES[engine]:
@@ -377,7 +376,7 @@ def _tokenizer(files: ModelFiles) -> Any:
 
 
 def _packages(plan: Plan) -> dict[str, dict[str, str]]:
-    """Of this process and the servers; nothing is installed for it, and what was not there is left out."""
+    """Versions of the packages of this process and of the servers that are installed."""
     pythons = {"client": sys.executable}
     for cell in plan.cells:
         if isinstance(cell.server, StartedServer) and cell.server.candidate.requirements:
@@ -402,7 +401,7 @@ def _numbers(text: str, option: str) -> list[float]:
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no list of numbers.", param_hint=option) from None
+        raise typer.BadParameter(f"{text!r} is not a list of numbers.", param_hint=option) from None
     if not all(0 <= number < math.inf for number in found):
         raise typer.BadParameter("None may be negative, infinite or no number.", param_hint=option)
     return list(dict.fromkeys(found))
@@ -444,13 +443,13 @@ class _Progress(Watcher):
         self._began = time.monotonic()
 
     def begin(self, what: str, episodes: int) -> None:
-        """A run begins."""
+        """Start the bar of a run."""
         self._failed = 0
         self.bar.reset(self._task, description=what, total=episodes or None, failed="")
         self.bar.refresh()
 
     def episode(self, record: EpisodeRecord) -> None:
-        """One of its episodes is over."""
+        """Advance the bar by an episode."""
         self._failed += record.failure is not None
         self.bar.update(self._task, advance=1, failed=f"{self._failed} failed" if self._failed else "")
         if time.monotonic() - self._drawn >= 1.0:
@@ -458,7 +457,7 @@ class _Progress(Watcher):
             self.bar.refresh()
 
     def end(self, cell: CellPlan | None, figures: Figures, problem: str | None) -> None:
-        """It is over."""
+        """Print a line about a run."""
         name = (
             "warm-up"
             if cell is None

@@ -57,7 +57,7 @@ Figures = dict[str, float]
 
 
 class ServerFacts(BaseModel):
-    """What is known of the server's side of a run; nothing of a server that somebody else runs."""
+    """The server's side of a run; empty for a server that was not started here."""
 
     #: Seconds that the environment's own methods took, all sessions together.
     environment_seconds: float | None = None
@@ -99,7 +99,7 @@ class Cell(BaseModel):
     #: Episodes by how they ended, and failures of the infrastructure among them by type and text.
     outcomes: dict[str, int] = {}
     failures: dict[str, int] = {}
-    #: Calls that the model was told were wrong, by what it was told.
+    #: Wrong calls, by the message the model got.
     problems: dict[str, int] = {}
     #: Calls in which the tool raised, by what it said: the environment's failures, not the model's.
     environment_errors: dict[str, int] = {}
@@ -114,7 +114,7 @@ class Cell(BaseModel):
 
 
 def busy_seconds(spans: Iterable[Span]) -> float:
-    """How long at least one of the spans was going on."""
+    """Seconds in which at least one of the spans was open."""
     total, until = 0.0, float("-inf")
     for span in sorted(spans, key=lambda span: span.started):
         if span.ended > until:
@@ -124,7 +124,7 @@ def busy_seconds(spans: Iterable[Span]) -> float:
 
 
 def figures_of(run: Run, replayed: Run | None, server: ServerFacts) -> Figures:
-    """The figures of one run; those that need a replay are left out without one, and where it is of no use."""
+    """Return the figures of one run; without a usable replay those that need one are left out."""
     seconds, episodes = run.seconds, run.episodes
     turns = sum(len(episode.turns) for episode in episodes)
     wall = sum(episode.ended - episode.started for episode in episodes)
@@ -173,7 +173,7 @@ def breakdown_of(episodes: Sequence[EpisodeRecord], server: ServerFacts) -> dict
     else:
         parts["engine"] = generation
     if server.environment_seconds is not None:
-        # What an environment does after its session was closed is no part of an episode.
+        # Work of an environment after its session was closed is not part of an episode.
         parts["environment"] = min(server.environment_seconds, requests)
     parts["http"] = requests - parts.get("environment", 0.0)
     parts["client"] = max(0.0, wall - generation - requests)
@@ -181,7 +181,7 @@ def breakdown_of(episodes: Sequence[EpisodeRecord], server: ServerFacts) -> dict
 
 
 class Gatherer:
-    """Takes the rounds of one cell, in any order."""
+    """Collect the rounds of one cell, in any order."""
 
     def __init__(self, server: str, client: str, concurrency: int, think_time: float) -> None:
         self.cell = Cell(server=server, client=client, concurrency=concurrency, think_time=think_time)
@@ -190,7 +190,7 @@ class Gatherer:
         self._breakdowns: list[dict[str, float]] = []
 
     def add(self, run: Run, replayed: Run | None, server: ServerFacts, more: Mapping[str, float]) -> Figures:
-        """One round; ``more`` are figures that others measured. Returns the round's figures."""
+        """Add one round; ``more`` are further figures. Returns the round's figures."""
         cell = self.cell
         for episode in run.episodes:
             cell.outcomes[episode.outcome] = cell.outcomes.get(episode.outcome, 0) + 1
@@ -222,11 +222,11 @@ class Gatherer:
         return figures
 
     def memory(self, process: str, mib: float) -> None:
-        """A process had so much memory."""
+        """Add a process's memory; the highest value stays."""
         self.cell.memory_mib[process] = round(max(mib, self.cell.memory_mib.get(process, 0.0)), 1)
 
     def finish(self) -> Cell:
-        """The cell."""
+        """Return the cell."""
         values = {key: Summary.of(found) for key, found in self._values.items()}
         self.cell.ratio = values.pop("ratio", None)
         self.cell.figures = values
@@ -245,7 +245,7 @@ def _generations(episodes: Iterable[EpisodeRecord]) -> list[Span]:
 
 
 def timeline_of(run: Run, count: int) -> list[dict[str, Any]]:
-    """The first so many episodes of a run as ``{"started", "ended", "spans": [[kind, start, end], …]}``, in seconds."""
+    """Return the first episodes of a run as ``{"started", "ended", "spans": [[kind, start, end], …]}``, in seconds."""
     return [
         {
             "started": round(episode.started - run.started, 4),

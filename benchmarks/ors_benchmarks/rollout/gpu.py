@@ -1,4 +1,4 @@
-"""How busy the GPUs of an engine are, as ``nvidia-smi`` says it; nothing where there is none.
+"""Utilisation and memory of an engine's GPUs, as ``nvidia-smi`` reports them; empty without a GPU.
 
 Only the GPUs that the engine uses are asked: the others of a machine would halve the figures, and whatever else runs
 there would be in them.
@@ -22,7 +22,7 @@ _INTERVAL_MS = 250
 
 
 def visible_gpus(count: int) -> Sequence[str]:
-    """The first so many GPUs that CUDA gives to this process, as ``nvidia-smi`` knows them."""
+    """Return the first GPUs that CUDA shows to this process, by their ``nvidia-smi`` ids."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     found = [str(number) for number in range(count)] if listed is None else listed.split(",")
     return [gpu.strip() for gpu in found[:count] if gpu.strip()]
@@ -37,7 +37,7 @@ class _Reading(NamedTuple):
 
 
 class GpuMeter:
-    """Reads all the while from its making to ``close``, in a thread that sleeps between readings."""
+    """Read the GPUs from construction to ``close``, in a thread that sleeps between readings."""
 
     def __init__(self, gpus: Sequence[str]) -> None:
         self._readings: list[_Reading] = []
@@ -92,6 +92,6 @@ class GpuMeter:
                 seen.clear()
                 told.clear()
             seen.add(gpu)
-            with contextlib.suppress(ValueError):  # "[N/A]": a GPU that does not tell
+            with contextlib.suppress(ValueError):  # "[N/A]": a GPU without that reading
                 utilisation, memory = (float(part) for part in figures.split(","))
                 told.append((utilisation / 100, memory))

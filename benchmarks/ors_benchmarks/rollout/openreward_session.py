@@ -1,4 +1,4 @@
-"""The ``openreward`` client behind the rollout core's idea of a session: the second client of the comparison.
+"""The ``openreward`` client behind the rollout core's session interface: the second client of the comparison.
 
 It does what code written for that SDK does: open a session by split and index, ask for the prompt and the tools, call
 tools. It is imported into this process, so that both clients have the same engine in the same place. Where it is not
@@ -7,7 +7,7 @@ then runs with this environment's versions of the libraries that both have, aioh
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# The SDK's types are its own affair.
+# The SDK has no types.
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["peer_sessions", "peer_version"]
 
 @asynccontextmanager
 async def peer_sessions(url: str, environment: str, split: str) -> AsyncGenerator[Callable[[int], EpisodeSession]]:
-    """A function from a task's index to a session of the ``openreward`` client. Raises ``PeerUnavailable``."""
+    """Return a function from a task's index to a session of the ``openreward`` client. Raises ``PeerUnavailable``."""
     sdk = _sdk()
     api_key = os.environ.get("ORS_API_KEY", "")
     async with sdk.AsyncEnvironmentsAPI(base_url=url, api_key=api_key, api_base_url=url) as client:
@@ -47,7 +47,7 @@ async def peer_sessions(url: str, environment: str, split: str) -> AsyncGenerato
 
 
 def peer_version() -> str | None:
-    """The version of the SDK that was imported; None where none was. Installs nothing."""
+    """Return the version of the SDK that was imported; None where none was. Installs nothing."""
     return importlib.metadata.version("openreward") if "openreward" in sys.modules else None
 
 
@@ -87,12 +87,12 @@ class _PeerSession:
                 await self._try(lambda: self._session.__aexit__(None, None, None))
 
     async def messages(self) -> list[Message]:
-        """The prompt as one message."""
+        """Return the prompt as one message."""
         blocks = await self._try(self._session.get_prompt)
         return [Message(role="user", blocks=[TextBlock(text=block.text) for block in blocks])]
 
     async def tools(self) -> list[ToolSpec]:
-        """The tools of this task."""
+        """Return the tools of this task."""
         return [
             ToolSpec(name=tool.name, description=tool.description, input_schema=tool.input_schema)
             for tool in await self._try(self._session.list_tools)

@@ -1,4 +1,4 @@
-"""What an episode did and when: spans of its wall-clock time, and for each turn what the engine was given and gave.
+"""Records of episodes: spans of wall-clock time, and the prompt and the generation of each turn.
 
 A record is made by standing between the rollout and its two partners: ``RecordedSession`` before the environment's
 session, ``RecordedSampler`` before the engine. The rollout itself is untouched, so what is measured is what trainers
@@ -38,13 +38,13 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it was."""
+        """Its length."""
         return self.ended - self.started
 
 
 @dataclass
 class EngineTimes:
-    """What the engine itself says of one generation; None where it does not say."""
+    """The engine's own times of one generation; None for those it does not report."""
 
     #: Seconds it waited to be scheduled, and from then to its last token.
     queue: float | None = None
@@ -53,7 +53,7 @@ class EngineTimes:
     cached: int | None = None
 
 
-#: Where an engine in this process leaves what it says of the generation that the current task waits for.
+#: The times of the generation that the current task waits for; an engine in this process fills them in.
 times: ContextVar[EngineTimes | None] = ContextVar("engine_times", default=None)
 
 
@@ -83,10 +83,10 @@ class EpisodeRecord:
     #: The trajectory's stop reason; ``refused`` or ``raised`` where the rollout raised instead, ``cut off`` where the
     #: run ended first.
     outcome: str = ""
-    #: What kept it from a reward; None for an episode that went as it should.
+    #: The failure that kept it from a reward; None for a normal episode.
     failure: ClientError | None = None
     reward: float | None = None
-    #: Calls that went wrong, by what the model was told: those it got wrong, and those in which the tool raised.
+    #: Failed calls, by the message the model got: its own mistakes, and tools that raised.
     problems: list[str] = field(default_factory=list[str])
     environment_errors: list[str] = field(default_factory=list[str])
 
@@ -167,12 +167,12 @@ class RecordedSession:
             await self._session.close()
 
     async def messages(self) -> list[Message]:
-        """The opening conversation."""
+        """Return the opening conversation."""
         with self._record.span("prompt"):
             return await self._session.messages()
 
     async def tools(self) -> list[ToolSpec]:
-        """The tools of this task."""
+        """Return the tools of this task."""
         with self._record.span("tools"):
             tools = await self._session.tools()
         self._learn(tools)

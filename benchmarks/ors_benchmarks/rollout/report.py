@@ -109,7 +109,7 @@ _FIGURES: Sequence[tuple[str, str, float, str]] = (
 
 
 def print_report(report: RolloutReport, console: Console) -> None:
-    """Print the tables and what has to be said with them."""
+    """Print the tables, the machine, and every remark and failure."""
     peers = {(cell.server, cell.client) for cell in report.cells}
     ladder = {(cell.concurrency, cell.think_time) for cell in report.cells}
     if report.cells:
@@ -152,7 +152,7 @@ def print_report(report: RolloutReport, console: Console) -> None:
 
 
 def headline(report: RolloutReport, ratio: Summary) -> str:
-    """The ratio, held against its budget where it has one, with the share that is steadier than it."""
+    """Return the ratio with its budget, if it has one, and the environment's share of the time, which is steadier."""
     parts = [f"ratio {ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"]
     if report.budget is not None:
         parts.append(f"budget ≥ {report.budget:.2f} {'✓' if ratio.median >= report.budget else '✗'}")

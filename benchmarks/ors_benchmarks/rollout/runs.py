@@ -32,7 +32,7 @@ from ors_server import ToolSpec
 
 __all__ = ["CUT_OFF", "RUN_LIMIT", "NotSteered", "Place", "Run", "Workload", "play", "replay"]
 
-#: Seconds a run may take before it is cut off, where nobody says otherwise.
+#: Default limit of a run in seconds.
 RUN_LIMIT = 900.0
 #: The outcome of an episode that was under way when its run ended.
 CUT_OFF = "cut off"
@@ -41,12 +41,12 @@ HOPELESS = 12
 
 
 class NotSteered(InfrastructureFailure):
-    """A turn that was held to a call has none: its tokens say nothing of a run in which it had one."""
+    """A turn that was steered to a call has none: its length says nothing about a run with calls."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is played."""
+    """The tasks, sizes and limits of a run."""
 
     #: Indices of the tasks, taken in turn.
     tasks: Sequence[int]
@@ -67,7 +67,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Place:
-    """Where episodes are played: an environment, reached through a client."""
+    """An environment, reached through a client."""
 
     #: A session on a task, not entered yet.
     session: Callable[[int], EpisodeSession]
@@ -77,7 +77,7 @@ class Place:
 
 @dataclass
 class Run:
-    """What came of it."""
+    """The episodes of a run and its end."""
 
     started: float = 0.0
     ended: float = 0.0
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def comparable(self) -> bool:
-        """Whether its replay says anything about it: it came to its end, and every turn was what it was to be."""
+        """True if a replay can be compared with it: it was completed, and every turn was steered as planned."""
         return self.gave_up is None and not any(isinstance(episode.failure, NotSteered) for episode in self.episodes)
 
 
@@ -185,7 +185,7 @@ def _conclude(record: EpisodeRecord, trajectory: Trajectory, workload: Workload)
     record.reward = rewards[-1] if rewards and trajectory.trainable else None
     record.problems = [step.problem for step in trajectory.steps if step.problem is not None]
     for error in record.environment_errors:
-        if error in record.problems:  # the model was told of it, and it is not the model's
+        if error in record.problems:  # the message reached the model, but the mistake is not its own
             record.problems.remove(error)
 
 

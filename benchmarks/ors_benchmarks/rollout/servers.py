@@ -67,7 +67,7 @@ class StartedServer:
 
     @property
     def title(self) -> str:
-        """How tables call it."""
+        """Title in tables."""
         return self.candidate.title
 
     @asynccontextmanager
@@ -104,7 +104,7 @@ class ServedElsewhere:
 
     @property
     def title(self) -> str:
-        """How tables call it."""
+        """Title in tables."""
         return without_user(self.url)
 
     @asynccontextmanager
@@ -129,7 +129,7 @@ class Served:
 async def place_at(
     url: str, client: str, *, environment: str | None, split: str | None, count: int
 ) -> AsyncGenerator[tuple[Place, Sequence[int]]]:
-    """An environment of a server as a client sees it, and the indices of its first ``count`` tasks.
+    """Return an environment of a server as a client sees it, and the indices of its first ``count`` tasks.
 
     ``client`` is one of ``CLIENTS``, ``environment`` the server's name for it (its first if None), ``split`` one of its
     splits (the first if None). Raises ``NoEnvironment`` where the server is not there, or has no such thing, and
@@ -174,7 +174,7 @@ def bind(process: int, cores: Sequence[int]) -> None:
 
 
 def peak_mib(process: int) -> float | None:
-    """The most memory a process of this machine had in RAM, in MiB; None where it is gone."""
+    """Return the peak resident memory of a process in MiB; None if it has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
@@ -192,6 +192,6 @@ def _named(wanted: str | None, known: Sequence[str], what: str, where: str) -> s
 
 
 def _absolute(target: str) -> str:
-    """The target as a process in another folder finds it."""
+    """Return the target with an absolute path."""
     location, colon, name = target.partition(":")
     return f"{Path(location).resolve()}{colon}{name}" if Path(location).exists() else target

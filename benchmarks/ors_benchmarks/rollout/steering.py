@@ -1,4 +1,4 @@
-"""What the model is made to say, so that random weights play real episodes.
+"""Steering: constrain the model's output, so that random weights play real episodes.
 
 Every turn is a regular expression that an engine with structured output samples within: some free text, if asked for,
 and one call in the Hermes form. The call is fixed where the environment needs a certain one (the word of an echo task
@@ -20,7 +20,7 @@ from ors_server import ToolSpec
 
 __all__ = ["REPLAYED", "Turn", "Unsteerable", "literal", "steer"]
 
-#: For a replay, whose tokens nobody reads: any length, and as much work for the engine as a call. On a busy CPU vLLM's
+#: For a replay, whose tokens are not read: any length, and as much work for the engine as a call. On a busy CPU vLLM's
 #: core process, which keeps to the expression, took 152 µs a token of a call, 145 of this, 127 of one that allows any
 #: text, and 97 without an expression.
 REPLAYED = "[a-z ]*"
@@ -33,7 +33,7 @@ _WORD = "[a-z]{3,9}"
 
 
 class Unsteerable(ConfigurationError):
-    """No call of a tool can be made up from its schema."""
+    """No call of a tool can be constructed from its schema."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Turn:
 
 
 def steer(tools: Sequence[ToolSpec], task: Mapping[str, Any], turns: int, free_characters: int = 0) -> list[Turn]:
-    """The turns of an episode of this task: ``turns`` of them, the last of which ends it where that can be known.
+    """Return the turns of an episode of this task; the last turn ends it, for environments that are known.
 
     ``free_characters`` is how much free text stands before each call. An echo task is known by its ``echo`` tool and
     ``target``, a terminal by ``bash`` and ``done``; of any other environment each tool is called in its turn.
@@ -68,7 +68,7 @@ def steer(tools: Sequence[ToolSpec], task: Mapping[str, Any], turns: int, free_c
 
 
 def literal(text: str) -> str:
-    """An expression that matches exactly this text."""
+    """Return an expression that matches exactly this text."""
     return "".join("\\n" if sign == "\n" else f"\\{sign}" if sign in _MEANING else sign for sign in text)
 
 
@@ -90,14 +90,14 @@ def _any_call(tool: ToolSpec) -> Turn:
         value = _value(tool.input_schema or {"type": "object"}, tool.input_schema or {})
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Unsteerable(
-            f"No call of the tool {tool.name!r} can be made up from its schema: {type(error).__name__}: {error}",
+            f"No call of the tool {tool.name!r} can be constructed from its schema: {type(error).__name__}: {error}",
             "Random weights cannot play it: --model PATH with real weights, which is not steered.",
         ) from None
     return Turn(_call_regex(tool.name, value.regex), _call_text(tool.name, value.example))
 
 
 def _value(schema: Mapping[str, Any] | bool, root: Mapping[str, Any]) -> Turn:
-    """Some value that a JSON schema allows, lengths and patterns aside; optional properties are left out."""
+    """Return some value that a JSON schema allows, lengths and patterns aside; optional properties are left out."""
     if isinstance(schema, bool):  # true allows anything
         schema = {}
     if "$ref" in schema:

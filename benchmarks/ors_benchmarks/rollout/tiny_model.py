@@ -1,4 +1,4 @@
-"""Models from nothing: Qwen3 shapes with random weights, a tokenizer trained on this Python's own library, no hub.
+"""Models without a hub: Qwen3 shapes with random weights, a tokenizer trained on Python's standard library.
 
 Throughput depends on a model's shape and not on what it has learnt, so a random model measures as well as a real one,
 wherever no hub can be reached. The vocabulary covers every id the model can sample: what has no merge of its own is
@@ -10,7 +10,7 @@ rewrites an earlier message, and renders tools and calls in the Hermes form that
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # pyright: reportMissingImports=false
-# torch and transformers are no dependencies of the project, and leave most of their types open.
+# torch and transformers are not dependencies of the project, and leave most of their types open.
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ SHAPES: dict[str, Shape] = {
 
 
 def cached(name: str, *, weights: bool) -> Path:
-    """The folder of a shape's model, made when it is first asked for.
+    """Return the folder of a shape's model, made when it is first asked for.
 
     Without ``weights`` it holds a configuration and a tokenizer: engines can make random weights in place, which beats
     writing and reading gigabytes. It lies in ``${XDG_CACHE_HOME:-~/.cache}/ors-server/models``. Raises
@@ -186,7 +186,7 @@ def make(folder: Path, shape: str = "tiny", *, chat_template: str = CHAT_TEMPLAT
 
 
 def make_tokenizer(vocabulary: int, chat_template: str = CHAT_TEMPLATE) -> Any:
-    """A transformers tokenizer of exactly this many tokens, byte-level BPE trained on the standard library."""
+    """Return a transformers tokenizer of exactly this many tokens, byte-level BPE trained on the standard library."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -65,11 +65,11 @@ class Box(abc.ABC):
 
     @abc.abstractmethod
     async def run(self, command: str) -> bytes:
-        """The output of a command. Raises ``Failure``."""
+        """Return the output of a command. Raises ``Failure``."""
 
     @abc.abstractmethod
     async def stop(self) -> None:
-        """End it; nothing of it is left."""
+        """Stop it and remove all its traces."""
 
 
 class Candidate(abc.ABC):
@@ -94,7 +94,7 @@ class Candidate(abc.ABC):
 
     @abc.abstractmethod
     async def start(self) -> Box:
-        """A sandbox in which commands can run, started cold. Raises ``Failure``."""
+        """Return a sandbox in which commands can run, started cold. Raises ``Failure``."""
 
 
 # --- ours ------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Ours(Candidate):
 
     @property
     def image(self) -> Image:
-        """What its sandboxes start from."""
+        """The image of its sandboxes."""
         return self.opened.host_image()
 
     @asynccontextmanager
@@ -172,7 +172,7 @@ class Ours(Candidate):
 
 
 def _without_ids(error: SandboxError) -> str:
-    """An error's text, the same for the same kind of error."""
+    """Return an error's text, the same for the same kind of error."""
     return re.sub(r"\b[0-9a-f]{12}\b", "…", f"{type(error).__name__}: {error}")[:200]
 
 
@@ -203,7 +203,7 @@ class _Program:
         return program
 
     async def ask(self, command: str) -> bytes:
-        """The line a command answers with."""
+        """Return the line a command answers with."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(command.encode() + b"\n")
@@ -296,7 +296,7 @@ class ByHand(Candidate):
         return self._layer
 
     def binds(self, option: str, form: Callable[[Path, str], Sequence[str]]) -> list[str]:
-        """The arguments that put the image's binds in place."""
+        """Return the arguments that put the image's binds in place."""
         return [word for source, target in self._binds for word in (option, *form(source, target))]
 
 
@@ -395,7 +395,7 @@ class PodmanExec(ByHand):
         ]
 
     async def _find_options(self) -> None:
-        """The runtime that works here: crun refuses hybrid control groups."""
+        """Return the runtime that works here: crun refuses hybrid control groups."""
         problem: Failure | None = None
         for options in ([], ["--runtime", "runc"], ["--runtime", "runc", "--cgroups", "disabled"]):
             name = f"ors-bench-{secrets.token_hex(6)}"
@@ -422,8 +422,8 @@ class PodmanExec(ByHand):
 
 
 async def _output(command: Sequence[str]) -> bytes:
-    """What a command writes. Raises ``Failure``."""
-    # Files and no pipes: what podman leaves running would keep those open.
+    """Run a command and return its output. Raises ``Failure``."""
+    # Files instead of pipes: processes that podman leaves running would keep pipes open.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
@@ -450,11 +450,11 @@ def candidates() -> list[Candidate]:
 
 
 def server_command(candidate: Ours) -> list[str]:
-    """The command of a server whose environment uses this runtime's sandboxes."""
+    """Return the command of a server whose environment uses this runtime's sandboxes."""
     settings = json.dumps({"sandbox_runtime": candidate.name})
     return OUR_SERVER.command(sys.executable, "--target", str(_ENVIRONMENT), "--settings", settings)
 
 
 def user() -> str:
-    """The kind of user that runs the benchmark: the cost of a sandbox depends on it."""
+    """Return the kind of user that runs the benchmark: the cost of a sandbox depends on it."""
     return "root" if os.geteuid() == 0 else "an ordinary user"

@@ -71,7 +71,7 @@ def _ours(candidate: Candidate) -> Ours:
 
 
 async def cold_starts(candidate: Candidate, size: Size) -> Measured:
-    """One sandbox after the other: started, its first answer, stopped."""
+    """Start sandboxes one after the other: start, first answer, stop."""
     starts, stops = list[float](), list[float]()
     for _ in range(size.starts):
         started = time.perf_counter()
@@ -89,7 +89,7 @@ async def cold_starts(candidate: Candidate, size: Size) -> Measured:
 
 
 async def warm_starts(candidate: Candidate, size: Size) -> Measured:
-    """One sandbox after the other out of a pool that has had the time to fill.
+    """Take sandboxes one after the other from a pool that has had time to fill.
 
     Raises ``WrongAnswer`` for a pool that starts another, and what its sandboxes' answers raise.
     """
@@ -232,7 +232,7 @@ def _starts(candidate: Candidate, count: int) -> list[Awaitable[Box]]:
 
 
 async def group(candidate: Candidate, size: Size) -> Measured:
-    """The sessions of a group: 16 at once of one task, whose set-up takes half a second, and one of another task."""
+    """Open the sessions of a group: 16 at once of one task with a set-up of half a second, and one of another task."""
     ours = _ours(candidate)
     with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
         os.chmod(folder, 0o755)  # noqa: PTH101, S103 - for the image's user, who may be another
@@ -274,9 +274,9 @@ async def _group(ours: Ours, store: ImageStore, count: int) -> float:
 
 
 async def examinations(candidate: Candidate, size: Size) -> Measured:
-    """A program from outside that reads what a command left, after every process of the sandbox was ended.
+    """Run a program from outside that reads what a command left, after every process of the sandbox was ended.
 
-    Raises ``WrongAnswer`` for another output, and ``Failure`` where it cannot be had.
+    Raises ``WrongAnswer`` for another output, and ``Failure`` if there is none.
     """
     box = await _ours(candidate).start()
     seconds: list[float] = []

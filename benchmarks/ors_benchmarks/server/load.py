@@ -53,7 +53,7 @@ class Subject:
     _clients: list[Client] = field(default_factory=list[Client])
 
     def client(self, meter: Meter | None = None) -> Client:
-        """A client with a connection of its own."""
+        """Return a client with a connection of its own."""
         client = self.client_type(self.process.address, meter or self.meter)
         self._clients.append(client)
         return client

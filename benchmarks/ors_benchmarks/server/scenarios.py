@@ -55,7 +55,7 @@ async def _calling_together(subject: Subject, sessions: Sequence[Session], *besi
 
 
 async def calls(subject: Subject, sessions: int = 32) -> Measured:
-    """Calls of a few sessions."""
+    """Measure calls of a few sessions."""
     opened = await subject.open(sessions)
     window = await _calling_together(subject, opened)
     await subject.close(opened)
@@ -95,7 +95,7 @@ async def episodes(subject: Subject, workers: int = 32, length: int = 8) -> Meas
 
 
 async def large_output(subject: Subject, characters: int = 2**20, repeats: int = 30) -> Measured:
-    """Calls whose output is large."""
+    """Measure calls with a large output."""
     [session] = await subject.open(1)
     text = "x" * characters
     await session.client.call(session.sid, "big", {"characters": characters}, text)

@@ -19,7 +19,7 @@ HEADERS = [(b"content-type", b"text/event-stream"), (b"content-length", b"%d" % 
 
 
 async def floor(scope: Any, receive: Any, send: Any) -> None:
-    """The ASGI application."""
+    """Return the ASGI application."""
     if scope["type"] == "lifespan":
         while True:
             message = await receive()

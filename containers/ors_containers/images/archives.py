@@ -87,7 +87,7 @@ def _damage(path: Path) -> Generator[None]:
         yield
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InvalidArchive(
-            f"{path} is no image, or is damaged: {error}",
+            f"{path} is not an image, or is damaged: {error}",
             "Images are folders, tar archives of a root file system, OCI and docker archives, and SIF files",
         ) from error
     except OSError as error:
@@ -253,7 +253,7 @@ def _blob(parts: _Parts, digest: str) -> bytes:
 def _hexadecimal(digest: str) -> str:
     found = _DIGEST.fullmatch(digest)
     if found is None:
-        raise InvalidArchive(f"The archive names something by {digest!r}, which is no SHA-256 digest")
+        raise InvalidArchive(f"The archive names something by {digest!r}, which is not a SHA-256 digest")
     return found[1]
 
 

@@ -119,7 +119,7 @@ def _detect(path: Path) -> tuple[Path, str]:
 
 def _check_folder(path: Path) -> None:
     if not any((path / name).exists() for name in ("bin", "usr")):
-        raise InvalidImage(f"{path} is no root file system: it has neither bin nor usr")
+        raise InvalidImage(f"{path} is not a root file system: it has neither bin nor usr")
 
 
 def _unsquashfs(path: Path) -> str:

@@ -59,7 +59,7 @@ class Recipe:
         for path, file in self.files.items():
             parts = path.split("/")
             if not path.startswith("/") or not path.strip("/") or ".." in parts or "\0" in path:
-                raise InvalidImage(f"A recipe's file {path!r} is no absolute path without `..`")
+                raise InvalidImage(f"A recipe's file {path!r} is not an absolute path without `..`")
             if (file.link is not None) + file.directory + bool(file.content) > 1:
                 raise InvalidImage(f"A recipe's file {path} is two things at once")
         if "\0" in self.script:

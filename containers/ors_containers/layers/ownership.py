@@ -26,7 +26,7 @@ from ors_containers.linux.subprocesses import child_process
 
 __all__ = ["LayerOwners", "interpreter"]
 
-Progress = Callable[[int], None]
+ByteProgress = Callable[[int], None]
 
 _SOURCES = Path(__file__).resolve().parents[2]
 
@@ -100,7 +100,7 @@ class LayerOwners:
         member: str = "",
         limit: int = 0,
         digest: str = "",
-        progress: Progress | None = None,
+        progress: ByteProgress | None = None,
     ) -> Unpacked:
         """Unpack a tar archive, or its ``member``, compressed or not; see ``tar.unpack_layer``."""
         result = await self._run_worker(
@@ -124,7 +124,7 @@ class LayerOwners:
         home: str = "",
         home_user: int = 0,
         home_group: int = 0,
-        progress: Progress | None = None,
+        progress: ByteProgress | None = None,
     ) -> Unpacked:
         """Copy a folder; see ``tar.copy_layer``. An unprivileged user's files become root's or the home's user's."""
         result = await self._run_worker(
@@ -154,7 +154,7 @@ class LayerOwners:
                 raise
             await self._run_worker("remove", folder=str(folder))  # some files belong to mapped users
 
-    async def _run_worker(self, operation: str, progress: Progress | None = None, /, **arguments: Any) -> Any:
+    async def _run_worker(self, operation: str, progress: ByteProgress | None = None, /, **arguments: Any) -> Any:
         """Run an operation in a process. Raises its error, and ``StoreFailed`` where it ended without an answer."""
         request = {
             "server": os.getpid(),

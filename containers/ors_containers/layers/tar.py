@@ -158,7 +158,7 @@ def _inside(name: str) -> str:
     if ".." in parts:
         raise InvalidArchive(f"The archive leads out of the image: {name!r}")
     if "\0" in name:
-        raise InvalidArchive(f"A name in the archive is none: {name!r}")
+        raise InvalidArchive(f"A name in the archive is invalid: {name!r}")
     return "/".join(parts)
 
 

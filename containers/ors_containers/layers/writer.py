@@ -183,7 +183,7 @@ class LayerWriter:
         with os.fdopen(descriptor, "rb") as content:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "it is no regular file", str(source))
+                raise OSError(errno.EINVAL, "it is not a regular file", str(source))
             permissions = stat.S_IMODE(status.st_mode) if mode is None else mode
             self.file(path, content, permissions, user, group, status.st_mtime)
 

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import contextlib
-import enum
 import errno
 import os
 import secrets
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from ors_containers.errors import (
@@ -27,8 +24,6 @@ from ors_containers.errors import (
     InvalidCommand,
     ProcessesRemain,
     SandboxDied,
-    SandboxExpired,
-    SandboxStopped,
     ShellFailed,
     StartFailed,
     file_error,
@@ -36,10 +31,6 @@ from ors_containers.errors import (
 from ors_containers.image import Image
 from ors_containers.launcher.client import LauncherGone, OperationFailed
 from ors_containers.launcher.messages import (
-    Done,
-    EndCommand,
-    Enter,
-    Entered,
     Examine,
     FileFound,
     Opened,
@@ -55,10 +46,11 @@ from ors_containers.linux.cgroups import remove_group
 from ors_containers.linux.kernel_limits import OPEN_FILES, RESOURCES
 from ors_containers.runtimes.container import Container, shared_places
 from ors_containers.runtimes.examination import check_examination, run_examination
+from ors_containers.runtimes.lifecycle import Lifecycle, State
 from ors_containers.runtimes.opened_file import read_content, write_content
 from ors_containers.runtimes.runtime_state import RuntimeState, examination_of
-from ors_containers.runtimes.shell import Ending, Shell
-from ors_containers.runtimes.shell_protocol import SHELL_ARGUMENTS
+from ors_containers.runtimes.shell import Shell
+from ors_containers.runtimes.shell_host import ContainerShellHost
 from ors_containers.sandbox import CommandResult, FileKind, FileStatus, Sandbox
 
 __all__ = ["NamespaceSandbox"]
@@ -71,24 +63,6 @@ _DEATH_PATIENCE = 0.5
 R = TypeVar("R", Opened, FileFound)
 
 
-class _State(enum.Enum):
-    NEW = enum.auto()
-    STARTING = enum.auto()
-    RUNNING = enum.auto()
-    #: By ``stop``, or because it did not start.
-    STOPPED = enum.auto()
-    #: It ended by itself.
-    DEAD = enum.auto()
-    #: Its wall time is over.
-    EXPIRED = enum.auto()
-
-
-@dataclass(slots=True)
-class _ShellProcess:
-    inner: int
-    exited: asyncio.Future[int]
-
-
 class NamespaceSandbox(Sandbox):
     """A sandbox whose process 1 was started in namespaces of its own; a subclass says how."""
 
@@ -99,11 +73,10 @@ class NamespaceSandbox(Sandbox):
         self._runtime = runtime
         self._user = User(image.user, image.group, runtime.mapping.one_id)
         self._container = Container(runtime.client)
-        self._shell = Shell(self, image.variables, image.directory or image.home)
+        #: Made by the start.
+        self._shell: Shell | None = None
         self._group_files: list[str] = []
-        #: Where the launcher's child for the first shell waits for process 1.
-        self._gate: socket.socket | None = None
-        self._state = _State.NEW
+        self._life = Lifecycle(self.id, limits.wall)
         self._stopping: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -118,9 +91,7 @@ class NamespaceSandbox(Sandbox):
 
     async def start(self) -> None:
         """See ``Sandbox``."""
-        if self._state != _State.NEW:
-            raise SandboxStopped(self.id)
-        self._state = _State.STARTING
+        self._life.start()
         self._runtime.sandboxes[self.id] = self
         starting = asyncio.create_task(self._start())
         try:
@@ -137,21 +108,22 @@ class NamespaceSandbox(Sandbox):
         runtime = self._runtime
         async with runtime.starting:
             directories = runtime.group_directories(self.id)
-            shell: asyncio.Task[None] | None = None
+            starting: asyncio.Task[None] | None = None
             # The launcher forks the child for the first shell while process 1 comes up, since joining control groups
             # takes the kernel milliseconds. The child waits at its end of a pair of sockets for process 1's pidfd, and
             # sees the other end closed if the start fails.
             pair: tuple[socket.socket, ...] = ()
             try:
-                pair = opener, self._gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                pair = opener, gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 container = self._container = Container(runtime.living_client())
                 runtime.owner.lease(self.id, [], directories)
                 self._group_files = runtime.groups.create(self.id, self.limits)
-                shell = asyncio.create_task(self._shell.start())
+                shell = self._shell = self._new_shell(gate)
+                starting = asyncio.create_task(shell.start())
                 process_1, parent = await self._start_container()
                 container.attach(process_1, parent)
                 runtime.owner.lease(self.id, [container.monitor_process, process_1], directories)
-                self._state = _State.RUNNING
+                self._life.state = State.RUNNING
                 assert container.monitor is not None
                 container.monitor.add_done_callback(self._note_death)
                 socket.send_fds(opener, [b"1"], [container.process_1])
@@ -160,14 +132,27 @@ class NamespaceSandbox(Sandbox):
             finally:
                 for end in pair:
                     end.close()
-                self._gate = None
-                if self._state != _State.RUNNING and shell is not None:
-                    await asyncio.wait([shell])
-                    shell.exception()  # a consequence of what is being raised
-            assert shell is not None
-            await shell
+                if self._life.state != State.RUNNING and starting is not None:
+                    await asyncio.wait([starting])
+                    starting.exception()  # a consequence of the error that is being raised
+            assert starting is not None
+            await starting
             if self.limits.wall is not None:
                 self._expiry = asyncio.get_running_loop().call_later(self.limits.wall, self._expire)
+
+    def _new_shell(self, gate: socket.socket) -> Shell:
+        image = self.image
+        program = self._program([image.shell], image.variables, image.home)
+        host = ContainerShellHost(
+            self.id,
+            self._container,
+            self._runtime,
+            program,
+            self._group_files,
+            lambda: self._require_alive(_END_PATIENCE),
+            gate,
+        )
+        return Shell(host, image.variables, image.directory or image.home)
 
     async def _launch(self, request: StartBubblewrap | StartApptainer, ready_text: bytes) -> bytes:
         """Start the container through the launcher; return its output up to ``ready_text``."""
@@ -179,18 +164,18 @@ class NamespaceSandbox(Sandbox):
 
     async def run(self, command: str, *, timeout: float, output_limit: int | None = None) -> CommandResult:
         """See ``Sandbox``."""
-        self._require()
+        shell = self._require()
         limit = self.limits.output if output_limit is None else min(output_limit, self.limits.output)
         if limit < 2:
             raise InvalidCommand(f"An output limit of {limit} bytes leaves none for either end")
         try:
-            result = await self._shell.run(command, timeout, limit)
+            result = await shell.run(command, timeout, limit)
         except (ShellFailed, OperationFailed, LauncherGone) as error:
             self._require()
             if isinstance(error, ShellFailed):
                 raise
             raise SandboxDied(self.id, str(error)) from error
-        # A sandbox that dies ends its shell, too: then this raises ``SandboxDied`` in place of a result.
+        # A sandbox that dies ends its shell, too: then this raises ``SandboxDied`` instead of returning a result.
         self._require()
         return result
 
@@ -205,21 +190,21 @@ class NamespaceSandbox(Sandbox):
         keep_processes: bool = False,
     ) -> CommandResult:
         """See ``Sandbox``."""
-        self._require()
+        shell = self._require()
         files = files or {}
         check_examination(program, files, timeout)
         limit = self.limits.output if output_limit is None else output_limit
         if limit < 2:
             raise InvalidCommand(f"An output limit of {limit} bytes leaves none for either end")
         groups = self._runtime.groups
-        async with self._shell.set_aside() as shell:
+        async with shell.set_aside() as bash:
             try:
                 # Its own group: what the agent has used up or left running must not count against its limits.
                 request = Examine(
                     program=self._program(program, self.image.variables, self.image.home, for_examination=True),
                     groups=groups.create(examination_of(self.id), self.limits),
                     keep_processes=keep_processes,
-                    shell=shell,
+                    shell=bash,
                 )
                 result = await run_examination(
                     self._container, request, files=files, input=input, timeout=timeout, limit=limit
@@ -304,18 +289,18 @@ class NamespaceSandbox(Sandbox):
     async def stop(self) -> None:
         """See ``Sandbox``."""
         if self._stopping is None:
-            if self._state == _State.NEW:
-                self._state = _State.STOPPED
+            if self._life.state == State.NEW:
+                self._life.stop()
                 return
             self._stopping = asyncio.create_task(self._stop())
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
-        if self._state in (_State.RUNNING, _State.STARTING):
-            self._state = _State.STOPPED
+        self._life.stop()
         if self._expiry is not None:
             self._expiry.cancel()
-        self._shell.close()
+        if self._shell is not None:
+            self._shell.close()
         await self._container.stop()
         # A group that cannot be removed now keeps its lease, and the runtime's next sweep removes it.
         if await remove_group(self._runtime.group_directories(self.id)):
@@ -323,23 +308,17 @@ class NamespaceSandbox(Sandbox):
         self._runtime.sandboxes.pop(self.id, None)
 
     def _note_death(self, _: asyncio.Future[int]) -> None:
-        if self._state == _State.RUNNING:
-            self._state = _State.DEAD
+        self._life.end(State.DEAD)
 
     def _expire(self) -> None:
-        if self._state == _State.RUNNING:
-            self._state = _State.EXPIRED
+        if self._life.end(State.EXPIRED):
             self._stopping = asyncio.create_task(self._stop())
 
-    def _require(self) -> None:
-        """Raise the error of a sandbox that does not run."""
-        if self._state == _State.RUNNING:
-            return
-        if self._state == _State.DEAD:
-            raise SandboxDied(self.id)
-        if self._state == _State.EXPIRED:
-            raise SandboxExpired(self.id, self.limits.wall or 0.0)
-        raise SandboxStopped(self.id)
+    def _require(self) -> Shell:
+        """Return the shell of a running sandbox; raise the error of one that does not run."""
+        self._life.require_running()
+        assert self._shell is not None
+        return self._shell
 
     async def _require_alive(self, patience: float) -> None:
         """After a failure: raise the sandbox's own error if the sandbox has ended.
@@ -349,34 +328,3 @@ class NamespaceSandbox(Sandbox):
         """
         await self._container.notice_end(patience)
         self._require()
-
-    # ── ShellHost ──
-
-    async def start_shell(
-        self, descriptors: Sequence[int], at: Sequence[int], environment: Mapping[str, str], directory: str
-    ) -> _ShellProcess:
-        """See ``ShellHost``."""
-        gate, self._gate = self._gate, None
-        client = self._container.client
-        try:
-            program = self._program([self.image.shell, *SHELL_ARGUMENTS], environment, directory)
-            request = Enter(program, self._group_files, gate is not None, list(at))
-            entry = self._container.process_1 if gate is None else gate.fileno()
-            entered = await client.request(request, (entry, *descriptors), Entered)
-        except OperationFailed as error:
-            await self._require_alive(_END_PATIENCE)
-            raise ShellFailed(f"No shell can be started in sandbox {self.id}: {error}") from error
-        self._runtime.ipc_bounded &= entered.ipc_bounded
-        exited = client.exit_of(entered.process)
-        exited.add_done_callback(lambda _: client.forget(entered.process))
-        return _ShellProcess(entered.inner, exited)
-
-    def processes(self, shell: int) -> dict[int, int]:
-        """See ``ShellHost``."""
-        return self._container.processes(shell)
-
-    async def end_command(self, shell: int, keep_pids: Mapping[int, int], how: Ending) -> None:
-        """See ``ShellHost``."""
-        with contextlib.suppress(OperationFailed):
-            request = EndCommand(shell, {str(process): start for process, start in keep_pids.items()}, how)
-            await self._container.client.request(request, (self._container.process_1,), Done)

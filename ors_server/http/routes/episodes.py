@@ -91,8 +91,8 @@ class EpisodeRoutes:
         session = await self._sessions.find(exchange.session_id(), exchange.environment)
         agent = exchange.header(b"user-agent") or ""
         # openreward retries a 503 for minutes. Other clients fail after three retries, so they wait longer here.
-        patient = agent.startswith("openreward")
-        await session.ready(self._settings.setup_wait if patient else self._settings.setup_wait_long)
+        keeps_retrying = agent.startswith("openreward")
+        await session.ready(self._settings.setup_wait if keeps_retrying else self._settings.setup_wait_long)
         return session
 
     async def call(self, exchange: Exchange) -> None:

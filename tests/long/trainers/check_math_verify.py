@@ -57,7 +57,7 @@ def test_a_host_scores(host: AtroposHost, answer: str, score: float) -> None:
 
 async def test_a_served_environment_scores(tokenizer_name: str, tmp_path: Path) -> None:
     target = ROOT / "tests" / "clients" / "atropos_served_environments.py"
-    variables = {"BYTE_TOKENIZER": tokenizer_name, "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}"}
+    variables = {"BYTE_TOKENIZER": tokenizer_name, "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}:{ROOT / 'containers'}"}
     with served(tmp_path, target, **variables) as url:
         async with AsyncClient(url) as client:
             for answer, score in ANSWERS:

@@ -1,4 +1,4 @@
-"""Engines behind one interface: what samples, how a turn is steered, how a recorded length is forced, what it says.
+"""One interface for engines: sampling, steering a turn, forcing a recorded length, counters.
 
 An engine lives as long as the benchmark, so that every run meets the same one. ``steered`` makes the parameters of a
 live turn, ``exact`` those of its replay: as many tokens as were recorded, no more, no fewer, with the same kind of work
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class EngineFailed(OrsError):
-    """The engine does not start, is not there, or is not there any more."""
+    """The engine does not start, is missing or has ended."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class EngineTotals:
-    """What an engine has counted since it started; each None where it does not count it."""
+    """Counters of an engine since its start; None for a counter it does not have."""
 
     requests: float | None = None
     #: Seconds that requests waited, and that they ran.
@@ -61,7 +61,7 @@ class EngineTotals:
 
 
 def difference(before: EngineTotals, after: EngineTotals) -> EngineTotals:
-    """What was counted between two readings."""
+    """Subtract two readings of the counters."""
     counts = {
         name: None if start is None or (end := getattr(after, name)) is None else end - start
         for name, start in vars(before).items()
@@ -79,31 +79,31 @@ class Engine(Protocol):
 
     @property
     def sampler(self) -> Sampler:
-        """What the rollout samples from."""
+        """The sampler for rollouts."""
         ...
 
     def steered(self, parameters: SamplingParameters, turn: Turn) -> SamplingParameters:
-        """The parameters of a turn that says what ``turn`` allows."""
+        """Return the parameters of a turn that says what ``turn`` allows."""
         ...
 
     def exact(self, parameters: SamplingParameters, made: Sequence[int], *, steered: bool) -> SamplingParameters:
-        """The parameters of a turn of exactly as many tokens, the same ones or others."""
+        """Return the parameters of a turn of exactly as many tokens, the same ones or others."""
         ...
 
     async def forget(self) -> bool:
-        """Empty the prefix cache; whether it is empty now. Raises ``EngineFailed``."""
+        """Empty the prefix cache; returns whether it is empty. Raises ``EngineFailed``."""
         ...
 
     async def totals(self) -> EngineTotals:
-        """What it has counted; nothing where each generation tells its own. Raises ``EngineFailed``."""
+        """Return its counters; empty ones if each generation has its own times. Raises ``EngineFailed``."""
         ...
 
     def processes(self) -> Mapping[str, int]:
-        """Its processes on this machine, by name, this one excepted."""
+        """Its processes on this machine except this one, by name."""
         ...
 
     def gpus(self) -> Sequence[str]:
-        """The GPUs of this machine that it uses, as ``nvidia-smi`` knows them."""
+        """Return the GPUs of this machine that it uses, by their ``nvidia-smi`` ids."""
         ...
 
     def description(self) -> dict[str, str]:
@@ -128,9 +128,9 @@ class UrlEngine:
 
     @classmethod
     async def open(cls, url: str, model: str, api_key: str | None = None) -> UrlEngine:
-        """Find out what it serves, which must be ``model``, by that name or from a folder of that name.
+        """Check that it serves ``model``, by that name or from a folder of that name.
 
-        Raises ``EngineFailed`` where nothing answers, no engine does, or one with another model.
+        Raises ``EngineFailed`` if no engine answers, or an engine with another model.
         """
         said_url = without_user(url)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -170,21 +170,21 @@ class UrlEngine:
         return cls(said_url, found[0], CompletionsSampler(url, found[0], api_key=api_key), http, version)
 
     def steered(self, parameters: SamplingParameters, turn: Turn) -> SamplingParameters:
-        """By structured output."""
+        """Steer by structured output."""
         return _with(parameters, structured_outputs={"regex": turn.regex})
 
     def exact(self, parameters: SamplingParameters, made: Sequence[int], *, steered: bool) -> SamplingParameters:
-        """By the least and the greatest number of tokens; until the least, nothing stops it."""
+        """Force the length by equal minimum and maximum numbers of tokens."""
         if steered:
             parameters = _with(parameters, structured_outputs={"regex": REPLAYED})
         return replace(_with(parameters, min_tokens=len(made), ignore_eos=True), max_tokens=len(made))
 
     async def forget(self) -> bool:
-        """vLLM has a route for it in its development mode only; without it both kinds of run share what is cached."""
+        """Reset the cache through vLLM's development route; without it live runs and replays share the cache."""
         return (await self._ask("POST", "/reset_prefix_cache")).is_success
 
     async def totals(self) -> EngineTotals:
-        """From vLLM's metrics; nothing from an engine without them."""
+        """Read vLLM's metrics; empty for an engine without them."""
         answer = await self._ask("GET", "/metrics")
         if not answer.is_success:
             return EngineTotals()
@@ -214,7 +214,7 @@ class UrlEngine:
         return ()
 
     def description(self) -> dict[str, str]:
-        """What it says of itself."""
+        """Return model and version, as the server reports them."""
         return {"url": self.url, "model": self.model, **({"version": self._version} if self._version else {})}
 
     async def close(self) -> None:
@@ -224,7 +224,7 @@ class UrlEngine:
 
 
 def without_user(url: str) -> str:
-    """The address without a user and password, as reports may show it."""
+    """Return the address without a user and password, as reports may show it."""
     scheme, slashes, rest = url.rpartition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"

@@ -42,7 +42,7 @@ FREE = -1
 
 
 class Forced(ContinuousBatchingLogitsProcessor):
-    """Leaves each request the one token that is next in its ``forced``; does nothing to requests without it.
+    """Leave each request only the next token of its ``forced``; requests without it are free.
 
     How far a request has come is counted here, at each of its tokens: with asynchronous batching its own list of tokens
     is a step behind.
@@ -55,7 +55,7 @@ class Forced(ContinuousBatchingLogitsProcessor):
         self._made: dict[str, int] = {}
 
     def forget(self, request: str) -> None:
-        """A request is over."""
+        """Forget a request that is over."""
         self._made.pop(request, None)
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
@@ -63,7 +63,7 @@ class Forced(ContinuousBatchingLogitsProcessor):
         int32_tensor.fill_(FREE)
 
     def prepare_tensor_args(self, requests_with_new_token: Sequence[Any]) -> torch.Tensor:
-        """The next token of each request."""
+        """Return the next token of each request."""
         tokens: list[int] = []
         for request in requests_with_new_token:
             state = request.state
@@ -74,14 +74,14 @@ class Forced(ContinuousBatchingLogitsProcessor):
         return torch.tensor(tokens, dtype=torch.int32)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        """The scores with all tokens but the forced ones ruled out."""
+        """Return the scores with all tokens but the forced ones ruled out."""
         forced = tensor_arg[: scores.size(0)].to(torch.int64).unsqueeze(-1)
         vocabulary = torch.arange(scores.size(-1), device=scores.device).unsqueeze(0)
         return scores.masked_fill((forced != FREE) & (vocabulary != forced), float("-inf"))
 
 
 def load(options: dict[str, Any]) -> Any:
-    """The model, on the GPU where there is one."""
+    """Return the model, on the GPU where there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     attention = options["options"].pop("attn_implementation", "sdpa")
@@ -94,7 +94,7 @@ def load(options: dict[str, Any]) -> Any:
 
 
 def start(options: dict[str, Any]) -> tuple[Any, Forced]:
-    """The manager, started, and what forces tokens in it."""
+    """Start the manager; returns it with its forced tokens."""
     model = load(options)
     sampling = options["sampling"]
     generation = GenerationConfig(
@@ -116,7 +116,7 @@ def start(options: dict[str, Any]) -> tuple[Any, Forced]:
     batching = ContinuousBatchingConfig(**settings | options["options"])
     manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=batching)
     forced = Forced()
-    # The list is made of a generation configuration, which has no place for a processor of one's own with arguments.
+    # The list is made from a generation configuration, which cannot hold a custom processor with arguments.
     processors = manager.logit_processor
     processors.logits_processor.append(forced)
     processors.tensors_required += 1
@@ -182,7 +182,7 @@ def main() -> None:
             max_new_tokens=request["max_tokens"],
             **({"forced": request["forced"]} if request["forced"] else {}),
         )
-    # The generation loop is no daemon; nothing is left for it to do.
+    # The generation loop is not a daemon thread, and has nothing left to do.
     os._exit(0)
 
 

@@ -99,33 +99,33 @@ class TransformersEngine:
 
     @property
     def sampler(self) -> Sampler:
-        """What the rollout samples from."""
+        """The sampler for rollouts."""
         return self._sampler
 
     def steered(self, parameters: SamplingParameters, turn: Turn) -> SamplingParameters:
-        """By forcing the example's tokens and the end of the turn."""
+        """Force the example's tokens and the end of the turn."""
         forced = [*self._tokenizer.encode(turn.example, add_special_tokens=False), self._tokenizer.eos_token_id]
         return replace(parameters, extra={**parameters.extra, "forced": forced})
 
     def exact(self, parameters: SamplingParameters, made: Sequence[int], *, steered: bool) -> SamplingParameters:
-        """By forcing the very tokens, which is all that can be asked of it."""
+        """Force the same tokens; the engine cannot force a length alone."""
         return replace(parameters, max_tokens=len(made), extra={**parameters.extra, "forced": list(made)})
 
     async def forget(self) -> bool:
-        """Begin all prompts with another token: nothing that begins like them is cached."""
+        """Begin all prompts with another token: no cached prefix matches them."""
         self._sampler.first = (self._sampler.first + 1) % len(self._tokenizer)
         return True
 
     async def totals(self) -> EngineTotals:
-        """Nothing: each generation tells its own."""
+        """Return empty counters: each generation has its own times."""
         return EngineTotals()
 
     def processes(self) -> Mapping[str, int]:
-        """The engine's process."""
+        """Return the engine's process."""
         return {"engine": self._process.pid}
 
     def gpus(self) -> Sequence[str]:
-        """The first that this process may use."""
+        """Return the first visible GPU."""
         return visible_gpus(1) if self._said.get("device") == "cuda" else ()
 
     def description(self) -> dict[str, str]:
@@ -142,11 +142,11 @@ class TransformersEngine:
 
 
 def _last_words(log: IO[bytes]) -> str:
-    """The last line that a process wrote to its standard error."""
+    """Return the last line that a process wrote to its standard error."""
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _TAIL))
     lines = log.read().decode(errors="replace").strip().splitlines()
-    return lines[-1].strip()[:400] if lines else "it ended without a word"
+    return lines[-1].strip()[:400] if lines else "it ended without output"
 
 
 @dataclass

@@ -50,11 +50,11 @@ class VLLMEngine:
     """See the module."""
 
     sampler: Sampler
-    _engine: _Telling
+    _engine: _TimedEngine
     _device: str
     _options: Mapping[str, Any]
     _children: Mapping[str, int]
-    #: Takes vLLM's sockets, which it leaves behind.
+    #: Folder of vLLM's sockets, which it does not remove.
     _sockets: tempfile.TemporaryDirectory[str]
     name: str = field(default="vllm", init=False)
 
@@ -99,14 +99,14 @@ class VLLMEngine:
                 from vllm.usage.usage_lib import UsageContext
                 from vllm.v1.engine.async_llm import AsyncLLM
 
-                # No variable of its own: a failed import in some library keeps this frame alive, and it the engine.
-                telling = _Telling(
+                # Not a variable of its own: a failed import in a library keeps this frame, and thus the engine, alive.
+                timed = _TimedEngine(
                     # As vLLM's own server is: other defaults are smaller.
                     AsyncLLM.from_engine_args(
                         AsyncEngineArgs(**arguments), usage_context=UsageContext.OPENAI_API_SERVER
                     )
                 )
-            except Exception as error:  # whatever vLLM, torch or the driver raise: none of it is ours
+            except Exception as error:  # whatever vLLM, torch or the driver raise
                 sockets.cleanup()
                 raise EngineFailed(
                     f"vLLM does not start with {model.name}: {_reason(error, errors.read_text(errors='replace'))}",
@@ -122,21 +122,21 @@ class VLLMEngine:
             # vLLM binds the threads that compute, and lets the others go where they like.
             for process in started:
                 bind(process, cores)
-        return cls(VLLMSampler(telling), telling, device, arguments, children, sockets)
+        return cls(VLLMSampler(timed), timed, device, arguments, children, sockets)
 
     def steered(self, parameters: SamplingParameters, turn: Turn) -> SamplingParameters:
-        """By structured output."""
+        """Steer by structured output."""
         return replace(parameters, extra={**parameters.extra, **_structured(turn.regex)})
 
     def exact(self, parameters: SamplingParameters, made: Sequence[int], *, steered: bool) -> SamplingParameters:
-        """By the least and the greatest number of tokens; until the least, nothing stops it."""
+        """Force the length by equal minimum and maximum numbers of tokens."""
         extra = {**parameters.extra, "min_tokens": len(made), "ignore_eos": True}
         if steered:
             extra |= _structured(REPLAYED)
         return replace(parameters, max_tokens=len(made), extra=extra)
 
     async def forget(self) -> bool:
-        """Empty the prefix cache; whether it is empty now. Raises ``EngineFailed``."""
+        """Empty the prefix cache; returns whether it is empty. Raises ``EngineFailed``."""
         try:
             return bool(await self._engine.engine.reset_prefix_cache())
         except Exception as error:  # noqa: BLE001 - its core has died, for whatever reason
@@ -145,15 +145,15 @@ class VLLMEngine:
             ) from None
 
     async def totals(self) -> EngineTotals:
-        """Nothing: each generation tells its own."""
+        """Return empty counters: each generation has its own times."""
         return EngineTotals()
 
     def processes(self) -> Mapping[str, int]:
-        """The engine core, and its workers where it has some."""
+        """Return the engine core, and its workers where it has some."""
         return self._children
 
     def gpus(self) -> Sequence[str]:
-        """The first so many of those that this process may use."""
+        """Return the visible GPUs that its parallelism uses."""
         if self._device != "cuda":
             return ()
         parallel = self._engine.engine.vllm_config.parallel_config
@@ -185,15 +185,15 @@ class VLLMEngine:
     async def close(self) -> None:
         """End the engine's processes."""
         self._engine.engine.shutdown()
-        # Its destructor is to run now, and not when half of Python is gone.
+        # Its destructor must run before the interpreter shuts down.
         self._engine.engine = None
         gc.collect()
         self._sockets.cleanup()
         os.environ.pop("VLLM_RPC_BASE_PATH", None)
 
 
-class _Telling:
-    """The engine, as the sampler uses it, passing on what each generation says of itself."""
+class _TimedEngine:
+    """The engine as the sampler uses it; records the times of each generation."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -218,7 +218,7 @@ def _structured(regex: str) -> dict[str, Any]:
 
 
 def sequences_for(concurrency: int) -> dict[str, int]:
-    """Arguments with which the engine runs so many requests at once, and none of them waits for being too many."""
+    """Arguments with which the engine runs so many requests at once without queueing them."""
     sequences = max(_SEQUENCES, concurrency)
     return {
         "max_num_seqs": sequences,
@@ -227,7 +227,7 @@ def sequences_for(concurrency: int) -> dict[str, int]:
 
 
 def set_environment() -> None:
-    """What torch and vLLM read when they are imported; what the user has set stays."""
+    """Set the variables that torch and vLLM read at import; values of the user stay."""
     wanted = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -248,7 +248,7 @@ def _device() -> str:
         from vllm.platforms import current_platform
 
         return str(current_platform.device_type)
-    except Exception as error:  # whatever vLLM, torch or the driver raise: none of it is ours
+    except Exception as error:  # whatever vLLM, torch or the driver raise
         raise EngineFailed(
             f"vLLM cannot be imported: {type(error).__name__}: {error}", "Run `python -c 'import vllm'` to see why."
         ) from error
@@ -263,12 +263,12 @@ def _installed(name: str) -> bool:
 
 
 def _works(process: int) -> bool:
-    """Whether it is one of the engine's, and not Python's own helper for shared memory."""
+    """Return whether a process is the engine's and not Python's helper for shared memory."""
     return b"resource_tracker" not in Path(f"/proc/{process}/cmdline").read_bytes()
 
 
 def _descendants(process: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
+    """Return the descendants of a process."""
     children = [
         int(word)
         for thread in Path(f"/proc/{process}/task").iterdir()
@@ -279,7 +279,7 @@ def _descendants(process: int) -> list[int]:
 
 @contextmanager
 def _captured_errors() -> Generator[Path]:
-    """Send what this process and those it starts write to standard error to a file: the engine's reason is there."""
+    """Redirect standard error, of child processes too, to a file: the engine logs its failure there."""
     with tempfile.TemporaryDirectory(prefix="ors-engine-") as folder:
         path = Path(folder) / "errors"
         kept = os.dup(2)
@@ -293,7 +293,7 @@ def _captured_errors() -> Generator[Path]:
 
 
 def _reason(error: Exception, log: str) -> str:
-    """The last error that the engine's process wrote, which says more than that it ended."""
+    """Return the first error that the engine's process logged, or the exception."""
     lines = [line.split("] ", 1)[-1].strip() for line in log.splitlines()]
     said = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception")) and ": " in line]
     found = [line for line in said if "Engine core initialization failed" not in line]

@@ -101,7 +101,7 @@ def _local_base(images: ImageRepository, definition: Definition, *, host_files: 
         stem = stem_of(source.rstrip("/").rpartition("/")[2]) or "NAME"
         problem = f"is neither at {path} nor an image of the store"
         if not inside:
-            problem = "is outside of the definition's folder, and no image of the store"
+            problem = "is outside of the definition's folder, and not an image of the store"
         raise definition.error(
             line,
             f"The base {source} {problem}",
@@ -133,7 +133,7 @@ def _reference(definition: Definition) -> str:
     )
     reference = (f"{prefix}/{source}" if prefix else source).removeprefix("docker://")
     if not _REFERENCE.fullmatch(reference):
-        raise definition.error(line, f"{reference[:200]!r} is no name of a registry's image", "Write NAME:TAG")
+        raise definition.error(line, f"{reference[:200]!r} is not the name of a registry's image", "Write NAME:TAG")
     return reference
 
 
@@ -208,10 +208,10 @@ def _debootstrap_program(definition: Definition, *, host_files: bool) -> str:
             f"Build one of your own once, and it stays: ors-server image build --host-files {definition.path}",
         )
     if not _SUITE.fullmatch(suite):
-        raise definition.error(line, f"{suite!r} is no name of a release", "For example: OSVersion: bookworm")
+        raise definition.error(line, f"{suite!r} is not the name of a release", "For example: OSVersion: bookworm")
     mirror, mirror_line = definition.header.get("mirrorurl", ("", 0))
     if mirror and not mirror.startswith(("http://", "https://")):
-        raise definition.error(mirror_line, f"The mirror {mirror!r} is no http:// or https:// address")
+        raise definition.error(mirror_line, f"The mirror {mirror!r} is not an http:// or https:// address")
     where = f"{definition.path}, line {line}"
     program = shutil.which("debootstrap", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:

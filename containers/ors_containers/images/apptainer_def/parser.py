@@ -113,7 +113,7 @@ class Definition:
                 )
             target = words[-1]
             if not target.startswith("/") or ".." in target.split("/"):
-                raise self.error(number, f"{target!r} is no absolute path without `..`", "Name a path of the image")
+                raise self.error(number, f"{target!r} is not an absolute path without `..`", "Name a path of the image")
             found.append((number, words[0], target))
         return found
 
@@ -122,13 +122,13 @@ def read_definition(path: Path) -> Definition:
     """Read a definition file. Raises ``InvalidDefinition``."""
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
-            raise InvalidDefinition(str(path), 0, "it is no regular file")
+            raise InvalidDefinition(str(path), 0, "it is not a regular file")
         with path.open("rb") as stream:
             content = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise InvalidDefinition(str(path), 0, f"it cannot be read: {error.strerror}") from error
     if len(content) > _MAX_BYTES or b"\0" in content:
-        raise InvalidDefinition(str(path), 0, "it is no definition file", "A definition is text; see docs/images.md")
+        raise InvalidDefinition(str(path), 0, "it is not a definition file", "A definition is text; see docs/images.md")
     text = content.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     return _Reader(path, text.split("\n")).read()
 
@@ -162,7 +162,7 @@ class _Reader:
             keyword = keyword.strip().lower()
             if not colon or not re.fullmatch(r"[a-z]+", keyword):
                 raise self._error(
-                    number, f"{stripped[:80]!r} is no `Keyword: value`", "Sections, such as %post, begin with a %"
+                    number, f"{stripped[:80]!r} is not a `Keyword: value`", "Sections, such as %post, begin with a %"
                 )
             if keyword not in _KEYWORDS:
                 known = ", ".join(word.capitalize() for word in _KEYWORDS)

@@ -1,0 +1,60 @@
+"""The states of a sandbox, and the error that a call gets in each."""
+
+from __future__ import annotations
+
+import enum
+
+from ors_containers.errors import SandboxDied, SandboxExpired, SandboxStopped
+
+__all__ = ["Lifecycle", "State"]
+
+
+class State(enum.Enum):
+    """A state: new, starting and running in this order, then one of the others."""
+
+    NEW = enum.auto()
+    STARTING = enum.auto()
+    RUNNING = enum.auto()
+    #: By ``stop``, or because it did not start.
+    STOPPED = enum.auto()
+    #: It ended by itself.
+    DEAD = enum.auto()
+    #: Its wall time is over.
+    EXPIRED = enum.auto()
+
+
+class Lifecycle:
+    """The state of one sandbox."""
+
+    def __init__(self, sandbox: str, wall: float | None) -> None:
+        self._sandbox = sandbox
+        self._wall = wall
+        self.state = State.NEW
+
+    def require_running(self) -> None:
+        """Raise ``SandboxDied``, ``SandboxExpired`` or ``SandboxStopped`` unless the sandbox runs."""
+        if self.state == State.RUNNING:
+            return
+        if self.state == State.DEAD:
+            raise SandboxDied(self._sandbox)
+        if self.state == State.EXPIRED:
+            raise SandboxExpired(self._sandbox, self._wall or 0.0)
+        raise SandboxStopped(self._sandbox)
+
+    def start(self) -> None:
+        """Begin the start. Raises ``SandboxStopped`` for a sandbox that is not new."""
+        if self.state != State.NEW:
+            raise SandboxStopped(self._sandbox)
+        self.state = State.STARTING
+
+    def stop(self) -> None:
+        """Stop, unless the sandbox has ended in another way."""
+        if self.state in (State.NEW, State.STARTING, State.RUNNING):
+            self.state = State.STOPPED
+
+    def end(self, how: State) -> bool:
+        """Go from running to ``how``; return whether the sandbox was running."""
+        if self.state != State.RUNNING:
+            return False
+        self.state = how
+        return True
