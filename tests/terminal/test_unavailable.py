@@ -27,7 +27,7 @@ def test_without_bubblewrap_the_rest_is_served(tmp_path: Path) -> None:
         refused = client.get("/tools", headers={"X-Deployment": "kanishk/EndlessTerminals"})
         assert refused.status_code == 404
         assert "apt install bubblewrap" in refused.json()["detail"]
-    assert "Not served here: terminalenvironment" in (tmp_path / "server" / "output").read_text()
+    assert "Not served here: terminalenvironment" in (tmp_path / "server" / "log").read_text()
 
 
 async def test_without_a_grader_it_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
