@@ -139,7 +139,7 @@ class ManagedServer:
 
 
 def answer_object(**fields: Any) -> Any:
-    """The objects of the openai package: attributes in place of keys."""
+    """The objects of the openai package: attributes instead of keys."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, dict):
