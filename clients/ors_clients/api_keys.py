@@ -21,7 +21,7 @@ def server_key(url: str) -> str:
     """Return the API key of the server at ``url``; empty if there is none.
 
     A server that an ``OPENREWARD_…_URL`` names gets ``ORS_API_KEY`` if ``OPENREWARD_API_KEY`` is not set: it is a
-    server of your own that OpenReward's clients use as well. An empty ``ORS_API_KEY`` leaves a key to the platform alone.
+    server of your own that OpenReward's clients use as well. An empty ``ORS_API_KEY`` keeps every other server keyless.
     Addresses are compared as text without a slash at the end, so another spelling of a platform's address gets no key
     of the platform.
     """
