@@ -20,10 +20,10 @@ _POINTERS = ("OPENREWARD_SESSION_URL", "OPENREWARD_API_URL")
 def server_key(url: str) -> str:
     """Return the API key of the server at ``url``; empty if there is none.
 
-    A server that an ``OPENREWARD_…_URL`` names gets ``ORS_API_KEY`` where there is no ``OPENREWARD_API_KEY``: it is one
-    of your own, which OpenReward's clients are pointed to as well. An ``ORS_API_KEY`` that is set to nothing says that
-    only the platform gets a key. Addresses are compared as they are written, except for a slash at the end: one
-    that is written in another way gets no key of the platform.
+    A server that an ``OPENREWARD_…_URL`` names gets ``ORS_API_KEY`` if ``OPENREWARD_API_KEY`` is not set: it is a
+    server of your own that OpenReward's clients use as well. An empty ``ORS_API_KEY`` keeps every other server keyless.
+    Addresses are compared as text without a slash at the end, so another spelling of a platform's address gets no key
+    of the platform.
     """
     url = url.rstrip("/")
     platforms, own = os.environ.get("OPENREWARD_API_KEY", ""), os.environ.get("ORS_API_KEY")

@@ -1,4 +1,4 @@
-"""The client of a server, for programs with an event loop; ``synchronous`` has the same for those without.
+"""The client of a server, for programs with an event loop; ``sync_client`` is for programs without one.
 
     async with AsyncClient("http://host:8080") as client:
         async with client.environment("terminal").session(split="train", index=0) as session:

@@ -1,9 +1,9 @@
-"""An environment, as the client of a server sees it: its tasks, its tools, and sessions on it.
+"""An environment of a server: its tasks, its tools, and sessions on it.
 
-A bare name goes into the path of every request (``/name/tasks``), where every server finds it. A name with an owner,
-``owner/Name``, as catalogues have it, goes into ``X-Deployment`` with bare paths; so does nothing at all for the
-server's default environment. The SDKs wrap each of these requests into a session of its own, which no self-hosted
-server asks for; it is left out here.
+A bare name is sent in the path of every request (``/name/tasks``), which every server understands. An owned name
+(``owner/Name``, as in catalogues) is sent in ``X-Deployment`` with bare paths; the default environment uses bare paths
+and no header. The SDKs wrap each of these requests into a session of its own. Self-hosted servers do not require that,
+so this client does not do it.
 """
 
 from __future__ import annotations

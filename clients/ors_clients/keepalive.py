@@ -1,12 +1,12 @@
-"""Sessions are kept alive, and ended, from a thread that nothing else runs on.
+"""Ping open sessions, and end abandoned ones, on a thread of their own.
 
 Servers end a session that is silent for minutes (900 s here and in both SDKs, 120 s behind some gateways). A trainer's
-event loop is often busy for longer than that: a batch is trained, a model is loaded. So pings do not depend on it. One
-thread a process pings every session that has sent nothing for ten seconds, over connections of its own.
+event loop is often busy for longer, while it trains a batch or loads a model. So one thread of each process pings every
+session that has been silent for ten seconds, over connections of its own.
 
-The same thread ends sessions whose own event loop cannot: a rollout that was cancelled twice, a session dropped without
-``close``, a process that exits. A session belongs to the process that opened it: a forked child neither pings nor ends
-its parent's.
+The same thread ends sessions that their own event loop cannot end: of a rollout that was cancelled twice, of a session
+dropped without ``close``, of a process that exits. A session belongs to the process that opened it: a forked child
+neither pings nor ends its parent's sessions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TICK = 1.0
 _AT_ONCE = 64
 #: Seconds a ping may take.
 _PING_LIMIT = 30.0
-#: Seconds that the end of the process may be held up for the sessions that are still open.
+#: Longest delay of the process's exit for the sessions that are still open, in seconds.
 _EXIT_LIMIT = 5.0
 #: Seconds the server may take to tear a session down.
 _DELETE_LIMIT = 60.0
@@ -65,7 +65,7 @@ class Heartbeat:
 
 
 class KeepAlive:
-    """The sessions of this process that are open; every method may be called from any thread."""
+    """The open sessions of this process; every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._thread = LoopThread("ors-keepalive", self._forked)
@@ -93,7 +93,7 @@ class KeepAlive:
                 self._thread.start(self._keep())
 
     def discard(self, beat: Heartbeat) -> None:
-        """Ping it no more."""
+        """Stop pinging it."""
         self._beats.pop(beat, None)
 
     def end(self, beat: Heartbeat) -> None:

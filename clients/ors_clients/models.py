@@ -182,7 +182,7 @@ def _reward(value: Any) -> float | None:
 
 
 def unexpected_response(expected: str) -> ServerUnavailable:
-    """Return the error for an answer of another shape; it does not repeat the answer, which may hold anything."""
+    """Return the error for a response of another shape; it does not quote the response, which may hold secrets."""
     return ServerUnavailable(
         f"The server's answer is not {expected}", "Is this the address of an ORS server, and not of a page before it?"
     )

@@ -1,13 +1,11 @@
 """A session: one episode, as the client of a server sees it.
 
-A call runs at most once, whatever happens to its connection. Our server honours an ``Idempotency-Key`` and says so when
-the session is created (``X-Idempotent-Calls``); then a lost call is sent again with the same key. Another server is
-asked again only by the ``task_id`` that it has named, which never starts anything; where it had not named one yet, or a
-gateway answered in its place, it is unknown whether the tool ran, and the caller gets that as an error
-(``CallOutcomeUnknown``).
+A call runs at most once, whatever happens to its connection. Our server honours an ``Idempotency-Key`` and announces it
+when the session is created (``X-Idempotent-Calls``), so a lost call is sent again with the same key. With other servers
+a lost call is resumed only by its ``task_id``, which starts nothing. If the server had not sent the ``task_id`` yet, or
+a gateway answered instead of the server, it is unknown whether the tool ran: ``CallOutcomeUnknown`` is raised.
 
-A session that was opened is ended: by ``close``, and where that is cancelled, or never called, by the thread that keeps
-sessions alive.
+Every opened session is ended: by ``close``, or by the keep-alive thread if ``close`` is cancelled or never called.
 """
 
 from __future__ import annotations
@@ -57,12 +55,12 @@ __all__ = ["AsyncSession"]
 _LOST = ("SessionGone:", "InfrastructureError:")
 _NO_REWARD = "NonFiniteReward:"
 _FORGOTTEN = ("unknown task_id", "ResultExpired:")
-#: What must not happen twice takes no connection that has been idle for longer, in seconds, unless the server keeps it
-#: from happening twice: it may have closed that connection, and it would be unknown whether the request had arrived.
+#: Longest idle time, in seconds, of a connection for a request that must not be repeated: the server may have closed an
+#: older one, and it would be unknown whether the request had arrived. Keyed calls may take older connections.
 _FRESH_ENOUGH = 1.0
 #: Seconds that ending a session may take; servers give a teardown 30.
 _CLOSE_LIMIT = 90.0
-#: Seconds a stream must have gone on for its loss not to count as another failure.
+#: Seconds of a stream after which its loss counts as the first failure again.
 _PROGRESS = 10.0
 #: Seconds within which a call's response has to begin. Our server sends the task id within 50 ms, so after a minute the
 #: request is sent again. Other servers may be silent for longer: before its first byte ors-sdk's waits for the whole
@@ -73,7 +71,7 @@ _FIRST_BYTE, _FIRST_BYTE_OF_OTHERS = 60.0, 3600.0
 class AsyncSession:
     """One episode. ``async with environment.session(…) as session``, or ``open`` and ``close``.
 
-    Nothing is sent before it is opened. Calls of one session may overlap. Not to be opened again once it is closed.
+    Nothing is sent before it is opened. Calls of one session may overlap. A closed session cannot be opened again.
     """
 
     _beat: Heartbeat | None = None
@@ -94,7 +92,7 @@ class AsyncSession:
         self._choice = dict(choice)
         self._secrets = dict(secrets or {})
         self._secret_headers = (_secret_headers(self._secrets),) if self._secrets else ()
-        #: What errors never repeat.
+        #: Texts that are redacted in errors.
         self._hidden = (
             *self._secrets.values(),
             *(header for block in self._secret_headers for _, header in block.items),
@@ -145,7 +143,7 @@ class AsyncSession:
                 await self._create(policy)
                 return self
             except ConnectionLost as lost:
-                # It is unknown whether it exists. Another is created, under another id, and this one is ended.
+                # It is unknown whether the session exists. End it, and create another under another id.
                 self._abandon()
                 await policy.after_loss(lost)
             except BaseException:  # a cancellation too: a half-opened session would stay open
@@ -217,10 +215,10 @@ class AsyncSession:
             return  # a parent process opened it, and may still use it
         try:
             policy = RetryPolicy(self._connection, time.monotonic() + _CLOSE_LIMIT)
-            with contextlib.suppress(ClientError):  # it is gone, or the server ends it when it has been idle
+            with contextlib.suppress(ClientError):  # it is gone, or it will expire on the server
                 for path in ("/delete", "/delete_session"):
                     await self._connection.json("POST", path, headers=self._headers, session=True, policy=policy)
-        except BaseException:  # a cancellation: the session is ended all the same, from the background thread
+        except BaseException:  # a cancellation: the background thread ends the session
             KEEP_ALIVE.end(beat)
             raise
 
@@ -361,10 +359,10 @@ class AsyncSession:
             await policy.after_loss(lost)
 
     def _refuse_to_repeat(self, name: str, response: Response) -> None:
-        """Raise ``CallOutcomeUnknown`` where a gateway may have passed a call on before it gave up."""
+        """Raise ``CallOutcomeUnknown`` for an error of a gateway, which may have passed the call on."""
         if response.status > 500:
             error = self._connection.error(response, session=True, secrets=self._hidden)
-            if isinstance(error, ServerUnavailable):  # and not what a server says of a session that is lost
+            if isinstance(error, ServerUnavailable):  # not the server's error for a lost session
                 raise CallOutcomeUnknown(
                     f"{name!r} was called, and then: {error.cause}",
                     "A gateway may have passed the call on, and the server makes no promise about repeated calls, "

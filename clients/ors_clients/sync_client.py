@@ -4,9 +4,9 @@
         with client.environment("terminal").session(split="train", index=0) as session:
             result = session.call("bash", {"command": "ls"})
 
-Each method runs its asynchronous twin on one background thread of the process, which all clients share, and waits for
-it. Any thread may use it, several at once too. A forked worker gets a thread of its own when it makes its first call;
-sessions that its parent opened stay the parent's.
+Each method runs its asynchronous counterpart on one background thread of the process, which all clients share, and
+waits for it. Threads may share a client. A forked worker starts a thread of its own with its first call; sessions that
+its parent opened stay the parent's.
 """
 
 from __future__ import annotations

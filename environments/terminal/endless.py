@@ -1,9 +1,9 @@
 """Folders of Endless Terminals tasks, exactly as they are published.
 
-A folder holds one folder a task. The splits are those of the published code: names sorted, shuffled with seed 42, the
-last 100 for evaluation; the training split keeps the tasks that somebody has solved (pass@16 above 0), as far as the
-folder says. What cannot be used is left out and reported with folder, file and line; it still takes its place in the
-shuffle, so the splits of a damaged copy are those of a whole one.
+The folder contains one folder for each task. The splits are those of the published code: names sorted, shuffled with
+seed 42, the last 100 for evaluation; the training split keeps the tasks that were solved (pass@16 above 0), according
+to the folder. A folder that cannot be used is left out and reported with folder, file and line; it still takes its
+place in the shuffle, so the splits of a damaged copy are those of a complete one.
 
 Two optional keys of ``task.json`` and two optional files are ours: ``grading`` (``frozen`` or ``live``), ``start``,
 ``solution.sh`` and ``near_miss.sh``.
@@ -150,12 +150,12 @@ class EndlessSource:
 
 
 def is_task_folder(folder: Path) -> bool:
-    """Whether a folder is meant to be a task: by its name, or by a file that only a task has."""
+    """Return whether a folder is meant to be a task: by its name, or by a file that only a task has."""
     return folder.is_dir() and (folder.name.startswith("task_") or any((folder / name).exists() for name in _FILES))
 
 
 def read_task(folder: Path) -> TerminalTask:
-    """The task of a folder. Raises ``FolderProblem``."""
+    """Read the task of a folder. Raises ``FolderProblem``."""
     words = _json(folder / "task.json")
     definition, archive = (_found(folder / name) for name in ("container.def", "container.sif"))
     if definition is None and archive is None:
@@ -190,7 +190,7 @@ def _image_store() -> Generator[ImageStore]:
 
 
 def _check(folder: Path, store: ImageStore) -> _Entry:
-    """What is known of a folder that can be used. Raises ``FolderProblem``, and ``SandboxError`` for its image."""
+    """Check that a folder can be used. Raises ``FolderProblem``, and ``SandboxError`` for its image."""
     from ors_containers.images.importers import check_image
 
     image = read_task(folder).image
@@ -204,7 +204,7 @@ def _check(folder: Path, store: ImageStore) -> _Entry:
 
 
 def _is_solvable(solutions: Path) -> bool:
-    """Whether somebody has solved it, as far as the folder says. Raises ``FolderProblem``."""
+    """Return whether the task was solved, according to its folder. Raises ``FolderProblem``."""
     for name in _SUMMARIES:
         file = solutions / name
         if file.is_file():
@@ -257,8 +257,8 @@ def _tests(file: Path) -> str:
 
 
 def _found(file: Path) -> Path | None:
-    """A file that may be missing. Raises ``FolderProblem`` where something else has its name."""
-    if file.exists() and not file.is_file():  # to open a pipe would be to wait for somebody who writes
+    """Return a file that may be missing. Raises ``FolderProblem`` if the path is not a file."""
+    if file.exists() and not file.is_file():  # opening a pipe waits for a writer
         raise FolderProblem(file, "it is no regular file")
     return file if file.exists() else None
 

@@ -74,17 +74,17 @@ class TerminalEnvironment(Environment):
 
     @classmethod
     def find_task(cls, name: str) -> TerminalTask:
-        """The task of a name. Raises ``InvalidTask``, and ``InfrastructureFailure`` where it can no longer be read."""
+        """Find a task by name. Raises ``InvalidTask``, and ``InfrastructureFailure`` if it can no longer be read."""
         return task_source(cls.current_settings()).find(name)
 
     @classmethod
     def current_settings(cls) -> TerminalSettings:
-        """The settings of this class."""
+        """Return the settings of this class."""
         return cls.settings or _settings_of_process()
 
     @classmethod
     async def sandboxes(cls) -> Service:
-        """Where sandboxes come from: the server's own service."""
+        """Return the service that starts sandboxes: the server's own."""
         return await sandbox_service()
 
     @classmethod
@@ -230,7 +230,7 @@ def _settings_of_process() -> TerminalSettings:
 
 
 def task_source(settings: TerminalSettings) -> TaskSource:
-    """The tasks that the settings mean; found out once. Raises ``DefinitionError``."""
+    """Return the source of tasks that the settings name; found once. Raises ``DefinitionError``."""
     key = settings.model_dump_json()
     source = _sources.get(key)
     if source is None:

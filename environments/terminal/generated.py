@@ -69,7 +69,7 @@ class GeneratedSource:
 
 
 def usable_families(has_program: Callable[[str], bool], wanted: Sequence[str] = ()) -> list[str]:
-    """The families whose programs are there, by name; what is left out is said in the log.
+    """Return the names of the families whose programs exist; the log names those that are left out.
 
     Raises ``DefinitionError`` for an unknown one and where none is left.
     """
@@ -89,12 +89,12 @@ def usable_families(has_program: Callable[[str], bool], wanted: Sequence[str] = 
 
 
 def task_name(family: str, seed: int) -> str:
-    """The name of a generated task."""
+    """Return the name of a generated task."""
     return f"{family}-{seed:06d}"
 
 
 def generated_task(family: str, seed: int) -> TerminalTask:
-    """The task of a family and a seed."""
+    """Generate the task of a family and a seed."""
     made = generate(family, seed)
     return TerminalTask(
         name=task_name(family, seed),

@@ -30,7 +30,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for famil
 
 
 def generate(family: str, seed: int) -> GeneratedTask:
-    """The task of a family and a seed.
+    """Generate the task of a family and a seed.
 
     Raises ``KeyError`` for an unknown family and ``ValueError`` for a negative seed.
     """
@@ -38,7 +38,7 @@ def generate(family: str, seed: int) -> GeneratedTask:
 
 
 def families_table() -> str:
-    """The table of families in docs/terminal_tasks.md."""
+    """Return the table of families in docs/terminal_tasks.md."""
     lines = ["| family | shapes | programs | grading | what its tasks are about |", "|---|---|---|---|---|"]
     for family in FAMILIES.values():
         programs = ", ".join(f"`{program}`" for program in family.programs) or "–"
@@ -47,7 +47,7 @@ def families_table() -> str:
 
 
 def requirements_page(family: str, seed: int = 0) -> str:
-    """What each shape of a family demands, sentence by sentence, with checks and false solutions. Markdown.
+    """Return the demands of each shape of a family, by sentence, with checks and false solutions, as Markdown.
 
     A shape is shown by the task of its first seed from ``seed`` on. Raises ``KeyError`` for an unknown family.
     """

@@ -4,7 +4,7 @@
 on, for tasks that are about them. Either way the tests, the interpreter and pytest come from outside of the sandbox
 (``Sandbox.examine``, ``trusted_runner``) and run with the image's variables, never the agent's.
 
-What earns what:
+Outcomes and their rewards:
 
 | | |
 |---|---|
@@ -64,23 +64,23 @@ class Tools(Protocol):
 
     @property
     def command(self) -> Sequence[str]:
-        """How its Python is started in a sandbox."""
+        """Command that starts its Python in a sandbox."""
         ...
 
     @property
     def packages(self) -> str:
-        """Where its pytest is in a sandbox."""
+        """Folder of its pytest in a sandbox."""
         ...
 
     @property
     def bind(self) -> tuple[Path, str]:
-        """Its folder on this machine, and where a sandbox has it."""
+        """Its folder on this machine, and the path of that folder in a sandbox."""
         ...
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the tests say. ``detail`` quotes them and is for the server's log, never for a client."""
+    """Verdict of the tests. ``detail`` quotes them and is for the server's log, never for a client."""
 
     passed: bool
     how: Literal["passed", "failed", "timed out", "killed"]
@@ -112,7 +112,7 @@ async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, t
             keep_processes=live,
         )
     except ProcessesRemain as error:
-        return Verdict(False, "killed", str(error))  # nobody but the agent can bring that about
+        return Verdict(False, "killed", str(error))  # only the agent can cause that
     except ExaminationFailed as error:
         if live and await _possible_without_the_agent(sandbox, tools, timeout):
             return Verdict(False, "killed", str(error))
@@ -121,9 +121,9 @@ async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, t
 
 
 async def _possible_without_the_agent(sandbox: Sandbox, tools: Tools, timeout: float) -> bool:
-    """Whether it was the agent's processes that let no live examination be made: without them there can be one.
+    """Return whether the agent's processes prevented a live examination: without them it is possible.
 
-    Raises ``ExaminationFailed`` where there cannot.
+    Raises ``ExaminationFailed`` if it is not.
     """
     try:
         result = await sandbox.examine([*tools.command, "-I", "-S", "-B", "-c", "pass"], timeout=timeout)
@@ -137,7 +137,7 @@ def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:
     if result.timed_out:
         if words or live:
             return Verdict(False, "timed out")
-        # Nothing of the task's had begun.
+        # No code of the task had begun.
         raise GradingFailed(f"The grader did not begin within {result.seconds:.0f} s", "The machine is overloaded.")
     last = words[-1] if words else {}
     outcome, detail = last.get("outcome"), str(last.get("detail", ""))
@@ -160,7 +160,7 @@ def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:
 
 
 def _said(output: bytes, nonce: str) -> list[dict[str, Any]]:
-    """The lines of the runner's own."""
+    """Return the lines that the runner itself wrote."""
     found: list[dict[str, Any]] = []
     for line in output.splitlines():
         try:

@@ -1,4 +1,4 @@
-"""Which tests need no pytest: importing it takes five times as long as most tests do.
+"""Detection of tests that do not need pytest, whose import takes five times as long as most tests do.
 
 A task's tests are nearly always functions without arguments and decorators that assert something, and pytest then does
 nothing but call one after the other. ``plain_tests`` finds out whether a module is of that kind from its text alone,
@@ -28,7 +28,7 @@ _LITERALS = (ast.Constant, ast.JoinedStr, ast.List, ast.Dict, ast.Tuple, ast.Set
 
 @lru_cache(maxsize=1024)
 def plain_tests(text: str) -> str | None:
-    """The text of a module of plain tests, its lines where they were; None for one that is pytest's affair.
+    """Return the text of a module of plain tests, with its line numbers unchanged; None for a module that needs pytest.
 
     An ``import pytest`` that nothing uses, as language models like to write it, is left out of it.
     """
@@ -96,7 +96,7 @@ def _is_assigned_plainly(target: ast.expr, *, literal: bool) -> bool:
 
 
 def _binds(value: ast.expr | None) -> bool:
-    """Whether an expression binds a name of the module's by the way."""
+    """Return whether an expression also binds a name of the module."""
     return value is not None and any(isinstance(node, ast.NamedExpr) for node in ast.walk(value))
 
 

@@ -1,4 +1,4 @@
-"""From a task to the image its episodes start from, made once however many ask at once.
+"""Preparation of the image that a task's episodes start from, made once for all concurrent requests.
 
 What costs time is done before a session is served and shared by all of its group: a generated task's files and set-up
 become a layer over the plain image, a definition is built, an archive unpacked. The store keeps the results by content.
@@ -54,7 +54,7 @@ class Service(Protocol):
 
 
 async def episode_sandbox(service: Service, task: TerminalTask, settings: TerminalSettings) -> Sandbox:
-    """A started sandbox of a task, with what has to be running in it. The caller stops it.
+    """Start a sandbox of a task, with the processes that have to run in it. The caller stops it.
 
     Raises ``InfrastructureFailure`` where the task cannot be prepared, and what starting a sandbox raises.
     """
@@ -77,7 +77,7 @@ async def episode_sandbox(service: Service, task: TerminalTask, settings: Termin
 
 
 async def task_image(service: Service, task: TerminalTask, settings: TerminalSettings) -> Image:
-    """The image of a task, made when it is not there yet. Raises what the store raises."""
+    """Return the image of a task, which is made if it does not exist. Raises what the store raises."""
     from ors_containers.images import Recipe, RecipeFile
 
     made = task.image
@@ -94,7 +94,7 @@ async def task_image(service: Service, task: TerminalTask, settings: TerminalSet
 
 
 async def _built_image(service: Service, made: BuiltImage, *, network: bool) -> Image:
-    """The image of a definition or an archive.
+    """Return the image of a definition or an archive.
 
     Whether either has changed is seen by its size and time: reading gigabytes for each session would cost more than
     the session. What a definition copies or is based on counts when the server starts.
@@ -146,12 +146,12 @@ def _announce() -> None:
 
 
 def plain_image(service: Service, name: str) -> Image:
-    """The image of a name: ``host``, or one of the store. Raises ``UnknownImage`` and ``InvalidImage``."""
+    """Find an image by name: ``host``, or one of the store. Raises ``UnknownImage`` and ``InvalidImage``."""
     return service.runtime.host_image() if name == "host" else service.store.find(name)
 
 
 def program_finder(image: str) -> Callable[[str], bool]:
-    """What says whether the image of a name has a command, before anything of it is started.
+    """Return a function that tells whether an image has a command, without starting a sandbox of it.
 
     Raises ``UnknownImage``.
     """

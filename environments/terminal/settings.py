@@ -1,4 +1,4 @@
-"""What the terminal environment can be told: ``ORS_TERMINAL_*``, each variable once.
+"""Settings of the terminal environment: ``ORS_TERMINAL_*``, each variable once.
 
 Times are seconds, sizes bytes. Read when the environment is first looked at; a value that does not fit keeps the server
 from starting and names its variable.
@@ -88,7 +88,7 @@ class TerminalSettings(BaseSettings):
 
 
 def read_settings() -> TerminalSettings:
-    """The settings of this process's environment. Raises ``DefinitionError`` naming the variable that does not fit."""
+    """Read the settings from the environment. Raises ``DefinitionError``, which names the invalid variable."""
     for warning in _unknown_variables():
         logger.warning(warning)
     try:

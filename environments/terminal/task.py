@@ -1,4 +1,4 @@
-"""A terminal task, wherever it comes from, and what a source of tasks is.
+"""A terminal task, whatever its source, and the interface of a source of tasks.
 
 Invariant: what a client sees of a task is its name and its prompt. Everything else stays in this process: a task's
 specification on the wire is ``{"id": name}``, so there is no field that could leak.
@@ -54,7 +54,7 @@ class TerminalTask:
     grading: Grading = "frozen"
     #: Bash, run as the user when an episode starts.
     start: str = ""
-    #: Bash that solves it; None where nobody has written one down.
+    #: Bash that solves the task; None if the task has no solution file.
     solution: str | None = None
     #: Bash that nearly solves it and earns nothing.
     near_miss: str | None = None
@@ -71,13 +71,13 @@ class TaskSource(Protocol):
         ...
 
     def count(self, split: str) -> int:
-        """The number of tasks of a split."""
+        """Return the number of tasks of a split."""
         ...
 
     def name(self, split: str, index: int) -> str:
-        """A task's name. Raises ``IndexError`` outside of the split; a negative index counts from the end."""
+        """Return a task's name. Raises ``IndexError`` outside of the split; a negative index counts from the end."""
         ...
 
     def find(self, name: str) -> TerminalTask:
-        """The task of a name. Raises ``InvalidTask``, and ``InfrastructureFailure`` where it can no longer be read."""
+        """Find a task by name. Raises ``InvalidTask``, and ``InfrastructureFailure`` if it can no longer be read."""
         ...

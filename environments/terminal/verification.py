@@ -1,7 +1,7 @@
-"""Whether tasks are sound: what holds before the agent holds, doing nothing earns 0, the solution earns 1.
+"""Verification of tasks: the initial tests pass, an empty episode earns 0, the solution earns 1.
 
 Each task is prepared, played and graded as in an episode, several at a time. Invariant: a report says of every check
-whether it held, did not, or could not be made; nothing is left out in silence.
+whether it held, did not, or could not be made; no check is left out silently.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Check:
 
 @dataclass
 class TaskReport:
-    """What was found out of one task."""
+    """Report on one task."""
 
     name: str
     origin: str
@@ -53,7 +53,7 @@ class TaskReport:
 
     @property
     def sound(self) -> bool:
-        """Whether every check that could be made held, and none failed to be made."""
+        """Return whether every check that could be made held, and none failed to be made."""
         return all(check.outcome in ("holds", "absent") for check in self.checks.values())
 
 
@@ -96,7 +96,7 @@ class _Player:
         self._settings = settings
 
     async def untouched(self, report: TaskReport) -> None:
-        """The checks of a sandbox in which nothing was done."""
+        """Check a sandbox in which no command was run."""
         try:
             async with await self._open() as sandbox:
                 report.checks["initial"] = _check(await self._grade(sandbox, self._task.initial_tests), expected=True)
@@ -106,7 +106,7 @@ class _Player:
                 report.checks.setdefault(name, Check("error", str(error)))
 
     async def played(self, report: TaskReport, name: str, script: str | None, *, expected: bool) -> None:
-        """The check of what a script leaves behind."""
+        """Check the state that a script leaves."""
         if script is None:
             report.checks[name] = Check("absent")
             return
@@ -151,7 +151,7 @@ class _Opened:
 
 def _check(verdict: Verdict, *, expected: bool) -> Check:
     if verdict.how in ("timed out", "killed") and not expected:
-        return Check("fails", f"the tests were {verdict.how}")  # 0, but for no reason of the agent's
+        return Check("fails", f"the tests were {verdict.how}")  # 0, but not because of the agent
     if verdict.passed == expected:
         return Check("holds")
     return Check("fails", verdict.detail or ("the tests pass" if verdict.passed else f"the tests {verdict.how}"))

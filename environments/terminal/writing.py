@@ -105,7 +105,7 @@ def _definition(name: str, image: PreparedImage) -> str:
 
 
 def _archive(image: PreparedImage) -> bytes:
-    """The task's files as an archive whose bytes follow from them."""
+    """Return the task's files as an archive that depends on them alone."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
         # Parents first.

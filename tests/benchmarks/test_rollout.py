@@ -111,17 +111,17 @@ def test_each_round_is_held_against_its_own_replay_from_an_empty_cache(tmp_path:
 def test_processor_time_is_that_of_the_run(
     tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = rollout_benchmark.place_at
+    original = rollout_benchmark.played_environment
 
     @asynccontextmanager
-    async def place_at(*arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
-        async with places(*arguments, **keywords) as place:
+    async def played_environment(*arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
+        async with original(*arguments, **keywords) as environment:
             until = time.process_time() + 1.0
             while time.process_time() < until:  # what tasks take to be listed
                 pass
-            yield place
+            yield environment
 
-    monkeypatch.setattr(rollout_benchmark, "place_at", place_at)
+    monkeypatch.setattr(rollout_benchmark, "played_environment", played_environment)
     _, report = bench(tmp_path, *at(engine))
     [cell] = report.cells
     # Of one thread of Python, and of the engine's thread, which shares its lock; with some room for uvloop's.

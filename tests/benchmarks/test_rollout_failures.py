@@ -241,7 +241,7 @@ def test_a_bug_does_not_lose_what_was_measured(
         if count == 3:  # the first round's run, its replay, the second's run
             raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(rollout_benchmark, "_tell", tell)
+    monkeypatch.setattr(rollout_benchmark, "_spread_totals", tell)
     with pytest.raises(ZeroDivisionError):
         rollout.main([*at(engine), "--rounds", "2", "--warm-up", "0", "--output", str(tmp_path)])
     [path] = tmp_path.glob("*.json")
@@ -341,7 +341,7 @@ def test_a_tool_that_no_call_can_be_made_up_for(tmp_path: Path, engine: EngineSt
     code, report = bench(tmp_path, *at(engine), "--env", str(tmp_path / "endless.py"), "--warm-up", "2")
     assert code == 1
     assert report.ended_early is not None
-    assert "No call of the tool 'descend' can be made up from its schema" in report.ended_early
+    assert "No call of the tool 'descend' can be constructed from its schema" in report.ended_early
 
 
 def test_a_peer_that_cannot_be_installed_and_comes_first(

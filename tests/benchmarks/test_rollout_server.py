@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ors_benchmarks.harness.candidates import SDKS, Candidate
-from ors_benchmarks.rollout.servers import NoEnvironment, ServedElsewhere, StartedServer, place_at
+from ors_benchmarks.rollout.servers import NoEnvironment, ServedElsewhere, StartedServer, played_environment
 from ors_clients.errors import ToolFailed
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
@@ -66,11 +66,11 @@ async def test_every_sdk_hosts_the_same_echo(candidate: Candidate, tmp_path: Pat
     server = StartedServer(candidate, "echo", 0.05, tmp_path, None)
     async with (
         server.running() as served,
-        place_at(served.url, "ours", environment=None, split=None, count=100) as (place, tasks),
+        played_environment(served.url, "ours", environment=None, split=None, count=100) as (environment, tasks),
     ):
         assert len(tasks) == 8
-        assert place.task(1)["target"] == "world"
-        session = place.session(1)
+        assert environment.task(1)["target"] == "world"
+        session = environment.session(1)
         await session.__aenter__()
         try:
             [tool] = await session.tools()
@@ -98,9 +98,9 @@ async def test_synchronous_tools_toolsets_and_set_ups_are_timed_once(tmp_path: P
     server = StartedServer(SERVERS[0], str(tmp_path / "slow.py"), 0.2, tmp_path, None)
     async with (
         server.running() as served,
-        place_at(served.url, "ours", environment="slow", split="train", count=1) as (place, _),
+        played_environment(served.url, "ours", environment="slow", split="train", count=1) as (environment, _),
     ):
-        session = place.session(0)
+        session = environment.session(0)
         await session.__aenter__()
         try:
             assert sorted(tool.name for tool in await session.tools()) == ["far", "near"]
@@ -117,7 +117,7 @@ async def test_synchronous_tools_toolsets_and_set_ups_are_timed_once(tmp_path: P
 async def test_what_the_server_does_not_have(environment: str | None, split: str | None, tmp_path: Path) -> None:
     async with StartedServer(SERVERS[0], "echo", 0.0, tmp_path, None).running() as served:
         with pytest.raises(NoEnvironment, match="'nothing'"):
-            async with place_at(served.url, "ours", environment=environment, split=split, count=1):
+            async with played_environment(served.url, "ours", environment=environment, split=split, count=1):
                 pass
 
 
@@ -172,8 +172,8 @@ async def test_both_clients_send_the_key_and_tell_whose_mistake_it_was(
         await app(scope, receive, send)
 
     with serve_application(guarded) as url:
-        async with place_at(url, client, environment=None, split=None, count=1) as (place, _):
-            session = place.session(0)
+        async with played_environment(url, client, environment=None, split=None, count=1) as (environment, _):
+            session = environment.session(0)
             await session.__aenter__()
             try:
                 assert (await session.call("say", {"text": "hello"})).text == "hello"

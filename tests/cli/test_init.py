@@ -124,19 +124,19 @@ def test_a_name_of_its_own(command: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("My Env", ["'My Env' is no name", "my_env"]),
-        ("3d", ["'3d' is no name", "Try --name my_environment."]),
-        ("a/b", ["'a/b' is no name", "a_b"]),
-        ("a__b", ["'a__b' is no name", "a_b"]),
-        ("Tools", ["'Tools' is no name", "Try --name my_environment."]),
+        ("My Env", ["'My Env' is not a name", "my_env"]),
+        ("3d", ["'3d' is not a name", "Try --name my_environment."]),
+        ("a/b", ["'a/b' is not a name", "a_b"]),
+        ("a__b", ["'a__b' is not a name", "a_b"]),
+        ("Tools", ["'Tools' is not a name", "Try --name my_environment."]),
         ("tools", ["the server answers that path itself", "tools_env"]),
-        ("häuser", ["is no name", "Try --name hauser."]),
-        ("ünï", ["is no name", "Try --name uni."]),
-        ("Straße 7", ["is no name", "Try --name strasse_7."]),
+        ("häuser", ["is not a name", "Try --name hauser."]),
+        ("ünï", ["is not a name", "Try --name uni."]),
+        ("Straße 7", ["is not a name", "Try --name strasse_7."]),
         # What is left of these without the letters that have no other form says nothing.
-        ("日本n", ["is no name", "Try --name my_environment."]),
-        ("øl", ["is no name", "Try --name my_environment."]),
-        ("--", ["is no name", "Try --name my_environment."]),
+        ("日本n", ["is not a name", "Try --name my_environment."]),
+        ("øl", ["is not a name", "Try --name my_environment."]),
+        ("--", ["is not a name", "Try --name my_environment."]),
     ],
 )
 def test_a_name_that_would_not_do(command: Command, tmp_path: Path, name: str, messages: list[str]) -> None:

@@ -247,7 +247,7 @@ class EmptyEnv(ItemEnv):
 
 
 class StuckEnv(ItemEnv):
-    """Computes for ever between two requests."""
+    """Computes without end between two requests."""
 
     async def collect_trajectory(self, item: Any) -> Any:
         await self.server.chat_completion(messages=[{"role": "user", "content": "Say something."}])

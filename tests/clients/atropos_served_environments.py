@@ -24,7 +24,7 @@ class Served(AtroposEnvironment):
 
 
 def serving(name: str) -> str:
-    """Where the Atropos environment is found."""
+    """Name the module with the Atropos environment."""
     return f"tests.clients.atropos_environments:{name}"
 
 

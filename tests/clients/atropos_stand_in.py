@@ -61,7 +61,7 @@ class APIServerConfig(ServerBaseline):
 
 
 class APIServer:
-    """The base of servers. Its semaphore is what ours must not use: a parked request would hold it."""
+    """The base of servers. Its semaphore is what ours must not use: an intercepted request would hold it."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -139,7 +139,7 @@ class ManagedServer:
 
 
 def answer_object(**fields: Any) -> Any:
-    """The objects of the openai package: attributes in place of keys."""
+    """The objects of the openai package: attributes instead of keys."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """The parts of math_verify that bound its work, where the package is not installed.
 
 math_verify 0.9.0 (huggingface/Math-Verify): ``utils.py`` has the decorator, which ``parser.py`` and ``grader.py``
-import by name and apply anew at each call. What is parsed and compared here is no mathematics. The real package is
-tested in ``tests/long/trainers/check_math_verify.py``.
+import by name and apply again at each call. The texts that are parsed and compared are not mathematics.
+``tests/long/trainers/check_math_verify.py`` tests the real package.
 """
 
 from __future__ import annotations

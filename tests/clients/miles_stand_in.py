@@ -2,7 +2,7 @@
 
 Written in our own words after radixark/miles: ``miles/utils/types.py`` (``Sample``, ``validate``),
 ``miles/rollout/base_types.py`` and ``miles/rollout/inference_rollout`` (who calls ``generate``, and how the two forms
-are told apart), ``miles/rollout/filter_hub``, and of ``miles/rollout/generate_hub/agentic_tool_call.py`` with its
+are distinguished), ``miles/rollout/filter_hub``, and of ``miles/rollout/generate_hub/agentic_tool_call.py`` with its
 session server what an agent function sees of them, and what becomes of its turns: ``merge_samples`` of
 ``miles/rollout/generate_utils/sample_utils.py`` and ``truncate_samples_by_total_tokens`` of
 ``miles/rollout/session/samples/merge.py``; of its template mergers (``tito_tokenizer.py`` of
@@ -90,7 +90,7 @@ class Sample:
         return min(map(int, self.weight_versions), default=None)
 
     def update_from_meta_info(self, args: Any, meta_info: dict[str, Any]) -> None:
-        """What the engine says of a generation."""
+        """Return the engine's ``meta_info`` of a generation."""
         assert args.sglang_speculative_algorithm is None
         if "weight_version" in meta_info:
             self.weight_versions.append(meta_info["weight_version"])
@@ -100,7 +100,7 @@ class Sample:
 
 @dataclass
 class GenerateState:
-    """What Miles hands to a generate function."""
+    """The input of a generate function."""
 
     args: Any
     tokenizer: Any = None
@@ -218,7 +218,7 @@ async def generate_rollout(
 ) -> list[list[Any]]:
     """``generate_rollout_async``: a batch, of which what a group raises is logged and another one drawn.
 
-    The filter is asked outside of that. Raises ``TimeoutError`` where Miles would go on for ever.
+    The filter is asked outside of that. Raises ``TimeoutError`` where Miles would go on without end.
     """
     args = state.args
     module, _, name = args.dynamic_sampling_filter_path.rpartition(".")

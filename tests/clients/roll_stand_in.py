@@ -4,7 +4,7 @@ gem: ``gem/core.py`` and ``gem/envs/registration.py`` of gem-llm 0.1.0, as far a
 in ``tests/long``. ROLL has no package. Its manager here is a sketch of ``AgentNativeStepEnvManager`` with the same
 dealings with the environment, in the same order: alibaba/ROLL 8eb27cc2,
 ``roll/pipeline/agentic/env_manager/agent_native_env_manager.py`` (``reset``, ``step``, ``make_decision``,
-``run_rollout_loop``, ``formulate_rollouts``, ``create_placeholder_rollout``, ``GroupFilter``), with texts in place of
+``run_rollout_loop``, ``formulate_rollouts``, ``create_placeholder_rollout``, ``GroupFilter``), with texts instead of
 tensors, and ``roll/utils/constants.py`` (``EpisodeStopReason``). ``tests/long/trainers/check_roll.py`` runs ROLL's own.
 """
 
@@ -69,7 +69,7 @@ STRATEGIES = ("hf_infer", "vllm", "sglang", "megatron_infer", "megatron_train", 
 
 
 class BatchProxy:
-    """What ``DataProto.batch`` gives since ROLL v0.3.0: never None, empty or not."""
+    """``DataProto.batch`` since ROLL v0.3.0: never None, empty or not."""
 
     def __init__(self, batch: dict[str, Any] | None) -> None:
         self._batch = batch or {}
@@ -92,12 +92,12 @@ class Rollout:
 
     @property
     def dropped(self) -> bool:
-        """Whether it asks to be dropped. A group filter decides whether it is."""
+        """True if it asks to be dropped. A group filter decides."""
         return bool(self.meta_info.get("drop_flag", False))
 
     @property
     def returns(self) -> list[float]:
-        """What STEP_REINFORCE trains each turn on: the rewards from its step on, of samples alone.
+        """Return STEP_REINFORCE's return of each turn: the rewards from its step on, of samples alone.
 
         ``compute_discounted_returns`` in ``roll/pipeline/agentic/utils.py``, with ``step_reward_gamma: 1``.
         """

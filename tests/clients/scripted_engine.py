@@ -78,7 +78,7 @@ class ScriptedEngine:
             sampled, logprobs, text, finish = self.generate(ids, body["sampling_params"]["max_new_tokens"])
             return {
                 "text": text,
-                "output_ids": [-1] * len(sampled),  # a router may send others; nobody may read these
+                "output_ids": [-1] * len(sampled),  # a router may send others; no client may read these
                 "meta_info": {
                     "finish_reason": {"type": self.finish or finish},
                     "prompt_tokens": len(ids),

@@ -303,7 +303,7 @@ async def generate_rollout(
 async def generate_rollout_fully_async(
     args: Any, buffer: list[list[Sample]], sampling_params: dict[str, Any], *, seconds: float = 40.0
 ) -> list[list[Sample]]:
-    """A batch out of ``buffer``, one group under way at a time; ``TimeoutError`` where slime would wait for ever.
+    """A batch out of ``buffer``, one group under way at a time; ``TimeoutError`` where slime would wait without end.
 
     No filter is asked. Groups with an aborted sample go back into the buffer, and what a group raises is logged.
     """
@@ -328,7 +328,7 @@ async def generate_rollout_fully_async(
 async def evaluate(
     args: Any, prompts: Sequence[Sample], sampling_params: dict[str, Any], name: str = "e"
 ) -> dict[str, float]:
-    """What is logged of an evaluation of one sample a prompt: the mean of its data set's rewards, lost or not."""
+    """Return the logged score of an evaluation with one sample a prompt: the mean of all its rewards, lost or not."""
     samples = await asyncio.gather(*(generate_and_rm(args, prompt, sampling_params, True) for prompt in prompts))
     rewards = [sample.reward for sample in samples]
     truncated = [sample.status == Sample.Status.TRUNCATED for sample in samples]

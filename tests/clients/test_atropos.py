@@ -27,7 +27,7 @@ Policy = Callable[[str, int], str]
 
 
 class ScriptedServer:
-    """What an environment has as ``self.server``: the policy's text, as Atropos's servers return it."""
+    """The ``self.server`` of an environment: the policy's text, as Atropos's servers return it."""
 
     def __init__(self, tokenizer: Any, policy: Policy) -> None:
         self.tokenizer = tokenizer

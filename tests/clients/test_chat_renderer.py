@@ -246,7 +246,7 @@ def test_parts_do_not_spell_a_control_token_together(template: str) -> None:
 
 
 class WordTokenizer:
-    """Control tokens that nobody calls special, and a blank before each text, as SentencePiece puts it."""
+    """Control tokens that are not marked as special, and a blank before each text, as SentencePiece puts it."""
 
     chat_template = None
     eos_token_id = 3

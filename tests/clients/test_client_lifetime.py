@@ -1,4 +1,4 @@
-"""Sessions live as long as somebody wants them, and no longer: busy loops, cancellations, forks and exits."""
+"""Sessions live until their user ends or drops them: busy loops, cancellations, forks and exits."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_an_event_loop_that_ends_first(site: Site) -> None:
         asyncio.run(main())
         gc.collect()
 
-    with pytest.warns(ResourceWarning):  # the client, whose connections nobody closes
+    with pytest.warns(ResourceWarning):  # the client, whose connections stay open
         run_and_forget()
     asyncio.run(site.until("torn-down", "forgotten"))
 
@@ -222,7 +222,7 @@ sys.exit()
 
 
 async def test_forked_workers(site: Site, tmp_path: Path) -> None:
-    """They use the client they inherit for sessions of their own, and end nothing of their parent's."""
+    """They use the inherited client for sessions of their own, and do not end their parent's."""
     program = f"""
 import os, sys, gc
 from ors_clients.sync_client import Client

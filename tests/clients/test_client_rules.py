@@ -1,4 +1,4 @@
-"""What the client bears with, what it sends again, and what it says in the end: rules, over a scripted transport.
+"""Rules of the client, over a scripted transport: the failures it retries, and the errors it raises.
 
 The transport stands in for a server so that every answer can be chosen; the same rules against real servers are in
 `test_client_servers` and `test_client_lifetime`.
@@ -210,7 +210,7 @@ async def test_redirects_stay_on_the_server() -> None:
     ],
 )
 async def test_not_yet_is_waited_out(refusal: Response, pause: float, no_pauses: list[float]) -> None:
-    """However often: it is no failure."""
+    """However often: it is not a failure."""
     script = Script(*[refusal] * 9, Response(200, {}, b"[]"))
     assert await client(script, retries=0).environments() == []
     assert no_pauses == [pause] * 9
@@ -350,7 +350,7 @@ async def test_no_id(answer: Answer) -> None:
 
 
 async def test_a_session_whose_creation_was_lost_is_ended_and_another_opened() -> None:
-    """Another id, because nobody knows whether the first exists; on some servers a repetition would break it."""
+    """Another id, because it is unknown whether the first exists; on some servers a repetition would break it."""
     created = Response(200, {}, b"{}")
     other = SID.replace(b"s1", b"s2")
     script = Script(SID, lost(), other, created)

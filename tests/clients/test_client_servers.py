@@ -268,7 +268,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick_retries")
 @pytest.mark.parametrize("milliseconds", [0, 60], ids=["at once", "in a stream"])
 async def test_the_response_is_cut_at_every_byte(site: Site, milliseconds: int, subject: str) -> None:
-    """Whatever is lost, the tool runs once. The result comes all the same, or it is said that nobody can know it."""
+    """Whatever is lost, the tool runs once. The result still comes, or the error says that it is unknown."""
     unknown: list[int] = []
     async with through_the_knife(site) as environment, environment.session(task={"subject": subject}) as session:
         body = {"name": "work", "input": {"text": "0000", "milliseconds": milliseconds}}
@@ -304,7 +304,7 @@ async def test_the_response_is_cut_at_every_byte(site: Site, milliseconds: int, 
 
 @pytest.mark.usefixtures("quick_retries")
 async def test_the_request_is_cut(site: Site, subject: str) -> None:
-    """What the server has not got whole it does not run; what it has got whole runs once."""
+    """A request that arrives in part does not run; one that arrives whole runs once."""
     async with through_the_knife(site) as environment, environment.session(task={"subject": subject}) as session:
 
         async def one(number: int) -> None:

@@ -179,7 +179,7 @@ async def test_one_that_has_been_idle_for_too_long_is_not_used() -> None:
 
 
 async def test_nor_is_one_that_came_free_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for a file takes no connection that a request of its kind must not use."""
+    """A request that waits for a file takes no connection that a request of its kind must not use."""
     monkeypatch.setattr("ors_clients.transport.sockets._most_connections", lambda: 1)
     monkeypatch.setattr("ors_clients.transport.sockets.raise_file_limit", lambda: False)
     slow = b"<pause>" * 10 + OK
@@ -275,7 +275,7 @@ NAMED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: task_
 
 
 class Mute:
-    """A server that opens sessions, and says nothing to calls but what it is told to: then the line is silent."""
+    """A server that opens sessions, and answers calls with the given bytes only: then the line is silent."""
 
     def __init__(self, said: bytes = b"", *, promise: bool) -> None:
         self.said = said
@@ -302,7 +302,7 @@ class Mute:
 @pytest.mark.parametrize("said", [False, True], ids=["nothing", "a name and nothing more"])
 @pytest.mark.parametrize("promise", [False, True])
 async def test_a_call_that_is_never_answered(said: bool, promise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked for again where nothing can happen twice, and given up in the end."""
+    """It is asked for again where nothing can happen twice, until the retries end."""
     monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
     for name in ("sessions._FIRST_BYTE", "sessions._FIRST_BYTE_OF_OTHERS", "transport.http11._SILENCE"):
         monkeypatch.setattr(f"ors_clients.{name}", 0.3)
@@ -321,7 +321,7 @@ async def test_a_call_that_is_never_answered(said: bool, promise: bool, monkeypa
 
 
 class Breaking(Mute):
-    """One whose streams go on for a while and break, but for the fifth."""
+    """One whose streams go on for a while and break, except the fifth."""
 
     async def answer(self, writer: asyncio.StreamWriter) -> None:
         writer.write(self.said)
@@ -463,7 +463,7 @@ asyncio.run(main())
 
 
 async def test_tls(tmp_path: Path) -> None:
-    """Verified by default; an authority of one's own is given as a context."""
+    """Verified by default; a context adds your own authority."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]

@@ -197,7 +197,7 @@ def test_a_null_secret_is_the_variable_of_its_name_or_of_its_capitals() -> None:
 
 
 def test_an_empty_secret_is_none_and_no_variable() -> None:
-    """Somebody wrote that there is none: the key of the machine must not go to every environment in its place."""
+    """The configuration says that there is none: the machine's key must not go to every environment instead."""
     assert secrets({"openai_api_key": ""}, OPENAI_API_KEY="k", openai_api_key="k") == {}
     assert secrets({"openai_api_key": None}, {"openai_api_key": ""}, OPENAI_API_KEY="k") == {}
     assert secrets({"openai_api_key": ""}, {"openai_api_key": None}, OPENAI_API_KEY="k") == {"openai_api_key": "k"}
@@ -273,7 +273,7 @@ def test_the_platforms_own_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     for url in ("http://api.openreward.ai", "https://api.openreward.ai.evil.org", "https://openreward.ai", "http://x"):
         assert server_key(url) == sent_key(AsyncClient(url)) == "own"
     monkeypatch.delenv("OPENREWARD_API_KEY")
-    assert [server_key(url) for url in platform] == ["", ""]  # nor is a key of one's own told the platform
+    assert [server_key(url) for url in platform] == ["", ""]  # nor is your own key sent to the platform
 
 
 def test_an_environments_own_secrets_override_the_runs() -> None:

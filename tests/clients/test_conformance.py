@@ -1,7 +1,7 @@
 """The same texts of the model mean the same in every adapter: rewards, the reason of the end, the calls that ran.
 
 The calls are those the environment itself has written down. TRL owns its loop and its parser, and ends a rollout at the
-first turn without a call; what is said to such a turn is no part of its contract, so it is left out of those cases.
+first turn without a call; the message after such a turn is not part of its contract, so it is left out of those cases.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MALFORMED = "<tool_call>\n{no json\n</tool_call>"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an episode came to."""
+    """The result of an episode."""
 
     #: None for one that is not to be trained on.
     reward: float | None

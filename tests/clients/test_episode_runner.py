@@ -1,4 +1,4 @@
-"""Where rollouts are sent; when a run whose infrastructure loses rollouts goes on, and when it ends."""
+"""Destinations of rollouts; runs that go on or end when their infrastructure loses rollouts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_rollout_that_is_played_ends_the_row() -> None:
 
 
 class Recorder:
-    """In place of ``RolloutsSink``: notes which environments' rollouts were sent where."""
+    """Instead of ``RolloutsSink``: notes which environments' rollouts were sent where."""
 
     def __init__(self, sent: list[tuple[str, str]], url: str) -> None:
         self.sent, self.url = sent, url

@@ -40,7 +40,7 @@ class DatasetsBar(Bar):
 
 @pytest.fixture
 def bars(monkeypatch: pytest.MonkeyPatch) -> Generator[type[Bar]]:
-    """tqdm, the real one where it is installed, its locks made anew; 0.2 s of patience; ``datasets`` is not loaded."""
+    """tqdm, the real one where it is installed, with new locks; 0.2 s of waiting; ``datasets`` is not loaded."""
     monkeypatch.setattr(fork_locks, "_PATIENCE", 0.2)
     monkeypatch.setattr(fork_locks, "_prepared_process", 0)
     monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "0")

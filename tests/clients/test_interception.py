@@ -10,19 +10,19 @@ import pytest
 import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ors_clients.atropos.interception import EpisodeFailed, ParkedEpisode, current_episode
+from ors_clients.atropos.interception import EpisodeFailed, InterceptedEpisode, current_episode
 from ors_clients.errors import ServerUnavailable
 
-Make = Callable[[Callable[[], Awaitable[Any]]], ParkedEpisode[Any]]
+Make = Callable[[Callable[[], Awaitable[Any]]], InterceptedEpisode[Any]]
 
 
 @pytest_asyncio.fixture
 async def make() -> AsyncGenerator[Make]:
     """Episodes that are closed at the end of the test."""
-    made: list[ParkedEpisode[Any]] = []
+    made: list[InterceptedEpisode[Any]] = []
 
-    def make_episode(play: Callable[[], Awaitable[Any]]) -> ParkedEpisode[Any]:
-        made.append(ParkedEpisode(play))
+    def make_episode(play: Callable[[], Awaitable[Any]]) -> InterceptedEpisode[Any]:
+        made.append(InterceptedEpisode(play))
         return made[-1]
 
     yield make_episode
@@ -79,7 +79,7 @@ async def test_any_number_of_turns_sees_every_answer_once(answers: list[str], ne
             given_back.append(await (asyncio.create_task(asked) if nested else asked))
         return given_back
 
-    episode = ParkedEpisode(play)
+    episode = InterceptedEpisode(play)
     turn = await episode.start()
     for number, answer in enumerate(answers):
         assert not turn.over

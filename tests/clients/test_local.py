@@ -179,7 +179,7 @@ async def test_it_ends_with_everything_it_started() -> None:
     await session.close()
     assert Guess.ended == before + 1
     async with asyncio.timeout(5):
-        while set(threading.enumerate()) - threads:  # noqa: ASYNC110 - threads tell nobody
+        while set(threading.enumerate()) - threads:  # noqa: ASYNC110 - the end of a thread cannot be awaited
             await asyncio.sleep(0.01)
     assert len(asyncio.all_tasks()) == tasks
     with pytest.raises(SessionLost, match="closed"):

@@ -22,7 +22,7 @@ def parser(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def elsewhere(work: Callable[[], Any]) -> Any:
-    """What ``work`` returns or raises on another thread."""
+    """Return or raise the outcome of ``work`` on another thread."""
     outcome: list[Any] = []
 
     def run() -> None:

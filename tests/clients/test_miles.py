@@ -226,7 +226,7 @@ async def test_a_lost_rollout_is_in_no_batch(make_state: MakeState) -> None:
 
 
 async def test_rewards_of_a_whole_group_are_set_by_miles(make_state: MakeState) -> None:
-    # Miles refuses a reward that is there already, logs that, and draws another group for ever.
+    # Miles refuses a reward that is there already, logs that, and draws another group without end.
     with ScriptedEngine(outcomes(call("lose"), *REWARDS[:3], *REWARDS), tiny_tokenizer()).serve() as engine:
         state = batch_of(make_state(engine, {"stepenvironment": {}}), group_rm=True)
         (group,) = await miles_stand_in.generate_rollout(state, [sample_of("stepenvironment")], SAMPLING)
@@ -337,7 +337,7 @@ async def test_what_the_model_does_wrong_is_answered(
 async def test_calls_the_server_reads_and_that_are_none(
     train_config: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call gets its answer, also one whose arguments are no JSON."""
+    """Each call gets its answer, also one whose arguments are not JSON."""
     train_config({"stepenvironment": {}}, system_prompt_template=None)
 
     def read(text: str, turn: int) -> list[dict[str, Any]]:
@@ -458,7 +458,7 @@ async def test_a_turn_that_ends_at_the_sessions_length_is_run(train_config: Call
 
 
 def _end_of_turn(sample: Sample, turn: int) -> int:
-    """How many tokens a sample has up to the end of one of its turns, from 1."""
+    """Return the number of a sample's tokens up to the end of one of its turns, from 1."""
     assert sample.loss_mask is not None
     mask = [*sample.loss_mask, 0]
     ends = [place for place in range(1, len(mask)) if mask[place - 1] and not mask[place]]
@@ -651,7 +651,7 @@ async def test_an_agents_prompt_over_the_limit_is_no_lost_rollout(
         state = agent_state(server, max_seq_len=5)
         train_config({"stepenvironment": {"nonterminal_reward": -1.0}})
         sample: Any = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
-    # ABORTED, Miles would generate it anew for ever, fully asynchronous.
+    # ABORTED, Miles would generate it again without end, fully asynchronous.
     assert (sample.status, sample.reward, sample.loss_mask) == (Sample.Status.TRUNCATED, -1.0, [0])
     assert miles.keep_group(state.args, [sample]).reason == "prompt_too_long"
 

@@ -33,7 +33,7 @@ def test_ray_is_tolerant_while_the_resources_are_read_and_itself_afterwards() ->
     ray = SimpleNamespace(nodes=nodes, available_resources=lambda: {"GPU": 2.0}, cluster_resources=lambda: {"GPU": 2.0})
 
     def start() -> None:
-        """What ROLL's ResourceManager does with nodes that were started with no processors for Ray."""
+        """ROLL's ResourceManager on nodes that were started without processors for Ray."""
         with tolerant_ray(ray):
             ordered = sorted(ray.nodes(), key=lambda node: node["Resources"]["CPU"])
             assert [node["NodeID"] for node in ordered] == ["a", "b"]

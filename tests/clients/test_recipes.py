@@ -1,4 +1,4 @@
-"""What all recipes and remedies have in common: how the project is installed, and that no key is handed around."""
+"""Rules for all recipes and remedies: the way to install the project, and no key on a command line."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ ENVIRONMENTS = Path(__file__).with_name("roll_environments.py")
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the server's environments leave a file for each open episode."""
+    """The folder in which the server's environments leave a file for each open episode."""
     return tmp_path_factory.mktemp("open")
 
 
@@ -166,7 +166,7 @@ def test_values_of_xml_calls_get_the_types_of_the_schema(make: MakeEnv) -> None:
 
 
 def test_the_model_is_told_of_a_picture(make: MakeEnv, caplog: pytest.LogCaptureFixture) -> None:
-    """ROLL's manager keeps the texts of a message's parts, and nothing of an image."""
+    """ROLL's manager keeps the texts of a message's parts, and leaves out images."""
     turns = iter([call("picture"), call("finish", reward=1)])
 
     def policy(messages: Any, tools: Any) -> str:
@@ -188,7 +188,7 @@ def test_the_observation_is_the_callers_own(make: MakeEnv) -> None:
 
 
 def test_the_end_of_a_turn_is_taken_off(make: MakeEnv) -> None:
-    """ROLL decodes with the special tokens, and its template writes the end of the turn anew."""
+    """ROLL decodes with the special tokens, and its template writes the end of the turn again."""
     env = make()
     env.reset(0)
     for ending in ("<|im_end|>", " <|im_end|>\n", "\n<|im_end|><|endoftext|> \n", "</s>", " \n\t "):

@@ -365,7 +365,7 @@ def test_one_environment_serves_all_threads_of_a_worker(make: MakeEnv, journal: 
 
 
 def test_a_host_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each one registers its loop for forks, which keeps it for ever."""
+    """Each one registers its loop for forks, which keeps it until the process ends."""
     registered: list[object] = []
 
     def register(**functions: object) -> None:

@@ -231,7 +231,7 @@ def test_nccl_and_the_server_are_set_and_may_be_set_otherwise(surroundings: dict
 def test_the_platforms_key_goes_to_the_platform_only(
     surroundings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the script exports, and what a worker's client then sends."""
+    """The variables that the script exports, and the key that a worker's client then sends."""
     script = RECIPES / "roll/run_openreward_endless_terminals.sh"
     platform = {"OPENREWARD_API_KEY": "platform-key", "OPENREWARD_SESSION_URL": "http://127.0.0.1:9/platform"}
     checkout = {"ROLL_DIR": f"{surroundings['RECORDED']}/ROLL"}

@@ -1,4 +1,4 @@
-"""Where thinking ends, in tokens; and samples that are taken back."""
+"""The end of thinking in tokens, and samples that are withdrawn."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def play(url: str, tmp_path: Path) -> Play:
 
 
 def check_alignment(sample: Sample, engine: ScriptedEngine) -> None:
-    """What holds of every sample: one length, ids as they were sent, log-probabilities of their own positions."""
+    """Check every sample: one length, ids as they were sent, log-probabilities of their own positions."""
     assert sample.loss_mask is not None and sample.rollout_log_probs is not None
     assert isinstance(sample.tokens, list) and all(type(token) is int for token in sample.tokens)
     assert len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length
@@ -622,7 +622,7 @@ async def test_fully_asynchronous_rollouts_generate_what_was_lost_anew(url: str,
 async def test_an_error_that_nothing_escapes_ends_a_fully_asynchronous_run(
     url: str, tmp_path: Path, mistake: str
 ) -> None:
-    # The rollout logs what `generate` raises, and goes on for ever. What slime does with a batch is not in its hands.
+    # The rollout logs what `generate` raises, and goes on without end. The processing of a batch is outside of it.
     environments: dict[str, Any] = {"stepenvironment": {}} if mistake == "lost" else {"echoenvironment": {}}
     file = write_configuration(tmp_path, url, environments, max_failures_in_row=2)
     with ScriptedEngine(outcomes(call("lose")), tiny_tokenizer()).serve() as engine:

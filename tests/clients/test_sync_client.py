@@ -79,7 +79,7 @@ def test_a_background_thread_cannot_wait_for_itself() -> None:
 
 def test_an_interrupt_ends_the_session(server: LiveServer, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    # Whoever runs the tests in the background of a shell has them ignore interrupts, and what they start as well.
+    # Tests in the background of a shell ignore interrupts, and so do the processes that they start.
     program.write_text(f"""
 import signal
 from ors_clients.sync_client import Client

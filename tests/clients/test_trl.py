@@ -55,7 +55,7 @@ def mixture(url: str) -> Generator[EnvironmentMixture]:
 
 
 def alive(url: str, session_id: str) -> bool:
-    """Whether the server still has the session."""
+    """Return whether the server still has the session."""
     request = urllib.request.Request(f"{url}/ping", method="POST", headers={"X-Session-ID": session_id})
     try:
         with urllib.request.urlopen(request, timeout=10):

@@ -48,7 +48,7 @@ def bound(tool: ToolSpec, name: str | None = None) -> Any:
 
 
 def shown(tool: ToolSpec) -> dict[str, Any]:
-    """What the model is shown of a tool."""
+    """Return a tool as the model sees it."""
     return cast("dict[str, Any]", transformers_utils.get_json_schema(bound(tool))["function"])
 
 
@@ -57,7 +57,7 @@ def properties(tool: ToolSpec) -> dict[str, Any]:
 
 
 def sent(tool: ToolSpec, *values: Any, **arguments: Any) -> dict[str, Any]:
-    """What a call sends as the tool's input."""
+    """Return the tool's input that a call sends."""
     method = bound(tool)
     assert method(*values, **arguments) == "done"
     (name, input), *more = method.__self__.sent

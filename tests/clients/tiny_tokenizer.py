@@ -130,7 +130,7 @@ LISTS = VISION.replace("{%- if message.content is string %}{{- message.content }
     "{%- endfor %}{%- endif %}\n", "{%- endfor %}\n"
 )
 
-#: Nothing ends a turn but the mark of whoever speaks next (GLM).
+#: Only the mark of the next speaker ends a turn (GLM).
 NEXT_SPEAKER = """{%- for message in messages %}
 {{- {'user': '<|header|>', 'tool': '<|/header|>', 'assistant': '<|eot|>', 'system': '<|image|>'}[message.role] }}
 {{- message.content }}

@@ -1,4 +1,4 @@
-"""What the tests of slime and Miles share: a server, a training configuration, and a model that follows a script."""
+"""Set-up for the tests of slime and Miles: a server, a training configuration, and a model that follows a script."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def call(name: str, /, **arguments: Any) -> str:
 
 
 def script(*turns: str) -> Callable[[str], str]:
-    """A policy that says these turns one after another, and the last one for ever."""
+    """A policy that says these turns one after another, and then the last one again and again."""
 
     def policy(prompt: str) -> str:
         return turns[min(prompt.count("<|im_start|>assistant\n"), len(turns)) - 1]
@@ -139,7 +139,7 @@ def serving(folder: Path, **variables: str) -> Generator[str]:
 
 
 def sessions_of(url: str) -> int:
-    """How many sessions the server of ``serving`` has open."""
+    """Return the number of open sessions of the server of ``serving``."""
     return len(list(_opened[url].iterdir()))
 
 

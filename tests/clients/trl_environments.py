@@ -137,7 +137,7 @@ def _named(name: str, said_name: str) -> None:
     setattr(AwkwardEnvironment, name, tool(method))
 
 
-# Names of the slot's own, of TRL's, and of nobody's.
+# Names that the slot uses, that TRL uses, and free ones.
 for _name in ("get-weather", "class", "finished", "get_reward", "reset", "files/read"):
     _named(_name, f"this is {_name}")
 

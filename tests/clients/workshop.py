@@ -48,7 +48,7 @@ class Site:
         return self.running.url
 
     def noted(self, event: str) -> Counter[str]:
-        """How often an event was noted, by its subject."""
+        """Return how often an event was noted, by its subject."""
         pairs = (line.split(" ", 1) for line in self.journal.read_text().split("\n")[:-1])
         return Counter(subject for name, subject in pairs if name == event)
 

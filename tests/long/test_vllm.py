@@ -53,7 +53,8 @@ def is_available():
     return asked()
 
 torch.cuda.is_available = is_available
-from ors_benchmarks import rollout, rollout_benchmark
+from ors_benchmarks.rollout import benchmark as rollout_benchmark
+from ors_benchmarks.rollout import command as rollout
 
 play = rollout_benchmark.play
 

@@ -32,7 +32,7 @@ from ors_benchmarks.rollout.servers import (
     StartedServer,
     bind,
     peak_mib,
-    place_at,
+    played_environment,
 )
 from ors_server.errors import OrsError
 
@@ -104,10 +104,10 @@ async def measure(engine: Engine, renderer: ChatRenderer, plan: Plan, watcher: W
     try:
         found.ended_early = await measurement.warm_up()
         for number in range(plan.rounds):
-            for place, gatherer in enumerate(gatherers):
+            for index, gatherer in enumerate(gatherers):
                 # A cell that failed once is not tried again.
                 if found.ended_early is None and not gatherer.cell.notes:
-                    await measurement.round(place, number)
+                    await measurement.round(index, number)
     finally:
         gpu.close()
         found.cells = [gatherer.finish() for gatherer in gatherers]
@@ -193,9 +193,9 @@ class _Measurement:
         # Finds a length that the engine refuses before the first round.
         return (await replay(self.engine, run, workload)).gave_up
 
-    async def round(self, place: int, number: int) -> None:
+    async def round(self, index: int, number: int) -> None:
         """Play a cell and replay it. If it ends early, the episodes played count."""
-        cell, gatherer = self.plan.cells[place], self.gatherers[place]
+        cell, gatherer = self.plan.cells[index], self.gatherers[index]
         name = f"round {number + 1} of {self.plan.rounds}: {cell.server.title}, {cell.workload.concurrency} at once"
         self.watcher.begin(name, cell.workload.episodes)
         played, replayed = _Played(), None
@@ -222,7 +222,7 @@ class _Measurement:
                 gatherer.cell.notes.append(problem)
             figures = self._gather(gatherer, played, replayed) if run.episodes else {}
             self.watcher.end(cell, figures, problem or run.gave_up)
-            if place == 0 and run.episodes:
+            if index == 0 and run.episodes:
                 self.found.timeline = timeline_of(run, TIMELINE)
 
     async def _forget(self) -> EngineTotals:
@@ -236,14 +236,14 @@ class _Measurement:
             played.served = served
             if served.process is not None:
                 processes["server"] = served.process.pid
-            async with place_at(
+            async with played_environment(
                 served.url, cell.client, environment=plan.environment, split=plan.split, count=plan.tasks
-            ) as (place, tasks):
+            ) as (environment, tasks):
                 await play(
                     played.run,
                     self.engine,
                     self.renderer,
-                    place,
+                    environment,
                     replace(cell.workload, tasks=tasks),
                     progress=self.watcher.episode,
                     edge=lambda: played.cpu.append(_cpu(processes)),

@@ -110,22 +110,24 @@ def _breakdown(report: RolloutReport) -> Figure | None:
         return None
     figure = new_figure(0.42 * len(cells) + 1.6)
     axes = figure.add_subplot()
-    places = range(len(cells))
+    positions = range(len(cells))
     starts = [0.0] * len(cells)
     totals = [sum(cell.breakdown.values()) or 1.0 for cell in cells]
     for part, title in PARTS.items():
         shares = [100 * cell.breakdown.get(part, 0.0) / total for cell, total in zip(cells, totals, strict=True)]
         if not any(shares):
             continue
-        axes.barh(places, shares, left=starts, color=PART_COLOURS[part], label=title, height=0.7)
-        for place, (start, share) in enumerate(zip(starts, shares, strict=True)):
+        axes.barh(positions, shares, left=starts, color=PART_COLOURS[part], label=title, height=0.7)
+        for position, (start, share) in enumerate(zip(starts, shares, strict=True)):
             if share >= 6:
-                axes.text(start + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=8, color="white")
+                axes.text(
+                    start + share / 2, position, f"{share:.0f}", ha="center", va="center", fontsize=8, color="white"
+                )
         starts = [start + share for start, share in zip(starts, shares, strict=True)]
-    axes.set_yticks(places, [_cell_label(cell, report.cells) for cell in cells], fontsize=8)
-    for place, total in enumerate(totals):
+    axes.set_yticks(positions, [_cell_label(cell, report.cells) for cell in cells], fontsize=8)
+    for position, total in enumerate(totals):
         axes.annotate(
-            f"{shown(total)} s", (100, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+            f"{shown(total)} s", (100, position), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
         )
     axes.invert_yaxis()
     axes.set_xlim(0, 100)

@@ -168,7 +168,7 @@ def benchmark(
     with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
 
         def cell(name: str, client: str, count: int, think: float) -> CellPlan:
-            place = (
+            served = (
                 ServedElsewhere(server)
                 if server is not None
                 else StartedServer(SERVERS[name], env or "echo", think, Path(folder), None)
@@ -185,7 +185,7 @@ def benchmark(
                 system_prompt=system_prompt,
                 limit=run_limit,
             )
-            return CellPlan(place, client, workload)
+            return CellPlan(served, client, workload)
 
         plan = Plan(
             cells=[
@@ -269,8 +269,8 @@ def benchmark(
 
 def _write(report: RolloutReport, folder: Path, stem: str, console: Console, *, with_charts: bool) -> bool:
     """Write the JSON and the charts; returns False if the JSON had to go to the temporary folder, or charts failed."""
-    for place in (folder, Path(tempfile.gettempdir())):
-        path = free_path(place, stem)
+    for target in (folder, Path(tempfile.gettempdir())):
+        path = free_path(target, stem)
         try:
             report.write(path)
         except OSError as error:
@@ -279,7 +279,7 @@ def _write(report: RolloutReport, folder: Path, stem: str, console: Console, *, 
                 path.unlink()  # half a report
             continue
         console.print(f"written: {path}", soft_wrap=True)
-        if place is not folder:
+        if target is not folder:
             return False
         try:
             for chart in rollout_charts.draw(report, folder, path.stem) if with_charts else ():

@@ -30,7 +30,7 @@ from ors_benchmarks.rollout.recording import EpisodeRecord, RecordedSampler, Rec
 from ors_benchmarks.rollout.steering import Turn, Unsteerable, steer
 from ors_server import ToolSpec
 
-__all__ = ["CUT_OFF", "RUN_LIMIT", "NotSteered", "Place", "Run", "Workload", "play", "replay"]
+__all__ = ["CUT_OFF", "RUN_LIMIT", "NotSteered", "PlayedEnvironment", "Run", "Workload", "play", "replay"]
 
 #: Default limit of a run in seconds.
 RUN_LIMIT = 900.0
@@ -66,7 +66,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Place:
+class PlayedEnvironment:
     """An environment, reached through a client."""
 
     #: A session on a task, not entered yet.
@@ -105,7 +105,7 @@ async def play(
     run: Run,
     engine: Engine,
     renderer: ChatRenderer,
-    place: Place,
+    environment: PlayedEnvironment,
     workload: Workload,
     *,
     progress: Callable[[EpisodeRecord], None],
@@ -124,7 +124,7 @@ async def play(
         run.episodes.append(record)
         record.started = time.monotonic()
         try:
-            await _episode(engine, renderer, place, workload, record)
+            await _episode(engine, renderer, environment, workload, record)
         finally:
             record.ended = time.monotonic()
         failed_in_row = failed_in_row + 1 if record.failure is not None else 0
@@ -136,7 +136,7 @@ async def play(
 
 
 async def _episode(
-    engine: Engine, renderer: ChatRenderer, place: Place, workload: Workload, record: EpisodeRecord
+    engine: Engine, renderer: ChatRenderer, environment: PlayedEnvironment, workload: Workload, record: EpisodeRecord
 ) -> None:
     turns: list[Turn] = []
 
@@ -144,14 +144,14 @@ async def _episode(
         if workload.steered:
             if not tools:
                 raise Unsteerable("The environment has no tools that the model could be held to", "Play it --free.")
-            turns.extend(steer(tools, place.task(record.task), workload.turns, workload.free_characters))
+            turns.extend(steer(tools, environment.task(record.task), workload.turns, workload.free_characters))
 
     def steered(parameters: SamplingParameters, number: int) -> SamplingParameters:
         return engine.steered(parameters, turns[min(number, len(turns) - 1)]) if turns else parameters
 
     try:
         trajectory = await rollout(
-            RecordedSession(place.session(record.task), record, learn),
+            RecordedSession(environment.session(record.task), record, learn),
             RecordedSampler(engine.sampler, record, steered),
             renderer,
             find_format("hermes"),

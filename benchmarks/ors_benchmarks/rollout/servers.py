@@ -25,7 +25,7 @@ from ors_benchmarks.harness.processes import ServerProcess
 from ors_benchmarks.rollout.engines.base import without_user
 from ors_benchmarks.rollout.figures import ServerFacts
 from ors_benchmarks.rollout.openreward_session import peer_sessions
-from ors_benchmarks.rollout.runs import Place
+from ors_benchmarks.rollout.runs import PlayedEnvironment
 from ors_server.errors import OrsError
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
     "StartedServer",
     "bind",
     "peak_mib",
-    "place_at",
+    "played_environment",
 ]
 
 #: Fewer than in training: a server that does not answer is reported sooner.
@@ -126,9 +126,9 @@ class Served:
 
 
 @asynccontextmanager
-async def place_at(
+async def played_environment(
     url: str, client: str, *, environment: str | None, split: str | None, count: int
-) -> AsyncGenerator[tuple[Place, Sequence[int]]]:
+) -> AsyncGenerator[tuple[PlayedEnvironment, Sequence[int]]]:
     """Return an environment of a server as a client sees it, and the indices of its first ``count`` tasks.
 
     ``client`` is one of ``CLIENTS``, ``environment`` the server's name for it (its first if None), ``split`` one of its
@@ -160,10 +160,10 @@ async def place_at(
             def session(index: int) -> EpisodeSession:
                 return chosen.session(split=part, index=index)
 
-            yield Place(session, specs.__getitem__), tasks
+            yield PlayedEnvironment(session, specs.__getitem__), tasks
         else:
             async with peer_sessions(url, name, part) as theirs:
-                yield Place(theirs, specs.__getitem__), tasks
+                yield PlayedEnvironment(theirs, specs.__getitem__), tasks
 
 
 def bind(process: int, cores: Sequence[int]) -> None:

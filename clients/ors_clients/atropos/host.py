@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ors_clients.atropos.interception import EpisodeFailed, ParkedEpisode, current_episode
+from ors_clients.atropos.interception import EpisodeFailed, InterceptedEpisode, current_episode
 from ors_clients.atropos.math_verify_timeouts import bound_math_verify
 from ors_clients.errors import ConfigurationError
 from ors_clients.rollouts.rewards import check_reward
@@ -104,7 +104,7 @@ class AtroposHost:
         # An episode may write into its item; the next one of the same task gets it clean.
         return copy.deepcopy(self._items[index % self._count])
 
-    async def episode(self, index: int) -> ParkedEpisode[float]:
+    async def episode(self, index: int) -> InterceptedEpisode[float]:
         """Return an episode of the task, not started yet. Its outcome is the score. Raises ``ConfigurationError``."""
         await self.open()
 
@@ -117,7 +117,7 @@ class AtroposHost:
             check_reward(score)
             return score
 
-        return ParkedEpisode(play)
+        return InterceptedEpisode(play)
 
     def _score(self, groups: Any) -> float:
         episode = current_episode()
@@ -164,8 +164,8 @@ class AtroposHost:
 
 
 def _make(settings: AtroposSettings) -> Any:
-    """Return the environment, with parked requests for a model. Raises ``ConfigurationError``."""
-    from ors_clients.atropos.intercepting_server import ParkedServerManager, member
+    """Return the environment, whose requests for a model are held. Raises ``ConfigurationError``."""
+    from ors_clients.atropos.intercepting_server import InterceptingServerManager, member
 
     environment_class = _load(settings.environment)
     # The environment runs on the thread of its loop, and may score with math_verify there.
@@ -190,7 +190,7 @@ def _make(settings: AtroposSettings) -> Any:
         environment = environment_class(config=config, server_configs=servers, slurm=False, testing=True)
     except Exception as error:  # the author's code, its configuration, and a tokenizer that is to be found
         raise ConfigurationError(f"{settings.environment} cannot be made: {error}", "Correct env_config") from error
-    environment.server = ParkedServerManager(environment.tokenizer, settings.companions)
+    environment.server = InterceptingServerManager(environment.tokenizer, settings.companions)
 
     if settings.companions:
         collect_one = environment.collect_trajectory

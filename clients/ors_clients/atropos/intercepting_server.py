@@ -1,8 +1,8 @@
-"""The inference servers of an Atropos environment, replaced by parked requests.
+"""The inference servers of an Atropos environment, replaced by held requests.
 
 An environment reaches its model through ``self.server``: chat completions, completions, tokens with log-probabilities,
-and the managed server that keeps track of tokens. Each of them ends in one of the wrappers below, which parks the
-request of the current episode (``parked_requests``). The model is a text policy: token ids are those of the
+and the managed server that keeps track of tokens. Each of them ends in one of the wrappers below, which holds the
+request of the current episode (``interception``). The model is a text policy: token ids are those of the
 environment's own tokenizer for the text, log-probabilities are 0, and neither is meant to be trained on.
 
 Interfaces: atroposlib 0.4, ``envs/server_handling`` (NousResearch/atropos).
@@ -25,7 +25,7 @@ from ors_clients.tool_calls import ToolCall, find_format
 from ors_clients.training.optional_imports import INSTALL_ATROPOS, import_trainer_module
 from ors_server import ToolSpec
 
-__all__ = ["ParkedServerManager", "member"]
+__all__ = ["InterceptingServerManager", "member"]
 
 _baseline: Any = import_trainer_module("atroposlib.envs.server_handling.server_baseline", INSTALL_ATROPOS)
 _managed: Any = import_trainer_module("atroposlib.envs.server_handling.managed_server", INSTALL_ATROPOS)
@@ -37,7 +37,7 @@ member: ContextVar[int] = ContextVar("ors_atropos_member", default=0)
 _chat: ContextVar[tuple[list[ChatMessage], list[dict[str, Any]]] | None] = ContextVar("ors_atropos_chat", default=None)
 
 
-class ParkedServer(_baseline.APIServer):
+class InterceptingServer(_baseline.APIServer):
     """A server whose every answer comes from the player of the episode, or from the companions.
 
     ``companions``: fixed texts that answer as the further members of a group, for environments that score a group's
@@ -46,8 +46,8 @@ class ParkedServer(_baseline.APIServer):
 
     def __init__(self, tokenizer: Any, companions: Sequence[str]) -> None:
         config = _baseline.APIServerConfig(
-            model_name="parked",
-            base_url="http://parked.invalid/v1",
+            model_name="intercepted",
+            base_url="http://intercepted.invalid/v1",
             api_key="x",
         )
         _baseline.APIServer.__init__(self, config)
@@ -76,7 +76,7 @@ class ParkedServer(_baseline.APIServer):
             return [self.companions[(place - 1 + offset) % len(self.companions)] for offset in range(count)]
         return [await episode.ask(messages, prompt=prompt, tools=tools), *self.companions[: count - 1]]
 
-    # The public methods of the base class take a semaphore, which parked requests would exhaust, and repeat a failed
+    # The public methods of the base class take a semaphore, which held requests would exhaust, and repeat a failed
     # request up to nine times; there is nothing here to protect or to repeat.
 
     async def chat_completion(self, **request: Any) -> Any:
@@ -124,7 +124,7 @@ class ParkedServer(_baseline.APIServer):
         )
 
 
-class ParkedManagedServer(_managed.ManagedServer):
+class InterceptingManagedServer(_managed.ManagedServer):
     """Atropos's managed server, which remembers the messages it renders."""
 
     async def chat_completion(self, **request: Any) -> Any:
@@ -141,21 +141,21 @@ class ParkedManagedServer(_managed.ManagedServer):
         return completion
 
 
-class ParkedServerManager(_manager.ServerManager):
-    """The ``self.server`` of an environment: one parked server."""
+class InterceptingServerManager(_manager.ServerManager):
+    """The ``self.server`` of an environment: one intercepting server."""
 
     def __init__(self, tokenizer: Any, companions: Sequence[str] = ()) -> None:
         # Above max_n_completions a request would be split, and the policy asked once for each part.
         _manager.ServerManager.__init__(self, _baseline.ServerBaseline(), testing=True, max_n_completions=1_000_000)
         self.use_proxy = False
-        self.servers = [ParkedServer(tokenizer, companions)]
+        self.servers = [InterceptingServer(tokenizer, companions)]
 
     @asynccontextmanager
     async def managed_server(self, tokenizer: Any = None, **options: Any) -> AsyncGenerator[Any, None]:
-        """Return a managed server on top of the parked one."""
+        """Return a managed server on top of the intercepting one."""
         keep_thinking = bool(options.get("preserve_think_blocks", False))
         server = self.servers[0]
-        managed = ParkedManagedServer(server, tokenizer or server.tokenizer, preserve_think_blocks=keep_thinking)
+        managed = InterceptingManagedServer(server, tokenizer or server.tokenizer, preserve_think_blocks=keep_thinking)
         try:
             yield managed
         finally:
@@ -167,7 +167,7 @@ def _answer(kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         "id": uuid.uuid4().hex,
         "object": kind,
         "created": int(time.time()),
-        "model": "parked",
+        "model": "intercepted",
         "choices": choices,
     }
 

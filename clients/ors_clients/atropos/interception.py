@@ -1,8 +1,8 @@
-"""Run code that calls a model, turn by turn: each request is parked until the player answers it.
+"""Run code that calls a model, turn by turn: each request is held until the player answers it.
 
 An Atropos environment is a coroutine that calls its model as often as it likes and returns scored data. A trainer that
 generates text itself, or a client of an ORS server, wants the opposite: to be shown the request and to answer when it
-can. ``ParkedEpisode`` runs the coroutine as a task. A request of its model suspends that task, and ``start`` and
+can. ``InterceptedEpisode`` runs the coroutine as a task. A request of its model suspends that task, and ``start`` and
 ``answer`` return the request as a ``Turn``; the answer resumes the task where it stood. Nothing is replayed, so any
 number of turns is right, and side effects happen once.
 
@@ -22,14 +22,14 @@ from typing import Any, Generic, TypeVar
 from ors_clients.errors import ClientError, InfrastructureFailure
 from ors_clients.rollouts.messages import ChatMessage
 
-__all__ = ["EpisodeFailed", "ParkedEpisode", "Turn", "current_episode"]
+__all__ = ["EpisodeFailed", "InterceptedEpisode", "Turn", "current_episode"]
 
 Outcome = TypeVar("Outcome")
 
-_episode: ContextVar[ParkedEpisode[Any] | None] = ContextVar("ors_parked_episode", default=None)
+_episode: ContextVar[InterceptedEpisode[Any] | None] = ContextVar("ors_parked_episode", default=None)
 
 
-def current_episode() -> ParkedEpisode[Any] | None:
+def current_episode() -> InterceptedEpisode[Any] | None:
     """Return the episode on whose behalf the caller runs; None outside of any."""
     return _episode.get()
 
@@ -62,7 +62,7 @@ class _Request:
     answer: asyncio.Future[str]
 
 
-class ParkedEpisode(Generic[Outcome]):
+class InterceptedEpisode(Generic[Outcome]):
     """One run of ``play``, a coroutine function that asks its model through ``ask``.
 
     All methods belong to one event loop. ``start`` once, ``answer`` until a turn is ``over``, ``close`` in any case.

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, Field
 
 from ors_clients.atropos.host import AtroposHost, AtroposSettings, shared_host
-from ors_clients.atropos.interception import ParkedEpisode, Turn
+from ors_clients.atropos.interception import InterceptedEpisode, Turn
 from ors_clients.errors import InfrastructureFailure as ClientFailure
 from ors_clients.rollouts.messages import text_of
 from ors_clients.rollouts.rewards import RewardBridge, shape_reward
@@ -78,7 +78,7 @@ class AtroposEnvironment(Environment):
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006 - the SDKs' signature
         super().__init__(task_spec, secrets)
         self._index = int(str(task_spec["index"]))
-        self._episode: ParkedEpisode[float] | None = None
+        self._episode: InterceptedEpisode[float] | None = None
         self._turn: Turn[float] | None = None
 
     @classmethod

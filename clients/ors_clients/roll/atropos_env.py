@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 from ors_clients.atropos.host import AtroposSettings, shared_host
-from ors_clients.atropos.interception import ParkedEpisode, Turn
+from ors_clients.atropos.interception import InterceptedEpisode, Turn
 from ors_clients.errors import ConfigurationError, DeadlineExceeded, InfrastructureFailure
 from ors_clients.roll.base import RollEnvironment, RollStep
 from ors_clients.roll.fork_locks import prepare_worker
@@ -99,7 +99,7 @@ class AtroposEnv(RollEnvironment):
         self.mode = mode
         settings = AtroposSettings(atropos_env_path, _plain(env_config or {}), tuple(companions), unscored, num_items)
         self._host = shared_host(settings)
-        self._episode: ParkedEpisode[float] | None = None
+        self._episode: InterceptedEpisode[float] | None = None
         self._replies: list[str] = []
         self._task = -1
 

@@ -1,9 +1,9 @@
-"""An episode one model turn at a time: text in, the environment's answer out. Everything but tokens.
+"""An episode one model turn at a time: text in, the environment's answer out, without tokens.
 
-``TurnEpisode`` is what the token-level rollout and the turn-level adapters (ROLL, SkyRL, …) share, so that the same
-text means the same calls, the same rewards and the same end in each of them. It opens its session, reads the calls of a
-turn, runs them in order until the environment ends the episode, and turns whatever goes wrong into what it is: a
-message to the model if the model can do better, a typed failure if it cannot. The model's text never makes it raise.
+The token-level rollout and the turn-level adapters (ROLL, SkyRL, …) share ``TurnEpisode``, so the same text means the
+same calls, rewards and end in each of them. It opens its session, reads the calls of a turn, and runs them in order
+until the environment ends the episode. A mistake of the model becomes a message to the model; any other failure becomes
+a typed error. The model's text never makes it raise.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class EpisodeSession(Protocol):
     async def __aenter__(self) -> Any: ...
 
     async def close(self) -> None:
-        """Close it, also when the caller is being cancelled; more than once is fine."""
+        """Close it, also while the caller is being cancelled; may be repeated."""
         ...
 
     async def messages(self) -> list[Message]:

@@ -100,7 +100,7 @@ class HttpConnection(asyncio.Protocol):
             self._waiting = self._on_data = None
 
     def check(self, now: float) -> None:
-        """Give up a request whose time is over."""
+        """Fail a request whose time is over."""
         if self._waiting is None:
             return
         if self._deadline is not None and now > self._deadline:
@@ -123,7 +123,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._owner.opened(self)
         sock: Any = transport.get_extra_info("socket")
-        with contextlib.suppress(OSError, AttributeError):  # what the system does not have is done without
+        with contextlib.suppress(OSError, AttributeError):  # not every system has these options
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, seconds in _PROBES:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)

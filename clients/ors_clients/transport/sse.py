@@ -77,13 +77,13 @@ class CallEvents:
     def __init__(self) -> None:
         self._parser = EventParser()
         self._chunks: list[bytes] = []
-        #: When something came last, by ``time.monotonic``; None if nothing did.
+        #: Time of the last piece, by ``time.monotonic``; None before the first.
         self.last_piece: float | None = None
         #: The id to fetch the result again by, once the server has named it.
         self.task_id: str | None = None
         #: The text of the ``error`` event.
         self.error: str | None = None
-        #: Whether ``end`` or ``error`` has come: there is nothing more to wait for.
+        #: Whether ``end`` or ``error`` has arrived: the stream is complete.
         self.complete = False
 
     def feed(self, piece: bytes) -> None:

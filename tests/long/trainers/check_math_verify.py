@@ -22,7 +22,7 @@ from tests.clients.byte_tokenizer import save_byte_tokenizer
 from tests.support.paths import ROOT
 from tests.support.servers import served
 
-#: To 2 + 2. Two of them are told right or wrong by mathematics only.
+#: Answers to 2 + 2. Only mathematics can judge two of them.
 ANSWERS = [
     ("It is $\\boxed{4}$.", 1.0),
     ("It is $\\boxed{\\frac{8}{2}}$.", 1.0),

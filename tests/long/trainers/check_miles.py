@@ -324,7 +324,7 @@ def test_partial_rollouts_are_begun_anew(start: Start, agent: str | None) -> Non
 
 @pytest.mark.parametrize("path", MODES.values(), ids=MODES)
 def test_prompts_over_the_limit_are_dropped_until_too_many_are(start: Start, path: str) -> None:
-    # Miles would generate them anew for ever, fully asynchronous, and at once.
+    # Miles would generate them again without end, fully asynchronous, and at once.
     run = start(
         [earn(1.0)],
         rollout_function_path=path,

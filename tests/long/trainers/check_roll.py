@@ -120,7 +120,7 @@ Policy = Callable[[int, int, int], str]
 
 
 class Engine:
-    """What ROLL's proxy takes for the client of its router: answers with ids and log-probabilities.
+    """The client of ROLL's router, as its proxy sees it: answers with ids and log-probabilities.
 
     ``written`` holds for each environment the ids of each turn: prompt, response and log-probabilities."""
 
@@ -231,7 +231,7 @@ class Run:
         self._environments.stop()
         self._queue.shutdown.remote().result(60)
         for loop in self._environments.loops:
-            with contextlib.suppress(Exception):  # what ended a loop is told by `collect`
+            with contextlib.suppress(Exception):  # `collect` raises the error that ended a loop
                 loop.result(60)
         for manager in self.managers:
             manager.env.close()
@@ -255,7 +255,7 @@ class _Awaitable:
 
 
 def advantages(batch: Any, config: Any) -> Any:
-    """What ``AgenticPipeline.run`` does with a batch between the rollout and the loss."""
+    """Process a batch as ``AgenticPipeline.run`` does between the rollout and the loss."""
     batch.meta_info["global_step"] = 0
     batch = functions.compute_discounted_returns(batch, config.adv_estimator, config.step_reward_gamma)
     nothing = torch.zeros_like(batch.batch["attention_mask"][:, 1:], dtype=torch.float32)
@@ -422,8 +422,10 @@ def test_every_turn_has_the_advantage_of_its_episode(url: str, play: Play, estim
 
 
 def test_an_environment_that_is_faster_than_its_sibling_plays_episodes_of_its_own(url: str, play: Play) -> None:
-    """ROLL gives a free place in a group to whoever asks, and names a trajectory by group and environment alone: the
-    returns of two episodes of one environment would be added up."""
+    """ROLL fills a free place of a group from any environment, and names a trajectory by group and environment alone.
+
+    So it would add up the returns of two episodes of one environment.
+    """
     done = threading.Event()
 
     def policy(env: int, episode: int, turn: int) -> str:
@@ -518,7 +520,7 @@ def test_no_group_with_a_lost_episode_reaches_the_batch(url: str, play: Play) ->
 
 
 def test_rolls_own_filter_keeps_lost_groups(url: str, play: Play) -> None:
-    """What the recipes had: the placeholder's 0 is in its siblings' mean."""
+    """The recipes' former filter: the placeholder's 0 is in its siblings' mean."""
     theirs = "roll.pipeline.agentic.env_manager.agent_native_env_manager.GroupFilter"
     lost = by_environment(scripted(call("lose")), WINNER)
     batch = play(terminals(url, 1, 2, f"group_filter_cls={theirs}"), lost).collect()

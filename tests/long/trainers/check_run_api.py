@@ -47,7 +47,7 @@ def call(name: str, **arguments: Any) -> str:
 
 
 def waited_for(look: Callable[[], Any], log: Path, seconds: float = 150.0) -> Any:
-    """What ``look`` finds; the log of the program that was to bring it otherwise."""
+    """Return the result of ``look``; fail with the log of the program that was to bring it."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, log.read_text()[-6000:]
@@ -179,7 +179,7 @@ def test_groups_reach_the_trainer_token_exact(
 def test_lost_machines_are_never_scored(
     tmp_path: Path, ors_url: str, api: httpx.Client, tokenizer: Any, tokenizer_name: str
 ) -> None:
-    """Task 3 loses its machine; the others finish. Nothing of task 3 arrives, least of all as 0."""
+    """Task 3 loses its machine; the others finish. No sample of task 3 arrives, also not with a reward of 0."""
     numbers = itertools.count()
 
     def policy(prompt: str) -> str:

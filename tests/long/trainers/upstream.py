@@ -1,8 +1,8 @@
-"""What the drivers of trainers' own modules share: a checkout made importable, and stand-ins for what a CPU has not.
+"""Helpers for the drivers of trainers' own modules: importable checkouts, and stand-ins for what a CPU lacks.
 
 A trainer's rollout code imports engines, clusters and parallel backends that it does not use on the way from a prompt
 to the tensors of a batch. ``import_checkout`` puts the checkout on ``sys.path``, and answers imports of those packages
-with empty modules whose attributes are empty classes. Nothing of the trainer's own is replaced.
+with empty modules whose attributes are empty classes. No module of the trainer itself is replaced.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def earn(reward: float) -> str:
 
 
 def log_nothing(*args: Any, **options: Any) -> None:
-    """In place of the function with which a trainer logs metrics."""
+    """Stands for the function with which a trainer logs metrics."""
 
 
 def write_rows(file: Path, environment: str, specs: Iterable[dict[str, Any]], **more: Any) -> Path:
@@ -241,7 +241,7 @@ BACKENDS = {
 
 
 def parse_recipe(trainer: str, add_arguments: Callable[[Any], Any], *options: str) -> Any:
-    """What a trainer's parser reads of its recipe's command line; fails for an argument that nobody knows."""
+    """Parse a recipe's command line with its trainer's parser; fail for an unknown argument."""
     recipe = RECIPES / trainer
     launch = [sys.executable, "-m", "ors_clients.training.launch", trainer, str(recipe), "--dry-run", *options]
     printed = subprocess.run(launch, capture_output=True, text=True, check=False)
@@ -258,7 +258,7 @@ def parse_recipe(trainer: str, add_arguments: Callable[[Any], Any], *options: st
 
 
 def ended(function: Callable[[], Any], seconds: float = 60) -> Any:
-    """What ``function`` returns or raises; a failure of the test if it is still running after so many seconds."""
+    """Return or raise the outcome of ``function``; fail the test if it still runs after so many seconds."""
     outcome: dict[str, Any] = {}
 
     def target() -> None:
