@@ -1,7 +1,7 @@
-"""A way to start sandboxes on this machine, and where such ways are found.
+"""The interface of a runtime, which starts sandboxes on this machine, and the registry of runtimes.
 
-Runtimes are registered under the entry point group ``ors_containers.runtimes``, ours and anybody's alike. A package
-adds one with, in its ``pyproject.toml``::
+Runtimes, those of this package included, are registered under the entry point group ``ors_containers.runtimes``. A
+package adds one in its ``pyproject.toml``::
 
     [project.entry-points."ors_containers.runtimes"]
     mine = "my_package:MyRuntime"
@@ -29,56 +29,56 @@ ENTRY_POINTS = "ors_containers.runtimes"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a runtime does on this machine."""
+    """The abilities of a runtime on this machine."""
 
     runtime: str
-    #: Of the program it rests on.
+    #: The version of the program that makes its containers.
     version: str
     #: One for each of ``LIMIT_NAMES``, in that order.
     enforcements: tuple[Enforcement, ...]
-    #: What else a person should know of it here, a sentence each.
+    #: Notes for the user about this machine, a sentence each.
     notes: tuple[str, ...] = ()
-    #: Places in a sandbox whose inodes are the machine's: what is locked or watched there, other sandboxes can tell.
+    #: Paths in a sandbox whose inodes are the machine's: other sandboxes can notice its locks and watches there.
     shared: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
-        """Whether every limit holds."""
+        """True if every limit holds."""
         return all(enforcement.holds for enforcement in self.enforcements)
 
 
 class Runtime(abc.ABC):
     """Starts sandboxes. An asynchronous context manager; it and its sandboxes belong to one event loop.
 
-    A runtime isolates as ``Sandbox`` says or not at all: what it cannot do on a machine is a ``RuntimeUnavailable`` at
-    ``start``, with the remedy. Limits are the one thing it may keep in part, and ``describe`` says which it keeps.
+    A runtime isolates as ``Sandbox`` says or not at all: on a machine where it cannot, ``start`` raises
+    ``RuntimeUnavailable`` with the remedy. Only limits may be enforced in part, and ``describe`` says which hold.
 
     Errors: ``start`` raises ``RuntimeUnavailable``; ``sandbox`` raises ``InvalidImage`` for an image this runtime
     cannot start, and nothing else; ``host_image`` raises ``InvalidImage``; ``close`` raises nothing.
     """
 
-    #: The name it is registered under.
+    #: The name under which it is registered.
     name: ClassVar[str]
 
     @abc.abstractmethod
     async def start(self) -> None:
-        """Find out what this machine allows, and free what servers that died left behind."""
+        """Find out what this machine allows, and free what dead servers left behind."""
 
     @abc.abstractmethod
     def describe(self) -> Description:
-        """What is enforced here, as found out by ``start``."""
+        """Describe what is enforced here, as ``start`` has found it."""
 
     @abc.abstractmethod
     def host_image(self) -> Image:
-        """An image of this machine's own programs, read-only, and nothing else of it."""
+        """Return an image of this machine's own programs, read-only, without its other files."""
 
     @abc.abstractmethod
     def sandbox(self, image: Image, limits: Limits | None = None) -> Sandbox:
-        """A sandbox, not yet started."""
+        """Return a new sandbox, which is not started."""
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Stop every sandbox that was not stopped, and free everything."""
+        """Stop every sandbox and free every resource."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -91,13 +91,13 @@ class Runtime(abc.ABC):
 
 
 def runtime_names() -> list[str]:
-    """The runtimes that are installed, ours first."""
+    """Return the names of the installed runtimes, bubblewrap first."""
     names = sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)})
     return sorted(names, key=lambda name: name != "bubblewrap")
 
 
 def find_runtime(name: str) -> type[Runtime]:
-    """The class registered under ``name``. Raises ``UnknownRuntime``; importing it may raise what it raises."""
+    """Return the class registered under ``name``. Raises ``UnknownRuntime``, and any error of its import."""
     for entry in entry_points(group=ENTRY_POINTS):
         if entry.name == name:
             return entry.load()

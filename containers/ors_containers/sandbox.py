@@ -1,4 +1,4 @@
-"""One sandbox: what it can be asked, and what its answers mean."""
+"""The interface of a sandbox, and the results of its methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FileKind = Literal["file", "directory", "link", "pipe", "socket", "device", "unk
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended and what it wrote."""
+    """The exit status and the output of a command."""
 
     #: Exit status as a shell counts: 128 + n for signal n. ``TIMED_OUT_STATUS`` for a command that was timed out.
     exit_status: int
@@ -30,24 +30,24 @@ class CommandResult:
     output: bytes
     #: Seconds it took.
     seconds: float
-    #: It did not end in time and was killed.
+    #: It was killed at its time-out.
     timed_out: bool = False
-    #: The middle of its output is missing; a line in its place says how much.
+    #: The middle of its output is missing; a line says how many bytes are omitted.
     truncated: bool = False
-    #: Its shell ended and a new one was started in the same directory with the same exported environment. What the
-    #: shell held besides (functions, aliases, variables that were not exported, options) is lost; the output says so.
-    #: Its background processes go on, but what they write from then on is dropped.
+    #: Its shell ended and a new one was started in the same directory with the same exported environment. Functions,
+    #: aliases, options and variables that were not exported are lost; the output says so. Its background processes go
+    #: on, but their output from then on is dropped.
     shell_restarted: bool = False
 
     @property
     def text(self) -> str:
-        """The output as text; bytes that are no UTF-8 are replaced."""
+        """The output as text; bytes that are not UTF-8 are replaced."""
         return self.output.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """What a path in a sandbox is."""
+    """The kind, size, mode, owner and time of a path in a sandbox."""
 
     kind: FileKind
     #: Bytes.
@@ -58,16 +58,16 @@ class FileStatus:
     group: int
     #: Seconds since 1970.
     modified: float
-    #: Where a link leads, as it is written; None for anything else.
+    #: The target of a link as it is written; None for other kinds.
     link: str | None = None
 
 
 class Sandbox(abc.ABC):
     """A sandbox of one image under one set of limits. Made by ``Runtime.sandbox``; an asynchronous context manager.
 
-    **Isolation.** Its processes see the image and what they wrote themselves; no file, process, socket or network of
-    the host, no other sandbox, and no device but null, zero, full, random, urandom and terminals of their own. They
-    have no capability and cannot get one; what they write is gone when it stops. Its user is the image's, by default
+    **Isolation.** Its processes see the image and their own files; no file, process, socket or network of the host, no
+    other sandbox, and no device but null, zero, full, random, urandom and terminals of their own. They have no
+    capability and cannot get one; their files are removed when the sandbox stops. Its user is the image's, by default
     not root.
 
     **Shell.** One bash lives as long as the sandbox. Each command runs in it, in turn, so directory, exported
@@ -76,7 +76,7 @@ class Sandbox(abc.ABC):
     command's. Whatever a command prints, closes, redirects or reads, the next command is unaffected.
 
     **Time-outs.** A command past its time is killed with every process it started, while processes of earlier commands
-    go on, and the shell stays as it was. A shell that cannot be had back is replaced, as ``CommandResult`` says.
+    go on, and the shell stays as it was. A shell that does not respond is replaced, as ``CommandResult`` says.
 
     **Files.** Paths are the sandbox's own, relative ones count from the image's home; they are resolved inside it, with
     its user's rights, so no link and no ``..`` leads out. Only regular files are read and written.
@@ -85,7 +85,7 @@ class Sandbox(abc.ABC):
 
     - ``SandboxStopped``: called before ``start`` or after ``stop``;
     - ``SandboxExpired`` (a ``TimeoutError``): its wall time is over;
-    - ``SandboxDied``, an ``InfrastructureFailure``: it ended by itself. Nothing it did can be trusted or scored.
+    - ``SandboxDied``, an ``InfrastructureFailure``: it ended by itself. Its results cannot be trusted or scored.
 
     A sandbox belongs to the event loop it was started on. A cancelled call leaves it usable; a cancelled ``run`` ends
     its command as a time-out does.
@@ -98,20 +98,21 @@ class Sandbox(abc.ABC):
 
     @abc.abstractmethod
     async def start(self) -> None:
-        """Bring it up; returns when commands can run.
+        """Start the sandbox; return when commands can run.
 
-        Raises ``StartFailed`` when it does not come up, ``RuntimeUnavailable`` where the runtime cannot isolate here
-        and ``ShellFailed`` when no shell can be started in it; after any of them nothing of it is left.
+        Raises ``StartFailed`` when it does not start, ``RuntimeUnavailable`` where the runtime cannot isolate here
+        and ``ShellFailed`` when no shell can be started in it; after any of them no process or file of it is left.
         """
 
     @abc.abstractmethod
     async def run(self, command: str, *, timeout: float, output_limit: int | None = None) -> CommandResult:
-        """Run shell text in the sandbox's shell. ``timeout`` in seconds; ``output_limit`` in bytes, never above the
-        sandbox's own.
+        """Run shell text in the sandbox's shell.
+
+        ``timeout`` is in seconds, ``output_limit`` in bytes, at most the sandbox's own.
 
         A command that fails, is killed or times out is a result, never an error. Raises ``InvalidCommand`` for text
         with NUL characters or surrogates and for a time-out that is not above 0, ``SandboxBusy`` while another command
-        runs, and ``ShellFailed`` when the shell ended and no new one can be started.
+        runs, and ``ShellFailed`` when the shell ended and a new shell cannot be started.
         """
 
     @abc.abstractmethod
@@ -125,29 +126,29 @@ class Sandbox(abc.ABC):
         output_limit: int | None = None,
         keep_processes: bool = False,
     ) -> CommandResult:
-        """Run a trusted program on what the agent has made of the sandbox, out of the agent's reach.
+        """Examine the sandbox: run a trusted program in it that the agent's processes cannot inspect or change.
 
         ``program`` is an argument vector whose first word is an absolute path in the sandbox. It runs as the image's
-        user, in the image's home and with the image's variables (nothing the agent has set), under the sandbox's
-        limits, which what the agent left running does not use up. Its input is ``input``; the result's output is what
-        it and its descendants write to their standard output and error, up to ``output_limit`` bytes (by default the
-        sandbox's own limit, but it may be more). When it has ended or its time is over, its descendants are ended.
+        user, in the image's home and with the image's variables (none that the agent has set). It has limits of the
+        sandbox's size for itself, which the agent's processes do not use up. Its input is ``input``; the result's
+        output is what it and its descendants write to their standard output and error, up to ``output_limit`` bytes (by
+        default the sandbox's own limit, but it may be more). When it ends or times out, its descendants are killed.
 
         Before it starts
 
-        - with ``keep_processes=False`` (*frozen*) every process of the sandbox is ended; it runs alone;
-        - with ``keep_processes=True`` (*live*) the shell alone is ended; background processes go on, and it sees them
+        - with ``keep_processes=False`` (*frozen*) every process of the sandbox is killed; it runs alone;
+        - with ``keep_processes=True`` (*live*) only the shell is killed; background processes go on, and it sees them
           and their sockets as they see each other.
 
         The next ``run`` gets a new shell, as ``CommandResult.shell_restarted`` describes.
 
-        ``files`` (relative names and their content) lie in ``EXAMINATION``, a directory in memory that this program
-        and its descendants alone can see, that it can write, and that is gone afterwards; a full sandbox disk does not
-        matter to it. In a sandbox with more than one id, background processes do not see this program, its arguments or
-        its descendants'; where there is one id, arguments are public.
+        ``files`` (relative names and their content) lie in ``EXAMINATION``, a directory in memory that only this
+        program and its descendants can see, that it can write, and that is removed afterwards; a full sandbox disk does
+        not affect it. In a sandbox with more than one id, background processes do not see this program and its
+        descendants, or their arguments; where there is one id, arguments are public.
 
-        Nothing of the sandbox can prevent a frozen examination: no process that multiplies, stops or kills others, and
-        no limit that is used up. In a live one, processes of the agent have the program's own user: they cannot read
+        The sandbox cannot prevent a frozen examination: neither by processes that fork, stop or kill others, nor by
+        limits that are used up. In a live one, processes of the agent have the program's own user: they cannot read
         or change its memory, descriptors, files and output. A runtime that cannot keep their signals away lets these
         end it (a result, and nothing a grader would reward). A program that starts programs of the agent gives them
         its rights; before it does, it protects itself as ``ors_containers.graders.shield`` says.
@@ -155,20 +156,20 @@ class Sandbox(abc.ABC):
         The exit status is as a shell counts: 127 and 126 where the program is missing or cannot be executed. Raises
         ``InvalidCommand`` for arguments no program can be given, a file name that leads elsewhere and a time-out that
         is not above 0, ``SandboxBusy`` while a command or another examination runs, and ``ExaminationFailed`` when the
-        machine could not do it: nothing can be concluded about the agent then.
+        machine could not do it, which says nothing about the agent.
         """
 
     @abc.abstractmethod
     async def read_file(self, path: str, *, limit: int = 100 * 2**20) -> bytes:
-        """The content of a file of at most ``limit`` bytes.
+        """Return the content of a file of at most ``limit`` bytes.
 
-        Raises ``NoSuchFile``, ``FileRefused``, ``NotAFile`` (at once, also for a pipe nobody writes to) or
+        Raises ``NoSuchFile``, ``FileRefused``, ``NotAFile`` (at once, also for a pipe without a writer) or
         ``FileTooLarge``.
         """
 
     @abc.abstractmethod
     async def write_file(self, path: str, content: bytes, *, mode: int = 0o644, parents: bool = True) -> None:
-        """Make a file, or replace its content; with ``parents`` also the directories above it.
+        """Make a file, or replace its content; with ``parents`` make the directories above it, too.
 
         Raises ``NoSuchFile`` (without ``parents``), ``FileRefused``, ``NotAFile`` or ``DiskFull``; after ``DiskFull``
         part of the content may be there.
@@ -176,11 +177,11 @@ class Sandbox(abc.ABC):
 
     @abc.abstractmethod
     async def stat_file(self, path: str, *, follow: bool = True) -> FileStatus:
-        """What ``path`` is; with ``follow`` what a link leads to. Raises ``NoSuchFile`` or ``FileRefused``."""
+        """Describe ``path``, or with ``follow`` the target of a link. Raises ``NoSuchFile`` or ``FileRefused``."""
 
     @abc.abstractmethod
     async def stop(self) -> None:
-        """End every process and free everything it held. Never raises, may be called at any time and repeatedly."""
+        """End every process and free every resource. Never raises; may be called at any time and repeatedly."""
 
     async def __aenter__(self) -> Self:
         await self.start()

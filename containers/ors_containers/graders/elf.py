@@ -1,6 +1,6 @@
 """Changes to a copy of a program or shared library (ELF, 64 bits, little-endian), none of which moves a byte.
 
-Invariant: what is changed has the length it had; a text that does not fit or is not there is a ``ValueError``.
+Invariant: a change keeps the length of what it replaces; a text that does not fit or is not found is a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ __all__ = ["forget_search_paths", "interpreter", "is_elf", "replace_interpreter"
 
 _DYNAMIC, _INTERPRETER = 2, 3
 _DT_RPATH, _DT_RUNPATH = 15, 29
-#: An entry of a kind that no loader knows, and therefore leaves alone.
+#: A kind of entry that loaders do not know and so ignore.
 _DT_UNKNOWN = 0x6000_0F0F
 
 
 def is_elf(content: bytes) -> bool:
-    """Whether ``content`` is a file of the kind this module knows."""
+    """Return whether ``content`` is a file that this module can change."""
     return content[:6] == b"\x7fELF\x02\x01"
 
 
 def interpreter(content: bytes | bytearray) -> str:
-    """The loader a program asks for; empty for one that needs none, and for a library."""
+    """Return the path of a program's loader; empty for a static program and for a library."""
     for offset, size in _segments(content, _INTERPRETER):
         return content[offset : offset + size].rstrip(b"\0").decode()
     return ""

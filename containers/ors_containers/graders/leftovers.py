@@ -1,11 +1,11 @@
-"""For the program of an examination: end what the programs it started have left running.
+"""End the processes that programs of an examination have left running.
 
 Runs in the sandbox, on the standard library alone: it is one of the packages of the toolset (``import leftovers``).
 
-``adopt`` makes this process the one that orphans among its descendants go to, so that it knows them all. ``end`` kills
-them. A process may go on by forking and ending at once, so that whoever looks at one after the other never meets it.
-But each of its predecessors is left as a zombie of this process, which nobody takes away: if two looks in a row find
-nothing alive and the same zombies, there is nothing.
+``adopt`` makes this process the subreaper of its descendants, so that orphans become its children. ``end`` kills them.
+A process that forks and exits at once can escape a list of processes read one by one. But each of its predecessors
+stays as a zombie of this process, which reaps none: if two looks in a row find no living descendant and the same
+zombies, none is left.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Collection
 __all__ = ["adopt", "end"]
 
 _PR_SET_CHILD_SUBREAPER = 36
-#: Seconds in which what was killed must have ended.
+#: Seconds in which processes that were killed must have ended.
 _PATIENCE = 10.0
-#: Looks after which everything is stopped in one step that no fork outruns.
+#: Looks after which every process is stopped in one system call, which no fork can outrun.
 _LOOKS = 5
 
 
@@ -34,12 +34,12 @@ def adopt() -> None:
 
 
 def end(kept: Collection[int] = ()) -> None:
-    """Kill every descendant of this process and wait for their end; raises ``TimeoutError`` where they do not end.
+    """Kill every descendant of this process and wait until they have ended. Raises ``TimeoutError``.
 
-    ``kept``: halves (``shield.Shield``) whose programs go on, with all that they started.
+    ``kept``: halves (``shield.Shield``) whose programs go on, with their descendants.
     """
     deadline = time.monotonic() + _PATIENCE
-    kill = ctypes.CDLL(None).kill  # `os.kill` is an audit event, by which a program knows what its tests have sent
+    kill = ctypes.CDLL(None).kill  # without `os.kill`'s audit event, which a test's program would see
     looks, before = 0, None
     while True:
         alive, dead = _look(kept)
@@ -59,7 +59,7 @@ def end(kept: Collection[int] = ()) -> None:
 
 
 def _look(kept: Collection[int]) -> tuple[int, frozenset[int]]:
-    """Kill the descendants there are: how many were alive, and which of them are zombies."""
+    """Kill the descendants; return how many were alive, and which are zombies."""
     parents: dict[int, int] = {}
     states: dict[int, bool] = {}
     places: dict[int, int] = {}
@@ -67,7 +67,7 @@ def _look(kept: Collection[int]) -> tuple[int, frozenset[int]]:
         for name in os.listdir("/proc"):  # noqa: PTH208 - names are enough
             if name.isdigit():
                 try:
-                    # By its folder: a number may mean another process by the time of the signal.
+                    # Through its folder: the id may be another process's by the time of the signal.
                     place = os.open(f"/proc/{name}", os.O_RDONLY | os.O_DIRECTORY)
                 except OSError:
                     continue
@@ -95,7 +95,7 @@ def _look(kept: Collection[int]) -> tuple[int, frozenset[int]]:
 
 
 def _status(place: int) -> tuple[int, bool]:
-    """The parent of a process, and whether it is alive: one whose first thread has ended looks like a zombie."""
+    """Return the parent of a process, and whether it is alive, which a process in state Z with more threads is."""
     fields = _read(place, "stat").rpartition(")")[2].split()
     return int(fields[1]), fields[0] not in "ZX" or int(fields[17]) > 1
 

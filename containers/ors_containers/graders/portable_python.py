@@ -1,14 +1,14 @@
 """A Python with pytest that runs in any image of this machine's architecture, and that no image can change.
 
-Graders must not use an interpreter, a library or a configuration that the agent could have put in place. So the
-interpreter of this very process is copied, with its standard library, every shared library it needs, the dynamic loader
+Graders must not use an interpreter, a library or a configuration that the agent could have installed. So the
+interpreter of this process is copied, with its standard library, every shared library it needs, the dynamic loader
 and pytest, into a folder that sandboxes get read-only at ``AT``:
 
-    bin/python3            asks for the loader below; runs by itself, so ``sys.executable`` can be used
+    bin/python3            uses the loader below; runs without arguments for it, so ``sys.executable`` works
     lib/                   the loader (``ld.so``) and the shared libraries
     lib/pythonX.Y/         the standard library, compiled
     packages/              pytest and what it needs, ``shield``, ``leftovers``; a program puts them on its ``sys.path``
-    l.cache, nss.conf      what the loader and the C library read in place of files in /etc
+    l.cache, nss.conf      files that the loader and the C library read instead of files in /etc
     locale/                the locale C.UTF-8
 
 The copies of the loader and the C library look for ``/etc/ld.so.preload``, ``/etc/ld.so.cache``,
@@ -16,7 +16,7 @@ The copies of the loader and the C library look for ``/etc/ld.so.preload``, ``/e
 these. For the same reason there is no OpenSSL (``ssl``; ``hashlib`` does without it), which reads a configuration that
 can name libraries.
 
-Invariant: a folder's name is the hash of what went into it, and it gets its name when it is complete.
+Invariant: a folder's name is the hash of its sources, and the folder gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ors_containers.linux.file_locks import locked
 
 __all__ = ["AT", "Toolset", "python_toolset"]
 
-#: Where sandboxes have it: directly below the root, and of the length that the C library's constants leave room for.
+#: Its path in sandboxes: directly below the root, and short enough for the C library's constants.
 AT = "/.grader"
 _FORMAT = 1
 _LOADER = f"{AT}/lib/ld.so"
@@ -79,7 +79,7 @@ _SIZE = "about 80 MB"
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """A folder with a Python, and how it is used in a sandbox."""
+    """A folder with a Python, and its paths in a sandbox."""
 
     folder: Path
 
@@ -90,22 +90,22 @@ class Toolset:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What comes before the interpreter's own arguments: ``[*toolset.command, "-I", "-S", "-B", script]``."""
+        """The command before the interpreter's own arguments: ``[*toolset.command, "-I", "-S", "-B", script]``."""
         return (_LOADER, "--library-path", f"{AT}/lib", self.python)
 
     @property
     def python(self) -> str:
-        """``sys.executable`` in it. Runs by itself, but heeds an ``LD_LIBRARY_PATH``."""
+        """``sys.executable`` of this Python. It runs without a loader's arguments, but reads ``LD_LIBRARY_PATH``."""
         return f"{AT}/bin/python3"
 
     @property
     def packages(self) -> str:
-        """What a program puts first on its ``sys.path`` to import ``pytest``, ``shield`` and ``leftovers``."""
+        """The folder to put first on ``sys.path`` in order to import ``pytest``, ``shield`` and ``leftovers``."""
         return f"{AT}/packages"
 
 
 async def python_toolset(folder: Path, on_make: Callable[[], None] | None = None) -> Toolset:
-    """The toolset of this interpreter below ``folder``, made when it is not there yet (about ten seconds).
+    """Return the toolset of this interpreter below ``folder``; make it if it does not exist (about ten seconds).
 
     ``on_make`` is called, in a thread, before it is made. Raises ``RuntimeUnavailable`` where this interpreter cannot
     be copied: a C library other than glibc, no ``ldd``; and ``StoreFailed`` where ``folder`` cannot be written.
@@ -120,7 +120,7 @@ def _toolset(folder: Path, on_make: Callable[[], None] | None) -> Toolset:
 
 @contextlib.contextmanager
 def _store_errors(folder: Path) -> Generator[None]:
-    """The disk's own troubles in one sentence, also those that ``copytree`` and programs tell in many."""
+    """Convert errors of the disk to a ``StoreFailed`` of one sentence, those of ``copytree`` and programs too."""
     try:
         yield
     except (OSError, RuntimeUnavailable) as error:
@@ -159,14 +159,14 @@ def _found_or_made(folder: Path, on_make: Callable[[], None] | None) -> Toolset:
 
 
 def _interpreter() -> Path:
-    """The program behind a virtual environment."""
+    """Return the program of this interpreter, outside of a virtual environment."""
     name = f"python{sysconfig.get_python_version()}"
     candidates = (getattr(sys, "_base_executable", sys.executable), f"{sys.base_prefix}/bin/{name}", sys.executable)
     for candidate in candidates:
         path = Path(candidate).resolve()
         if path.is_file() and elf.is_elf(path.read_bytes()[:16]):
             return path
-    raise RuntimeUnavailable("The interpreter of this process is not to be found", "Use an installed CPython")
+    raise RuntimeUnavailable("The interpreter of this process was not found", "Use an installed CPython")
 
 
 def _key(packages: Iterable[importlib.metadata.Distribution]) -> str:
@@ -250,7 +250,7 @@ def _copy_program(source: Path, target: Path, texts: dict[str, str] | None = Non
 
 
 def _libraries(program: Path) -> dict[str, str]:
-    """The shared libraries a program or library is loaded with: their names and where they are."""
+    """Return the shared libraries of a program or library: paths by name."""
     try:
         said = subprocess.run(["ldd", program], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
@@ -286,7 +286,7 @@ def _copy_package(package: importlib.metadata.Distribution, target: Path) -> Non
 
 
 def _needed(name: str) -> set[str]:
-    """A distribution and all it needs on this interpreter."""
+    """Return the name of a distribution and of all its requirements on this interpreter."""
     from packaging.requirements import Requirement
 
     found: set[str] = set()

@@ -1,18 +1,18 @@
-"""For the program of an examination: keep the programs it starts out of each other and out of itself.
+"""Keep the programs that an examination's program starts from inspecting each other and the program itself.
 
 Runs in the sandbox, on the standard library alone: it is one of the packages of the toolset (``import shield``).
 
-The program of an examination has capabilities that permit nothing in a sandbox (``system_calls.SHIELD``) and that no
-process of the agent has. The kernel lets nobody inspect a process that has a capability the inspector lacks: its
-memory, descriptors, environment, root and working folder in ``/proc`` and to ``ptrace``. After ``up``, each program
-that this process starts gets a different half of them. No half holds another, so such a program can be inspected by
-this process and by what it starts itself, but neither by the agent's processes nor by any other program started here,
-and it can inspect none of these. What it starts has the same half.
+The program of an examination has capabilities that permit nothing in a sandbox (``syscalls.SHIELD``) and that no
+process of the agent has. The kernel lets no process inspect another that has a capability it lacks: its memory,
+descriptors, environment, root and working folder in ``/proc`` and through ``ptrace``. After ``up``, each program that
+this process starts gets a different half of these capabilities. No half contains another: such a program can be
+inspected by this process and by the program's own children, which have the same half, but not by the agent's processes
+or by another program started here; and it can inspect none of these.
 
-The user of all of them is the same. So they may send signals to each other, and read and write every file the user
+All of them have the same user. So they may send signals to each other, and read and write every file that the user
 may: files with expected results are deleted before a program of the agent is started.
 
-Invariant: a half is given to one program only. ``TooManyPrograms`` is raised where none is left.
+Invariant: each half is given to one program only. ``TooManyPrograms`` is raised when none is left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TooManyPrograms(RuntimeError):
 
 
 class Shield:
-    """The capabilities of this process, and who got which half of them."""
+    """The capabilities of this process, and the halves of them that its programs have."""
 
     def __init__(self, capabilities: list[int]) -> None:
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -58,7 +58,7 @@ class Shield:
         self.exhausted = False
         #: The half of each program that ``subprocess`` started, by process id; halves are masks as in ``CapPrm``.
         self.halves: dict[int, int] = {}
-        #: What is called with the process id of each such program and with the arguments of ``fork_exec``.
+        #: Called with the process id of each such program and with the arguments of ``fork_exec``.
         self.on_start: Callable[[int, tuple[Any, ...]], None] = lambda process, arguments: None
         #: The halves that were given within ``keeping``.
         self.kept: set[int] = set()
@@ -74,7 +74,7 @@ class Shield:
             self._keeping = before
 
     def install(self) -> None:
-        """Give away halves from now on; cannot be undone. Raises ``OSError`` where that cannot be done."""
+        """Give each program a half from now on, for good. Raises ``OSError`` where that is not possible."""
         self._change()
         start = _posixsubprocess.fork_exec
 
@@ -87,7 +87,7 @@ class Shield:
             return process
 
         _posixsubprocess.fork_exec = fork_exec
-        if "subprocess" in sys.modules:  # it has taken the name already
+        if "subprocess" in sys.modules:  # it has imported the function already
             vars(sys.modules["subprocess"])["_fork_exec"] = fork_exec
         sys.addaudithook(self._audit)
 
@@ -126,7 +126,7 @@ class Shield:
 
 
 def _shared_numbers(count: int) -> int:
-    """A descriptor to read each of the numbers below ``count`` from once, also for children made by ``os.fork``."""
+    """Return a descriptor from which this process and its forks read each of the numbers below ``count`` once."""
     descriptor = os.memfd_create("halves")
     numbers = array("H", range(count)).tobytes()
     os.write(descriptor, numbers)
@@ -135,16 +135,16 @@ def _shared_numbers(count: int) -> int:
 
 
 def up() -> Shield:
-    """From now on the programs this process starts cannot inspect it, nor each other.
+    """Keep the programs that this process starts from now on from inspecting it and each other.
 
-    Call it once, in the main thread, before anything is started. Raises ``OSError`` where it cannot be done.
+    Call it once, in the main thread, before a program is started. Raises ``OSError`` where it is not possible.
     """
     with open("/proc/self/status") as file:  # noqa: PTH123 - one import less
         lines = file.read().splitlines()
     fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     permitted = int(fields["CapPrm"], 16)
     if permitted == 0:
-        raise OSError("this is no examination: the process has nothing that its children would lack")
+        raise OSError("this is not an examination: the process has no capability that its children would lack")
     shield = Shield([number for number in range(permitted.bit_length()) if permitted >> number & 1][:_ENOUGH])
     shield.install()
     return shield

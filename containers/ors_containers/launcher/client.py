@@ -85,7 +85,7 @@ class LauncherClient:
 
     @property
     def ended(self) -> bool:
-        """Whether the launcher has ended, or was not started."""
+        """True if the launcher has ended, or was not started."""
         return self._socket is None
 
     def start(self) -> None:

@@ -276,7 +276,7 @@ def seal(identity: int, message: Request | Response) -> bytes:
 
 
 def open_envelope(data: bytes) -> Envelope:
-    """Decode a message but for its fields."""
+    """Decode a message except for its fields."""
     identity, kind, fields = json.loads(data)
     return Envelope(identity, kind, fields)
 

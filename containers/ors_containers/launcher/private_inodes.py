@@ -1,9 +1,9 @@
-"""Inodes of a sandbox's own, in place of the host's.
+"""Inodes of a sandbox's own, instead of the host's.
 
 The kernel keeps locks and watches with an inode. Those of a tree that is bound into a sandbox are the host's and every
 other sandbox's: one sandbox could be told who opens them, lock them, and with many thousand locks make each opening of
 a program slow for the whole machine. An overlay has inodes of its own, whatever lies below it. So a sandbox gets an
-overlay in place of each bind, which costs no more than the bind, and devices that were made for it alone.
+overlay instead of each bind, which costs no more than the bind, and devices that were made for it alone.
 
 Invariant: what is ``hidden`` of a tree is in no mount of it, an overlay or not.
 """
@@ -48,7 +48,7 @@ def overlay_own(name: str, hidden: Sequence[str]) -> bool:
 
 
 def without(name: str, hidden: Sequence[str]) -> list[str]:
-    """The layers of an overlay that has all of the tree at ``name`` but what is ``hidden``, relative paths in it."""
+    """Return the layers of an overlay of the tree at ``name`` without the ``hidden`` paths, relative to it."""
     found = [path for path in hidden if os.path.lexists(f"{name}/{path}")]
     if not found:
         return [name]
@@ -72,7 +72,7 @@ def without(name: str, hidden: Sequence[str]) -> list[str]:
 def _copy_mode(source: Path, target: Path) -> None:
     status = source.stat()
     target.chmod(stat.S_IMODE(status.st_mode))
-    with contextlib.suppress(OSError):  # an owner without a number in here: root's, then
+    with contextlib.suppress(OSError):  # an owner that the namespace does not map: then it is root's
         os.chown(target, status.st_uid, status.st_gid)
 
 
@@ -87,7 +87,7 @@ def make_own_devices(stage: Path, owner: int) -> None:
             (folder / name).chmod(0o666)
             os.chown(folder / name, owner, owner)
         os.chown(folder, owner, owner)
-        # A container may let its root make devices, and let nobody use them.
+        # A container may let its root make devices that no process can open.
         os.close(os.open(folder / DEVICES[0], os.O_RDWR | os.O_CLOEXEC))
     except OSError:
         for name in DEVICES:
@@ -96,5 +96,5 @@ def make_own_devices(stage: Path, owner: int) -> None:
 
 
 def has_own_devices(stage: Path) -> bool:
-    """Whether ``make_own_devices`` could make devices of the sandbox's own, in ``OWN_DEVICES`` below ``stage``."""
+    """Return whether ``make_own_devices`` could make the sandbox's own devices, in ``OWN_DEVICES`` below ``stage``."""
     return (stage / OWN_DEVICES / DEVICES[-1]).exists()

@@ -44,6 +44,7 @@ from ors_containers.launcher.messages import (
     Failed,
     Opened,
     OpenFile,
+    Request,
     Response,
     SettleContainer,
     StartApptainer,
@@ -56,6 +57,7 @@ from ors_containers.launcher.messages import (
 )
 from ors_containers.launcher.nsenter import end_command, open_file, stat_file
 from ors_containers.launcher.privileges import open_groups, place
+from ors_containers.launcher.records import InvalidRecord
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.fd_passing import receive
 from ors_containers.linux.pause_program import pause_program
@@ -149,15 +151,20 @@ class Launcher:
             os.close(descriptor)
 
     def _handle(self, envelope: Envelope, descriptors: list[int]) -> None:
+        child = -1
+        request: Request | None = None
         try:
+            request = read_request(envelope)  # before the fork: a child would copy every page that this touches
             child = os.fork()
+        except InvalidRecord as error:
+            self._send(envelope.id, Failed(errno.EPROTO, str(error)))
         except OSError as error:
             self._send(envelope.id, _failure(error, "cannot fork: "))
-            child = -1
         if child == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._work(envelope, descriptors)
+            assert request is not None
+            self._work(envelope.id, request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         if child == -1:
@@ -167,18 +174,17 @@ class Launcher:
         else:
             self._responding[child] = envelope.id
 
-    def _work(self, envelope: Envelope, descriptors: list[int]) -> NoReturn:
+    def _work(self, identity: int, request: Request, descriptors: list[int]) -> NoReturn:
         """Be the child of a request: do what it says and respond."""
         code = 0
         try:
-            request = read_request(envelope)
             response = self._operations[type(request)](request, descriptors)
         except OSError as error:
             response = _failure(error)
         except BaseException as error:  # noqa: BLE001 - the server needs a response to every request
             response = Failed(errno.EIO, f"{type(error).__name__}: {error}")
         try:
-            self._send(envelope.id, response, (response.descriptor,) if isinstance(response, Opened) else ())
+            self._send(identity, response, (response.descriptor,) if isinstance(response, Opened) else ())
         except OSError:
             code = 1
         os._exit(code)

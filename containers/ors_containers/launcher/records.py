@@ -41,24 +41,33 @@ def from_json(kind: type[R], fields: Any) -> R:
     if not isinstance(fields, dict):
         raise InvalidRecord(f"{kind.__name__} is not an object")
     values = cast("dict[str, Any]", fields)
-    missing = [name for name in kind._fields if name not in values]
-    unknown = [name for name in values if name not in kind._fields]
-    if missing or unknown:
+    if values.keys() != set(kind._fields):
+        missing = [name for name in kind._fields if name not in values]
+        unknown = [name for name in values if name not in kind._fields]
         found = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(unknown)}"] * bool(unknown)
         raise InvalidRecord(f"{kind.__name__} {' and '.join(found)}")
-    return kind._make(_decoded(kind.__annotations__[name], values[name]) for name in kind._fields)
+    if kind not in _inner:
+        _inner[kind] = _inner_records(kind)
+    for name, inner in _inner[kind].items():
+        value = values[name]
+        if isinstance(value, list):
+            values[name] = [from_json(inner, item) for item in cast("list[Any]", value)]
+        elif value is not None:
+            values[name] = from_json(inner, value)
+    return kind._make(values[name] for name in kind._fields)
 
 
-def _decoded(annotation: Any, value: Any) -> Any:
-    """Make the records in a value whose annotation is a record's class, a list of these, or one or None."""
-    if value is None:
-        return None
-    kind = next((kind for kind in (annotation, *getattr(annotation, "__args__", ())) if _is_record(kind)), None)
-    if kind is None:
-        return value
-    if isinstance(value, list):
-        return [from_json(kind, item) for item in cast("list[Any]", value)]
-    return from_json(kind, value)
+#: By class: the classes of its fields that are a record, a list of records, or a record or None.
+_inner: dict[type, dict[str, Any]] = {}
+
+
+def _inner_records(kind: type[NamedTuple]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, annotation in kind.__annotations__.items():
+        for candidate in (annotation, *getattr(annotation, "__args__", ())):
+            if _is_record(candidate):
+                found[name] = candidate
+    return found
 
 
 def _is_record(value: Any) -> bool:

@@ -1,8 +1,8 @@
-"""Control groups: where this process may make them, and one for each sandbox.
+"""Control groups: the places where this process may make them, and one group for each sandbox.
 
-Version 1, version 2 and both at once are found by reading which controllers are mounted where, and by making a group
-and setting a limit: what could not be done is remembered with its reason, and nothing is claimed that was not tried.
-Groups are made below this process's own, so whatever limits the server limits its sandboxes too.
+Version 1, version 2 and both at once are found by reading where each controller is mounted, and by making a group and
+setting a limit: a failure is remembered with its reason, and a controller counts only if the trial succeeded. Groups
+are made below this process's own, so the limits of the server are limits of its sandboxes too.
 
 Invariant: a group's directories are named in a lease before they are made (``leases``), so none is ever lost.
 """
@@ -26,7 +26,7 @@ __all__ = ["CONTROLLERS", "ControlGroups", "Controller", "charged_memory", "remo
 Controller = Literal["memory", "pids", "cpu"]
 CONTROLLERS: tuple[Controller, ...] = ("memory", "pids", "cpu")
 
-#: Processes of a sandbox that are ours: bubblewrap outside it and process 1 inside.
+#: Processes of a sandbox that are not the agent's: bubblewrap outside and process 1 inside.
 _OUR_PROCESSES = 2
 _PERIOD = 100_000  # microseconds
 _LEAF = "ors-server"
@@ -38,7 +38,7 @@ _INODE_BYTES = 1024
 class _Place:
     version: Literal[1, 2]
     own: Path  # this process's own group
-    reason: str = ""  # why no group can be made here; empty where one can
+    reason: str = ""  # why no group can be made here; empty where it can be made
 
 
 def charged_memory(limits: Limits) -> int:
@@ -65,12 +65,12 @@ class ControlGroups:
 
     @property
     def enforced(self) -> Mapping[Controller, str]:
-        """What keeps each limit that is kept: ``cgroup v1`` or ``cgroup v2``."""
+        """The mechanism of each limit that is enforced: ``cgroup v1`` or ``cgroup v2``."""
         return {name: f"cgroup v{place.version}" for name, place in self._places.items() if not place.reason}
 
     @property
     def missing(self) -> Mapping[Controller, str]:
-        """Why each of the others is not."""
+        """The reason for each limit that is not enforced."""
         reasons: dict[Controller, str] = {}
         for name in CONTROLLERS:
             place = self._places.get(name)
@@ -87,7 +87,7 @@ class ControlGroups:
         return list(dict.fromkeys(usable))
 
     def directories(self, sandbox: str) -> list[Path]:
-        """The directories of a sandbox's group, whether they exist or not."""
+        """Return the directories of a sandbox's group, whether they exist or not."""
         return [parent / sandbox for parent in self.parents]
 
     def create(self, sandbox: str, limits: Limits) -> list[str]:
@@ -103,12 +103,12 @@ class ControlGroups:
         return [str(directory / "cgroup.procs") for directory in directories]
 
     def close(self) -> None:
-        """Remove the parents; those that still hold a group stay, for the janitor."""
+        """Remove the parents, except those that still hold a group; a sweep removes them later."""
         for parent in self.parents:
             _rmdir(parent)
 
     def _prepare(self, name: Controller, place: _Place) -> str:
-        """Make the parent group and try a limit in it; the reason it cannot be done, or nothing."""
+        """Make the parent group and try a limit in it; return the reason of a failure, or an empty string."""
         parent = place.own / self._parent_name
         try:
             if place.version == 2:
@@ -161,7 +161,7 @@ def _find(system: Path) -> dict[Controller, _Place]:
 
 
 def _below(system: Path, point: str, root: str, path: str) -> Path:
-    """Where group ``path`` is, seen through a mount of ``root`` at ``point``."""
+    """Return the directory of group ``path``, seen through a mount of ``root`` at ``point``."""
     mounted = system / point.lstrip("/")
     inside = path if root == "/" else path.removeprefix(root)
     found = mounted / inside.lstrip("/")
@@ -178,8 +178,8 @@ def _words(file: Path) -> list[str]:
 def _delegate(own: Path, name: str) -> None:
     """Let groups below ``own`` use a version 2 controller.
 
-    A group with processes can have no such groups (the root excepted), so ours move into one of their own; that is
-    done only when all of them are this process's or its children's, as in a service or a container.
+    A group with processes cannot have such groups below it (except for the root). So its processes move into a group
+    below; only if all of them are this process or its descendants, as in a service or a container.
     """
     control = own / "cgroup.subtree_control"
     if name in _words(control):
@@ -199,7 +199,7 @@ def _delegate(own: Path, name: str) -> None:
 
 
 def _is_ours(process: int) -> bool:
-    """Whether ``process`` is this one or descends from it."""
+    """Return whether ``process`` is this one or descends from it."""
     while process > 1:
         if process == os.getpid():
             return True
@@ -211,7 +211,7 @@ def _is_ours(process: int) -> bool:
 
 
 def _settings(name: Controller, version: int, limits: Limits, directory: Path) -> list[tuple[str, str]]:
-    """Files of a group and what is written to them, in this order."""
+    """Return the files of a group and their content, in the order of writing."""
     processes = str(limits.pids + _OUR_PROCESSES)
     memory = str(charged_memory(limits))
     quota = str(max(1000, round(limits.cpu * _PERIOD)))
@@ -239,9 +239,9 @@ def _rmdir(directory: Path) -> bool:
 
 
 async def remove_group(directories: Sequence[Path], *, patience: float = 5.0) -> bool:
-    """End whatever is in a group and remove it; whether that was done within ``patience`` seconds.
+    """End the processes of a group and remove it; return whether that took at most ``patience`` seconds.
 
-    The kernel takes a moment to let a group go whose last process has ended.
+    After the last process of a group has ended, the kernel keeps the group busy for a moment.
     """
     remaining = list(directories)
     pause = 0.001
@@ -251,7 +251,7 @@ async def remove_group(directories: Sequence[Path], *, patience: float = 5.0) ->
             return True
         if patience <= 0:
             return False
-        if pause > 0.01:  # nothing should be left in it, but something is
+        if pause > 0.01:  # then processes are left in it, against expectation
             for directory in remaining:
                 for process in _words(directory / "cgroup.procs"):
                     try:

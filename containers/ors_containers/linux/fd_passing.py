@@ -1,4 +1,4 @@
-"""Descriptors that come over a socket, closed in every program that is executed.
+"""Receive descriptors over a socket, close-on-exec.
 
 Python's own ``socket.recv_fds`` drops its ``flags`` (CPython before 3.14), so what it receives is inherited: a shell's
 programs would have the shell's control socket. Invariant: a descriptor is never inheritable, from its first moment on.
@@ -13,7 +13,7 @@ __all__ = ["receive"]
 
 
 def receive(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """A message of at most ``size`` bytes and its descriptors, at most ``most``. Raises what ``recvmsg`` raises."""
+    """Receive a message of at most ``size`` bytes with at most ``most`` descriptors. Raises like ``recvmsg``."""
     descriptors = array.array("i")
     space = socket.CMSG_LEN(most * descriptors.itemsize)
     data, ancillary, _, _ = connection.recvmsg(size, space, socket.MSG_CMSG_CLOEXEC)

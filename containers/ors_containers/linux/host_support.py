@@ -68,7 +68,7 @@ class IdMapping:
 
     @property
     def one_id(self) -> bool:
-        """Whether a sandbox has a single user: files of other users in the image belong to ``nobody`` inside."""
+        """True if a sandbox has a single user: files of other users in the image belong to ``nobody`` inside."""
         return self.by == "user"
 
 

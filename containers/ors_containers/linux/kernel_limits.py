@@ -1,4 +1,4 @@
-"""What a sandbox may have of the kernel's objects that no control group counts, and what of the machine it cannot see.
+"""Bounds on the kernel's objects that no control group counts, and masks over paths of /proc.
 
 The kernel counts inotify instances, queued signals and POSIX message queues by user, terminals and AIO contexts for the
 whole machine: without a bound, one sandbox leaves none for the others. What System V IPC holds outlives the processes
@@ -51,7 +51,7 @@ _IPC = {
     "sem": "250 3200 100 128",
 }
 
-#: What /proc says of the machine and of nothing a sandbox is concerned with; container runtimes hide the like.
+#: Paths of /proc that describe the machine and not the sandbox; container runtimes mask similar ones.
 _HIDDEN = ("cmdline", "interrupts", "keys", "sched_debug", "acpi", "asound", "pressure", "scsi")
 _NOTHING = "/.sandbox-nothing"
 _BOOT_IDENTIFIER = "sys/kernel/random/boot_id"

@@ -69,7 +69,7 @@ def make_state(directory: Path) -> None:
 
 
 class Owner:
-    """This server's directory of leases, and the lock on it."""
+    """The server's directory of leases, and the lock on it."""
 
     def __init__(self, state: Path) -> None:
         while True:

@@ -1,11 +1,11 @@
-"""The program that is process 1 of a sandbox: 200 bytes of machine code that wait.
+"""The program that is process 1 of a sandbox: 200 bytes of machine code that wait forever.
 
-Process 1 of a pid namespace cannot be killed from inside it, and when it ends everything in the namespace ends. Taking
-it from the image would need a shell or an interpreter there and cost half a megabyte each; this one needs nothing from
-the image and 16 KiB. It asks the kernel to reap orphans by itself (SIGCHLD ignored), writes one newline to its standard
-output, which tells the launcher that the sandbox is up, and waits for ever.
+Process 1 of a pid namespace cannot be killed from inside it, and when it ends the kernel ends every process in the
+namespace. A process 1 from the image would be a shell or an interpreter of half a megabyte; this program needs nothing
+from the image and 16 KiB. It asks the kernel to reap orphans by itself (SIGCHLD ignored), writes one newline to its
+standard output, which tells the launcher that the sandbox is up, and waits forever.
 
-Invariant: it never reads, opens or executes anything, so nothing an agent does can make it do more than wait.
+Invariant: it never reads, opens or executes a file, so an agent cannot make it do more than wait.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _CODE = {"x86_64": _x86_64, "aarch64": _aarch64}
 
 
 def pause_program(machine: str) -> bytes:
-    """The complete ELF file for ``machine``. Raises ``KeyError`` for one that is not in ``MACHINES``."""
+    """Return the ELF file for ``machine``. Raises ``KeyError`` for a machine that is not in ``MACHINES``."""
     code = _CODE[machine]()
     size = _CODE_AT + len(code)
     identification = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64 bits, little-endian, version 1

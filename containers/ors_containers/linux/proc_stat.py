@@ -1,7 +1,7 @@
-"""What the kernel says of a process in ``/proc/PID/stat`` and ``mountinfo``.
+"""Read ``/proc/PID/stat`` and ``mountinfo``.
 
-The second field of ``stat`` is the program's name, in parentheses and of the program's choosing: it may hold spaces and
-parentheses of its own. So the fields are counted from behind it.
+The second field of ``stat`` is the program's name in parentheses, which the program chooses: it may contain spaces and
+parentheses. So the fields are counted after it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class ProcessStatus(NamedTuple):
     started: int
     #: Where its arguments are in its memory; 0 where that may not be seen.
     arguments: tuple[int, int]
-    #: Whether it is on its way out (``PF_EXITING``): it executes no instruction of its program any more.
+    #: Whether it is exiting (``PF_EXITING``): it no longer executes instructions of its program.
     exiting: bool
     #: Its threads, the first one among them even if that has ended.
     threads: int
 
     @property
     def ended(self) -> bool:
-        """Whether none of its threads runs any more."""
+        """True if none of its threads runs any longer."""
         return self.state in "ZX" and self.threads <= 1
 
 
 def process_status(process: int | str) -> ProcessStatus:
-    """Of the process with this id, or ``self``. Raises ``OSError`` once there is none."""
+    """Return the status of the process with this id, or ``self``. Raises ``OSError`` if there is none."""
     return read_status(Path(f"/proc/{process}/stat").read_bytes())
 
 
@@ -49,7 +49,7 @@ def read_status(content: bytes) -> ProcessStatus:
 
 
 def mount_points(table: str) -> list[str]:
-    """The points of a ``mountinfo``, in its order; it writes white space and backslashes as octal numbers."""
+    """Return the mount points of a ``mountinfo``, in its order, which has white space and backslashes in octal."""
     points: list[str] = []
     for line in table.splitlines():
         point = line.split()[4]

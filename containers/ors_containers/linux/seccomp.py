@@ -1,14 +1,13 @@
-"""The system calls a sandbox may not make, as a filter for the kernel (classic BPF).
+"""The filter of system calls for a sandbox (classic BPF).
 
-Everything is allowed but what reaches beyond the sandbox or has no business in one: other processes' memory and limits,
-mounts, namespaces, kernel modules, keys, io_uring, clocks. What the kernel does not confine by namespaces is refused as
-well: a socket of a family other than unix, inet, inet6 and netlink (``AF_VSOCK`` would reach a hypervisor). ``clone3``
-is answered ENOSYS, because its flags lie where no filter can read them; every C library then uses ``clone``, whose
-flags are checked. ``io_setup`` is answered ENOSYS, because the whole machine shares a few AIO contexts; programs do
-without.
-Calls of a foreign architecture, 32-bit ones and x32 among them, are answered ENOSYS.
+It allows every call except those that reach beyond the sandbox or have no use in one: other processes' memory and
+limits, mounts, namespaces, kernel modules, keys, io_uring, clocks. Sockets that the kernel does not confine by
+namespaces are refused as well: a socket of a family other than unix, inet, inet6 and netlink (``AF_VSOCK`` would reach
+a hypervisor). ``clone3`` fails with ENOSYS, because its flags are in memory that a filter cannot read; every C library
+then uses ``clone``, whose flags are checked. ``io_setup`` fails with ENOSYS, because the whole machine shares a few AIO
+contexts; programs do without. Calls of a foreign architecture, including 32-bit and x32, fail with ENOSYS.
 
-Invariant: the filter only ever takes away; with no_new_privs it cannot be removed.
+Invariant: the filter only removes rights; with no_new_privs it cannot be removed.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def _unless(number: int, body: bytes) -> bytes:
 
 
 def seccomp_filter(machine: str) -> bytes:
-    """The filter for ``machine`` (``platform.machine()``), as ``struct sock_filter`` s in a row.
+    """Return the filter for ``machine`` (``platform.machine()``), as ``struct sock_filter`` s in a row.
 
     Raises ``KeyError`` for a machine that is not in ``ARCHITECTURES``.
     """

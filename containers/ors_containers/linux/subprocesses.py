@@ -1,7 +1,7 @@
-"""Processes that are ended when nobody waits for them any more.
+"""Child processes that are ended when their block is left.
 
 Invariant: when the block is left, the process has ended and has been waited for; it is signalled through a descriptor,
-so neither a reused process id nor another who waits for it can come in between.
+so neither a reused process id nor another waiter can interfere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["child_process"]
 async def child_process(
     *arguments: str, end: signal.Signals = signal.SIGKILL, **options: Any
 ) -> AsyncGenerator[Process]:
-    """Start a program; ``end`` is what it gets if the block is left before it has ended."""
+    """Start a program; send it the signal ``end`` if the block is left before it has ended."""
     process = await asyncio.create_subprocess_exec(*arguments, start_new_session=True, **options)
     descriptor = -1
     try:

@@ -168,7 +168,7 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str = ""
 
 
 def unmount(point: str) -> None:
-    """Take away the uppermost mount on ``point``, and what is mounted below it, whether in use or not."""
+    """Unmount the uppermost mount on ``point`` and the mounts below it, whether in use or not."""
     _checked(_libc.umount2(point.encode(), _MNT_DETACH), f"unmounting {point}")
 
 
@@ -176,8 +176,8 @@ def attach(source: str, target: str, user_namespace: int | None = None) -> None:
     """Mount the tree at ``source`` on ``target``, read-only and without devices or setuid programs.
 
     With ``user_namespace`` its owners are as that namespace maps them, which needs the capabilities of the namespace
-    that mounted the file system: only the host's root can do it. Mounts below ``source`` come along without it alone,
-    because each of them would have to be mappable.
+    that mounted the file system: only the host's root can do it. Mounts below ``source`` are included
+    only without it, because each of them would have to be mappable.
     """
     below = 0 if user_namespace is not None else _AT_RECURSIVE
     tree = _checked(
@@ -203,15 +203,15 @@ def attach(source: str, target: str, user_namespace: int | None = None) -> None:
 
 
 def become_subreaper() -> None:
-    """Get the orphans among our descendants, so that a shell's exit status reaches the launcher."""
+    """Become the parent of orphans among this process's descendants: so a shell's exit status reaches the launcher."""
     _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def refuse_inspection() -> None:
-    """Keep processes without the host's CAP_SYS_PTRACE from this one's memory and descriptors, until it executes.
+    """Keep processes without the host's CAP_SYS_PTRACE from inspecting this process until it executes a program.
 
-    Its own files in /proc belong to root from then on. Its name and its arguments, which everybody may read there, say
-    nothing any more: they would tell a sandbox of paths of the host.
+    Its own files in /proc belong to root from then on. Its name and its arguments, which any process may read there,
+    are blanked: they contain paths of the host.
     """
     start, end = process_status("self").arguments
     if start:
@@ -315,21 +315,21 @@ def fork_bare() -> int:
 
 
 def kill_all(number: int) -> None:
-    """A signal for every process of this pid namespace but process 1 and this one, in one step no fork can outrun."""
+    """Signal every process of this pid namespace but process 1 and this one, in one step that no fork can outrun."""
     _libc.kill(-1, number)
 
 
 def keep_only(capabilities: Collection[int]) -> None:
-    """No program this process executes has any other capability; as a namespace's root, who gets these by executing."""
+    """Bound the capabilities of programs that this process executes, which would have all as a namespace's root."""
     for capability in ALL_CAPABILITIES:
         if capability not in capabilities and _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == -1:
             break  # EINVAL: past the last one this kernel knows
 
 
 def pivot(root: str) -> None:
-    """Make ``root``, a mount, the root of this mount namespace, and let go of what was."""
+    """Make ``root``, a mount, the root of this mount namespace, and unmount the old root."""
     os.chdir(root)
-    # The new root over the old one, and the old one taken off from under it: no directory is needed for it.
+    # The new root is mounted over the old one, which is then unmounted: that needs no directory for the old root.
     _checked(_libc.pivot_root(b".", b"."), f"pivot_root {root}")
     _checked(_libc.umount2(b".", _MNT_DETACH), "umount2")
     os.chdir("/")

@@ -150,7 +150,7 @@ async def _wait_for_end(ended: asyncio.Future[int], end_all: Callable[[], Awaita
 
 
 async def _feed(descriptor: int, content: bytes) -> None:
-    """Write the program's input and close the pipe; a program that does not read it is no error."""
+    """Write the program's input and close the pipe; a program need not read it."""
     loop = asyncio.get_running_loop()
     os.set_blocking(descriptor, False)
     rest = memoryview(content)

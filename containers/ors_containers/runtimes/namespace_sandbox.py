@@ -4,7 +4,7 @@ Process 1 comes up through the launcher and the runtime's program; the shell ent
 image's user.
 
 Invariants: a lease names what a sandbox holds before it holds it; ``stop`` returns when the last process of a sandbox
-has ended; nothing of a sandbox is left when it could not be started.
+has ended; a start that fails leaves no process, control group or lease.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What a command wrote, kept from both ends: a head, a tail, and how much is missing between them.
+"""A buffer for the output of a command that keeps its head, its tail, and the number of bytes between them.
 
-Invariant: never more than ``limit`` bytes are kept, however much is added, and adding costs what the added bytes cost.
+Invariant: never more than ``limit`` bytes are kept, however many are added, and adding takes time in proportion to the
+added bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class HeadAndTail:
         return max(0, self.total - self._head_limit - self._tail_limit)
 
     def content(self) -> bytes:
-        """The kept bytes; where some are missing, a line in their place says how many."""
+        """Return the kept bytes; a line says how many are omitted, where there are any."""
         self._cut()
         if not self.omitted:
             return bytes(self._head + self._tail)

@@ -268,7 +268,7 @@ class Shell:
         return status.exit_status
 
     async def _respawn(self) -> None:
-        """Start a bash in the directory of the last one. Output of that one's background processes is dropped."""
+        """Start a bash in the directory of the last one. Its background processes' output is dropped."""
         self._release()
         self._carried = bool(self._exported)
         try:

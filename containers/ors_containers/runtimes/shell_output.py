@@ -37,7 +37,7 @@ class ShellOutput:
         self._drains: list[_Drain] = []
 
     def attach(self, descriptor: int) -> None:
-        """Read ``descriptor`` from now on, which this then owns, in place of the one before."""
+        """Read ``descriptor`` from now on, which this object then owns, instead of the previous one."""
         if self._descriptor != -1:
             # Background processes of the previous shell may still write there: read, so that they do not block.
             self._pause()

@@ -46,7 +46,7 @@ def evaluation(text: bytes) -> bytes:
 
 def status_probe(token: bytes) -> bytes:
     """Return the line that writes a frame with ``token``."""
-    # `\036` is the record separator \x1e. The backslashes before the names keep aliases away; braces in place of `eval`
+    # `\036` is the record separator \x1e. The backslashes before the names keep aliases away; braces instead of `eval`
     # would be words that an alias can replace.
     return (
         b" \\builtin eval '"
