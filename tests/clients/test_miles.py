@@ -142,8 +142,9 @@ async def test_a_lost_rollout_is_aborted_and_its_group_dropped(make_state: MakeS
         assert sample.remove_sample
         assert sample.loss_mask == [0] * sample.response_length
         assert sample.response_length > 0
-        output = miles.keep_group(state.args, [[sample], sample_of()])
-        assert (output.keep, output.reason) == (False, "infrastructure_failure")
+        for group in ([[sample], sample_of()], [sample_of(), [sample]]):
+            output = miles.keep_group(state.args, group)
+            assert (output.keep, output.reason) == (False, "infrastructure_failure")
     assert miles.keep_group(state.args, [sample_of(), [sample_of()]]).keep
     await closed(url)
 

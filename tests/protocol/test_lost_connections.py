@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from ors_server import Settings
+from ors_server.hosting.executors import ThreadPool
+from ors_server.sessions.call_ledger import CallLedger
+from ors_server.sessions.call_slots import CallSlots
+from ors_server.sessions.result_store import ResultStore
 from tests.protocol.live import Connection, LiveServer, live_server
 from tests.protocol.support import Client, Reply, parse_events
 
@@ -166,6 +171,19 @@ async def test_inputs_that_only_python_takes_for_equal_do_not_attach(episode: Ep
     assert run_of(await episode.call(text="x", size=True, milliseconds=200)) == 2
     assert run_of(await episode.call(text="x", size=1, milliseconds=200.0)) == 3
     assert run_of(await episode.call(text="x", size=1, milliseconds=200)) == 1
+
+
+class Lost:
+    """A request whose connection is lost, and that still waits for the result."""
+
+    disconnected = True
+
+
+async def test_a_loss_that_its_request_has_not_noticed_attaches_the_same_json_only() -> None:
+    ledger = CallLedger(ResultStore(Settings(), ThreadPool("test", 1)), CallSlots(total=9, per_session=9))
+    call, _ = ledger.start("run", {"size": 1}, None)
+    ledger.begin_response(call, Lost())
+    assert [ledger.start("run", {"size": size}, None)[1] for size in (True, 1.0, 1)] == [True, True, False]
 
 
 async def test_with_a_key_it_runs_once_whenever_it_is_cut(episode: Episode) -> None:
