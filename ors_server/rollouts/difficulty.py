@@ -1,4 +1,4 @@
-"""How hard each task of an environment is, by the rollouts that were uploaded of it.
+"""Difficulty of each task of an environment, computed from its uploaded rollouts.
 
 A rollout counts where it has a reward and names its task (``task_index`` in its ``rollout_info``); its reward is its
 ``max_reward``, as in the listing of runs. A rollout without a reward was lost to a failure or is not graded yet, and is
@@ -49,7 +49,7 @@ _PARAMETERS = (
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rollouts of an environment are counted; None leaves a condition out."""
+    """Filter on the rollouts of an environment; None leaves a condition out."""
 
     split: str | None = None
     variant: str | None = None
@@ -59,7 +59,7 @@ class Selection:
     training_stage: str | None = None
 
     def conditions(self) -> Iterable[tuple[str, object]]:
-        """SQL conditions on a row of ``rollouts``, each with the value of its parameter."""
+        """Return SQL conditions on a row of ``rollouts``, each with the value of its parameter."""
         for condition, value in (
             ("split = ?", self.split),
             ("variant = ?", self.variant),
@@ -75,7 +75,7 @@ class Selection:
 def task_difficulty(
     connection: sqlite3.Connection, environment_id: str, is_named: Callable[[str], bool], selection: Selection
 ) -> list[dict[str, Any]]:
-    """The difficulty of each task, ordered by split, variant (both nulls first) and index.
+    """Compute the difficulty of each task, ordered by split, variant (both nulls first) and index.
 
     A rollout is of the environment if a server gave it ``environment_id``, or if ``is_named`` holds for the name it was
     uploaded under. Raises ``sqlite3.Error``.
@@ -115,7 +115,7 @@ def _statistics(key: tuple[str | None, str | None, int], rollouts: Sequence[tupl
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> float:
-    """A percentile of sorted numbers, interpolated between neighbours."""
+    """Return a percentile of sorted numbers, interpolated between neighbours."""
     place = (len(ordered) - 1) * percent / 100
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)

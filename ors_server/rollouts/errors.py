@@ -1,4 +1,4 @@
-"""What may go wrong with uploaded rollouts; the tree in ``ors_server.errors`` has all of it.
+"""Errors of uploaded rollouts; the tree in ``ors_server.errors`` includes them.
 
 Clients of openreward send an upload again after a 5xx and give it up after a 4xx. So everything that may pass is a 5xx
 with ``Retry-After``.
@@ -56,7 +56,7 @@ class StoreUnavailable(OrsError):
 
 
 class StoreBusy(StoreUnavailable):
-    """Uploads come faster than the disk takes them (``limit`` bytes wait); nothing of this one was taken."""
+    """Uploads arrive faster than the disk stores them (``limit`` bytes wait); no event of this upload was stored."""
 
     retry_after = 1
 

@@ -1,4 +1,4 @@
-"""What an upload holds: the events of rollouts, as openreward clients send them.
+"""The content of an upload: events of rollouts, as openreward clients send them.
 
 A ``rollout`` event opens a rollout, a ``message`` is one step of its conversation, a ``rollout_update`` says more about
 it. An event is checked strictly (a reward is a number, never a string that looks like one, and never NaN), and keys
@@ -107,7 +107,7 @@ class InvalidEvent(ValueError):
 
 
 def read_upload(body: bytes) -> list[object]:
-    """The events of an upload's body, none of them checked. Raises ``InvalidBody`` where it holds no list of events."""
+    """Return the unchecked events of an upload's body. Raises ``InvalidBody`` if it has no list of events."""
     document = _read_json(body)
     events: object = cast("dict[str, object]", document).get("events") if isinstance(document, dict) else None
     if not isinstance(events, list):
@@ -118,7 +118,7 @@ def read_upload(body: bytes) -> list[object]:
 
 
 def read_event(number: int, event: object) -> Event:
-    """An event of an upload, checked; ``number`` is its place there. Raises ``InvalidEvent``."""
+    """Check an event of an upload; ``number`` is its position there. Raises ``InvalidEvent``."""
     try:
         return _EVENT.validate_python(event)
     except ValidationError as error:
@@ -143,7 +143,7 @@ def _problems(number: int, event: object, error: ValidationError) -> list[dict[s
     return [
         {
             "type": problem["type"],
-            # Without the name of the union's member, which is no key of the event.
+            # Without the name of the union's member, which is not a key of the event.
             "loc": ["body", "events", number, *(problem["loc"][1:] or _whole(problem["type"]))],
             "msg": problem["msg"],
             **named,

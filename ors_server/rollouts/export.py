@@ -1,4 +1,4 @@
-"""Rollouts as rows of a table, for training and analysis: JSON Lines or Parquet, one row a rollout.
+"""Rollouts as rows of a table, for training and analysis: JSON Lines or Parquet, one row for each rollout.
 
 Both formats have the same columns (``docs/rollouts.md`` lists them). What clients put in freely (``task_spec``,
 ``metadata``, ``run_info``, ``rollout_info``, each message's ``metadata``) is JSON text in them: in a table a column has
@@ -29,7 +29,7 @@ _ROW_GROUP = 16 * 2**20
 
 
 def row_of(rollout: dict[str, Any]) -> dict[str, Any]:
-    """A rollout of ``queries`` as a row."""
+    """Return a rollout of ``queries`` as a row."""
     row = {**rollout, **{name: _text(rollout[name]) for name in _FREE}}
     row["messages"] = [{**message, "metadata": _text(message["metadata"])} for message in rollout["messages"]]
     return row
@@ -107,7 +107,7 @@ WRITERS: dict[Format, Callable[[Iterable[dict[str, Any]], IO[bytes]], None]] = {
 
 @contextmanager
 def written_whole(path: Path) -> Generator[IO[bytes]]:
-    """A file to write that takes its name when it is complete; until then, and after an error, what was there stays.
+    """Open a file that gets its name when it is complete; until then, and after an error, the former file stays.
 
     A link stays one, and what it points to is written. A device or a pipe has no name to take: it is written at once.
     Raises ``RolloutError`` where it cannot be written.

@@ -2,8 +2,8 @@
 
 Invariant: what is stored depends on which events came, not on their order or how often. An event's id is unique and the
 first one with it stays; a message makes its rollout's row where it comes first; what a rollout's row says of its
-messages is counted anew, from them, whenever one is added; updates are put together when they are read, by their
-timestamps. Nothing an event holds is dropped: keys that are not known are in the column ``other``.
+messages is counted again, from them, whenever one is added; updates are put together when they are read, by their
+timestamps. No key of an event is dropped: unknown keys are in the column ``other``.
 
 Any number of processes may have the file open (WAL): the server writes while commands read, and two servers may share
 one.
@@ -123,12 +123,12 @@ _ADD_UPDATE = "INSERT INTO updates (rollout_id, sent_at, rollout_info) VALUES (?
 
 
 def run_id(name: str) -> str:
-    """The id of a run, which clients know by its name alone."""
+    """Return the id of a run, which clients know by its name alone."""
     return str(uuid.uuid5(_RUNS, name))
 
 
 def data_directory(configured: Path) -> Path:
-    """The directory that a setting names; ``~`` stays where this user has no home, and is refused when it is needed."""
+    """Return the directory that a setting names; without a home directory ``~`` stays, and is refused on use."""
     try:
         return configured.expanduser()
     except RuntimeError:
@@ -136,7 +136,7 @@ def data_directory(configured: Path) -> Path:
 
 
 def open_to_write(folder: Path) -> sqlite3.Connection:
-    """The file of a data directory, both made where they are missing.
+    """Open the file of a data directory; create both if they are missing.
 
     Raises ``sqlite3.Error``, ``OSError`` and ``StoreUnavailable``.
     """
@@ -170,26 +170,27 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
             connection.execute(f"PRAGMA user_version = {_VERSION}")
         connection.execute("COMMIT")
         _check_version(connection)
-    except BaseException:  # whatever it is: nobody else has the connection
+    except BaseException:  # any error: no other code has the connection
         connection.close()
         raise
     return connection
 
 
 def open_to_read(folder: Path) -> sqlite3.Connection | None:
-    """The file of a data directory, or None where nothing was ever stored. Raises ``sqlite3.Error``, ``OSError``."""
+    """Open the file of a data directory; None if no rollout was ever stored. Raises ``sqlite3.Error``, ``OSError``."""
     path = folder / FILE_NAME
     if not path.exists():
         return None
-    # SQLite keeps notes beside a file that is in use; where it cannot, and nobody writes, it is told that it need not.
+    # SQLite needs a writable directory for its WAL and lock files. Where there is none and no writer, the file is
+    # opened with ``immutable=1``.
     settled = not os.access(folder, os.W_OK) and not path.with_name(f"{FILE_NAME}-wal").exists()
     connection = _connect(path, "ro&immutable=1" if settled else "ro")
     try:
-        if _version(connection) == 0:  # A server is making it at this moment.
+        if _version(connection) == 0:  # A server is creating it at this moment.
             connection.close()
             return None
         _check_version(connection)
-    except BaseException:  # whatever it is: nobody else has the connection
+    except BaseException:  # any error: no other code has the connection
         connection.close()
         raise
     connection.row_factory = sqlite3.Row
@@ -206,7 +207,7 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 
 def _statements(script: str) -> Iterable[str]:
-    """The statements of a script one by one: ``executescript`` would end the transaction first."""
+    """Yield the statements of a script one by one: ``executescript`` would end the transaction first."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
@@ -250,7 +251,7 @@ class Additions:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to store."""
+        """Return whether there is nothing to store."""
         return not (self.rollouts or self.messages or self.updates)
 
     def write(self, connection: sqlite3.Connection) -> None:
@@ -316,7 +317,7 @@ def _json(value: dict[str, Any] | None) -> str | None:
 
 
 def explained(error: sqlite3.Error | OSError, where: str) -> StoreUnavailable:
-    """An error of the file in words: what is wrong, and what to do about it. ``where`` names the data directory."""
+    """Explain an error of the file: the cause and the remedy. ``where`` names the data directory."""
     if isinstance(error, OSError):
         return StoreUnavailable(
             f"The data directory {where} cannot be used: {error.strerror or error}",

@@ -1,4 +1,4 @@
-"""What is read from the file: runs and rollouts in pages, and one rollout with its conversation.
+"""Queries of the file: runs and rollouts in pages, and one rollout with its conversation.
 
 Each function takes a connection of ``file.open_to_read`` and returns plain dictionaries, which are also the JSON of the
 routes and of the command line. Times are ISO 8601, UTC, by the clients' clocks. A rollout's ``max_reward`` is the
@@ -39,7 +39,7 @@ FROM runs JOIN rollouts ON rollouts.run_id = runs.id
 
 
 def list_runs(connection: sqlite3.Connection, *, search: str, limit: int, offset: int) -> Page:
-    """The runs whose name contains ``search`` (in any case), the newest first."""
+    """List the runs whose name contains ``search`` (in any case), the newest first."""
     pattern = f"%{search.replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
     where = "WHERE runs.name LIKE ? ESCAPE '!'"
     rows = connection.execute(
@@ -51,7 +51,7 @@ def list_runs(connection: sqlite3.Connection, *, search: str, limit: int, offset
 
 
 def find_run(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
-    """A run by its id or its name. Raises ``UnknownRun``."""
+    """Find a run by its id or its name. Raises ``UnknownRun``."""
     row = connection.execute(f"{_RUNS} WHERE runs.id = ? GROUP BY runs.id", (_run_id(connection, run),)).fetchone()
     return _run(row)
 
@@ -78,7 +78,7 @@ FROM rollouts LEFT JOIN runs ON rollouts.run_id = runs.id
 
 
 def list_rollouts(connection: sqlite3.Connection, *, run: str | None, limit: int, offset: int) -> Page:
-    """The rollouts of a run (id or name), or all of them, the newest first. Raises ``UnknownRun``.
+    """List the rollouts of a run (id or name), or all rollouts, the newest first. Raises ``UnknownRun``.
 
     All of them means also those whose own event has not come, which belong to no run yet.
     """
@@ -91,7 +91,7 @@ def list_rollouts(connection: sqlite3.Connection, *, run: str | None, limit: int
 
 
 def count_rollouts(connection: sqlite3.Connection, run: str | None) -> int:
-    """How many rollouts a run (id or name) has, or how many there are. Raises ``UnknownRun``."""
+    """Count the rollouts of a run (id or name), or all rollouts. Raises ``UnknownRun``."""
     where, values = _of_run(connection, run)
     return connection.execute(f"SELECT count(*) FROM rollouts {where}", values).fetchone()[0]  # noqa: S608 - a constant
 
@@ -101,7 +101,7 @@ def _of_run(connection: sqlite3.Connection, run: str | None) -> tuple[str, tuple
 
 
 def find_rollout(connection: sqlite3.Connection, rollout: str) -> dict[str, Any]:
-    """A rollout with its conversation, by its id or the beginning of it. Raises ``RolloutError``."""
+    """Find a rollout with its conversation, by its id or the beginning of its id. Raises ``RolloutError``."""
     # The id itself, where there is one, comes before everything that begins with it.
     query = "SELECT id FROM rollouts WHERE id BETWEEN ?1 AND ?1 || char(1114111) ORDER BY id LIMIT 2"
     ids = [row["id"] for row in connection.execute(query, (rollout,))]
@@ -114,7 +114,7 @@ def find_rollout(connection: sqlite3.Connection, rollout: str) -> dict[str, Any]
 
 
 def every_rollout(connection: sqlite3.Connection, run: str | None) -> Generator[dict[str, Any]]:
-    """The rollouts of a run, or all, with their conversations, the oldest first, as they are at this moment."""
+    """Yield the rollouts of a run, or all rollouts, with their conversations, the oldest first, as of this moment."""
     where, values = _of_run(connection, run)
     # One transaction, so that what is written meanwhile does not change the answer half-way.
     connection.execute("BEGIN")

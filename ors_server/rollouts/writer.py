@@ -1,10 +1,10 @@
 """The one thread that writes uploads to the file, many of them at a time.
 
-A request hands over its body and waits; the thread takes everything that waits, reads it, stores it in one transaction
-and answers (group commit). Invariants: an upload is answered only after it is on the disk, so that one that was
-answered outlives the process; at most ``limit`` bytes wait, and whoever comes then is asked to come again; nothing is
-started, made or opened before the first upload. Whatever is wrong with the file is the uploads' trouble alone, and
-the next ones try it afresh.
+A request hands over its body and waits; the thread takes all waiting uploads, parses them, stores them in one
+transaction and answers (group commit). Invariants: an upload is answered only after it is on the disk, so an upload
+that was answered survives the process; at most ``limit`` bytes wait, and an upload above that is refused with a
+request to retry; no thread, file or folder is created before the first upload. A fault of the file fails the current
+uploads only, and the next uploads try the file again.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class RolloutWriter:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:
-            # Moved away or removed while it was open, it would take events that nobody finds again.
+            # Moved away or removed while it was open, it would take events that cannot be found again.
             if self._inode == _inode(self.folder / FILE_NAME):
                 return self._connection
             self._close()

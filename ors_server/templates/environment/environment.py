@@ -50,21 +50,21 @@ class TemplateEnvironment(Environment):
 
     @classmethod
     def name(cls) -> str:
-        """What clients call this environment."""
+        """Return the name by which clients find this environment."""
         return "template-environment"
 
     @classmethod
     def list_splits(cls) -> list[str]:
-        """The splits; "train", "validation" and "test" are known to every client."""
+        """List the splits; every client knows "train", "validation" and "test"."""
         return list(TASKS)
 
     @classmethod
     def list_tasks(cls, split: str) -> list[JSONObject]:
-        """The tasks of a split. With too many for a list, write `num_tasks` and `get_task` instead."""
+        """List the tasks of a split. For more tasks than fit in a list, write `num_tasks` and `get_task` instead."""
         return TASKS[split]
 
     def get_prompt(self) -> list[TextBlock]:
-        """What the model is asked. It learns about the tools by itself."""
+        """Return the question to the model, which learns about the tools separately."""
         lines = "\n".join(f"- {count} x {item}" for item, count in self.order.items.items())
         text = f"A customer orders:\n{lines}\nLook the prices up, then answer what the order costs in cents."
         return [TextBlock(text=text)]
@@ -89,5 +89,5 @@ class TemplateEnvironment(Environment):
         return ToolOutput(blocks=[TextBlock(text=text)], reward=1.0 if right else 0.0, finished=True)
 
     def total(self) -> int:
-        """The right answer, in cents. Not a tool: the agent cannot call it."""
+        """Compute the right answer, in cents. Not a tool: the agent cannot call it."""
         return sum(PRICES[item] * count for item, count in self.order.items.items())
