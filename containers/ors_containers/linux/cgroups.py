@@ -1,4 +1,4 @@
-"""Control groups: the places where this process may make them, and one group for each sandbox.
+"""Control groups: the hierarchies where this process may make them, and one group for each sandbox.
 
 Version 1, version 2 and both at once are found by reading where each controller is mounted, and by making a group and
 setting a limit: a failure is remembered with its reason, and a controller counts only if the trial succeeded. Groups
@@ -35,7 +35,7 @@ _INODE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Hierarchy:
     version: Literal[1, 2]
     own: Path  # this process's own group
     reason: str = ""  # why no group can be made here; empty where it can be made
@@ -58,32 +58,36 @@ class ControlGroups:
 
     def __init__(self, owner: str, system: Path = Path("/")) -> None:
         self._parent_name = f"ors-{owner}"
-        self._places = _find(system)
-        for name, place in self._places.items():
-            if not place.reason:
-                self._places[name] = _Place(place.version, place.own, self._prepare(name, place))
+        self._hierarchies = _find(system)
+        for name, hierarchy in self._hierarchies.items():
+            if not hierarchy.reason:
+                self._hierarchies[name] = _Hierarchy(hierarchy.version, hierarchy.own, self._prepare(name, hierarchy))
 
     @property
     def enforced(self) -> Mapping[Controller, str]:
         """The mechanism of each limit that is enforced: ``cgroup v1`` or ``cgroup v2``."""
-        return {name: f"cgroup v{place.version}" for name, place in self._places.items() if not place.reason}
+        return {
+            name: f"cgroup v{hierarchy.version}"
+            for name, hierarchy in self._hierarchies.items()
+            if not hierarchy.reason
+        }
 
     @property
     def missing(self) -> Mapping[Controller, str]:
         """The reason for each limit that is not enforced."""
         reasons: dict[Controller, str] = {}
         for name in CONTROLLERS:
-            place = self._places.get(name)
-            if place is None:
+            hierarchy = self._hierarchies.get(name)
+            if hierarchy is None:
                 reasons[name] = "Its controller is not mounted"
-            elif place.reason:
-                reasons[name] = place.reason
+            elif hierarchy.reason:
+                reasons[name] = hierarchy.reason
         return reasons
 
     @property
     def parents(self) -> list[Path]:
         """The directories that hold this server's groups."""
-        usable = [place.own / self._parent_name for place in self._places.values() if not place.reason]
+        usable = [hierarchy.own / self._parent_name for hierarchy in self._hierarchies.values() if not hierarchy.reason]
         return list(dict.fromkeys(usable))
 
     def directories(self, sandbox: str) -> list[Path]:
@@ -95,10 +99,10 @@ class ControlGroups:
         directories = self.directories(sandbox)
         for directory in directories:
             directory.mkdir()
-        for name, place in self._places.items():
-            if not place.reason:
-                directory = place.own / self._parent_name / sandbox
-                for file, value in _settings(name, place.version, limits, directory):
+        for name, hierarchy in self._hierarchies.items():
+            if not hierarchy.reason:
+                directory = hierarchy.own / self._parent_name / sandbox
+                for file, value in _settings(name, hierarchy.version, limits, directory):
                     (directory / file).write_text(value)
         return [str(directory / "cgroup.procs") for directory in directories]
 
@@ -107,29 +111,29 @@ class ControlGroups:
         for parent in self.parents:
             _rmdir(parent)
 
-    def _prepare(self, name: Controller, place: _Place) -> str:
+    def _prepare(self, name: Controller, hierarchy: _Hierarchy) -> str:
         """Make the parent group and try a limit in it; return the reason of a failure, or an empty string."""
-        parent = place.own / self._parent_name
+        parent = hierarchy.own / self._parent_name
         try:
-            if place.version == 2:
-                _delegate(place.own, name)
+            if hierarchy.version == 2:
+                _delegate(hierarchy.own, name)
             parent.mkdir(exist_ok=True)
-            if place.version == 2:
+            if hierarchy.version == 2:
                 (parent / "cgroup.subtree_control").write_text(f"+{name}")
             trial = parent / "trial"
             trial.mkdir()
             try:
-                for file, value in _settings(name, place.version, Limits(), trial):
+                for file, value in _settings(name, hierarchy.version, Limits(), trial):
                     (trial / file).write_text(value)
             finally:
                 trial.rmdir()
         except OSError as error:
             _rmdir(parent)
-            return f"{place.own} cannot be used: {error.strerror}"
+            return f"{hierarchy.own} cannot be used: {error.strerror}"
         return ""
 
 
-def _find(system: Path) -> dict[Controller, _Place]:
+def _find(system: Path) -> dict[Controller, _Hierarchy]:
     try:
         memberships = (system / "proc/self/cgroup").read_text().splitlines()
         mounts = (system / "proc/self/mountinfo").read_text().splitlines()
@@ -140,7 +144,7 @@ def _find(system: Path) -> dict[Controller, _Place]:
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             own[controller] = path
-    places: dict[Controller, _Place] = {}
+    hierarchies: dict[Controller, _Hierarchy] = {}
     for line in mounts:
         before, _, after = line.partition(" - ")
         root, point = before.split()[3:5]
@@ -148,16 +152,16 @@ def _find(system: Path) -> dict[Controller, _Place]:
         if kind == "cgroup":
             for name in CONTROLLERS:
                 if name in options.split(",") and name in own:
-                    places[name] = _Place(1, _below(system, point, root, own[name]))
+                    hierarchies[name] = _Hierarchy(1, _below(system, point, root, own[name]))
         elif kind == "cgroup2" and "" in own:
             directory = _below(system, point, root, own[""])
             available = _words(directory / "cgroup.controllers")
             for name in CONTROLLERS:
-                if name in available and name not in places:
-                    places[name] = _Place(2, directory)
-                elif name not in places and not any(name in controllers for controllers in own):
-                    places[name] = _Place(2, directory, f"{directory} is not given the {name} controller")
-    return places
+                if name in available and name not in hierarchies:
+                    hierarchies[name] = _Hierarchy(2, directory)
+                elif name not in hierarchies and not any(name in controllers for controllers in own):
+                    hierarchies[name] = _Hierarchy(2, directory, f"{directory} is not given the {name} controller")
+    return hierarchies
 
 
 def _below(system: Path, point: str, root: str, path: str) -> Path:
