@@ -28,5 +28,3 @@ def servers(tmp_path: Path, data_dir: Path) -> Iterator[Servers]:
         if served.process.poll() is None:
             served.process.kill()
             served.process.wait(15)
-        assert served.process.stdout is not None
-        served.process.stdout.close()
