@@ -56,8 +56,8 @@ test: lint docs ## Lint, build the documentation, check types and run every test
 
 # The processes that run the tests; each takes about as long as the others. The last has what the others have not.
 TESTS := tests-sandboxes tests-terminal tests-others
-SANDBOXES := $(addprefix tests/,benchmarks cli containers images rollouts)
-TERMINAL := $(addprefix tests/,protocol sandbox_service terminal terminal_families)
+SANDBOXES := $(addprefix tests/,benchmarks containers server/cli server/rollouts)
+TERMINAL := $(addprefix tests/,environments server/protocol server/sandbox_service)
 
 # Each process adds what it left out, and why (tests/conftest.py); shown at the end, whatever the tests' status.
 export NOT_RUN := build/not-run

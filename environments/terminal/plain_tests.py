@@ -6,7 +6,7 @@ and ``trusted_runner`` calls the functions of such a module itself. Everything e
 
 Invariant: whatever pytest might treat in a way of its own (fixtures, marks, classes, set-up functions, generators,
 skipping, names bound in ways that cannot be read off the text) makes a module not plain. The same tests with the same
-state get the same verdict either way (``tests/terminal/test_plain_tests.py``).
+state get the same verdict either way (``tests/environments/terminal/test_plain_tests.py``).
 """
 
 from __future__ import annotations

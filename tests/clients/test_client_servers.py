@@ -30,7 +30,7 @@ from ors_clients.transport.sockets import SocketTransport
 
 from ors_server.protocol import ImageBlock, TextBlock
 from tests.clients.workshop import LINES, MODULES, PNG, Site, sites
-from tests.robustness.cutting import UNCUT, Cut, call_request, cutting, each, send
+from tests.server.robustness.cutting import UNCUT, Cut, call_request, cutting, each, send
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

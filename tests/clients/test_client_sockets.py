@@ -20,7 +20,7 @@ from ors_clients.transport.base import ConnectionLost, Headers, OutOfTime, Reque
 from ors_clients.transport.httpx_transport import HttpxTransport
 from ors_clients.transport.sockets import SocketTransport
 
-from tests.protocol.live import live_server
+from tests.server.protocol.live import live_server
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
 

@@ -40,7 +40,7 @@ from ors_clients.tool_calls import ToolCall, find_format  # noqa: E402
 from ors_clients.trl import EnvironmentMixture, EnvironmentSpec, environment_reward  # noqa: E402
 
 from tests.clients.test_atropos import ScriptedServer  # noqa: E402
-from tests.robustness.swallowing import swallowing  # noqa: E402
+from tests.server.robustness.swallowing import swallowing  # noqa: E402
 
 ENVIRONMENT = "conformanceenvironment"
 MAX_TURNS = 4

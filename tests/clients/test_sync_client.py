@@ -19,7 +19,7 @@ from ors_clients.sessions import AsyncSession
 from ors_clients.sync_client import Client, Environment, Session
 from ors_clients.transport.loop_thread import LoopThread
 
-from tests.protocol.live import LiveServer, live_server
+from tests.server.protocol.live import LiveServer, live_server
 
 PAIRS: list[tuple[type, type]] = [
     (AsyncClient, Client),

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Servers
 from tests.long.openreward.keyed_environment import KEY
 from tests.long.openreward.scripted_model import scripted_model
 from tests.long.test_openreward_own_tests import openreward_python as openreward_python
+from tests.server.cli.conftest import Servers
 
 pytestmark = pytest.mark.long
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import run_state_machine_as_test  # pyright: ignore[reportUnknownVariableType]
 
-from tests.robustness.machine import SessionMachine
+from tests.server.robustness.machine import SessionMachine
 from tests.support.servers import Running, launched
 
 schemathesis: Any = pytest.importorskip("schemathesis")
@@ -71,7 +71,7 @@ PLAYS = [
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
     folder = tmp_path_factory.mktemp("fuzz")
     variables = {"ORS_DATA_DIR": str(folder / "data")}
-    with launched("robustness.counting_server", folder, variables=variables) as running:
+    with launched("server.robustness.counting_server", folder, variables=variables) as running:
         yield running
         assert not FAULTS.findall(running.log.read_text())
 

@@ -13,8 +13,8 @@ import pytest
 
 from ors_server.rollouts.export import row_of
 from ors_server.rollouts.writer import RolloutWriter
-from tests.cli.conftest import executable
-from tests.rollouts.support import NOON, body, message, rollout, stored
+from tests.server.cli.conftest import executable
+from tests.server.rollouts.support import NOON, body, message, rollout, stored
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.long

@@ -11,9 +11,9 @@ from ors_containers import runtime_names
 
 from ors_server import Settings
 from ors_server.sandboxes import sandboxes_unavailable
+from tests.environments.terminal.parts import endless, generated, writing
+from tests.environments.terminal.server import serving
 from tests.long.test_trl import run_script, trl_python
-from tests.terminal.parts import endless, generated, writing
-from tests.terminal.server import serving
 
 __all__ = ["trl_python"]
 

@@ -16,10 +16,10 @@ import pytest
 from ors_benchmarks.harness.http11 import Address, Connection
 from ors_benchmarks.harness.meter import percentile
 
-from tests.cli.conftest import Servers
-from tests.rollouts.conftest import data_dir as data_dir
-from tests.rollouts.conftest import servers as servers
-from tests.rollouts.support import body, message, rollout, rows
+from tests.server.cli.conftest import Servers
+from tests.server.rollouts.conftest import data_dir as data_dir
+from tests.server.rollouts.conftest import servers as servers
+from tests.server.rollouts.support import body, message, rollout, rows
 
 pytestmark = pytest.mark.long
 

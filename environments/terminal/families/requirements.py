@@ -2,7 +2,7 @@
 
 A ``Way`` is a whole solution of a task. A breach is a way that one sentence forbids: it names the final tests that
 fail, and every other one passes. An honest way passes all of them. Ways lie in the package, which no sandbox sees, and
-never in a task's files. ``tests/terminal_families`` plays them.
+never in a task's files. ``tests/environments/terminal_families`` plays them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,49 @@
+"""Our server in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tests.support.paths import ROOT
+from tests.support.servers import running
+
+from .journal import VARIABLE, Journal
+
+#: What a server writes about a fault of its own, as opposed to one of an environment.
+FAULTS = re.compile(
+    r".*(?:request failed|housekeeping failed|ending a session failed|session still busy|teardown timed out"
+    r"|Exception in|never retrieved|never awaited|was destroyed but it is pending).*"
+)
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that listens."""
+
+    url: str
+    journal: Journal
+    log: Path
+    process: subprocess.Popen[bytes]
+
+
+@contextlib.contextmanager
+def serving(hosted: Literal["all", "one"], folder: Path, **settings: str) -> Generator[RunningServer]:
+    """Serve while the block runs, with settings as ORS_* variables; afterwards no fault may stand in the log."""
+    folder.mkdir()
+    journal = Journal(folder / "journal")
+    command = [sys.executable, "-m", "tests.compat.real_clients.serve", hosted]
+    with running(
+        command, folder, cwd=ROOT, variables=settings | {"ORS_PORT": "0", VARIABLE: str(journal.path)}
+    ) as server:
+        yield RunningServer(server.url, journal, server.log, server.process)
+    text = server.log.read_text()
+    assert server.process.returncode in (0, -signal.SIGTERM), f"status {server.process.returncode}: {text}"
+    assert not FAULTS.findall(text), f"{FAULTS.findall(text)} in:\n{text}"

@@ -1,0 +1,50 @@
+"""The generator as the server loads it, and one runtime for each test module."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+import pytest
+import pytest_asyncio
+from ors_containers import BubblewrapRuntime, RuntimeUnavailable
+from ors_containers.linux.leases import sweep
+
+from tests.environments.terminal_families.loading import load_generation
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for ``family`` runs once for each."""
+    if "family" in metafunc.fixturenames:
+        metafunc.parametrize("family", list(cast("dict[str, object]", load_generation().FAMILIES)))
+
+
+@pytest.fixture(scope="session")
+def generation() -> ModuleType:
+    return load_generation()
+
+
+@pytest.fixture(scope="module")
+def state() -> Iterator[Path]:
+    """A state directory like the real one: everybody may pass through, pytest's own are private."""
+    with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        yield path
+        # After a test that failed in the middle: its server is gone, and the directory is about to be.
+        asyncio.run(sweep(path))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def runtime(state: Path) -> AsyncIterator[BubblewrapRuntime]:
+    runtime = BubblewrapRuntime(state)
+    try:
+        await runtime.start()
+    except RuntimeUnavailable as error:
+        pytest.skip(str(error))
+    yield runtime
+    await runtime.close()

@@ -1,0 +1,181 @@
+"""A server in its own process, and a connection to it on which every byte can be chosen."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.server.protocol.support import PATIENCE
+from tests.support.servers import Running, running
+
+_SCRIPT = Path(__file__).with_name("live_server.py")
+
+
+@dataclass(frozen=True)
+class LiveServer:
+    """A running server."""
+
+    running: Running
+    host: str
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """Its process."""
+        return self.running.process
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+        return self.running.port
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self.running.url
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncGenerator["Connection"]:
+        """A new connection."""
+        reader, writer = await asyncio.open_connection(self.host, self.port, limit=2**20)
+        connection = Connection(reader, writer)
+        try:
+            yield connection
+        finally:
+            await connection.cut()
+
+    def stop(self) -> tuple[int, list[str]]:
+        """Ask it to end; its exit status, and what it printed since it started."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout=PATIENCE * 2)
+        return status, self.running.output.read_text().splitlines()[1:]
+
+
+@contextmanager
+def live_server(*, file_limit: int | None = None, **settings: object) -> Generator[LiveServer]:
+    """Start ``live_server.py``; keywords are settings, given as ``ORS_*`` variables.
+
+    ``file_limit`` is the soft limit on open files it starts with.
+    """
+    command = [sys.executable, str(_SCRIPT)]
+    if file_limit is not None:
+        command = ["sh", "-c", f'ulimit -S -n {file_limit}; exec "$@"', "sh", *command]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(command, Path(folder), variables=_variables(settings)) as server,
+    ):
+        yield LiveServer(server, server.url.removeprefix("http://").rpartition(":")[0])
+
+
+def failure_of_live_server(**settings: object) -> str:
+    """What a server that cannot start writes to its standard error."""
+    done = subprocess.run(
+        [sys.executable, str(_SCRIPT)],
+        env={name: value for name, value in os.environ.items() if not name.startswith("ORS_")} | _variables(settings),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 2,
+        check=False,
+    )
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
+def _variables(settings: Mapping[str, object]) -> dict[str, str]:
+    given = {f"ORS_{name.upper()}": str(value) for name, value in settings.items()}
+    return {"ORS_PORT": "0", "ORS_LOG_LEVEL": "error", **given}
+
+
+@dataclass(frozen=True)
+class RawResponse:
+    """One response as it came."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def detail(self) -> str:
+        """The error's detail."""
+        return str(json.loads(self.body)["detail"])
+
+
+class Connection:
+    """One connection; every wait is bounded."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes."""
+        self._writer.write(data)
+        await asyncio.wait_for(self._writer.drain(), PATIENCE)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        sid: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a whole request."""
+        await self.send(request_bytes(method, path, body, sid, headers))
+
+    async def until(self, marker: bytes) -> bytes:
+        """Read up to and including ``marker``."""
+        return await asyncio.wait_for(self._reader.readuntil(marker), PATIENCE)
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        """Read a response's status and headers."""
+        lines = (await self.until(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value.strip() for name, value in (line.split(":", 1) for line in lines[1:] if line)}
+        return int(lines[0].split(" ")[1]), headers
+
+    async def response(self) -> RawResponse:
+        """Read a whole response."""
+        status, headers = await self.head()
+        if headers.get("transfer-encoding") == "chunked":
+            body = b""
+            while size := int(await self.until(b"\r\n"), 16):
+                body += await asyncio.wait_for(self._reader.readexactly(size), PATIENCE)
+                await self.until(b"\r\n")
+            await self.until(b"\r\n")
+            return RawResponse(status, headers, body)
+        body = await asyncio.wait_for(self._reader.readexactly(int(headers["content-length"])), PATIENCE)
+        return RawResponse(status, headers, body)
+
+    async def ended(self, within: float = PATIENCE) -> bool:
+        """Whether the server closes the connection within so many seconds."""
+        try:
+            return await asyncio.wait_for(self._reader.read(1), within) == b""
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+
+    async def cut(self) -> None:
+        """Close the connection as a client does that dies."""
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):  # the server was first
+            await self._writer.wait_closed()
+
+
+def request_bytes(
+    method: str, path: str, body: object = None, sid: str | None = None, headers: Mapping[str, str] | None = None
+) -> bytes:
+    """An HTTP/1.1 request."""
+    content = b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "Host: server", f"Content-Length: {len(content)}"]
+    if sid is not None:
+        lines.append(f"X-Session-ID: {sid}")
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    return "\r\n".join([*lines, "", ""]).encode() + content

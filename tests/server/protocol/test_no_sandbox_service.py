@@ -1,0 +1,37 @@
+"""Requests of OpenReward's sandbox service, which is not here."""
+
+# pyright: reportMissingTypeStubs=false
+
+import time
+
+import pytest
+from openreward import AsyncOpenReward, SandboxSettings
+
+from tests.server.protocol.conftest import Serve
+from tests.server.protocol.live import live_server
+from tests.server.protocol.support import Echo
+
+REASON = "This server has no sandbox service, so environments that open sandboxes through the openreward client cannot"
+
+
+@pytest.mark.parametrize("path", ["create_sandbox", "run", "stat_file", "read_file", "write_file", "set_network"])
+async def test_each_says_so(serve: Serve, path: str) -> None:
+    response = await serve(Echo).post(f"/{path}", {"cmd": "ls"}, "some session")
+    assert response.status_code == 501
+    assert response.json()["detail"].startswith(REASON)
+
+
+async def test_openrewards_client_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tries again whatever is above 499, and waits in between unless it is told not to."""
+    with live_server() as server:
+        monkeypatch.setenv("OPENREWARD_API_URL", server.url)
+        monkeypatch.setenv("OPENREWARD_SESSION_URL", server.url)
+        settings = SandboxSettings(environment="owner/Name", image="python:3.12", machine_size="1:1")
+        sandbox = AsyncOpenReward(api_key="key").sandbox(settings)
+        started = time.monotonic()
+        try:
+            with pytest.raises(Exception, match=REASON):
+                await sandbox.start()
+        finally:
+            await sandbox.stop()
+    assert time.monotonic() - started < 5

@@ -1,0 +1,123 @@
+"""`uvicorn module:app`: without our protocol class a lost connection is only known from ASGI's own messages."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Literal
+
+import pytest
+
+from ors_server import Server, Settings, ToolOutput, tool
+from tests.server.protocol.live_server import Step
+from tests.server.protocol.other_servers import Address, call, open_session, under_plain_uvicorn
+from tests.server.protocol.support import Client, Echo, Reply, parse_events, said
+
+#: With either of uvicorn's parsers, which learn of a lost connection in different ways.
+both = pytest.mark.parametrize("server", ["httptools", "h11"], indirect=True)
+CALL = {"name": "step", "input": {"text": "x", "milliseconds": 30}}
+
+
+class Counting(Echo):
+    """A tool that takes its time and says how often it has run; and a note of teardowns."""
+
+    ended: list[str]
+
+    def setup(self) -> None:
+        self.runs = 0
+
+    @tool(concurrent=True)
+    async def step(self, params: Step) -> ToolOutput:
+        self.runs += 1
+        run = self.runs
+        await asyncio.sleep(params.milliseconds / 1000)
+        return said(f"{params.text * params.size} {run}")
+
+    @tool(concurrent=True)
+    async def count(self) -> ToolOutput:
+        return said(str(self.runs))
+
+    def teardown(self) -> None:
+        self.ended.append("torn down")
+
+
+@pytest.fixture(params=["httptools"])
+async def server(request: pytest.FixtureRequest) -> AsyncGenerator[Address]:
+    ended: list[str] = []
+    environment = type("Counting", (Counting,), {"ended": ended})
+    app = Server([environment], settings=Settings(heartbeat=0.1)).app
+    http: Literal["h11", "httptools"] = request.param
+    async with under_plain_uvicorn(app, http) as address:
+        await open_session(address, "s")
+        yield address
+    assert ended == ["torn down"]  # by the lifespan
+
+
+async def runs(server: Address) -> str:
+    """How often the tool has run."""
+    async with server.connect() as connection:
+        return (await call(connection, "s", "count")).text
+
+
+async def test_an_episode(server: Address) -> None:
+    client = Client(url=server.url)
+    async with client.http:
+        assert (await client.get("/prompt", "s")).json()[0]["text"] == "prompt of train-0"
+        assert (await client.call("s", "echo", {"text": "é" * 200_000})).text == "é" * 200_000
+        assert (await client.call("s", "step", {"text": "slow", "milliseconds": 250})).text == "slow 1"
+        assert (await client.call("s", "win")).output["reward"] == 1.0
+
+
+@both
+@pytest.mark.parametrize("pause", [0.01, 0.2], ids=["while it runs", "when it is done"])
+async def test_a_call_lost_before_its_answer_is_attached_to(server: Address, pause: float) -> None:
+    """Done within 50 ms it is answered in one piece, which tells nothing of whether anybody read it."""
+    async with server.connect() as connection:
+        await connection.request("POST", "/call", CALL, "s")
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(pause)
+    async with server.connect() as connection:
+        assert (await call(connection, "s", "step", text="x", milliseconds=30)).text == "x 1"
+    assert await runs(server) == "1"
+
+
+async def test_a_call_lost_in_its_stream_is_attached_to(server: Address) -> None:
+    async with server.connect() as connection:
+        await connection.request("POST", "/call", {"name": "step", "input": {"text": "x", "milliseconds": 300}}, "s")
+        await connection.until(b"event: task_id\r\n")
+    await asyncio.sleep(0.1)
+    async with server.connect() as connection:
+        assert (await call(connection, "s", "step", text="x", milliseconds=300)).text == "x 1"
+    assert await runs(server) == "1"
+
+
+@both
+async def test_a_large_result_lost_on_its_way_is_attached_to(server: Address) -> None:
+    """More than the socket takes at once."""
+    async with server.connect() as connection:
+        step = {"name": "step", "input": {"text": "x", "size": 12_000_000}}
+        await connection.request("POST", "/call", step, "s")
+        await connection.head()
+    await asyncio.sleep(0.2)
+    client = Client(url=server.url)
+    async with client.http:
+        text = (await client.call("s", "step", {"text": "x", "size": 12_000_000})).text
+    assert text[-3:] == "x 1"
+
+
+async def test_a_call_whose_answer_was_read_is_made_anew(server: Address) -> None:
+    """The agent repeats itself; on the same connection and on another."""
+    async with server.connect() as connection:
+        assert (await call(connection, "s", "step", text="x", milliseconds=30)).text == "x 1"
+        assert (await call(connection, "s", "step", text="x", milliseconds=30)).text == "x 2"
+    async with server.connect() as connection:
+        assert (await call(connection, "s", "step", text="x", milliseconds=30)).text == "x 3"
+        assert (await call(connection, "s", "step", text="x", milliseconds=100)).text == "x 4"
+        assert (await call(connection, "s", "step", text="x", milliseconds=100)).text == "x 5"
+
+
+async def test_requests_sent_ahead_are_all_answered(server: Address) -> None:
+    """Asking whether a client is still there must not take the next request for its end."""
+    async with server.connect() as connection:
+        for _ in range(3):
+            await connection.request("POST", "/call", CALL, "s")
+        replies = [Reply(parse_events((await connection.response()).body)) for _ in range(3)]
+    assert [reply.text for reply in replies] == ["x 1", "x 2", "x 3"]

@@ -1,0 +1,17 @@
+"""Sessions and the ledger of calls against a model; `tests/long/test_fuzz.py` goes on for longer."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test  # pyright: ignore[reportUnknownVariableType]
+
+from tests.server.robustness.machine import SessionMachine
+
+
+def test_sessions_and_calls_do_what_the_model_says() -> None:
+    run_state_machine_as_test(
+        SessionMachine,
+        settings=settings(
+            max_examples=20, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        ),
+    )

@@ -1,0 +1,30 @@
+"""Servers with a data directory of the test's own, and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.cli.conftest import Servers
+from tests.server.cli.conftest import command as command
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where servers and commands of this test keep rollouts; not made yet."""
+    folder = tmp_path / "data"
+    monkeypatch.setenv("ORS_DATA_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def servers(tmp_path: Path, data_dir: Path) -> Iterator[Servers]:
+    """Real servers, each a process of its own."""
+    made = Servers(tmp_path)
+    yield made
+    for served in made.running:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.wait(15)
