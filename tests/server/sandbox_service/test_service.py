@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ors_server import Environment, Server, Settings, ToolOutput, tool
 from ors_server.sandboxes import SandboxService, close_sandbox_service, hold_sandbox_service, sandbox_service
 from tests.server.protocol.support import Client, Echo, Text, said, until
 from tests.server.sandbox_service.fake import GIB, FakeMachine
+from tests.support.servers import running
 
 
 class Shell(Echo):
@@ -233,21 +235,14 @@ async def test_without_room_real_sessions_wait_for_it(monkeypatch: pytest.Monkey
 def test_the_command_line_lists_what_is_not_served(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(_TWO)
     command = [sys.executable, "-m", "ors_server", "serve", "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "two.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        said = ""
-        while "Not served here" not in said:
-            line = process.stdout.readline()
-            assert line, said
-            said += line
-        assert "Not served here: nowhere. It needs a moon: go to one" in said
-    finally:
-        process.terminate()
-        _, errors = process.communicate(timeout=30)
-    assert "environment unavailable" in errors
+    with running([*command, "two.py"], tmp_path, cwd=tmp_path) as server:
+        deadline = time.monotonic() + 60
+        while "Not served here" not in server.log.read_text():
+            assert time.monotonic() < deadline, server.log.read_text()
+            time.sleep(0.05)
+    said = server.log.read_text()
+    assert "Not served here: nowhere. It needs a moon: go to one" in said
+    assert "environment unavailable" in said
     alone = subprocess.run(
         [*command, "two.py:Nowhere"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
