@@ -162,6 +162,13 @@ class Servers:
         self.running.append(served)
         return served
 
+    def end(self) -> None:
+        """Kill those that still run."""
+        for served in self.running:
+            if served.process.poll() is None:
+                served.process.kill()
+                served.process.wait(15)
+
 
 def _read_banner(process: subprocess.Popen[str], errors: Path) -> str:
     """The log up to the last line of the banner, or all of it if the process ends or takes too long."""
@@ -178,10 +185,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     """Real servers, each a process of its own."""
     made = Servers(tmp_path)
     yield made
-    for served in made.running:
-        if served.process.poll() is None:
-            served.process.kill()
-            served.process.wait(15)
+    made.end()
 
 
 def executable() -> str:

@@ -24,7 +24,4 @@ def servers(tmp_path: Path, data_dir: Path) -> Iterator[Servers]:
     """Real servers, each a process of its own."""
     made = Servers(tmp_path)
     yield made
-    for served in made.running:
-        if served.process.poll() is None:
-            served.process.kill()
-            served.process.wait(15)
+    made.end()
