@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ors_server.cli.folders import FolderError, Names, check_empty, read_template, write_folder
+from ors_server.cli.template_folders import FolderError, Names, check_empty, read_template, write_folder
 from ors_server.cli.wheel import WHEEL_PATTERN, put_wheel, wheel
 from ors_server.hosting.targets import ENVIRONMENT_FILES, environment_files
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ors_server.cli.folders import FolderError, Names, check_empty, read_template, write_folder
+from ors_server.cli.template_folders import FolderError, Names, check_empty, read_template, write_folder
 from ors_server.cli.wheel import put_wheel, wheel
 
 __all__ = ["INIT_EXAMPLES", "class_name_of", "init", "names_of"]

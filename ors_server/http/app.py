@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from ors_server._version import VERSION
 from ors_server.encoding import encode
 from ors_server.errors import BodyTooLarge, OrsError
-from ors_server.http.documentation import documented_router
 from ors_server.http.exchange import ClientDisconnected, Exchange
+from ors_server.http.openapi import documented_router
 from ors_server.http.routes.discovery import DiscoveryRoutes
 from ors_server.http.routes.episodes import EpisodeRoutes
 from ors_server.http.routes.platform import platform_router

@@ -14,9 +14,9 @@ from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.results import Report
 from ors_benchmarks.server import command as server
 from ors_benchmarks.server import scenarios
+from ors_benchmarks.server.closed_loop import Subject
 from ors_benchmarks.server.command import CANDIDATES
 from ors_benchmarks.server.floor import FLOOR
-from ors_benchmarks.server.load import Subject
 from ors_benchmarks.server.rows import ServerRow
 from ors_benchmarks.server.runner import Plan
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ors_benchmarks.harness.http11 import Address, Connection
-from ors_benchmarks.harness.meter import percentile
+from ors_benchmarks.harness.latencies import percentile
 
 from tests.server.cli.conftest import Servers
 from tests.server.rollouts.conftest import data_dir as data_dir

@@ -26,7 +26,7 @@ from ors_benchmarks.harness.checks import WrongAnswer
 from ors_benchmarks.harness.client import Client
 from ors_benchmarks.harness.figures import Figure, Measured, Row
 from ors_benchmarks.harness.http11 import Failure
-from ors_benchmarks.harness.meter import Meter, percentile
+from ors_benchmarks.harness.latencies import Meter, percentile
 from ors_benchmarks.harness.processes import ServerProcess
 from ors_benchmarks.sandboxes.candidates import LIMITS, PATIENCE, Box, Candidate, Ours, OursBox, server_command
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ors_benchmarks.harness.figures import Figure, Measured, Row
 from ors_benchmarks.server import scenarios
-from ors_benchmarks.server.load import Subject
+from ors_benchmarks.server.closed_loop import Subject
 
 __all__ = ["BUDGET_FLOOR", "FIGURES", "QUICK_ROWS", "ROWS", "ServerRow"]
 

@@ -21,12 +21,12 @@ from ors_benchmarks.harness.candidates import OURS, Candidate, packages
 from ors_benchmarks.harness.client import Client
 from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.http11 import Failure
-from ors_benchmarks.harness.meter import Meter
+from ors_benchmarks.harness.latencies import Meter
 from ors_benchmarks.harness.processes import Cores, Pause, ServerProcess, cores, on_core, raise_file_limit
 from ors_benchmarks.harness.results import Gathered, Report
 from ors_benchmarks.harness.runs import MEASUREMENT_LIMIT, Run, Turn, turns
+from ors_benchmarks.server.closed_loop import Subject
 from ors_benchmarks.server.floor import FLOOR, FloorClient
-from ors_benchmarks.server.load import Subject
 from ors_benchmarks.server.rows import FIGURES, ServerRow
 
 __all__ = ["Plan", "run"]

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ors_containers.builds.messages import OVER_LIMIT, SCRIPT_AT, BuildRequest, BuildScript, HomeOwner
-from ors_containers.launcher.private_inodes import DEVICES
+from ors_containers.launcher.private_devices import DEVICES
 from ors_containers.launcher.privileges import enter_directory, limit_resources
 from ors_containers.launcher.records import from_json
 from ors_containers.launcher.rootfs import make_stage

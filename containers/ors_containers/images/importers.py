@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ors_containers.errors import InvalidArchive, InvalidImage, ProgramMissing
 from ors_containers.images.accounts import find_account
-from ors_containers.images.archives import ArchivedLayer, LayeredArchive, find_squashfs, kind_of, read_layered
+from ors_containers.images.archive_formats import ArchivedLayer, LayeredArchive, find_squashfs, kind_of, read_layered
 from ors_containers.images.layer_store import layer_key, new_upper
 from ors_containers.images.progress import Progress, Step
 from ors_containers.images.records import ImageRecord

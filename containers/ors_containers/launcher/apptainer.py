@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ors_containers.launcher.messages import Done, SettleContainer, StartApptainer
-from ors_containers.launcher.private_inodes import DEVICES, OWN_DEVICES, has_own_devices
+from ors_containers.launcher.private_devices import DEVICES, OWN_DEVICES, has_own_devices
 from ors_containers.launcher.privileges import default_signals, place
 from ors_containers.launcher.rootfs import bound_trees, prepare_root, shared_text
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.kernel_limits import TERMINAL_OPTIONS, replacements
+from ors_containers.linux.kernel_limits import TERMINAL_OPTIONS
+from ors_containers.linux.proc_masks import masks
 from ors_containers.linux.proc_stat import mount_points
 from ors_containers.linux.sandbox_paths import EXAMINATION
 from ors_containers.linux.user_namespaces import map_one_id
@@ -229,7 +230,7 @@ def settle_container(message: SettleContainer, descriptors: list[int]) -> Done:
             system.mount(path, path, "", system.MS_BIND)
             system.mount("", path, "", guarded | system.MS_RDONLY | system.MS_NODEV | system.MS_NOEXEC)
     handover = Path("/", _HANDOVER)
-    for source, target in replacements(EXAMINATION, handover, everything=message.one_id):
+    for source, target in masks(EXAMINATION, handover, everything=message.one_id):
         system.mount(source, target, "", system.MS_BIND)
         system.mount("", target, "", guarded | system.MS_RDONLY | system.MS_NODEV | system.MS_NOEXEC)
     for path in list(handover.iterdir()):

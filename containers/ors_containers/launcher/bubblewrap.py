@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ors_containers.launcher.messages import StartBubblewrap
-from ors_containers.launcher.private_inodes import DEVICES, OWN_DEVICES, has_own_devices
+from ors_containers.launcher.private_devices import DEVICES, OWN_DEVICES, has_own_devices
 from ors_containers.launcher.privileges import default_signals, join_groups, place
 from ors_containers.launcher.rootfs import bound_trees, make_mount_point, prepare_root, shared_text
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.kernel_limits import TERMINAL_OPTIONS, replacements
+from ors_containers.linux.kernel_limits import TERMINAL_OPTIONS
+from ors_containers.linux.proc_masks import masks
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
 __all__ = ["start_bubblewrap"]
@@ -66,7 +67,7 @@ def _prepare(message: StartBubblewrap) -> tuple[list[str], list[str]]:
     _make_devices()
     # With one user the first process that enters may not mount anything there, as ``proc_masks.hide`` does.
     one_user = root.mapping.by == "user"
-    hidden = list(replacements(f"{root.stage}/disk/nothing", Path(root.stage, "disk"), everything=one_user))
+    hidden = list(masks(f"{root.stage}/disk/nothing", Path(root.stage, "disk"), everything=one_user))
     with contextlib.suppress(OSError):  # a kernel that refuses it, or has too many already
         system.unshare(system.CLONE_NEWTIME)
     os.chdir("/")

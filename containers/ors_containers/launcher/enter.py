@@ -19,7 +19,8 @@ from ors_containers.launcher.privileges import (
 )
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.fd_passing import receive
-from ors_containers.linux.kernel_limits import hide, limit_ipc
+from ors_containers.linux.kernel_limits import limit_ipc
+from ors_containers.linux.proc_masks import mask
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
 __all__ = ["enter_sandbox"]
@@ -51,7 +52,7 @@ def enter_sandbox(message: Enter, descriptors: list[int], seccomp: bytes, contro
     if kernel != -1:
         if not program.user.one_id:
             system.become(0, 0)
-            hide(EXAMINATION)
+            mask(EXAMINATION)
         bounded = limit_ipc(kernel)
         os.close(kernel)
     process = os.fork()

@@ -4,7 +4,7 @@ A child of the launcher makes them before it becomes ``bwrap`` or starts Apptain
 ``stage``, an empty directory of the host, in its own mount namespace, so no mount appears on the host.
 
 Invariants: a layer of an image is mounted read-only before any process can write through it; writes go to one tmpfs of
-the disk limit's size; the inodes of a sandbox's files are its own (``private_inodes``), except for the places that
+the disk limit's size; the inodes of a sandbox's files are its own (``overlays``), except for the places that
 ``prepare_root`` returns.
 """
 
@@ -19,15 +19,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ors_containers.launcher.messages import Root, RootDirectory
-from ors_containers.launcher.private_inodes import (
-    has_own_devices,
-    make_own_devices,
-    overlay_own,
-    without,
-)
+from ors_containers.launcher.overlays import overlay_own, without
+from ors_containers.launcher.private_devices import has_own_devices, make_own_devices
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.kernel_limits import limit_watches, make_nothing
+from ors_containers.linux.kernel_limits import limit_watches
+from ors_containers.linux.proc_masks import make_empty_file
 from ors_containers.linux.sandbox_paths import EXAMINATION
 from ors_containers.linux.user_namespaces import join_mapped_namespace, mapped_namespace
 
@@ -116,7 +113,7 @@ def prepare_root(root: Root) -> list[str]:
             shared.append(bind.target)
     make_mount_point(EXAMINATION, directory=True)
     if mapping.by != "user":
-        make_nothing(Path("root"))
+        make_empty_file(Path("root"))
     return shared
 
 

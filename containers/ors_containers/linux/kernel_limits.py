@@ -1,4 +1,4 @@
-"""Bounds on the kernel's objects that no control group counts, and masks over paths of /proc.
+"""Bounds on the kernel's objects that no control group counts.
 
 The kernel counts inotify instances, queued signals and POSIX message queues by user, terminals and AIO contexts for the
 whole machine: without a bound, one sandbox leaves none for the others. What System V IPC holds outlives the processes
@@ -13,21 +13,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
-
-from ors_containers.linux import syscalls as system
 
 __all__ = [
     "LASTING_MEMORY",
     "OPEN_FILES",
     "RESOURCES",
     "TERMINAL_OPTIONS",
-    "hide",
     "limit_ipc",
     "limit_watches",
-    "make_nothing",
-    "replacements",
 ]
 
 #: Open files of each process.
@@ -50,16 +44,6 @@ _IPC = {
     "msgmni": "16",
     "sem": "250 3200 100 128",
 }
-
-#: Paths of /proc that describe the machine and not the sandbox; container runtimes mask similar ones.
-_HIDDEN = ("cmdline", "interrupts", "keys", "sched_debug", "acpi", "asound", "pressure", "scsi")
-_NOTHING = "/.sandbox-nothing"
-_BOOT_IDENTIFIER = "sys/kernel/random/boot_id"
-
-
-def _identifier() -> str:
-    text = os.urandom(16).hex()
-    return "-".join((text[:8], text[8:12], f"4{text[13:16]}", f"a{text[17:20]}", text[20:])) + "\n"
 
 
 def limit_watches() -> None:
@@ -86,45 +70,3 @@ def limit_ipc(directory: int) -> bool:
             return False
         raise
     return True
-
-
-def replacements(nothing: str, directory: Path, *, everything: bool = True) -> Iterator[tuple[str, str]]:
-    """Files and directories to mount, and what in /proc each is to hide.
-
-    ``nothing`` is an empty directory where they will be mounted from; files are made in ``directory``. Without
-    ``everything`` only what ``hide`` cannot replace.
-    """
-    identifier = directory / "boot_id"
-    identifier.write_text(_identifier())  # programs want one
-    identifier.chmod(0o444)
-    yield str(identifier), f"/proc/{_BOOT_IDENTIFIER}"
-    if everything:
-        empty = directory / "empty"
-        empty.touch(0o444)
-        for place in _hidden_places():
-            yield (nothing if place.is_dir() else str(empty)), str(place)
-
-
-def make_nothing(root: Path) -> None:
-    """Make the empty file that ``hide`` mounts and removes, below the root of a sandbox that is not up yet.
-
-    Raises ``OSError`` where the image has something of that name, which may be a link to anywhere.
-    """
-    os.close(os.open(root / _NOTHING[1:], os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
-
-
-def hide(nothing: str) -> None:
-    """Mount nothing over the rest in this process's mount namespace, as its root.
-
-    For bubblewrap, which reads the mount table again for each mount: sandboxes that start together wait for one another
-    there. ``nothing`` is an empty directory of the namespace.
-    """
-    flags = system.MS_BIND | system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC | system.MS_RDONLY
-    for place in _hidden_places():
-        system.mount(nothing if place.is_dir() else _NOTHING, str(place), "", system.MS_BIND)
-        system.mount("", str(place), "", system.MS_REMOUNT | flags)
-    Path(_NOTHING).unlink()
-
-
-def _hidden_places() -> list[Path]:
-    return [place for place in (Path("/proc", name) for name in _HIDDEN) if place.exists()]

@@ -20,7 +20,7 @@ import pytest
 from ors_containers import BubblewrapRuntime, Image, InvalidImage, SandboxError
 from ors_containers.errors import ImageTooLarge, InvalidArchive, ProgramMissing, UnknownImage
 from ors_containers.images import ImageStore, Recipe, RecipeFile, Step
-from ors_containers.images.archives import find_squashfs
+from ors_containers.images.archive_formats import find_squashfs
 from ors_containers.images.importers import check_image
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ors_benchmarks.harness.client import Client
 from ors_benchmarks.harness.http11 import Failure
-from ors_benchmarks.harness.meter import Meter
+from ors_benchmarks.harness.latencies import Meter
 from ors_benchmarks.harness.processes import ServerProcess, cpu_seconds
 
 __all__ = ["Session", "Subject", "Window", "closed_loop", "each", "probing"]

@@ -1,4 +1,4 @@
-"""Inodes of a sandbox's own, instead of the host's.
+"""Overlays that give a sandbox inodes of its own, instead of the host's.
 
 The kernel keeps locks and watches with an inode. Those of a tree that is bound into a sandbox are the host's and every
 other sandbox's: one sandbox could be told who opens them, lock them, and with many thousand locks make each opening of
@@ -18,11 +18,7 @@ from pathlib import Path
 
 from ors_containers.linux import syscalls as system
 
-__all__ = ["DEVICES", "OWN_DEVICES", "has_own_devices", "make_own_devices", "overlay_own", "without"]
-
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-#: Below ``stage``, where there are devices of the sandbox's own.
-OWN_DEVICES = "devices"
+__all__ = ["overlay_own", "without"]
 
 
 def overlay_own(name: str, hidden: Sequence[str]) -> bool:
@@ -74,27 +70,3 @@ def _copy_mode(source: Path, target: Path) -> None:
     target.chmod(stat.S_IMODE(status.st_mode))
     with contextlib.suppress(OSError):  # an owner that the namespace does not map: then it is root's
         os.chown(target, status.st_uid, status.st_gid)
-
-
-def make_own_devices(stage: Path, owner: int) -> None:
-    """Make devices that no other sandbox has, as the host's root; none where a container's root may not."""
-    folder = stage / OWN_DEVICES
-    folder.mkdir(0o755)
-    try:
-        for name in DEVICES:
-            status = Path("/dev", name).stat()
-            os.mknod(folder / name, stat.S_IFCHR | 0o666, status.st_rdev)
-            (folder / name).chmod(0o666)
-            os.chown(folder / name, owner, owner)
-        os.chown(folder, owner, owner)
-        # A container may let its root make devices that no process can open.
-        os.close(os.open(folder / DEVICES[0], os.O_RDWR | os.O_CLOEXEC))
-    except OSError:
-        for name in DEVICES:
-            (folder / name).unlink(missing_ok=True)
-        folder.rmdir()
-
-
-def has_own_devices(stage: Path) -> bool:
-    """Return whether ``make_own_devices`` could make the sandbox's own devices, in ``OWN_DEVICES`` below ``stage``."""
-    return (stage / OWN_DEVICES / DEVICES[-1]).exists()
