@@ -93,16 +93,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Server":
-        from ors_server.server import Server
+    from ors_containers.lazy_names import lazy_name
 
-        return Server
-    if name == "Settings":
-        from ors_server.settings import Settings
-
-        return Settings
-    if name == "__version__":
-        from ors_server._version import VERSION
-
-        return VERSION
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return lazy_name(__name__, name, {"server": ("Server",), "settings": ("Settings",)})

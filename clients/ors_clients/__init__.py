@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-#: The modules of the names above; those that are not listed are exceptions.
+#: The names above by module; all names of ``errors``.
 _MODULES = {
     "client": ("AsyncClient",),
     "local_sessions": ("local", "local_sync"),
@@ -68,22 +68,11 @@ _MODULES = {
     "tool_calls": ("find_format",),
     "tool_schemas": ("openai_tools",),
     "transport.httpx_transport": ("HttpxTransport",),
+    "errors": (),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name, or the list ``__all__`` of them, when it is first used."""
-    from importlib import import_module
+    from ors_containers.lazy_names import lazy_name
 
-    if name == "__version__":
-        return import_module("importlib.metadata").version("ors-server")
-    if name in _MODULE_OF:
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-        return value
-    exceptions = import_module(f"{__name__}.errors")
-    if name == "__all__":
-        return ["errors", *exceptions.__all__, *_MODULE_OF]
-    if name not in exceptions.__all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(exceptions, name)
+    return lazy_name(__name__, name, _MODULES)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-#: The modules of the names above; those that are not listed are exceptions.
+#: The names above by module; all names of ``errors``.
 _MODULES = {
     "hidden_paths": ("keep_from_sandboxes",),
     "image": ("Directory", "Image", "folder_image"),
@@ -53,24 +53,11 @@ _MODULES = {
     "runtimes.bubblewrap": ("BubblewrapRuntime",),
     "sandbox": ("EXAMINATION", "CommandResult", "FileKind", "FileStatus", "Sandbox"),
     "self_check": ("Check", "self_check"),
+    "errors": (),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name, or the list ``__all__`` of them, when it is first used."""
-    from importlib import import_module
+    from ors_containers.lazy_names import lazy_name
 
-    if name == "__version__":
-        return import_module("importlib.metadata").version("ors-server")
-    if name in _MODULE_OF:
-        module = import_module(f"{__name__}.{_MODULE_OF[name]}")
-        # All names of the module at once: importing `self_check` binds that name to the module, not to its function.
-        globals().update({each: getattr(module, each) for each in _MODULES[_MODULE_OF[name]]})
-        return globals()[name]
-    exceptions = import_module(f"{__name__}.errors")
-    if name == "__all__":
-        return ["errors", *exceptions.__all__, *_MODULE_OF]
-    if name not in exceptions.__all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(exceptions, name)
+    return lazy_name(__name__, name, _MODULES)

@@ -11,21 +11,15 @@ if TYPE_CHECKING:
     from ors_clients.roll.openreward_env import OpenRewardEnv as OpenRewardEnv
     from ors_clients.roll.openreward_env import register_environments as register_environments
 
-_MODULE_OF = {
-    "AtroposEnv": "atropos_env",
-    "LostGroupFilter": "group_filter",
-    "OpenRewardEnv": "openreward_env",
-    "OrsStepEnvManager": "env_manager",
-    "register_environments": "openreward_env",
+_MODULES = {
+    "atropos_env": ("AtroposEnv",),
+    "env_manager": ("OrsStepEnvManager",),
+    "group_filter": ("LostGroupFilter",),
+    "openreward_env": ("OpenRewardEnv", "register_environments"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used, because its module needs the trainer's packages."""
-    from importlib import import_module
+    from ors_containers.lazy_names import lazy_name
 
-    if name == "__all__":
-        return list(_MODULE_OF)
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return lazy_name(__name__, name, _MODULES)

@@ -30,17 +30,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "CallbackSampler": "callback",
-    "CompletionsSampler": "completions",
-    "SGLangSampler": "sglang",
-    "ScriptedSampler": "scripted",
-    "VLLMSampler": "vllm",
+    "callback": ("CallbackSampler",),
+    "completions": ("CompletionsSampler",),
+    "scripted": ("ScriptedSampler",),
+    "sglang": ("SGLangSampler",),
+    "vllm": ("VLLMSampler",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        from importlib import import_module
+    from ors_containers.lazy_names import lazy_name
 
-        return getattr(import_module(f"ors_clients.samplers.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return lazy_name(__name__, name, _MODULES)
