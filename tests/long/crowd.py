@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ors_benchmarks.harness.http11 import Address, Connection, Response
 from ors_benchmarks.harness.latencies import percentile
 
-from tests.server.protocol.support import Reply, parse_events
+from tests.support.events import Reply, parse_events
 from tests.support.servers import Running
 
 __all__ = ["Member", "Probes", "each", "open_sessions", "probing", "raise_file_limit", "request_bytes", "totals"]

@@ -21,8 +21,8 @@ from typing import Any, Literal
 import pytest
 
 from tests.long.crowd import Member, Wire, probing, raise_file_limit, request_bytes, totals
-from tests.server.protocol.support import Reply, parse_events
 from tests.server.robustness.cutting import Cut, call_request, cutting, send
+from tests.support.events import Reply, parse_events
 from tests.support.servers import Running, launched
 
 pytestmark = pytest.mark.long

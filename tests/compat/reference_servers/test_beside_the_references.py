@@ -23,8 +23,8 @@ import pytest
 import pytest_asyncio
 
 from tests.compat.reference_servers.beside import JOURNAL, LINGER
-from tests.server.protocol.support import Event, EventParser, Reply, parse_events
 from tests.server.robustness.parsers import PARSERS, read_by
+from tests.support.events import Event, EventParser, Reply, parse_events
 from tests.support.servers import Running, launched
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -26,7 +26,7 @@ from ors_containers.graders.portable_python import Toolset
 
 from ors_server import InfrastructureFailure, Server, Settings
 from ors_server.errors import InvalidTask
-from tests.server.protocol.support import Client
+from tests.support.http_client import Client
 
 from .conftest import Service
 from .parts import environment, generated, grading, settings, task

@@ -173,8 +173,11 @@ def _events(response: httpx.Response) -> Any:
 
 
 def _parsed(text: str) -> Iterator[tuple[str, str]]:
-    """The events by the standard, which takes one space off a line's data. The SDKs' own parsers take off all, and so
-    lose what a piece of the reference server's answers begins with."""
+    """Parse events by the standard, which takes one space off a line's data.
+
+    The SDKs' own parsers and ``tests.support.events`` take off all of them, and so lose the white space that a piece of
+    the reference server's answers begins with.
+    """
     for event in re.split(r"\r?\n\r?\n", text):
         fields = [line.split(":", 1) for line in re.split(r"\r?\n", event) if line and not line.startswith(":")]
         if fields:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pytest
 
 from ors_server import Server, Settings
-from tests.server.protocol.support import Client
+from tests.support.http_client import Client
 
 
 class Serve(Protocol):

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.server.protocol.support import PATIENCE
 from tests.support.servers import Running, running
+from tests.support.waiting import PATIENCE
 
 _SCRIPT = Path(__file__).with_name("live_server.py")
 

@@ -14,9 +14,11 @@ from typing import Literal
 import uvicorn
 
 from tests.server.protocol.live import Connection, LiveServer
-from tests.server.protocol.support import PATIENCE, AsgiApplication, Reply, parse_events
+from tests.support.events import Reply, parse_events
+from tests.support.http_client import AsgiApplication
 from tests.support.paths import ROOT
 from tests.support.servers import running
+from tests.support.waiting import PATIENCE
 
 
 @dataclass(frozen=True)

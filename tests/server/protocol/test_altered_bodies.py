@@ -9,7 +9,9 @@ from pydantic import BaseModel
 
 from ors_server import Blocks, TextBlock, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Client, Echo, Reply, parse_events, said
+from tests.support.environments import Echo, said
+from tests.support.events import Reply, parse_events
+from tests.support.http_client import Client
 
 
 class Anything(BaseModel):

@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ors_server import Server, Settings, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Client, Echo, Number, said
+from tests.support.environments import Echo, Number, said
+from tests.support.http_client import Client
 
 ROUTES: list[tuple[str, str, object]] = [
     ("GET", "/health", None),

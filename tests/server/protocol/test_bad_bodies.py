@@ -7,7 +7,7 @@ import pytest
 from ors_server.errors import BodyTooLarge
 from ors_server.http.exchange import Exchange
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Echo
+from tests.support.environments import Echo
 
 CREATE = {"split": "train", "index": 0}
 

@@ -11,7 +11,7 @@ from ors_server import JSONObject, RunToolOutput, ToolOutput, tool
 from ors_server.protocol import RunToolError, RunToolSuccess
 from tests.server.protocol import foreign
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Echo, said
+from tests.support.environments import Echo, said
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUntypedBaseClass=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportPrivateUsage=false

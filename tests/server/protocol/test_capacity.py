@@ -8,7 +8,9 @@ import pytest
 
 from ors_server import ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Client, Echo, Number, said, until
+from tests.support.environments import Echo, Number, said
+from tests.support.http_client import Client
+from tests.support.waiting import until
 
 
 class Worker(Echo):

@@ -18,7 +18,7 @@ from ors_server import (
     terminal,
     tool,
 )
-from tests.server.protocol.support import Bare, Echo, Text, said
+from tests.support.environments import Bare, Echo, Text, said
 
 
 def refused(*environments: Any, **keywords: Any) -> DefinitionError:

@@ -9,7 +9,7 @@ import pytest
 
 from ors_server import DefinitionError, JSONObject, Server, Split
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Echo
+from tests.support.environments import Echo
 
 
 def refused(*environments: Any, **keywords: Any) -> DefinitionError:

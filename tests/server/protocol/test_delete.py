@@ -9,7 +9,9 @@ import pytest
 
 from ors_server import Blocks, JSONObject, TextBlock, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import PATIENCE, Client, Echo, said, until
+from tests.support.environments import Echo, said
+from tests.support.http_client import Client
+from tests.support.waiting import PATIENCE, until
 
 GONE = (410, {"detail": "Session deleted"})
 

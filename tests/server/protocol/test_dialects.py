@@ -8,7 +8,7 @@ import pytest
 
 from tests.server.protocol import foreign
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import secrets_header
+from tests.support.http_client import secrets_header
 
 EVERY = [foreign.OpenRewardGame, foreign.OrsGame]
 

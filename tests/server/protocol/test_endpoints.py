@@ -4,7 +4,8 @@ import pytest
 
 from ors_server import TextBlock, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Bare, Echo, Text, parse_events, said
+from tests.support.environments import Bare, Echo, Text, said
+from tests.support.events import parse_events
 
 SESSION_ROUTES = [
     ("POST", "/create"),

@@ -4,7 +4,8 @@ import pytest
 
 from ors_server import Blocks, JSONObject, Server, TextBlock, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Bare, Client, said
+from tests.support.environments import Bare, said
+from tests.support.http_client import Client
 
 BY_INDEX = {"split": "train", "index": 0}
 

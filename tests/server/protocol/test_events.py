@@ -7,7 +7,9 @@ from pydantic import BaseModel
 
 from ors_server import TextBlock, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import LONGEST_LINE, PATIENCE, Bare, Echo, parse_events, said
+from tests.support.environments import Bare, Echo, said
+from tests.support.events import LONGEST_LINE, parse_events
+from tests.support.waiting import PATIENCE
 
 #: Every character str.isspace() holds for; a parser that strips white space takes any of them.
 SPACES = [chr(number) for number in range(0x3001) if chr(number).isspace()]
@@ -79,6 +81,7 @@ async def test_every_line_ends_with_crlf_and_no_data_starts_with_white_space(ser
     client = serve(Loud)
     sid = await client.open()
     response = await client.call_response(sid, name, {"text": "a \u00a0\u3000\n\t", "times": 30_000})
+    # Byte by byte and not by ``parse_events``, which strips the white space in question.
     lines = response.content.split(b"\n")
     assert all(line.endswith(b"\r") for line in lines[:-1])
     assert lines[-1] == b""

@@ -4,7 +4,7 @@ import asyncio
 
 from ors_server import ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Bare, Echo, said
+from tests.support.environments import Bare, Echo, said
 
 REFUSED = (
     "'echo' was not run: the episode has finished (a tool returned finished=True), "

@@ -7,7 +7,9 @@ from pydantic import BaseModel
 
 from ors_server import JSONObject, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Bare, Client, said
+from tests.support.environments import Bare, said
+from tests.support.events import Reply, parse_events
+from tests.support.http_client import Client
 
 
 class Attempt(BaseModel):
@@ -49,8 +51,7 @@ async def attempt(client: Client, sid: str, name: str, failure: JSONObject) -> s
             "/call", content=content % (name.encode(), reward), headers={"X-Session-ID": sid}
         )
         assert response.status_code == 200, response.text
-        assert "event: error" in response.text, response.text
-        return response.text
+        return Reply(parse_events(response.content)).error
     return (await client.call(sid, name, failure)).error
 
 

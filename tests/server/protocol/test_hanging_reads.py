@@ -8,7 +8,9 @@ import pytest
 
 from ors_server import ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import PATIENCE, Client, Echo, said, until
+from tests.support.environments import Echo, said
+from tests.support.http_client import Client
+from tests.support.waiting import PATIENCE, until
 
 READS = {"get_prompt": "/prompt", "get_messages": "/messages", "list_task_tools": "/task_tools"}
 

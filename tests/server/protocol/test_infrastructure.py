@@ -6,7 +6,8 @@ import pytest
 
 from ors_server import Blocks, InfrastructureFailure, JSONObject, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Echo, said
+from tests.support.environments import Echo, said
+from tests.support.events import Reply, parse_events
 
 DETAIL = "InfrastructureError: The disk is full. Free some space."
 
@@ -183,7 +184,7 @@ async def test_in_scoring_it_loses_the_session(serve: Serve) -> None:
     client = serve(Losing)
     sid = await client.open()
     response = await client.post("/score_group", {"candidates": []}, sid)
-    assert f"data: {DETAIL}" in response.text
+    assert Reply(parse_events(response.content)).error == DETAIL
     assert (await client.post("/ping", sid=sid)).status_code == 410
 
 

@@ -7,7 +7,9 @@ import pytest
 
 from ors_server import Blocks, InfrastructureFailure, TextBlock, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import PATIENCE, Client, Echo, Number, said, until
+from tests.support.environments import Echo, Number, said
+from tests.support.http_client import Client
+from tests.support.waiting import PATIENCE, until
 
 
 class Worker(Echo):

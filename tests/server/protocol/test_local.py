@@ -10,6 +10,7 @@ import pytest
 
 from ors_server import Blocks, DefinitionError, Environment, JSONObject, Split, TextBlock, ToolOutput, tool
 from ors_server.local import LocalServer
+from tests.support.events import Reply, parse_events
 
 
 class Countdown(Environment):
@@ -57,7 +58,7 @@ async def test_an_episode_is_served_without_an_application() -> None:
     assert (await post(server, "/create", {"split": "train", "index": 0}, sid))[0] == 200
     status, events = await post(server, "/call", {"name": "step", "input": {}}, sid)
     assert status == 200
-    assert b'"text":"from 3"' in events
+    assert Reply(parse_events(events)).text == "from 3"
     assert (await post(server, "/create", {"split": "train", "index": 9}, "other"))[0] == 400
     await server.close()
     assert Countdown.torn_down == 1

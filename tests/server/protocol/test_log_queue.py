@@ -16,7 +16,8 @@ import pytest
 from ors_server import Settings
 from ors_server.logs import DroppingQueueHandler, start_logging
 from tests.server.protocol.other_servers import odd_server
-from tests.server.protocol.support import PATIENCE, Client
+from tests.support.http_client import Client
+from tests.support.waiting import PATIENCE
 
 logger = logging.getLogger("ors_server.tests")
 #: More lines than wait in the queue.

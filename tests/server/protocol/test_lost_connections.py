@@ -13,7 +13,8 @@ from ors_server.sessions.call_ledger import CallLedger
 from ors_server.sessions.call_slots import CallSlots
 from ors_server.sessions.result_store import ResultStore
 from tests.server.protocol.live import Connection, LiveServer, live_server
-from tests.server.protocol.support import Client, Reply, parse_events
+from tests.support.events import Reply, parse_events
+from tests.support.http_client import Client
 
 TASK = {"split": "train", "index": 0}
 numbers = itertools.count()

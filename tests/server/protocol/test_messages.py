@@ -22,7 +22,8 @@ from ors_server import (
     tool,
 )
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Client, Echo, Text, said
+from tests.support.environments import Echo, Text, said
+from tests.support.http_client import Client
 
 PICTURE = ImageBlock(data="aGk=", mimeType="image/png")
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.server.protocol.live import LiveServer, RawResponse
 from tests.server.protocol.other_servers import call, odd_server, open_session
-from tests.server.protocol.support import Reply, parse_events
+from tests.support.events import Reply, parse_events
 
 TASK = {"split": "train", "index": 0}
 ORIGIN = {"Origin": "http://page"}

@@ -12,7 +12,10 @@ import pytest
 
 from ors_server import Environment, InfrastructureFailure, JSONObject, Message, TextBlock, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import PATIENCE, Client, Echo, said, until
+from tests.support.environments import Echo, said
+from tests.support.events import Reply, parse_events
+from tests.support.http_client import Client
+from tests.support.waiting import PATIENCE, until
 
 READS = {"get_prompt": "/prompt", "get_messages": "/messages", "list_task_tools": "/task_tools"}
 BY_INDEX = {"split": "train", "index": 0}
@@ -131,7 +134,7 @@ async def test_a_call_and_a_scoring_are_answered(serve: Serve, error: type[BaseE
         assert ("InfrastructureError" if error is UnspeakableLoss else "Unspeakable") in called.error
     sid = await client.open()
     scored = await asyncio.wait_for(client.post("/score_group", {"candidates": []}, sid), PATIENCE / 2)
-    assert "event: error" in scored.text
+    assert Reply(parse_events(scored.content)).error
     app: Any = client.app
     assert app.sessions.call_slots.taken == 0
 

@@ -9,7 +9,7 @@ from openreward import AsyncOpenReward, SandboxSettings
 
 from tests.server.protocol.conftest import Serve
 from tests.server.protocol.live import live_server
-from tests.server.protocol.support import Echo
+from tests.support.environments import Echo
 
 REASON = "This server has no sandbox service, so environments that open sandboxes through the openreward client cannot"
 

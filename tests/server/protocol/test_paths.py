@@ -10,7 +10,9 @@ from fastapi import FastAPI, Request, Response
 from ors_server import Server
 from tests.server.protocol.conftest import Serve
 from tests.server.protocol.live import LiveServer, live_server
-from tests.server.protocol.support import Client, Echo, parse_events
+from tests.support.environments import Echo
+from tests.support.events import parse_events
+from tests.support.http_client import Client
 
 ROUTES: list[tuple[str, str, object]] = [
     ("GET", "/health", None),

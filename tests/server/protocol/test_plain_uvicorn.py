@@ -9,7 +9,9 @@ import pytest
 from ors_server import Server, Settings, ToolOutput, tool
 from tests.server.protocol.live_server import Step
 from tests.server.protocol.other_servers import Address, call, open_session, under_plain_uvicorn
-from tests.server.protocol.support import Client, Echo, Reply, parse_events, said
+from tests.support.environments import Echo, said
+from tests.support.events import Reply, parse_events
+from tests.support.http_client import Client
 
 #: With either of uvicorn's parsers, which learn of a lost connection in different ways.
 both = pytest.mark.parametrize("server", ["httptools", "h11"], indirect=True)

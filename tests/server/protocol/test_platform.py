@@ -10,7 +10,7 @@ from ors_server import Server
 from ors_server.errors import DefinitionError
 from tests.server.protocol.conftest import Serve
 from tests.server.protocol.foreign import OpenRewardGame
-from tests.server.protocol.support import Echo
+from tests.support.environments import Echo
 
 
 class Judged(Echo):

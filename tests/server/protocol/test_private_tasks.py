@@ -6,7 +6,7 @@ import pytest
 
 from ors_server import Blocks, JSONObject, TextBlock
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Echo
+from tests.support.environments import Echo
 
 BY_INDEX = {"split": "train", "index": 1}
 

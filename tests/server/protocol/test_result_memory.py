@@ -12,7 +12,9 @@ from ors_server import ToolOutput, tool
 from tests.server.protocol.conftest import Serve
 from tests.server.protocol.live import live_server
 from tests.server.protocol.other_servers import open_session
-from tests.server.protocol.support import PATIENCE, Client, Echo, Number, said, until
+from tests.support.environments import Echo, Number, said
+from tests.support.http_client import Client
+from tests.support.waiting import PATIENCE, until
 
 #: Well within the five seconds after which housekeeping comes by.
 AT_ONCE = 1.5

@@ -9,7 +9,10 @@ import pytest
 
 from ors_server import ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Bare, Client, Text, said, until
+from tests.support.environments import Bare, Text, said
+from tests.support.events import parse_events
+from tests.support.http_client import Client
+from tests.support.waiting import until
 
 
 class Journal(list[str]):
@@ -54,7 +57,7 @@ async def test_a_finished_call_is_resumed_byte_for_byte_any_number_of_times(serv
     client = serve(counting(journal))
     sid = await client.open()
     first = await client.call_response(sid, "run", {"text": "é" * 40_000})
-    task_id = first.content.split(b"\r\n")[1].removeprefix(b"data: ").decode()
+    task_id = parse_events(first.content)[0].data
     for _ in range(5):
         again = await client.call_response(sid, "run", {"text": "é" * 40_000}, task_id=task_id)
         assert again.content == first.content

@@ -10,7 +10,9 @@ import pytest
 
 from ors_server import GroupCandidate, GroupScore, TextBlock
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Client, Echo, Reply, parse_events
+from tests.support.environments import Echo
+from tests.support.events import Reply, parse_events
+from tests.support.http_client import Client
 
 
 def candidate(text: str, **more: object) -> dict[str, object]:

@@ -8,7 +8,8 @@ import pytest
 
 from ors_server import Blocks, JSONObject, TextBlock
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Client, Echo, secrets_header
+from tests.support.environments import Echo
+from tests.support.http_client import Client, secrets_header
 
 TASK: dict[str, object] = {"split": "train", "index": 0}
 

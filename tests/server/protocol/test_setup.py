@@ -7,7 +7,8 @@ import pytest
 
 from ors_server import Blocks, JSONObject, ListToolsOutput, TextBlock, ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import PATIENCE, Echo, Number, said, until
+from tests.support.environments import Echo, Number, said
+from tests.support.waiting import PATIENCE, until
 
 OPENREWARD = "openreward-sdk/0.1.167"
 

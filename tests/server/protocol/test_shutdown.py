@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from ors_server import Settings
 from tests.server.protocol.live import LiveServer, live_server
 from tests.server.protocol.other_servers import odd_server, open_session
-from tests.server.protocol.support import PATIENCE, Client
+from tests.support.http_client import Client
 from tests.support.paths import ROOT
+from tests.support.waiting import PATIENCE
 
 TASK = {"split": "train", "index": 0}
 

@@ -8,7 +8,9 @@ from collections.abc import Generator
 import pytest
 
 from tests.server.protocol.live import Connection, LiveServer, failure_of_live_server, live_server, request_bytes
-from tests.server.protocol.support import PATIENCE, Client, parse_events
+from tests.support.events import parse_events
+from tests.support.http_client import Client
+from tests.support.waiting import PATIENCE
 
 TASK = {"split": "train", "index": 0}
 LIMIT = 100_000

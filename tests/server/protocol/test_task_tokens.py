@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ors_server import JSONObject
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Echo
+from tests.support.environments import Echo
 
 BY_INDEX = {"split": "train", "index": 0}
 

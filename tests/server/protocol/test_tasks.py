@@ -7,7 +7,7 @@ import pytest
 
 from ors_server import Blocks, JSONObject, Server, TextBlock
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Echo
+from tests.support.environments import Echo
 
 TASKS = [{"id": f"train-{number}"} for number in range(4)]
 

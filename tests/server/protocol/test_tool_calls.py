@@ -19,7 +19,8 @@ from ors_server import (
     tool,
 )
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import PATIENCE, Bare, Echo, Text, said
+from tests.support.environments import Bare, Echo, Text, said
+from tests.support.waiting import PATIENCE
 
 
 class Search(BaseModel):

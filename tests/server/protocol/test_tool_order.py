@@ -9,7 +9,9 @@ import pytest
 
 from ors_server import ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import PATIENCE, Bare, Number, Reply, said, until
+from tests.support.environments import Bare, Number, said
+from tests.support.events import Reply
+from tests.support.waiting import PATIENCE, until
 
 
 class Board:

@@ -18,7 +18,7 @@ from pydantic import field_serializer
 from ors_server import JSONObject, TextBlock, ToolOutput, tool
 from tests.server.protocol import foreign
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Bare, Echo, said
+from tests.support.environments import Bare, Echo, said
 
 
 class Handle:

@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pydantic import BaseModel
 
 from ors_server import Blocks, Environment, JSONObject, Server, Settings, Split, TextBlock, ToolOutput, tool
-from tests.server.protocol.support import Reply, parse_events
 from tests.server.robustness.asgi import Answer, Loss, request
+from tests.support.events import Reply, parse_events
 
 __all__ = ["SessionMachine"]
 

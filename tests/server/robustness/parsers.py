@@ -1,4 +1,4 @@
-"""Both SDKs' own parsers of event streams, behind types."""
+"""Both SDKs' own parsers of event streams, behind types: the originals of ``tests.support.events``."""
 
 from __future__ import annotations
 

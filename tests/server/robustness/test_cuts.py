@@ -18,8 +18,8 @@ import aiohttp
 import httpx
 import pytest
 
-from tests.server.protocol.support import Reply, parse_events
 from tests.server.robustness.cutting import Cut, Partial, call_request, cutting, each, send
+from tests.support.events import Reply, parse_events
 from tests.support.servers import Running, launched
 
 #: Milliseconds after which the server opens a stream, and that the tool takes where it shall. A loss in the first half
@@ -69,7 +69,10 @@ def seen_task_id(partial: Partial) -> str | None:
 
 
 def without_comments(body: bytes) -> bytes:
-    """A response or the beginning of one, without what only keeps the stream alive."""
+    """Drop the comments that keep a stream alive from a response or the beginning of one.
+
+    By bytes, because two responses are compared that may end in the middle of an event.
+    """
     return b"\r\n\r\n".join(part for part in body.split(b"\r\n\r\n") if not part.startswith(b":"))
 
 

@@ -6,9 +6,9 @@ import asyncio
 import gc
 
 from ors_server import Server, Settings
-from tests.server.protocol.support import Reply, parse_events
 from tests.server.robustness.asgi import request
 from tests.server.robustness.counting_server import Counting
+from tests.support.events import Reply, parse_events
 
 CREATION = {"split": "train", "index": 0}
 

@@ -17,9 +17,9 @@ import httpx
 import pytest
 from ors_clients.client import AsyncClient
 
-from tests.server.protocol.support import Reply, parse_events
 from tests.server.robustness.cutting import call_request, each, send
 from tests.server.robustness.swallowing import swallowing
+from tests.support.events import Reply, parse_events
 from tests.support.servers import Running, launched
 
 #: Calls in a test, and the milliseconds after which the answer to a slow one comes, as a stream.

@@ -15,8 +15,9 @@ import pytest
 from ors_server import Server, Settings
 from ors_server.rollouts.events import read_event
 from ors_server.rollouts.file import Additions, open_to_write
-from tests.server.protocol.support import Client, Echo
 from tests.server.rollouts.support import NOON, Event, body, message, rollout, update
+from tests.support.environments import Echo
+from tests.support.http_client import Client
 
 
 class Second(Echo):

@@ -16,8 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ors_server import Server, Settings
-from tests.server.protocol.support import Client, Echo
 from tests.server.rollouts.support import NOON, body, message, rollout, rows, update
+from tests.support.environments import Echo
+from tests.support.http_client import Client
 
 Start = Callable[..., Client]
 

@@ -9,8 +9,8 @@ from ors_containers import Limits, Overloaded
 from ors_containers.scheduling.admission import Admission
 from ors_containers.scheduling.capacity import CapacityReader
 
-from tests.server.protocol.support import until
 from tests.server.sandbox_service.fake import GIB, FakeMachine
+from tests.support.waiting import until
 
 MIB = 2**20
 LIMITS = Limits()

@@ -10,7 +10,9 @@ from ors_server import Blocks, Environment, JSONObject, ToolOutput, tool
 from ors_server.errors import InfrastructureFailure as ServerFailure
 from ors_server.errors import MachineBusy
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.support import Echo, said, until
+from tests.support.environments import Echo, said
+from tests.support.events import Reply, parse_events
+from tests.support.waiting import until
 
 DIED = "InfrastructureError: Sandbox 1234 died: killed"
 
@@ -112,7 +114,7 @@ async def test_in_a_toolset_and_in_scoring(serve: Serve) -> None:
     client = serve(Losing)
     assert (await client.call(await client.open(), "fetch")).error == "InfrastructureError: no luck"
     response = await client.post("/score_group", {"candidates": []}, await client.open())
-    assert f"data: {DIED}" in response.text
+    assert Reply(parse_events(response.content)).error == DIED
 
 
 async def test_a_mistake_in_the_environments_code_is_no_failure_of_the_machine(serve: Serve) -> None:

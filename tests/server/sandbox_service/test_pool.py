@@ -10,8 +10,8 @@ from ors_containers.scheduling.admission import Admission
 from ors_containers.scheduling.pool import SandboxPool
 
 from ors_server.sandboxes import SandboxService
-from tests.server.protocol.support import until
 from tests.server.sandbox_service.fake import FakeMachine, FakeRuntime, image
+from tests.support.waiting import until
 
 Make = Callable[..., SandboxPool]
 

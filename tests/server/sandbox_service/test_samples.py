@@ -8,8 +8,9 @@ import pytest
 from ors_containers import Image, Limits, Sandbox
 
 from ors_server import Environment, Server, Settings
-from tests.server.protocol.support import Bare, Client
 from tests.server.sandbox_service.fake import FakeRuntime
+from tests.support.environments import Bare
+from tests.support.http_client import Client
 from tests.support.paths import DOCS
 
 PAGES = ["environments.md", "sandboxes.md"]

@@ -13,9 +13,11 @@ from ors_containers.scheduling.capacity import Capacity, CapacityReader
 
 from ors_server import Environment, Server, Settings, ToolOutput, tool
 from ors_server.sandboxes import SandboxService, close_sandbox_service, hold_sandbox_service, sandbox_service
-from tests.server.protocol.support import Client, Echo, Text, said, until
 from tests.server.sandbox_service.fake import GIB, FakeMachine
+from tests.support.environments import Echo, Text, said
+from tests.support.http_client import Client
 from tests.support.servers import running
+from tests.support.waiting import until
 
 
 class Shell(Echo):
@@ -145,7 +147,7 @@ from pathlib import Path
 from ors_server import Server
 from ors_server.sandboxes import sandbox_service
 from tests.server.sandbox_service.test_service import Shell
-from tests.server.protocol.support import parse_events
+from tests.support.events import parse_events
 import asyncio
 from ors_server.sandboxes import sandboxes_unavailable
 

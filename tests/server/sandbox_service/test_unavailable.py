@@ -8,7 +8,8 @@ from ors_containers import StartFailed
 from ors_server import Environment, InfrastructureFailure, JSONObject, Server, Settings, Split, ToolOutput, tool
 from ors_server.errors import DefinitionError, NoEnvironments
 from ors_server.sandboxes import sandboxes_unavailable
-from tests.server.protocol.support import Client, Echo, said
+from tests.support.environments import Echo, said
+from tests.support.http_client import Client
 
 REASON = "It needs bubblewrap: apt-get install bubblewrap"
 

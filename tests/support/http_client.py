@@ -1,176 +1,16 @@
-"""What the protocol's tests share: small environments, a client that speaks plain HTTP, and the clients' event parser.
-
-The parser follows the rules of both SDKs' own parsers (protocol, section 2), faults included, so that what passes here
-reaches real clients unaltered.
-"""
+"""A client of the protocol's tests that speaks plain HTTP."""
 
 import asyncio
 import base64
 import json
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import httpx
-from pydantic import BaseModel
 
-from ors_server import Blocks, Environment, JSONObject, Split, TextBlock, ToolOutput, tool
-
-#: The longest line the older clients read.
-LONGEST_LINE = 64 * 1024
-#: How long anything in these tests may take before it counts as hung, in seconds.
-PATIENCE = 10.0
-
-
-# --- events --------------------------------------------------------------------------------------
-
-
-class Event(NamedTuple):
-    """One server-sent event as both SDKs hand it on."""
-
-    name: str
-    data: str
-
-
-class EventParser:
-    """Both SDKs' parser: splits on newlines only, strips all leading white space of a value, wants named events."""
-
-    def __init__(self) -> None:
-        self.comments = 0
-        self._pending = b""
-        self._name = ""
-        self._data: list[str] = []
-
-    def feed(self, chunk: bytes) -> list[Event]:
-        """The events this chunk completes. Raises ``ValueError`` where a real client would fail."""
-        events: list[Event] = []
-        *lines, self._pending = (self._pending + chunk).split(b"\n")
-        if len(self._pending) > LONGEST_LINE:
-            raise ValueError("line too long")
-        for raw in lines:
-            if len(raw) > LONGEST_LINE:
-                raise ValueError("line too long")
-            line = raw.decode("utf-8", "ignore").rstrip("\r\n")
-            if not line:
-                if self._name:
-                    events.append(Event(self._name, "\n".join(self._data)))
-                self._name, self._data = "", []
-            elif line.startswith(":"):
-                self.comments += 1
-            else:
-                field, value = line.split(":", 1)
-                if field == "event":
-                    self._name = value.lstrip()
-                elif field == "data":
-                    self._data.append(value.lstrip())
-        return events
-
-
-def parse_events(body: bytes) -> list[Event]:
-    """The events of a whole response."""
-    return EventParser().feed(body)
-
-
-class Reply:
-    """The events that answered a ``/call`` or ``/score_group``."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.events = list(events)
-
-    @property
-    def names(self) -> list[str]:
-        """The events' names, in order."""
-        return [event.name for event in self.events]
-
-    @property
-    def task_id(self) -> str:
-        """The call's id, which must come first."""
-        assert self.events[0].name == "task_id", self.events
-        return self.events[0].data
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """The JSON that ``chunk`` and ``end`` carry together."""
-        assert self.names[-1] == "end", self.events
-        return json.loads("".join(event.data for event in self.events if event.name in ("chunk", "end")))
-
-    @property
-    def output(self) -> dict[str, Any]:
-        """The tool's output; the call must have run."""
-        result = self.result
-        assert result["ok"] is True, result
-        return result["output"]
-
-    @property
-    def text(self) -> str:
-        """The text of the output's blocks."""
-        return "".join(block["text"] for block in self.output["blocks"])
-
-    @property
-    def error(self) -> str:
-        """The text of the ``error`` event, which must be the last."""
-        assert self.names[-1] == "error", self.events
-        return self.events[-1].data
-
-    @property
-    def reason(self) -> str:
-        """Why the call ran no tool."""
-        result = self.result
-        assert result["ok"] is False, result
-        return result["reason"]
-
-
-# --- environments --------------------------------------------------------------------------------
-
-
-class Text(BaseModel):
-    """Input of the usual tool."""
-
-    text: str
-
-
-class Number(BaseModel):
-    """Input of a tool that counts."""
-
-    number: int
-
-
-def said(text: str = "", reward: float | None = None, *, finished: bool = False) -> ToolOutput:
-    """A tool's output of one text block."""
-    return ToolOutput(blocks=[TextBlock(text=text)], reward=reward, finished=finished)
-
-
-class Bare(Environment):
-    """Four tasks in each of two splits, a prompt that names the task, and no tool."""
-
-    @classmethod
-    def list_splits(cls) -> Sequence[Split | str] | Awaitable[Sequence[Split | str]]:
-        return ["train", "test"]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[JSONObject] | Awaitable[Sequence[JSONObject]]:
-        return [{"id": f"{split}-{number}"} for number in range(4)]
-
-    def get_prompt(self) -> Blocks | Awaitable[Blocks]:
-        return [TextBlock(text=f"prompt of {self.task_spec.get('id')}")]
-
-
-class Echo(Bare):
-    """``Bare`` with the usual tool, which also ends the episode when asked to."""
-
-    @tool(concurrent=True)
-    async def echo(self, params: Text) -> ToolOutput:
-        """Repeat a text."""
-        return said(params.text)
-
-    @tool
-    async def win(self) -> ToolOutput:
-        """End the episode."""
-        return said("won", 1.0, finished=True)
-
-
-# --- the client ----------------------------------------------------------------------------------
+from tests.support.events import Event, EventParser, Reply, parse_events
+from tests.support.waiting import PATIENCE
 
 
 class AsgiApplication(Protocol):
@@ -338,17 +178,6 @@ class OpenStream:
         await self._sent.put(message)
 
 
-# --- small things --------------------------------------------------------------------------------
-
-
 def secrets_header(secrets: object) -> str:
     """The value of ``X-Secrets``."""
     return base64.b64encode(json.dumps(secrets).encode()).decode()
-
-
-async def until(condition: Callable[[], bool], what: str = "") -> None:
-    """Wait for something to become true."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what or "waited too long"
-        await asyncio.sleep(0.005)

@@ -1,0 +1,18 @@
+"""Wait for a condition, and no longer than a test may take."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+__all__ = ["PATIENCE", "until"]
+
+#: Seconds after which anything in a test counts as hung.
+PATIENCE = 10.0
+
+
+async def until(condition: Callable[[], bool], what: str = "") -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, what or "waited too long"
+        await asyncio.sleep(0.005)
