@@ -26,7 +26,9 @@ Invariant: a verdict is taken only from a line that carries the nonce of this ex
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import marshal
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,10 +43,9 @@ from .plain_tests import plain_tests
 
 __all__ = ["GradingFailed", "Tools", "Verdict", "run_tests"]
 
-_RUNNER = "trusted_runner.py"
-#: The runner, and what it imports from beside it.
+#: The examination's program, and the parts of it that it imports from beside it.
+_RUNNER = "trusted_runner"
 _PARTS = ("data", "endings", "guard", "links", "surroundings", "texts")
-_FILES = (_RUNNER, *(f"trusted_{part}.py" for part in _PARTS))
 _OUTPUT_LIMIT = 64 * 1024
 #: Outcomes that are the fault of the tests.
 _UNFIT = {
@@ -104,7 +105,7 @@ async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, t
     }
     try:
         result = await sandbox.examine(
-            [*tools.command, "-I", "-S", "-B", f"{EXAMINATION}/{_RUNNER}"],
+            [*tools.command, "-I", "-S", "-B", f"{EXAMINATION}/{_RUNNER}.pyc"],
             files=_files(),
             input=json.dumps(request).encode(),
             timeout=timeout,
@@ -174,4 +175,16 @@ def _said(output: bytes, nonce: str) -> list[dict[str, Any]]:
 
 @cache
 def _files() -> dict[str, bytes]:
-    return {name: Path(__file__).with_name(name).read_bytes() for name in _FILES}
+    """Return the files of an examination: compiled here, once, because the grader would compile them each time.
+
+    The toolset's Python is a copy of this one; another version refuses to run them (``MAGIC_NUMBER``).
+    """
+    return {f"{name}.pyc": _compiled(name) for name in (_RUNNER, *(f"trusted_{part}" for part in _PARTS))}
+
+
+def _compiled(name: str) -> bytes:
+    source = Path(__file__).with_name(f"{name}.py").read_bytes()
+    # Without the optimisation of this process: it may have been started with -O.
+    code = compile(source, f"{EXAMINATION}/{name}.py", "exec", dont_inherit=True, optimize=0)
+    unchecked = (1).to_bytes(4, "little")  # a flag: there is no source beside it to compare its hash with
+    return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code)
