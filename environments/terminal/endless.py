@@ -98,19 +98,15 @@ class EndlessSource:
 
     @property
     def splits(self) -> Sequence[Split]:
-        """See ``TaskSource``."""
         return [Split(name=name, type="train" if name == "train" else "test") for name in self._names]
 
     def count(self, split: str) -> int:
-        """See ``TaskSource``."""
         return len(self._names[split])
 
     def name(self, split: str, index: int) -> str:
-        """See ``TaskSource``."""
         return self._names[split][index]
 
     def find(self, name: str) -> TerminalTask:
-        """See ``TaskSource``."""
         entry = self._entries.get(name)
         if entry is None:
             raise InvalidTask(f"There is no task {name!r} here", "Fetch the tasks again.")

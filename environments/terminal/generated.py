@@ -46,21 +46,17 @@ class GeneratedSource:
 
     @property
     def splits(self) -> Sequence[Split]:
-        """See ``TaskSource``."""
         return [Split(name="train", type="train"), Split(name="test", type="test")]
 
     def count(self, split: str) -> int:
-        """See ``TaskSource``."""
         return self._counts[split]
 
     def name(self, split: str, index: int) -> str:
-        """See ``TaskSource``."""
         index = range(self._counts[split])[index]
         round_, family = divmod(index, len(self._families))
         return task_name(self._families[family], round_ + (_TEST_SEEDS if split == "test" else 0))
 
     def find(self, name: str) -> TerminalTask:
-        """See ``TaskSource``."""
         matched = _NAME.fullmatch(name)
         # One spelling names a task: another would be the same task to us and a different one to a trainer.
         if matched is None or matched[1] not in self._families or task_name(matched[1], int(matched[2])) != name:

@@ -107,7 +107,6 @@ class OursBox(Box):
         self.sandbox = sandbox
 
     async def run(self, command: str) -> bytes:
-        """See ``Box``."""
         try:
             result = await self.sandbox.run(command, timeout=PATIENCE)
         except SandboxError as error:
@@ -117,7 +116,6 @@ class OursBox(Box):
         return result.output
 
     async def stop(self) -> None:
-        """See ``Box``."""
         await self.sandbox.stop()
 
 
@@ -132,7 +130,6 @@ class Ours(Candidate):
         self.runtime: Runtime | None = None
 
     def version(self) -> str:
-        """See ``Candidate``."""
         return self.opened.describe().version
 
     @property
@@ -148,7 +145,6 @@ class Ours(Candidate):
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Ours]:
-        """See ``Candidate``."""
         try:
             runtime = find_runtime(self.name)()
             await runtime.start()
@@ -162,7 +158,6 @@ class Ours(Candidate):
             await runtime.close()
 
     async def start(self) -> OursBox:
-        """See ``Candidate``."""
         sandbox = self.opened.sandbox(self.image, LIMITS)
         try:
             await sandbox.start()
@@ -231,11 +226,9 @@ class _ProgramBox(Box):
         self._folder = folder
 
     async def run(self, command: str) -> bytes:
-        """See ``Box``."""
         return await self._program.ask(command)
 
     async def stop(self) -> None:
-        """See ``Box``."""
         await self._program.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -249,7 +242,6 @@ class ByHand(Candidate):
         self._binds: list[tuple[Path, str]] = []
 
     def version(self) -> str:
-        """See ``Candidate``."""
         done = subprocess.run(
             [self.program, "--version"], capture_output=True, text=True, check=False, timeout=PATIENCE
         )
@@ -257,7 +249,6 @@ class ByHand(Candidate):
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[ByHand]:
-        """See ``Candidate``."""
         if shutil.which(self.program) is None:
             raise NotHere(f"{self.program} is not installed")
         with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
@@ -308,7 +299,6 @@ class BubblewrapByHand(ByHand):
     program = "bwrap"
 
     async def start(self) -> Box:
-        """See ``Candidate``."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         place = shlex.quote(str(folder))
         mounts = (
@@ -335,11 +325,9 @@ class _Once(Box):
         self._end = end
 
     async def run(self, command: str) -> bytes:
-        """See ``Box``."""
         return await _output([*self._command, "bash", "-c", command])
 
     async def stop(self) -> None:
-        """See ``Box``."""
         if self._end is not None:
             await _output(self._end)
 
@@ -353,7 +341,6 @@ class ApptainerExec(ByHand):
     keeps_shell = False
 
     async def start(self) -> Box:
-        """See ``Candidate``."""
         command = [
             *("apptainer", "--silent", "exec", "--containall", "--net", "--network", "none", "--no-privs"),
             *("--writable-tmpfs", "--no-home", "--pwd", "/"),
@@ -377,7 +364,6 @@ class PodmanExec(ByHand):
         self._started: set[str] = set()
 
     async def start(self) -> Box:
-        """See ``Candidate``."""
         if self._options is None:
             await self._find_options()
         assert self._options is not None

@@ -195,10 +195,8 @@ class TurnEpisode:
         self.messages.append({"role": "assistant", "content": text})
         try:
             await self._answer(turn, without_end_marks(text), truncated=truncated, thinking=thinking)
-        except InfrastructureFailure as failure:
-            self.stop("infrastructure", failure)
-        except RequestRefused as failure:
-            # The session was opened with the same settings, so the run as a whole is not misconfigured.
+        except (InfrastructureFailure, RequestRefused) as failure:
+            # Refused: the session was opened with the same settings, so the run as a whole is not misconfigured.
             self.stop("infrastructure", failure)
         if self.stop_reason is None and self.turns >= self.limits.max_turns:
             self.stop("max_turns")
@@ -219,8 +217,7 @@ class TurnEpisode:
                 return
             _, answer = split_thinking(searched)
             input = {terminal.arg: answer} if terminal.arg else {}
-            found = [ToolCall(terminal.name, input, "", call_id(turn, 0))]
-            calls = found
+            found = calls = [ToolCall(terminal.name, input, "", call_id(turn, 0))]
         problems: list[str] = []
         for call in found:
             if isinstance(call, MalformedCall):

@@ -13,17 +13,14 @@ import io
 import json
 import os
 import platform
-import re
 import secrets
-import signal
-import subprocess
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ors_containers.builds.messages import OVER_LIMIT, SCRIPT_AT, BuildRequest, BuildScript, HomeOwner
-from ors_containers.errors import BuildFailed, BuildNeedsNetwork, StartFailed
+from ors_containers.builds.scripts import Script, ScriptOutput
+from ors_containers.errors import StartFailed
 from ors_containers.image import Image
 from ors_containers.launcher.messages import Bind, RootDirectory
 from ors_containers.launcher.records import to_json
@@ -37,18 +34,13 @@ from ors_containers.linux.kernel_limits import OPEN_FILES
 from ors_containers.linux.leases import Owner, make_state, state_directory
 from ors_containers.linux.subprocesses import child_process
 
-__all__ = ["BuildLimits", "Built", "Script", "run_scripts"]
-
-_NETWORK_REMEDY = "It seems to need a network, which a build has only when it is given one (--network)"
+__all__ = ["BuildLimits", "Built", "run_scripts"]
 
 #: Host ids of build sandboxes as root: one range of those sandboxes are given, whichever.
 _BASES = range(0x8000_0000, 0xFFFE_0000, IDS)
-_TAIL_LINES, _TAIL_LETTERS = 40, 4000
 _MOST_LINE = 1 << 16
 _MOST_ANSWER = 1 << 20
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
-
-Said = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +52,6 @@ class BuildLimits:
     #: Bytes of files; 0 for what the disk has.
     disk: int = 0
     seconds: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """Shell text to run in a build sandbox."""
-
-    #: Its name in errors, a section of a definition or "the script"; lines count from its first.
-    label: str
-    text: str
-    shell: str = "/bin/sh"
-    #: User and group; 0 has the rights of root over the image's files.
-    user: int = 0
-    group: int = 0
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    directory: str = "/"
-    #: Its standard output is the result of the build and not shown.
-    capture: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +72,7 @@ async def run_scripts(
     network: bool = False,
     temporary: Sequence[str] = (),
     own: tuple[str, int, str] | None = None,
-    said: Said | None = None,
+    said: Callable[[str], None] | None = None,
     state: Path | None = None,
     where: Callable[[Script, int], str] | None = None,
 ) -> Built:
@@ -127,7 +102,7 @@ async def run_scripts(
     # Writes go to a disk, not to memory; the process itself enforces their limit.
     machine_limits = Limits(memory=limits.memory, pids=limits.pids, cpu=float(os.cpu_count() or 1), disk=2**20)
     environment = _network_variables() if network else {}
-    listener = _Listener(mark, scripts, said)
+    output = ScriptOutput(mark, scripts, said)
     user = (image.user, image.group)
     async with _control_group(state, machine_limits) as (groups, enforced):
         resources = {"CORE": 0, "NOFILE": OPEN_FILES}
@@ -168,143 +143,19 @@ async def run_scripts(
             ],
             answer=-1,
         )
-        status, problem, captured = await _converse(request, listener, limits.seconds)
+        status, problem, captured = await _converse(request, output, limits.seconds)
     if problem == OVER_LIMIT:
         raise too_large(limits.disk)
-    problem = problem or listener.failure or ("it ended at once" if status and listener.current < 0 else "")
+    problem = problem or output.problem or ("it ended at once" if status and output.current < 0 else "")
     if problem:
         raise StartFailed(f"The build sandbox did not come up: {problem}", likely_remedy(problem))
     if status != 0:
-        raise _failure(scripts, listener, status, limits, network, owners, where)
-    size = await asyncio.to_thread(clean_layer, folder / "upper", shift=shift) if shift else listener.size
+        raise output.script_failure(status, limits.seconds, network=network, one_id=owners.one_id, where=where)
+    size = await asyncio.to_thread(clean_layer, folder / "upper", shift=shift) if shift else output.size
     return Built(size, captured)
 
 
-def _failure(
-    scripts: Sequence[Script],
-    listener: _Listener,
-    status: int | None,
-    limits: BuildLimits,
-    network: bool,
-    owners: LayerOwners,
-    where: Callable[[Script, int], str] | None,
-) -> BuildFailed:
-    script = scripts[max(listener.current, 0)]
-    line = _start_of_command(script, listener.line)
-    place = where(script, line) if where is not None else f"{script.label}, line {line}" if line else script.label
-    how = f"failed with {status}" if status is not None else f"was not done after {limits.seconds:g} s"
-    if status == 128 + signal.SIGKILL:
-        how = "was killed, most likely for using more memory than a build may"
-    source = script.text.splitlines()
-    command = f": {source[line - 1].strip()[:200]}" if 0 < line <= len(source) else ""
-    cause = f"{place} {how}{command}"
-    if not network and _NO_NETWORK.search(listener.tail) and not _NO_SPACE.search(listener.tail):
-        return BuildNeedsNetwork(cause, _NETWORK_REMEDY, output=listener.tail)
-    return BuildFailed(cause, _remedy(listener.tail, owners), output=listener.tail)
-
-
-_NO_SPACE = re.compile(r"no space left on device|file too large|file size limit exceeded", re.IGNORECASE)
-_NO_NETWORK = re.compile(
-    r"temporary failure (in name resolution|resolving)|could not resolve|name or service not known|"
-    r"network is unreachable|no matching distribution found|failed to establish a new connection|bad address|"
-    r"unable to locate package|has no installation candidate|failed to fetch|could not connect",
-    re.IGNORECASE,
-)
-_NO_OWNERS = re.compile(r"invalid argument|seteuid|setgroups|setegid|chown|changing ownership", re.IGNORECASE)
-
-
-def _remedy(said: str, owners: LayerOwners) -> str:
-    """Return the remedy for what a failed script most likely lacked, judging by its last output."""
-    if _NO_SPACE.search(said):
-        return "The disk is full, or the limit of the image is reached (--max-size)"
-    if owners.one_id and _NO_OWNERS.search(said):
-        return (
-            "This user has one id only, so files can have no other owner: install uidmap and give it a range of 65536 "
-            "in /etc/subuid and /etc/subgid"
-        )
-    return ""
-
-
-def _start_of_command(script: Script, last: int) -> int:
-    """Return the first line of the command that ends in line ``last``: the shortest text that a shell can parse."""
-    lines = script.text.splitlines()
-    if not 0 < last <= len(lines):
-        return last
-    for first in range(last, max(last - 100, 0), -1):
-        if first > 1 and lines[first - 2].endswith("\\"):
-            continue
-        piece = "\n".join(lines[first - 1 : last]) + "\n"
-        try:
-            checked = subprocess.run(
-                ["/bin/sh", "-n"], input=piece.encode(), capture_output=True, timeout=5, check=False
-            )
-        except (OSError, subprocess.SubprocessError):
-            break
-        if checked.returncode == 0:
-            return first
-    return last
-
-
-class _Listener:
-    """Follow the output of scripts, and their current line: with ``-v`` a shell prints each line before it runs it."""
-
-    def __init__(self, mark: str, scripts: Sequence[Script], said: Said | None) -> None:
-        #: Index of the script that runs, and its line that was read last, from 1.
-        self.current = -1
-        self.line = 0
-        self.failure = ""
-        #: Bytes of the layer.
-        self.size = 0
-        self._blank = False
-        self._mark = mark
-        self._scripts = scripts
-        self._said = said
-        self._lines: list[str] = []
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-
-    @property
-    def tail(self) -> str:
-        """The last lines of output."""
-        return "\n".join(self._tail)[-_TAIL_LETTERS:].strip("\n")
-
-    def hear(self, line: str) -> None:
-        """Process a line without its end."""
-        if self._mark in line:
-            self._blank = False  # the newline before the mark, for scripts whose last line has none
-            what = line.partition(self._mark)[2].strip()
-            if what == "start":
-                self.current += 1
-                self.line = 0
-                self._lines = self._scripts[self.current].text.splitlines()
-                self._tail.clear()
-            elif what.startswith("size "):
-                self.size = int(what.removeprefix("size "))
-            else:
-                self.failure = what.removeprefix("failed").strip()
-            return
-        if self.current < 0:
-            return
-        if self.line < len(self._lines) and line == self._lines[self.line]:
-            self.line += 1
-            return
-        if self._blank:
-            self._blank = False
-            self._tell("")
-        if line:
-            self._tell(line)
-        else:
-            self._blank = True
-
-    def _tell(self, line: str) -> None:
-        # Only the last state of a line that was overwritten after carriage returns, such as a progress bar.
-        line = line.rstrip("\r").rpartition("\r")[2]
-        line = line.replace(f"/proc/self/fd/{SCRIPT_AT}", self._scripts[self.current].label)
-        self._tail.append(line)
-        if self._said is not None:
-            self._said(line)
-
-
-async def _converse(request: BuildRequest, listener: _Listener, seconds: float) -> tuple[int | None, str, bytes]:
+async def _converse(request: BuildRequest, output: ScriptOutput, seconds: float) -> tuple[int | None, str, bytes]:
     """Run the process; return its exit code (None after a time-out), its own error, and the captured output."""
     answer, answer_there = os.pipe()
     request = request._replace(answer=answer_there)  # the process inherits it under the same number
@@ -327,7 +178,7 @@ async def _converse(request: BuildRequest, listener: _Listener, seconds: float) 
                     process.stdin.close()
                 # The error is one line: it fits the pipe while standard output is read.
                 async for line in _lines(process.stdout):
-                    listener.hear(line)
+                    output.hear(line)
                 problem = (await process.stderr.read()).decode(errors="replace").strip()
                 status = await process.wait()
     except TimeoutError:

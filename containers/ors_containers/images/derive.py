@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ors_containers.builds.client import BuildLimits, Script, run_scripts
+from ors_containers.builds.client import BuildLimits, run_scripts
+from ors_containers.builds.scripts import Script
 from ors_containers.errors import InvalidImage
 from ors_containers.image import Image
 from ors_containers.images.layer_store import LayerStore, layer_key, new_upper

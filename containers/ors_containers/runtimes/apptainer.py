@@ -60,7 +60,6 @@ class ApptainerRuntime(NamespaceRuntime):
         yield "Apptainer's own processes beside each sandbox take about 8 MiB that its memory limit does not count."
 
     def sandbox(self, image: Image, limits: Limits | None = None) -> ApptainerSandbox:
-        """See ``Runtime``."""
         return ApptainerSandbox(self._require(), image, limits or Limits())
 
 

@@ -36,7 +36,6 @@ class BubblewrapRuntime(NamespaceRuntime):
         return program, bubblewrap_version(program)
 
     def sandbox(self, image: Image, limits: Limits | None = None) -> BubblewrapSandbox:
-        """See ``Runtime``."""
         return BubblewrapSandbox(self._require(), image, limits or Limits())
 
 

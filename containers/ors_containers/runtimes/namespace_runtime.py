@@ -53,7 +53,6 @@ class NamespaceRuntime(Runtime):
         """Return the program that makes the containers, and its version. Raises ``RuntimeUnavailable``."""
 
     async def start(self) -> None:
-        """See ``Runtime``."""
         program, self._version = await asyncio.to_thread(self._find_program)
         directory = self._given_state or state_directory()
         make_state(directory)
@@ -82,7 +81,6 @@ class NamespaceRuntime(Runtime):
         self._sweeper = asyncio.create_task(_sweep_regularly(self._state))
 
     def describe(self) -> Description:
-        """See ``Runtime``."""
         state = self._require()
         enforced, missing = state.groups.enforced, state.groups.missing
         weaker = {"memory": "rlimit of each process", "pids": "rlimit of its user", "cpu": "nothing"}
@@ -135,11 +133,9 @@ class NamespaceRuntime(Runtime):
             yield "Linux before 6.6: a directory of the image cannot be removed and made again."
 
     def host_image(self) -> Image:
-        """See ``Runtime``."""
         return host_image(self._require().directory)
 
     async def close(self) -> None:
-        """See ``Runtime``."""
         state, self._state = self._state, None
         if state is None:
             return

@@ -90,7 +90,6 @@ class NamespaceSandbox(Sandbox):
     # ── start ──
 
     async def start(self) -> None:
-        """See ``Sandbox``."""
         self._life.start()
         self._runtime.sandboxes[self.id] = self
         starting = asyncio.create_task(self._start())
@@ -163,7 +162,6 @@ class NamespaceSandbox(Sandbox):
     # ── commands and examinations ──
 
     async def run(self, command: str, *, timeout: float, output_limit: int | None = None) -> CommandResult:
-        """See ``Sandbox``."""
         shell = self._require()
         limit = self.limits.output if output_limit is None else min(output_limit, self.limits.output)
         if limit < 2:
@@ -189,7 +187,6 @@ class NamespaceSandbox(Sandbox):
         output_limit: int | None = None,
         keep_processes: bool = False,
     ) -> CommandResult:
-        """See ``Sandbox``."""
         shell = self._require()
         files = files or {}
         check_examination(program, files, timeout)
@@ -246,17 +243,14 @@ class NamespaceSandbox(Sandbox):
     # ── files ──
 
     async def read_file(self, path: str, *, limit: int = 100 * 2**20) -> bytes:
-        """See ``Sandbox``."""
         opened = await self._open(path, os.O_RDONLY)
         return await read_content(path, opened.descriptor, opened.size, limit)
 
     async def write_file(self, path: str, content: bytes, *, mode: int = 0o644, parents: bool = True) -> None:
-        """See ``Sandbox``."""
         opened = await self._open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode, parents)
         await write_content(path, opened.descriptor, content)
 
     async def stat_file(self, path: str, *, follow: bool = True) -> FileStatus:
-        """See ``Sandbox``."""
         found = await self._request_file(StatFile(path, follow, self._user, self.image.home), FileFound)
         return FileStatus(
             kind=cast("FileKind", found.kind),
@@ -287,7 +281,6 @@ class NamespaceSandbox(Sandbox):
     # ── the end ──
 
     async def stop(self) -> None:
-        """See ``Sandbox``."""
         if self._stopping is None:
             if self._life.state == State.NEW:
                 self._life.stop()

@@ -44,7 +44,6 @@ class ContainerShellHost:
     async def start_shell(
         self, descriptors: Sequence[int], at: Sequence[int], environment: Mapping[str, str], directory: str
     ) -> _ShellProcess:
-        """See ``ShellHost``."""
         gate, self.gate = self.gate, None
         client = self.container.client
         program = self.program._replace(
@@ -64,11 +63,9 @@ class ContainerShellHost:
         return _ShellProcess(entered.inner, exited)
 
     def processes(self, shell: int) -> dict[int, int]:
-        """See ``ShellHost``."""
         return self.container.processes(shell)
 
     async def end_command(self, shell: int, keep_pids: Mapping[int, int], how: Ending) -> None:
-        """See ``ShellHost``."""
         request = EndCommand(shell, {str(process): start for process, start in keep_pids.items()}, how)
         with contextlib.suppress(OperationFailed):
             await self.container.client.request(request, (self.container.process_1,), Done)

@@ -12,7 +12,8 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-from ors_containers.builds.client import BuildLimits, Script, run_scripts
+from ors_containers.builds.client import BuildLimits, run_scripts
+from ors_containers.builds.scripts import Script
 from ors_containers.errors import InvalidImage, UnknownImage
 from ors_containers.image import Image
 from ors_containers.images.apptainer_def.bootstrap import Base, check_base, find_base
@@ -22,7 +23,7 @@ from ors_containers.images.layer_store import layer_key, new_upper
 from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.records import ImageRecord
 from ors_containers.images.repository import ImageRepository
-from ors_containers.images.script_variables import changed_variables
+from ors_containers.images.script_variables import script_variables
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.layers.writer import Entry
 
@@ -219,14 +220,5 @@ async def _environment(images: ImageRepository, record: ImageRecord, section: Se
     # The variables of the image's user, so that `$HOME/bin` is a folder of that user.
     before = {**image.variables, "HOME": _OWN[2], "USER": _OWN[0], "LOGNAME": _OWN[0]}
     text = "{\n" + (section.text if section is not None else "")
-    text += f"[ ! -e {_WRITTEN} ] || . {_WRITTEN}\n}} >/dev/null\nexec env -0\n"
-    async with images.layers.folder() as folder:
-        built = await run_scripts(
-            image,
-            [Script("%environment", text, environment=before, capture=True)],
-            folder,
-            owners=images.layers.owners,
-            limits=BuildLimits(disk=images.max_size, seconds=60.0),
-            state=images.state,
-        )
-    return changed_variables(built.captured, before)
+    text += f"[ ! -e {_WRITTEN} ] || . {_WRITTEN}\n}} >/dev/null\n"
+    return await script_variables(images, image, "%environment", text, before)
