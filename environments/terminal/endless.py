@@ -47,7 +47,7 @@ _SUMMARIES = ("o3_summary.json", "summary.json")
 
 
 class FolderProblem(Exception):
-    """A task folder that cannot be used: which file, and what about it."""
+    """A task folder that cannot be used: the file and the problem."""
 
     def __init__(self, file: Path, cause: str, line: int | None = None) -> None:
         self.file = file
@@ -64,12 +64,12 @@ class _Entry:
 class EndlessSource:
     """The tasks of one or more folders.
 
-    Raises ``DefinitionError`` for a folder that does not exist, and where not a single task can be used. ``problems``
-    says what was left out.
+    Raises ``DefinitionError`` for a folder that does not exist, and where no task can be used. ``problems`` lists what
+    was left out.
     """
 
     def __init__(self, folders: Sequence[Path], *, solvable_only: bool = True) -> None:
-        #: What was left out, and why.
+        #: Folders that were left out, and the reason.
         self.problems: list[str] = []
         found = self._find(folders)
         names = sorted(found)
@@ -119,7 +119,7 @@ class EndlessSource:
 
     @property
     def names(self) -> Sequence[str]:
-        """Every task that can be used, also those the training split leaves out."""
+        """Return the names of all usable tasks, including those the training split leaves out."""
         return list(self._entries)
 
     def _find(self, folders: Sequence[Path]) -> dict[str, Path]:

@@ -1,11 +1,11 @@
-"""The terminal: the model solves a task by shell commands, and tests it cannot reach say whether it did.
+"""The terminal environment: the model solves a task by shell commands, and tests that it cannot reach grade the result.
 
-An episode is a sandbox of its own with one persistent shell. It ends when the model says ``done`` or has spent its
-steps, and is graded then; or when its time is over, and is not. The reward is 1 or 0.
+An episode is a sandbox of its own with one persistent shell. It ends when the model calls ``done`` or has used up its
+steps, and is then graded. When its time is over, it ends without grading. The reward is 1 or 0.
 
-Invariants: a reward is the verdict of trusted tests, or 0 for time that was spent; whatever else goes wrong is an
-``InfrastructureFailure`` and no reward. One call at a time touches the sandbox. Neither tests nor what graders know of
-a task are in anything a client is sent.
+Invariants: a reward is the verdict of trusted tests, or 0 for an episode whose time is over; any other failure is an
+``InfrastructureFailure`` without a reward. One call at a time touches the sandbox. Nothing that a client receives
+contains the tests or the graders' knowledge of a task.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TerminalEnvironment(Environment):
     #: The variable that takes the folders of ``ors-server serve --tasks``.
     task_folders_variable: ClassVar[str] = "ORS_TERMINAL_TASKS"
 
-    #: Read from ``ORS_TERMINAL_*`` at first use where a subclass does not give its own.
+    #: Read from ``ORS_TERMINAL_*`` at first use unless a subclass sets its own.
     settings: ClassVar[TerminalSettings | None] = None
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006 - the SDKs' signature
@@ -69,7 +69,7 @@ class TerminalEnvironment(Environment):
         self._sandbox: Sandbox | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._steps = 0
-        #: When the episode's time is over; counted from the first call, for a trainer opens many sessions ahead.
+        #: When the episode's time is over; counted from the first call, because trainers open many sessions in advance.
         self._deadline: float | None = None
 
     @classmethod
@@ -93,9 +93,9 @@ class TerminalEnvironment(Environment):
 
     @classmethod
     async def unavailable(cls) -> str:
-        """Why there can be no sandboxes here, or no grader for them, and what to do about it.
+        """Return the reason why sandboxes or their grader are not available here, and the remedy; empty where they are.
 
-        Raises ``DefinitionError`` for settings and tasks that are wrong, before anything that takes long.
+        Raises ``DefinitionError`` for invalid settings and tasks, before anything that takes long.
         """
         await asyncio.to_thread(task_source, cls.current_settings())
         return await sandboxes_unavailable() or await grading_unavailable()
@@ -138,7 +138,7 @@ class TerminalEnvironment(Environment):
     def _home(self) -> str:
         return "your home directory" if self._sandbox is None else self._sandbox.image.home
 
-    # Exclusive, both: a shell does one thing at a time, and nothing may run while the episode is graded.
+    # Both are exclusive: a shell runs one command at a time, and nothing may run while the episode is graded.
     @tool(exclusive=True)
     async def bash(self, params: BashParameters) -> ToolOutput:
         """Run a command in the shell and return what it prints. Directory, variables and background processes last."""
@@ -152,7 +152,7 @@ class TerminalEnvironment(Environment):
         except InvalidCommand as error:
             text, status = f"[The command was not run: {error.cause}]", None
         except ShellFailed:
-            # The sandbox lives: it is the agent's processes that let no shell live beside them, and grading ends them.
+            # The sandbox works: the agent's processes kill every shell, and grading ends those processes.
             text, status = "[The command was not run: processes in the sandbox keep a shell from starting]", None
         else:
             text, status = self._shown(result), result.exit_status
@@ -205,7 +205,7 @@ class TerminalEnvironment(Environment):
             live=self._task.grading == "live",
             timeout=self._settings.grading_timeout,
         )
-        # What the tests say stays here: their words would tell a model what they look at.
+        # The tests' output is only logged: it would tell a model what the tests check.
         logger.debug(
             "graded",
             extra={
@@ -218,7 +218,7 @@ class TerminalEnvironment(Environment):
         return self._end(text + (_SOLVED if verdict.passed else _UNSOLVED), float(verdict.passed), "graded")
 
     def _end(self, text: str, reward: float, how: str) -> ToolOutput:
-        # Now and not with the session: a trainer may keep that open long after, and the machine is needed for others.
+        # Stop the sandbox now, not with the session: a trainer may keep the session open long after this.
         self._stopping = asyncio.create_task(self._require().stop())
         metadata: JSONObject = {"ended": how, "steps": self._steps}
         return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata, reward=reward, finished=True)

@@ -58,7 +58,7 @@ class GeneratedSource:
 
     def find(self, name: str) -> TerminalTask:
         matched = _NAME.fullmatch(name)
-        # One spelling names a task: another would be the same task to us and a different one to a trainer.
+        # Only one spelling names a task: a trainer would count another spelling as a different task.
         if matched is None or matched[1] not in self._families or task_name(matched[1], int(matched[2])) != name:
             raise InvalidTask(f"There is no task {name!r} here", "Fetch the tasks again.")
         return generated_task(matched[1], int(matched[2]))

@@ -1,24 +1,24 @@
-"""The verdict on what an agent left behind, given by tests it could not reach.
+"""Grading: runs trusted tests, which the agent cannot reach, on the state that an agent left.
 
 ``frozen``: every process of the agent is ended before the tests run. ``live``: its shell is ended and its services go
-on, for tasks that are about them. Either way the tests, the interpreter and pytest come from outside of the sandbox
+on, for tasks that are about them. In both cases the tests, the interpreter and pytest come from outside of the sandbox
 (``Sandbox.examine``, ``trusted_runner``) and run with the image's variables, never the agent's.
 
 Outcomes and their rewards:
 
-| | |
-|---|---|
-| every test passes | 1 |
-| a test fails, or the tests' module trips over the state it finds | 0 |
-| the tests take too long, or a program that they start ends the grader | 0 |
-| what the agent left running was killed and does not end | 0 |
-| they were led to the agent's code where sound tests read data | 0 |
-| the processes of the agent leave no room for a live examination | 0 |
-| they pass, but a program of theirs was ended by a signal that they have not sent | 0 |
-| the tests cannot be imported, hold no test, or would run the agent's code inside the grader | ``GradingFailed`` |
-| the tests fail and have looked for a host outside which they name, before they asked any service | ``GradingFailed`` |
-| they fail and were led to such a host by what the agent left | 0 |
-| the examination cannot be made, or says nothing | ``GradingFailed`` or what ``examine`` raises |
+ | |
+---|---|
+ every test passes | 1 |
+ a test fails, or the tests' module fails on the state it finds | 0 |
+ the tests take too long, or a program that they start ends the grader | 0 |
+ what the agent left running was killed and does not end | 0 |
+ they were led to the agent's code where sound tests read data | 0 |
+ the processes of the agent leave no room for a live examination | 0 |
+ they pass, but a program of theirs was ended by a signal that they have not sent | 0 |
+ the tests cannot be imported, hold no test, or would run the agent's code inside the grader | ``GradingFailed`` |
+ the tests fail and have looked for a host outside which they name, before they asked any service | ``GradingFailed`` |
+ they fail and were led to such a host by what the agent left | 0 |
+ the examination cannot be made, or reports nothing | ``GradingFailed`` or what ``examine`` raises |
 
 Invariant: a verdict is taken only from a line that carries the nonce of this examination. ``GradingFailed`` is an
 ``InfrastructureFailure``: it never becomes a reward.
@@ -43,7 +43,7 @@ from .plain_tests import plain_tests
 
 __all__ = ["GradingFailed", "Tools", "Verdict", "run_tests"]
 
-#: The examination's program, and the parts of it that it imports from beside it.
+#: The examination's program, and the modules that it imports from its folder.
 _RUNNER = "trusted_runner"
 _PARTS = ("data", "endings", "guard", "links", "surroundings", "texts")
 _OUTPUT_LIMIT = 64 * 1024
@@ -57,7 +57,7 @@ _UNFIT = {
 
 
 class GradingFailed(InfrastructureFailure):
-    """The tests could not be run to a verdict, and not because of the agent."""
+    """The tests did not reach a verdict, and the agent is not the cause."""
 
 
 class Tools(Protocol):
@@ -145,7 +145,7 @@ def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:
     if outcome == "passed" and result.exit_status == 0:
         return Verdict(True, "passed")
     if outcome == "failed":
-        # Whatever became of the runner after it had said so.
+        # Once the runner has reported, its exit status does not matter.
         return Verdict(False, "failed", detail)
     if outcome == "killed" or (outcome == "passed" and result.exit_status > 128):
         return Verdict(False, "killed", detail or f"signal {result.exit_status - 128}")
@@ -154,14 +154,14 @@ def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:
     if outcome is not None:
         raise GradingFailed(f"The grader failed: {outcome}, status {result.exit_status}, {detail}")
     if result.exit_status > 128 and (words or live):
-        # Only what runs beside it can have killed it: programs that the tests started, or services of the agent's.
+        # Only processes beside it can have killed it: programs that the tests started, or services of the agent.
         return Verdict(False, "killed", f"signal {result.exit_status - 128}")
     said = result.text.strip()[-500:]
     raise GradingFailed(f"The grader did not run: status {result.exit_status}{', ' + said if said else ''}")
 
 
 def _said(output: bytes, nonce: str) -> list[dict[str, Any]]:
-    """Return the lines that the runner itself wrote."""
+    """Return the lines that carry the nonce: those that the runner itself wrote."""
     found: list[dict[str, Any]] = []
     for line in output.splitlines():
         try:

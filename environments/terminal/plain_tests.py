@@ -30,7 +30,7 @@ _LITERALS = (ast.Constant, ast.JoinedStr, ast.List, ast.Dict, ast.Tuple, ast.Set
 def plain_tests(text: str) -> str | None:
     """Return the text of a module of plain tests, with its line numbers unchanged; None for a module that needs pytest.
 
-    An ``import pytest`` that nothing uses, as language models like to write it, is left out of it.
+    An unused ``import pytest``, which language models often write, is removed from the text.
     """
     try:
         module = ast.parse(text)
@@ -60,7 +60,7 @@ def _imports_pytest_alone(statement: ast.stmt) -> bool:
 
 
 def _is_main_guard(statement: ast.stmt) -> bool:
-    """``if __name__ == "__main__":``, which is never true for tests."""
+    """Return whether a statement is ``if __name__ == "__main__":``, which is never true for tests."""
     if not isinstance(statement, ast.If) or statement.orelse:
         return False
     return ast.unparse(statement.test) in ("__name__ == '__main__'", "'__main__' == __name__")

@@ -1,10 +1,10 @@
 """Preparation of the image that a task's episodes start from, made once for all concurrent requests.
 
-What costs time is done before a session is served and shared by all of its group: a generated task's files and set-up
-become a layer over the plain image, a definition is built, an archive unpacked. The store keeps the results by content.
+Slow work is done before a session is served and shared by all of its group: a generated task's files and set-up become
+a layer over the plain image, a definition is built, an archive is unpacked. The store keeps the results by content.
 
-Invariant: the agent's home is the agent's; everything the episode's sandbox needs for grading (the toolset) is bound
-into it from the start, read-only.
+Invariant: the agent's home belongs to the agent. Everything the episode's sandbox needs for grading (the toolset) is
+bound into it from the start, read-only.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Service(Protocol):
 
 
 async def episode_sandbox(service: Service, task: TerminalTask, settings: TerminalSettings) -> Sandbox:
-    """Start a sandbox of a task, with the processes that have to run in it. The caller stops it.
+    """Start a sandbox of a task, with the processes that the task needs. The caller stops it.
 
     Raises ``InfrastructureFailure`` where the task cannot be prepared, and what starting a sandbox raises.
     """
@@ -64,7 +64,7 @@ async def episode_sandbox(service: Service, task: TerminalTask, settings: Termin
         image = dataclasses.replace(image, binds=(*image.binds, toolset.bind))
         sandbox = await service.open(image, settings.limits)
     except (CallerError, OSError) as error:
-        # The task is at fault and not the agent, for whom that is the same: there is no episode.
+        # A faulty task is an infrastructure failure to the agent: there is no episode.
         cause, remedy = (error.cause, error.remedy) if isinstance(error, CallerError) else (str(error), "")
         raise InfrastructureFailure(f"The task {task.name!r} cannot be prepared: {cause}", remedy) from error
     if task.start:
@@ -96,14 +96,14 @@ async def task_image(service: Service, task: TerminalTask, settings: TerminalSet
 async def _built_image(service: Service, made: BuiltImage, *, network: bool) -> Image:
     """Return the image of a definition or an archive.
 
-    Whether either has changed is seen by its size and time: reading gigabytes for each session would cost more than
-    the session. What a definition copies or is based on counts when the server starts.
+    Changes are detected by size and time: reading gigabytes for each session would cost more than the session. Changes
+    of the files that a definition copies, or of its base, take effect when the server starts.
     """
     store = service.store
     source = made.archive or made.definition
     assert source is not None
     status = await asyncio.to_thread(source.stat)
-    # Of a digest alone: a folder's name may be longer than an image's, or have what that cannot.
+    # Only a digest: a folder's name may be too long for an image's name, or have characters that are not allowed there.
     seen = hashlib.sha256(f"{source} {status.st_size} {status.st_mtime_ns}".encode(errors="surrogateescape"))
     name = f"task-{seen.hexdigest()[:24]}"
     known = name in _built or made.archive is not None
@@ -129,7 +129,10 @@ def _find(store: ImageStore, name: str) -> Image | None:
 
 
 async def grading_unavailable() -> str:
-    """Why this machine's Python cannot grade in sandboxes; empty where it can, and then the toolset is made."""
+    """Return the reason why this machine's Python cannot grade in sandboxes.
+
+    Where it can, return an empty text and make the toolset.
+    """
     from ors_containers.graders.portable_python import python_toolset
     from ors_containers.images import ImageStore
 
@@ -141,7 +144,7 @@ async def grading_unavailable() -> str:
 
 
 def _announce() -> None:
-    # A warning, for this is asked before the server's logs are set up, and silence would look like a hang.
+    # A warning, because the server's logs are not set up yet, and without a message this would look like a hang.
     logger.warning("preparing the grader's Python, once for this version of Python: it may take a minute")
 
 
@@ -167,14 +170,14 @@ def program_finder(image: str) -> Callable[[str], bool]:
         store.close()
 
     def has_program(program: str) -> bool:
-        # As the image sees it: links are its own, and what an upper layer removed is gone.
+        # Paths are resolved in the image's tree: its links apply, and files removed by an upper layer are gone.
         return any(tree.find(tree.resolve(f"{folder}/{program}", last=True)) is not None for folder in _FOLDERS)
 
     return has_program
 
 
 async def _start(sandbox: Sandbox, task: TerminalTask) -> None:
-    # In a shell of its own: what it starts goes on, and the agent's shell is as new.
+    # A subshell: what it starts goes on, and the agent's shell stays unchanged.
     result = await sandbox.run(f"(\n{task.start}\n)", timeout=_START_TIMEOUT)
     if result.exit_status != 0:
         raise InfrastructureFailure(

@@ -1,7 +1,7 @@
 """Settings of the terminal environment: ``ORS_TERMINAL_*``, each variable once.
 
-Times are seconds, sizes bytes. Read when the environment is first looked at; a value that does not fit keeps the server
-from starting and names its variable.
+Times are in seconds, sizes in bytes. The settings are read at the environment's first use. An invalid value keeps the
+server from starting, and the error names the variable.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class TerminalSettings(BaseSettings):
     @property
     def limits(self) -> Limits:
         """The limits of an episode's sandbox."""
-        # Bytes: a character takes up to four of them.
+        # In bytes: a character takes up to four.
         return Limits(memory=self.memory, pids=self.pids, cpu=self.cpu, disk=self.disk, output=4 * self.output)
 
 

@@ -31,7 +31,7 @@ class PreparedImage:
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """An image that comes with the task: an Apptainer definition, or what was built of one."""
+    """An image that is included in the task: an Apptainer definition, or the archive built from one."""
 
     definition: Path | None
     archive: Path | None
@@ -47,9 +47,9 @@ class TerminalTask:
     image: PreparedImage | BuiltImage
     #: pytest source; the reward.
     final_tests: str
-    #: pytest source: what holds before the agent.
+    #: pytest source: tests that hold before the agent starts.
     initial_tests: str
-    #: What only graders know. Never shown; kept so that a task can be written as a folder again.
+    #: Facts for graders, never shown. Kept so that a task can be written as a folder again.
     truth: str = ""
     grading: Grading = "frozen"
     #: Bash, run as the user when an episode starts.
@@ -58,7 +58,7 @@ class TerminalTask:
     solution: str | None = None
     #: Bash that nearly solves it and earns nothing.
     near_miss: str | None = None
-    #: Where it comes from, for messages.
+    #: The task's source, for messages.
     origin: str = ""
 
 
@@ -67,7 +67,7 @@ class TaskSource(Protocol):
 
     @property
     def splits(self) -> Sequence[Split]:
-        """The splits; none is empty."""
+        """Return the splits; none is empty."""
         ...
 
     def count(self, split: str) -> int:

@@ -1,6 +1,7 @@
-"""What data may name: pickles, and configurations of logging.
+"""Restrictions on the names that data refers to: pickles, and configurations of ``logging``.
 
-Either can name any function there is and have it called. Whoever does that where data is expected is the agent.
+Both can name any function and have it called. Where tests read data, a name that data does not need comes from the
+agent.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 
 __all__ = ["Pickles", "restrict_logging"]
 
-#: What a pickle of plain data may name, by module.
+#: Names that a pickle of plain data refers to, by module.
 _BUILTINS = frozenset(
     (
         "bytearray",
@@ -41,30 +42,30 @@ _DATA = {
     "fractions": {"Fraction"},
     "uuid": {"UUID", "SafeUUID"},
 }
-#: Modules of these whose classes are written in Python: their attributes can be set.
+#: The modules above whose classes are written in Python: a pickle can set attributes of those classes.
 _CHANGEABLE = frozenset(("collections", "fractions", "uuid"))
 
 
 class Pickles:
-    """What pickles have named."""
+    """The classes that pickles have named."""
 
     def __init__(self) -> None:
-        #: Each class that one named, as it was before. A pickle may set its attributes: what `==` means, say.
+        #: Each class that a pickle named, and its earlier attributes. A pickle may set them: for example ``__eq__``.
         self._classes: dict[str, tuple[type, dict[str, object]]] = {}
 
     def allows(self, module: str, name: str) -> bool:
-        """Whether a pickle of plain data may name this; it is about to."""
+        """Return whether a pickle of plain data may name this. Record the class before the pickle can change it."""
         if name not in _DATA.get(module, ()):
             return False
         if module in _CHANGEABLE:
-            __import__(module)  # as the pickle is about to do
+            __import__(module)  # the pickle imports it next
         named: object = getattr(sys.modules.get(module), name, None)
         if isinstance(named, type):
             self._classes.setdefault(f"{named.__module__}.{name}", (named, dict(vars(named))))
         return True
 
     def changed(self) -> str:
-        """The first class that is not what it was before a pickle named it."""
+        """Return the name of the first class that has changed since a pickle named it; empty for none."""
         for name, (named, before) in self._classes.items():
             now = vars(named)
             if len(now) != len(before) or any(now.get(key) is not value for key, value in before.items()):
@@ -73,9 +74,9 @@ class Pickles:
 
 
 def restrict_logging(text: str, plant: Callable[[str], NoReturn]) -> None:
-    """Have configurations of logging name nothing but what logs, and what the tests name themselves."""
+    """Restrict the names in configurations of ``logging`` to logging's own classes and to names in the tests' text."""
     if "logging" not in text or "onfig" not in text:
-        return  # importing it takes 10 ms
+        return  # importing logging.config takes 10 ms
     import logging.config
 
     def restricted(resolve: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +94,7 @@ def restrict_logging(text: str, plant: Callable[[str], NoReturn]) -> None:
 
 
 def _logs(found: object) -> bool:
-    """Whether something is for logging: a class of a handler, formatter or filter, a queue, a standard stream."""
+    """Return whether an object serves logging: a handler, formatter, filter or queue class, or a standard stream."""
     import logging
 
     if isinstance(found, type):

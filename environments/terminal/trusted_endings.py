@@ -1,9 +1,9 @@
-"""How the programs that tests start come to their end: by themselves, or by a signal that the tests have not sent.
+"""Record of how the programs that tests start end: by themselves, or by a signal that the tests have not sent.
 
-Programs of the agent's that run beside the tests have the same user. Where the kernel does not keep their signals away
-(``docs/terminal.md``), they can kill a ``grep`` that would have found something, and a test that asserts the contrary
-passes. A program that nobody expects to die, and that did, spoils a verdict. Programs outside of the trusted folders
-may end as they like, and so may all where the tests deal with signals themselves.
+The agent's programs that run beside the tests have the same user. Where the kernel does not block their signals
+(``docs/terminal.md``), they can kill a ``grep`` that would have found something, and a test that asserts the absence of
+a match passes. Therefore an unexpected death by a signal makes the outcome ``KILLED``. Programs outside of the trusted
+folders are not watched, and no program is watched where the tests themselves handle signals.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 __all__ = ["Endings"]
 
 _SHELLS = frozenset(("ash", "bash", "dash", "ksh", "sh", "zsh"))
-#: In the text of tests that send signals, by whatever program, or expect that something ends by one.
+#: Text of tests that send signals, by any program, or that expect a program to end by a signal.
 _SIGNALS = re.compile(
     r"kill|signal|SIG[A-Z]{2}|core dump|returncode\s*(==|in|<)\s*[-(\[{]|-\s*(9|15)\b|\b1(29|3\d|4\d)\b"
 )
-#: Where ``fork_exec`` has the ends of the pipes for standard input.
+#: Positions of the ends of the pipe for standard input in the arguments of ``fork_exec``.
 _INPUT, _INPUTS_OTHER_END = 6, 7
 
 
 class Endings:
-    """Looks at the status of every program that ``subprocess`` waits for."""
+    """Watch on the exit status of every program that ``subprocess`` waits for."""
 
     def __init__(self, text: str, is_trusted: Callable[[str], bool], signalled: set[int]) -> None:
         self._watched = _SIGNALS.search(text) is None
@@ -35,11 +35,11 @@ class Endings:
         self._signalled = signalled
         self._programs: dict[int, str] = {}
         self._pipelines = "pipefail" in text
-        #: The first program that was ended by nobody knows whom.
+        #: The first program that was ended by a signal of unknown origin.
         self.killed = ""
 
     def install(self) -> None:
-        """Look from now on; before ``subprocess`` is imported."""
+        """Start the watch. Call this before ``subprocess`` is imported."""
         wait = os.waitpid
 
         def waitpid(process: int, options: int, /) -> tuple[int, int]:
@@ -51,7 +51,7 @@ class Endings:
         os.waitpid = waitpid
 
     def started(self, process: int, arguments: tuple[Any, ...]) -> None:
-        """Note a program, as ``shield.Shield.on_start`` tells of it."""
+        """Record a started program. This is the callback ``shield.Shield.on_start``."""
         for candidate in arguments[1]:
             path = os.fsdecode(candidate)
             if os.access(path, os.X_OK):
@@ -59,7 +59,7 @@ class Endings:
                 break
         given = arguments[_INPUT]
         if given > 2 and arguments[_INPUTS_OTHER_END] == -1:
-            # `a | b`, made by hand: a may end by SIGPIPE.
+            # A pipeline `a | b` that the tests connect by hand: a may end by SIGPIPE.
             self._pipelines = self._pipelines or _is_pipe(given)
 
     def _note(self, process: int, status: int) -> None:

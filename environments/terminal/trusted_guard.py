@@ -1,9 +1,11 @@
-"""The audit hook of ``trusted_runner``: keeps the agent's code out of the grader, and notes what the tests do.
+"""The audit hook of ``trusted_runner``: keeps the agent's code out of the grader and records what the tests do.
 
-Two things look alike and are not. Tests that by themselves would run the agent's code in the grader cannot grade anyone
-(``refused``, and ``remote`` for a network they need). An agent that puts code where sound tests read data or import a
-module of the standard library has done that itself, and it fails (``planted``). So whatever an honest solution could
-not have caused in the same tests is ``planted``.
+Two cases look alike and have different verdicts:
+
+- Tests that would run the agent's code in the grader for every solution cannot grade (``refused``, and ``remote`` for
+  a network they need).
+- An agent that puts code where sound tests read data, or where they import a module of the standard library, fails
+  (``planted``). The criterion: an honest solution could not have caused it in the same tests.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ __all__ = ["Guard", "UntrustedCode", "host_of", "is_local", "names_host"]
 
 
 def caller() -> FrameType:
-    """The frame that did what an audit hook was called for: the second one up from here, builtins have none."""
+    """Return the frame that triggered an audit hook: the second frame up from here, because builtins have no frame."""
     return sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - it is CPython's, as audit hooks are
 
 
@@ -36,55 +38,56 @@ class UntrustedCode(RuntimeError):
 
 
 class _Note:
-    """A text that processes share which the tests fork, the first that any of them has written."""
+    """A text in memory that is shared with the processes the tests fork. The first write is kept."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
 
     def write(self, text: str) -> None:
-        """Write, unless there is a text."""
+        """Write the text, unless one has been written already."""
         if not self._memory[0]:
             line = text.encode("utf-8", "replace")[: mmap.PAGESIZE - 1]
             self._memory[: len(line)] = line
 
     def read(self) -> str:
-        """The text; empty before there is one."""
+        """Return the text; empty before the first write."""
         return self._memory[:].partition(b"\0")[0].decode("utf-8", "replace")
 
 
 class Guard:
-    """The audit hook: it cannot be removed again, and what it saw once is remembered."""
+    """The audit hook. It cannot be removed, and its findings cannot be taken back."""
 
     def __init__(self, trusted: tuple[str, ...], tests: str, text: str) -> None:
         self._trusted = trusted
         self._tests = tests
         self._text = text
         self._source = text.encode("utf-8", "surrogatepass")
-        #: Whether the tests have asked a service of the sandbox's: what they look for then may be its idea.
+        #: Whether the tests have connected to a service in the sandbox. If so, it may determine which hosts they look
+        #: up.
         self._asked = False
-        #: The first code that was refused, and the first that the agent put in the way of sound tests.
+        #: The first code that was refused, and the first code that the agent planted.
         self._refused = _Note()
         self._planted = _Note()
         self._texts = Texts(text)
         self._pickles = Pickles()
-        #: The first host that the tests by themselves wanted to reach: a sandbox has no network but its own.
+        #: The first remote host that the tests wanted to reach of their own accord: a sandbox has only its own network.
         self.remote = ""
         #: Processes that the tests have sent signals to.
         self.signalled: set[int] = set()
 
     @property
     def refused(self) -> str:
-        """The first code that was refused."""
+        """Return the first code that was refused."""
         return self._refused.read()
 
     @property
     def planted(self) -> str:
-        """What the agent has put in the way of sound tests, the first of it."""
+        """Return the first code that the agent planted; empty for none."""
         changed = self._pickles.changed()
         return self._planted.read() or (changed and f"a pickle that changes {changed}")
 
     def install(self) -> None:
-        """Look at everything from now on."""
+        """Start the audit. It lasts as long as the process."""
         restrict_logging(self._text, self._plant)
         sys.addaudithook(self._audit)
 
@@ -115,7 +118,7 @@ class Guard:
         elif event == "pickle.find_class":
             module, name = arguments
             if not self._pickles.allows(module, name):
-                # Its author is the agent, whatever the tests had hoped for.
+                # The agent wrote the pickle, whatever the tests expected to find in it.
                 self._plant(f"a pickle that names {module}.{name}")
         elif event in ("os.kill", "os.killpg"):
             self.signalled.add(arguments[0])
@@ -141,20 +144,20 @@ class Guard:
             (self._plant if planted else self._refuse)(objection)
 
     def _check_compiled(self, frame: FrameType) -> None:
-        """Look at who reads compiled code: it may claim to come from anywhere."""
+        """Refuse to load compiled code that does not come from a trusted path: code can claim any file name."""
         path: object = frame.f_locals.get("bytecode_path", frame.f_locals.get("pathname"))
         if isinstance(path, str) and frame.f_code.co_filename.startswith("<frozen "):
             if not self._is_trusted(path):
                 self._refuse_module(path, frame)
-        elif frame.f_globals.get("__name__") != "pstats":  # which reads numbers
+        elif frame.f_globals.get("__name__") != "pstats":  # pstats reads numbers only
             self._refuse("what marshal reads")
 
     def _check_library(self, name: object) -> None:
-        """Look at a shared library: the toolset's own come first where no folder is named, and others not at all."""
+        """Refuse a shared library that is not the toolset's. A bare name is looked up in the toolset first."""
         try:
             path = os.fsdecode(cast("Any", name)) if name is not None else ""
         except TypeError:
-            return  # no path, so it is not loaded
+            return  # not a path, so nothing is loaded
         if path and "/" not in path:
             path = next((own for folder in self._trusted if os.path.exists(own := f"{folder}lib/{path}")), path)  # noqa: PTH110 - pathlib is one import more
         if path and not self._is_trusted(path):
@@ -164,14 +167,14 @@ class Guard:
         return (path.startswith((*self._trusted, "<frozen ")) and "/../" not in path) or path == self._tests
 
     def _refuse_module(self, path: str, frame: FrameType) -> NoReturn:
-        """Refuse code at a path: planted if it took the place of a module that the tests do not look for there."""
+        """Refuse code at a path. It is planted if it replaces a standard module that the tests do not name."""
         name = re.sub(r"(/__pycache__)?(/__init__)?(\.[^/]*)?$", "", path).rpartition("/")[2]
         if (name in sys.stdlib_module_names and f"{name}.py" not in self._text) or self._is_imported_by_trusted(frame):
             self._plant(path)
         self._refuse(path)
 
     def _is_imported_by_trusted(self, frame: FrameType | None) -> bool:
-        """Whether a statement of a trusted module is importing something: the tests have not asked for that."""
+        """Return whether a statement of a trusted module is importing something, which the tests have not asked for."""
         while frame is not None and frame.f_code.co_filename.startswith("<frozen "):
             frame = frame.f_back
         if frame is None or frame.f_code.co_filename == self._tests or not self._is_trusted(frame.f_code.co_filename):
@@ -188,7 +191,7 @@ class Guard:
 
 
 def host_of(address: object) -> object:
-    """The host of a socket's address, which may be the address itself."""
+    """Return the host of a socket's address; the address may itself be the host."""
     return (
         cast("tuple[object, ...]", address)[0]
         if isinstance(address, tuple) and address != ()
@@ -197,12 +200,12 @@ def host_of(address: object) -> object:
 
 
 def names_host(text: str, host: str) -> bool:
-    """Whether a text has a host's name by itself, not as a part of a longer one."""
+    """Return whether a text contains a host's name as a whole, not as a part of a longer name."""
     return re.search(rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)", text, re.IGNORECASE) is not None
 
 
 def is_local(host: object) -> bool:
-    """Whether a socket's host, or its whole address, is of the sandbox itself."""
+    """Return whether a socket's host, or its whole address, belongs to the sandbox itself."""
     if not isinstance(host, str):
         return True  # bytes and numbers: Unix sockets, netlink
     return host in ("", "localhost", "::1", "0.0.0.0", "::") or host.startswith(("127.", "/"))  # noqa: S104 - compared

@@ -1,8 +1,8 @@
-"""Files of the agent's that are links into ``/proc``, and what tests read through them.
+"""Detection of the agent's links into ``/proc`` among the arguments of programs that tests start.
 
 A program that reads ``/proc/self/cmdline`` reads its own arguments. So ``grep -q EXPECTED FILE`` succeeds where FILE is
-such a link, whatever the agent has done. Tests that do not speak of ``/proc`` never mean to look there: a verdict for
-which they started a program on such a link is not a pass.
+such a link, whatever the agent has done. Tests whose text does not contain ``/proc`` do not intend to read there: if
+they started a program on such a link, the verdict is not a pass.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 
 __all__ = ["LinksIntoProc"]
 
-#: Where links into /proc are the system's own.
+#: Folders in which links into /proc belong to the system.
 _SYSTEM = ("/proc/", "/dev/", "/sys/", "/etc/mtab")
-#: What separates words in a shell's command, quotes and redirections among them.
+#: Separators of words in a shell's command, quotes and redirections included.
 _SEPARATORS = re.compile(r"[\s'\"`;|&<>(){}=]+")
-#: Words of one command that are looked at; no honest test has more.
+#: Maximum number of words of one command that are checked; no honest test has more.
 _MOST = 1000
 
 
 class LinksIntoProc:
-    """Looks at the arguments of every program that the tests start."""
+    """Watch on the arguments of every program that the tests start."""
 
     def __init__(self, text: str) -> None:
         self._watched = "/proc" not in text
-        #: The first such link that a program was given.
+        #: The first such link that was an argument of a program.
         self.found = ""
 
     def install(self) -> None:
-        """Look from now on."""
+        """Start the watch, unless the tests' text contains ``/proc``."""
         if self._watched:
             sys.addaudithook(self._audit)
 
@@ -56,11 +56,11 @@ class LinksIntoProc:
                 if leads_into_proc(path):
                     self.found = path
             if os.path.isdir(paths[0]):  # noqa: PTH112 - pathlib is one import more
-                folders.append(paths[0])  # as `cd` in a shell's command would
+                folders.append(paths[0])  # later words may be relative to it, as after `cd` in a shell's command
 
 
 def _words(arguments: Any) -> Iterator[str]:
-    """The arguments, and the words within them: a shell's command is one argument."""
+    """Yield the arguments, and the words within each argument: a shell's command is one argument."""
     for argument in arguments:
         try:
             text = os.fsdecode(argument)
@@ -72,7 +72,7 @@ def _words(arguments: Any) -> Iterator[str]:
 
 
 def leads_into_proc(path: str) -> bool:
-    """Whether a path that is not one of the system's links ends below ``/proc``."""
+    """Return whether a path that is not one of the system's links resolves to a path below ``/proc``."""
     if "\0" in path or path.startswith(_SYSTEM):
         return False
     return f"{os.path.realpath(path)}/".startswith("/proc/")

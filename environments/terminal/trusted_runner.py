@@ -1,17 +1,17 @@
-"""Runs trusted tests in an interpreter that the agent cannot reach, and says how they went.
+"""The grader's program: runs trusted tests in an interpreter that the agent cannot reach, and reports the outcome.
 
-It is given to the examination of a sandbox as its program, run by the toolset's Python with ``-I -S -B``. The tests'
-text and a nonce come on standard input, so neither is ever in a file, and the verdict goes out on a descriptor that no
-program started by a test inherits, together with the nonce. So what a test starts (the agent's script, or ``git`` with
-the agent's configuration) can read neither the tests nor the nonce, nor speak for the grader. It can end the grader,
-which earns nothing.
+``Sandbox.examine`` runs it with the toolset's Python and ``-I -S -B``. The tests' text and a nonce come on standard
+input, so neither is ever in a file. The verdict is written, with the nonce, to a descriptor that no program started by
+a test inherits. Therefore programs that a test starts (the agent's script, or ``git`` with the agent's configuration)
+cannot read the tests or the nonce, and cannot forge a verdict. They can kill the grader, which earns nothing.
 
-A test that would run the agent's Python code *inside* this process would give it the grader: an audit hook refuses
-that, and the task is reported as one that cannot be graded. So is one whose tests need a network, if that is certain:
-a host that an agent's service or file leads the tests to is no fault of theirs, and they fail on it like on any other.
+A test that runs the agent's Python code *inside* this process would give the agent control of the grader. An audit hook
+refuses such code, and the task is reported as one that cannot be graded. So is a task whose tests certainly need a
+network. Where an agent's service or file led the tests to a remote host, the tests are not at fault: they fail, as on
+any other state.
 
-Invariant: code runs in this process only if it comes from the toolset or is the tests' own text. Nothing but the
-standard library and pytest is imported; no configuration, plugin or conftest of anybody's is read.
+Invariant: code runs in this process only if it comes from the toolset or is the tests' own text. Only the standard
+library and pytest are imported; no configuration, plugin or conftest is read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from .trusted_links import LinksIntoProc
     from .trusted_surroundings import Scratch, is_trusted_folder, prepare_environment, processes_of
 else:
-    # Its other parts lie beside it, and nothing else does yet; afterwards nothing is imported from there.
+    # The other parts of this program lie in its folder, which contains nothing else yet. The folder is taken off the
+    # path again, and nothing is imported from it later.
     sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120 - pathlib is one import more before the guard
     from trusted_endings import Endings
     from trusted_guard import Guard
@@ -44,31 +45,31 @@ else:
 
     del sys.path[0]
 
-#: What the tests' text is called in tracebacks; an empty file of this name is what pytest collects.
+#: File name of the tests' text in tracebacks. pytest collects an empty file of this name.
 TESTS = "test_state.py"
 
-#: How it ended, and the exit status that says the same.
+#: Outcomes of a run, and the exit status of each.
 PASSED, FAILED, BROKEN, INTERNAL = "passed", "failed", "broken", "internal"
 REFUSED, EMPTY, NETWORK, KILLED = "refused", "empty", "network", "killed"
 STATUS = {PASSED: 0, FAILED: 1, BROKEN: 2, INTERNAL: 3, REFUSED: 4, EMPTY: 5, NETWORK: 6, KILLED: 7}
 
-#: In characters; as JSON each is up to twelve bytes of the 64 KiB that the grader keeps of what is said.
+#: In characters. As JSON a character takes up to 12 bytes, and the grader keeps 64 KiB of the output.
 _DETAIL_LIMIT = 5_000
-#: pytest's own plugins that no test of a state needs: they cost time, or write files.
+#: pytest's own plugins that tests of a state do not need: they cost time or write files.
 _UNNEEDED = ("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise")
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 
 
 def main() -> int:
-    """Read the request, run the tests, write the verdict. Returns the exit status."""
+    """Read the request, run the tests, write the verdict. Return the exit status."""
     if not (sys.flags.isolated and sys.flags.no_site and sys.flags.dont_write_bytecode):
         return STATUS[INTERNAL]
-    # Whoever sends it ends this process; as an exception it would look like a fault of the grader.
+    # SIGINT ends this process: as a KeyboardInterrupt it would look like a fault of the grader.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if not protect():
         return STATUS[INTERNAL]
     request = json.loads(sys.stdin.buffer.read())
-    verdict = os.dup(1)  # not inheritable, as every descriptor that Python makes
+    verdict = os.dup(1)  # not inheritable, like every descriptor that Python creates
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -87,15 +88,17 @@ def main() -> int:
 
 
 def protect() -> bool:
-    """Close this process to those that have its user: its memory and descriptors, in /proc and by tracing. Returns
-    whether that worked."""
+    """Deny processes of the same user access to this process: its memory and descriptors in /proc, and ptrace.
+
+    Return whether that worked.
+    """
     library = ctypes.CDLL(None)
     library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     return library.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 0
 
 
 def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, str]:
-    """Run the request's tests: how they went, and what there is to say of it."""
+    """Run the request's tests. Return the outcome and its detail."""
     sys.path.append(request["packages"])
     if TYPE_CHECKING:
         from ors_containers.graders import leftovers, shield
@@ -130,13 +133,13 @@ def run_tests(request: dict[str, Any], ready: Callable[[], None]) -> tuple[str, 
         status = run(tests, text, scratch, state, start)
         state.clean_up(last=True)
     except (MemoryError, RecursionError, TimeoutError) as error:
-        # By what the agent left: nothing else here is large, deep, or refuses to end.
+        # Caused by what the agent left: nothing else here is large, deeply nested, or refuses to end.
         return FAILED, f"{type(error).__name__}: {error}"
     return judge(status, state, guard, endings, links, tests, text)
 
 
 def load(tests: str, text: str, state: _State) -> ModuleType:
-    """The tests' module, made of the text that came with the request and not of a file."""
+    """Execute the tests' module. Its source is the text of the request, not a file."""
     module = ModuleType("test_state")
     module.__file__ = tests
     sys.modules[module.__name__] = state.module = module
@@ -150,7 +153,7 @@ def load(tests: str, text: str, state: _State) -> ModuleType:
 
 
 def run_plainly(tests: str, text: str, scratch: str, state: _State, start: Callable[[], None]) -> int:
-    """Call one test after the other; the exit status pytest would have. Only for what ``plain_tests`` says is plain."""
+    """Call one test after another. Return pytest's exit status. Only for modules that ``plain_tests`` accepts."""
     start()
     try:
         module = load(tests, text, state)
@@ -170,7 +173,7 @@ def run_plainly(tests: str, text: str, scratch: str, state: _State, start: Calla
 
 
 def describe(error: BaseException, tests: str) -> str:
-    """Where in the tests an exception came from, and what it says."""
+    """Describe an exception: its line in the tests and its message."""
     line, traceback = 0, error.__traceback__
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == tests:
@@ -184,23 +187,23 @@ def describe(error: BaseException, tests: str) -> str:
 
 
 def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: Callable[[], None]) -> int:
-    """Have pytest collect and run the tests; its exit status."""
+    """Let pytest collect and run the tests. Return its exit status."""
     import pathlib
 
     import pytest
 
     class Tests(pytest.Module):
-        """What pytest takes for the module at ``tests``."""
+        """The module at ``tests`` as pytest collects it."""
 
         def _getobj(self) -> ModuleType:
             return load(tests, text, state)
 
     class Plugin:
-        """What pytest tells of each test, and where it makes temporary folders."""
+        """pytest's hooks: results of tests, clean-up after each, and the folder for temporary files."""
 
         @pytest.hookimpl(trylast=True)
         def pytest_configure(self, config: Any) -> None:
-            # Its own folder for them would be the tests' user's, and so open to whoever is handed a descriptor of it.
+            # pytest's own base folder would be the tests' user's: a program with a descriptor of it could write to it.
             config._tmp_path_factory._basetemp = pathlib.Path(scratch)
 
         def pytest_pycollect_makemodule(self, module_path: Any, parent: Any) -> pytest.Module:
@@ -231,7 +234,7 @@ def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: C
 
 
 class _State:
-    """What was seen of a run, and what it has started and written."""
+    """State of a run: results, and the programs and files that the tests have created."""
 
     def __init__(self, shielded: Shield, end: Callable[[set[int]], None], scratch: Scratch) -> None:
         self._shield = shielded
@@ -240,18 +243,18 @@ class _State:
         self._started = shielded.started
         self.passed = 0
         self.failed: dict[str, str] = {}
-        #: The tests' module, and what it raised when it was executed.
+        #: The tests' module, and the exception that its execution raised.
         self.module: ModuleType | None = None
         self.error: Exception | None = None
 
     @property
     def started(self) -> int:
-        """How many programs the tests have started."""
+        """Return the number of programs that the tests have started."""
         return self._shield.started - 1
 
     @property
     def exhausted(self) -> bool:
-        """Whether they wanted to start more than can be kept apart."""
+        """Return whether the tests wanted to start more programs than the shield can keep apart."""
         return self._shield.exhausted
 
     @contextlib.contextmanager
@@ -261,7 +264,7 @@ class _State:
             yield
 
     def clean_up(self, *, last: bool = False) -> None:
-        """End what a test has started, and remove its temporary files. ``last``: end all there is."""
+        """End the programs that a test has started and remove its temporary files. ``last`` ends all programs."""
         if self._started != self._shield.started:
             kept = set[int]()
             if not last:
@@ -276,7 +279,7 @@ class _State:
 def judge(
     status: int, state: _State, guard: Guard, endings: Endings, links: LinksIntoProc, tests: str, text: str
 ) -> tuple[str, str]:
-    """The outcome and its detail, from pytest's exit status and what was seen on the way."""
+    """Return the outcome and its detail, from pytest's exit status and the findings of the watches."""
     if guard.refused:
         return REFUSED, guard.refused
     if guard.planted:
@@ -290,26 +293,26 @@ def judge(
     if status == 0 and links.found:
         return FAILED, f"{links.found}, which a program of the tests was given, leads into /proc"
     if status == 0:
-        # All skipped is no proof of anything.
+        # Skipped tests prove nothing.
         return (PASSED, "") if state.passed else (FAILED, "every test was skipped")
     if status == 1:
         return FAILED, "\n".join(f"{name}: {said}" for name, said in state.failed.items())
     if status == 2:
-        # A module that cannot be imported is the task's fault; one that trips over the state of things is the agent's.
+        # A module that cannot be imported is the task's fault; a module that fails on what it finds is the agent's.
         error = state.error
-        # The agent's too, where the tests read Python that it wrote.
+        # A syntax error in another file is the agent's, too: the tests read Python that it wrote.
         own = isinstance(error, ImportError) or (isinstance(error, SyntaxError) and error.filename == tests)
         return (BROKEN if own else FAILED), f"{type(error).__name__}: {error}"
     if status == 5:
-        # Where the state decides which tests there are, an agent that leaves nothing to test has not done the task.
+        # Where the state decides which tests exist, an agent that leaves nothing to test has not done the task.
         return (FAILED if has_conditional_tests(text) else EMPTY), "there is no test"
-    # A program of the agent's that the tests have started may have spoilt anything that its user can write.
+    # A program of the agent that the tests have started may have damaged anything that its user can write.
     return (FAILED if state.started else INTERNAL), f"pytest ended with {status}"
 
 
 def has_conditional_tests(text: str) -> bool:
-    """Whether a module makes tests in branches, loops or by name, so that there may be none."""
-    import ast  # seldom needed
+    """Return whether a module defines tests in branches or loops, or by name, so that there may be none."""
+    import ast  # rarely needed
 
     module = ast.parse(text)
     for statement in module.body:

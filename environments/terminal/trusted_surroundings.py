@@ -1,8 +1,8 @@
-"""What tests and the programs they start find around them: variables, folders for programs, temporary files.
+"""Surroundings of the tests and of the programs they start: variables, folders for programs, temporary files.
 
-Invariant: what one test leaves in temporary folders is gone when the next one starts, so that no program of the agent's
-that a test starts reads what another test has written. What fixtures for several tests have made, and what the tests'
-module names in its own variables, stays.
+Invariant: temporary files of one test are removed before the next test starts, so that no program of the agent that a
+test starts can read what another test has written. Files of fixtures for several tests, and files that a variable of
+the tests' module names, are kept.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, cast
 
 __all__ = ["Scratch", "is_trusted_folder", "prepare_environment", "processes_of"]
 
-#: Settings that make git run programs which a repository or a home names, where only a look at it is wanted; with what
-#: a test's text holds if it is about them.
+#: Settings that keep git from running programs that a repository or a home configures, where tests only read it. Each
+#: has a pattern: the setting is left out if the tests' text matches, because the tests are about it.
 _GIT = (
     ("core.fsmonitor", "false", r"fsmonitor"),
     ("core.hooksPath", os.devnull, r"(?i)hook|\b(commit|merge|push|rebase|checkout|am|cherry-pick)\b[\"' ]*[,\]]"),
@@ -29,16 +29,16 @@ _TRANSFERS = re.compile(r"\b(clone|fetch|pull|push|ls-remote|submodule|remote|bu
 
 
 def prepare_environment(scratch: str, text: str) -> None:
-    """Set the variables: no path that the agent may have written to, and no program of its own by way of git."""
+    """Set the variables: no folder that the agent can write to, and no program that the agent configured for git."""
     home = os.environ.get("HOME", "/")
     folders = os.environ.get("PATH", "").split(":")
     os.environ["PATH"] = ":".join(folder for folder in folders if is_trusted_folder(folder, home))
     for name in [name for name in os.environ if name.startswith(("PYTEST_", "PYTHON", "LD_"))]:
         del os.environ[name]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    # For the Python that a test starts: a site-packages in the agent's home could change what it says.
+    # For the Python that a test starts: a site-packages in the agent's home could change its output.
     os.environ["PYTHONNOUSERSITE"] = "1"
-    # On a full disk too.
+    # The scratch folder has space although the agent's disk may be full.
     os.environ["TMPDIR"] = scratch
     if "git" in text:
         os.environ.update(git_variables(text))
@@ -49,7 +49,7 @@ def prepare_environment(scratch: str, text: str) -> None:
 
 
 def git_variables(text: str) -> dict[str, str]:
-    """Variables that keep the git of these tests from fetching what is missing and from running what is configured."""
+    """Return variables that keep git from fetching missing objects and from running configured programs."""
     settings = [(name, value) for name, value, about in _GIT if re.search(about, text) is None]
     found = {
         "GIT_NO_LAZY_FETCH": "1",
@@ -64,14 +64,14 @@ def git_variables(text: str) -> dict[str, str]:
 
 
 def is_trusted_folder(folder: str, home: str) -> bool:
-    """Whether programs may be looked up there: neither the agent's nor writable for it."""
+    """Return whether programs may be looked up in a folder: it is not the agent's, and the agent cannot write to it."""
     if not folder.startswith("/") or f"{folder}/".startswith(f"{home.rstrip('/')}/"):
         return False
     return os.getuid() == 0 or not os.access(folder, os.W_OK)
 
 
 class Scratch:
-    """The folder for temporary files, those that pytest makes too."""
+    """The folder for temporary files, including those that pytest creates."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -79,7 +79,7 @@ class Scratch:
 
     @contextlib.contextmanager
     def keeping(self) -> Generator[None]:
-        """Keep what is made in this block."""
+        """Keep the files that this block creates."""
         before = set(self._found())
         try:
             yield
@@ -87,7 +87,7 @@ class Scratch:
             self._kept.update(path for path in self._found() if path not in before)
 
     def clean(self, module: ModuleType | None) -> None:
-        """Remove what is not kept, nor named by a variable of ``module``."""
+        """Remove files that are neither kept nor named by a variable of ``module``."""
         found = [path for path in self._found() if path not in self._kept]
         if not found:
             return
@@ -103,12 +103,12 @@ class Scratch:
 
 
 def held_by(module: ModuleType | None) -> Iterator[object]:
-    """The values of a module's variables, and what these hold in turn."""
+    """Yield the values of a module's variables, and the values these contain."""
     for value in list(vars(module).values()) if module is not None else ():
         yield value
         items: Iterable[Any] = ()
         if isinstance(value, dict):
-            items = cast("Any", dict).values(value)  # a pickle may give it an attribute of this name
+            items = cast("Any", dict).values(value)  # a pickle may set an attribute called `values`
         elif isinstance(value, (list, tuple, set)):
             items = cast("Iterable[Any]", value)
         elif isinstance(value, type):
@@ -117,7 +117,7 @@ def held_by(module: ModuleType | None) -> Iterator[object]:
 
 
 def processes_of(module: ModuleType | None) -> Iterator[int]:
-    """The numbers of the processes that a module's variables stand for."""
+    """Yield the ids of the processes that a module's variables stand for."""
     for value in held_by(module):
         number = _attribute(value, "pid")
         if isinstance(number, int):
@@ -125,7 +125,7 @@ def processes_of(module: ModuleType | None) -> Iterator[int]:
 
 
 def _attribute(value: object, name: str) -> object:
-    """An attribute of an object that the tests may have made of the agent's data, if it has one."""
+    """Return an attribute, or None. The object may have been made from the agent's data."""
     try:
         return getattr(value, name, None)
     except Exception:  # noqa: BLE001 - it may be computed, from anything
@@ -133,7 +133,7 @@ def _attribute(value: object, name: str) -> object:
 
 
 def _path_of(value: object) -> str:
-    """The path that a value is or stands for: text, a ``Path``, a ``TemporaryDirectory``, an open file."""
+    """Return the path that a value is or stands for: text, a ``Path``, a ``TemporaryDirectory`` or an open file."""
     for candidate in (value, _attribute(value, "name")):
         if isinstance(candidate, (str, os.PathLike)):
             with contextlib.suppress(TypeError, ValueError):
@@ -142,7 +142,7 @@ def _path_of(value: object) -> str:
 
 
 def _remove(path: str) -> None:
-    """Remove a file or a tree, whatever modes it has; what cannot be removed stays."""
+    """Remove a file or a tree, whatever its modes; what cannot be removed stays."""
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
             os.chmod(path, 0o700)  # noqa: PTH101 - as above

@@ -1,8 +1,8 @@
-"""Which text may become code in the grader, though it comes from no file of the toolset's.
+"""Texts that may become code in the grader although they come from no file of the toolset.
 
-Libraries execute text for many reasons: hints and conditions are evaluated, methods are generated. What they are given
-is the agent's as soon as a test has read it from a file. So text runs for two reasons only: it is word for word a
-constant of the tests' own, or a library has made it by itself, from nothing but identifiers.
+Libraries execute text for many reasons: they evaluate hints and conditions, and generate methods. As soon as a test
+passes them text that it has read from a file, that text is the agent's. So text is executed in two cases only: it
+equals a constant of the tests, or a library has made it from nothing but identifiers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 __all__ = ["Texts"]
 
-#: Functions of the standard library that look at the names they make code of.
+#: Functions of the standard library that check the names from which they make code.
 _CAREFUL = frozenset(
     (
         ("collections", "namedtuple"),
@@ -23,27 +23,26 @@ _CAREFUL = frozenset(
         ("unittest.mock", "_set_signature"),
     )
 )
-#: Functions that do not, and the variable that has the name.
+#: Functions that do not check them, and the local variable that holds the name.
 _CARELESS = {
     ("multiprocessing.managers", "MakeProxyType"): "meth",
     ("multiprocessing.sharedctypes", "make_property"): "name",
 }
-#: Modules that look for text by themselves, in files that need not be there.
+#: Modules that look for text in files that need not exist.
 _LOOKING = frozenset(("pdb", "site"))
-#: Flags of code but those of `from __future__ import ...`, which are the evaluating module's.
+#: Flags of code except those of `from __future__ import ...`, which come from the evaluating module.
 _FLAGS = 0x1FFFF
 
 
 class Texts:
-    """What may run of the texts that a run of the tests gives to libraries."""
+    """Decision on the texts that libraries execute in a run of the tests."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._own: set[CodeType] | None = None
 
     def objection(self, code: CodeType, frame: FrameType) -> tuple[str, bool]:
-        """What speaks against code that a frame of a trusted module executes, and whether an agent has caused it that
-        an honest one would not have. Nothing: an empty text."""
+        """Return the objection to code that a trusted module's frame executes, and whether the agent planted it."""
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
         if (module, function) in _CAREFUL or (module == "timeit" and _times_functions(frame)):
             return "", False
@@ -56,16 +55,16 @@ class Texts:
         return f"text given to {module}", module in _LOOKING
 
     def _is_own(self, code: CodeType) -> bool:
-        """Whether code is an expression that the tests have as a constant; annotations may be constants too."""
+        """Return whether code is an expression among the tests' constants; annotations may be constants, too."""
         if self._own is None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # constants are not written to be compiled
+                warnings.simplefilter("ignore")  # constants are not meant to be compiled
                 self._own = set(_expressions(self._text))
         return _plain(code) in self._own
 
 
 def _expressions(text: str) -> Iterator[CodeType]:
-    """The code of every constant that is an expression, of the constants of these, and so on."""
+    """Yield the code of every constant that is an expression, then of the constants in that code, and so on."""
     seen = set[str]()
     waiting = list(_constants(compile(text, "<tests>", "exec", dont_inherit=True)))
     while waiting:
@@ -94,7 +93,7 @@ def _plain(code: CodeType) -> CodeType:
 
 
 def _names(module: str, function: str, frame: FrameType) -> list[Any] | None:
-    """The names that a library is about to make code of; None where this is no such library."""
+    """Return the names from which a library is about to make code; None for other functions."""
     if (module, function) in _CARELESS:
         return [frame.f_locals.get(_CARELESS[module, function])]
     if module != "dataclasses":
@@ -108,6 +107,6 @@ def _names(module: str, function: str, frame: FrameType) -> list[Any] | None:
 
 
 def _times_functions(frame: FrameType) -> bool:
-    """Whether a frame is that of a ``timeit.Timer`` which was given functions, and no text but its own."""
+    """Return whether a frame is that of a ``timeit.Timer`` that times functions, with no text except its default."""
     given = frame.f_locals.get("local_ns", ())
     return "_stmt" in given and ("_setup" in given or frame.f_locals.get("setup") == "pass")

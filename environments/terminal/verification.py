@@ -25,7 +25,7 @@ from .task import TerminalTask
 __all__ = ["CHECKS", "Check", "Outcome", "TaskReport", "verify_tasks"]
 
 Outcome = Literal["holds", "fails", "absent", "error"]
-#: Every check by its name, and what it says.
+#: Every check by its name, and its statement.
 CHECKS: Mapping[str, str] = {
     "initial": "the initial-state tests pass before the agent",
     "nothing": "doing nothing earns 0",
@@ -151,7 +151,7 @@ class _Opened:
 
 def _check(verdict: Verdict, *, expected: bool) -> Check:
     if verdict.how in ("timed out", "killed") and not expected:
-        return Check("fails", f"the tests were {verdict.how}")  # 0, but not because of the agent
+        return Check("fails", f"the tests were {verdict.how}")  # the reward is 0, but the agent is not the cause
     if verdict.passed == expected:
         return Check("holds")
     return Check("fails", verdict.detail or ("the tests pass" if verdict.passed else f"the tests {verdict.how}"))

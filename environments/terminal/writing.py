@@ -29,9 +29,9 @@ _ARCHIVE = "/.task/files.tar"
 
 
 def write_tasks(out: Path, families: Sequence[str], *, count: int, seed: int) -> list[Path]:
-    """Write ``count`` tasks of each family, from ``seed`` on, into ``out``; the folders.
+    """Write ``count`` tasks of each family, from ``seed`` on, into ``out``. Return the folders.
 
-    Raises ``DefinitionError`` for an unknown family and for a folder that is there already.
+    Raises ``DefinitionError`` for an unknown family and for a folder that exists already.
     """
     names = usable_families(lambda program: True, families) if families else sorted(FAMILIES)
     out.mkdir(parents=True, exist_ok=True)
@@ -84,11 +84,11 @@ def _definition(name: str, image: PreparedImage) -> str:
         f"    mkdir -p {_HOME}",
         f"    tar --extract --preserve-permissions --no-same-owner --directory=/ --file={_ARCHIVE}",
         "    rm -r /.task",
-        # Refused where a machine has one user only, whose everything is then.
+        # Refused on a machine with a single user, who owns everything then.
         f"    chown -hR {_USER}:{_USER} {_HOME} 2>/dev/null || true",
     ]
     if image.setup:
-        # As the user, where there is more than one; in base64, for a line of it may begin with a `%`.
+        # Run as the user, where there is more than one. In base64, because a line of the script may begin with a `%`.
         script = base64.b64encode(image.setup.encode()).decode()
         variables = f"HOME={_HOME} USER=user LOGNAME=user LANG=C.UTF-8"
         user = f"setpriv --reuid={_USER} --regid={_USER} --clear-groups"
@@ -105,10 +105,10 @@ def _definition(name: str, image: PreparedImage) -> str:
 
 
 def _archive(image: PreparedImage) -> bytes:
-    """Return the task's files as an archive that depends on them alone."""
+    """Return the task's files as an archive whose bytes depend on the files alone."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        # Parents first.
+        # Parents come first.
         for path, file in sorted(image.files.items()):
             entry = tarfile.TarInfo(path.removeprefix("/"))
             entry.uid = entry.gid = _USER

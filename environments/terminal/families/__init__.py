@@ -1,4 +1,4 @@
-"""The families of generated terminal tasks, in the order in which they are shown."""
+"""The families of generated terminal tasks, in the order in which the documentation shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Honest ways that every family has: what an agent may leave behind anywhere, and what no prompt speaks of."""
+"""Honest ways that apply to every family: files that an agent may leave anywhere, and ways that no prompt mentions."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ true
 
 
 def everywhere(oracle: str) -> tuple[Way, ...]:
-    """Those of a task with this oracle."""
+    """Return the ways for a task with this oracle."""
     return (*_EVERYWHERE, Way("what is made closed to others", instead=f"umask 077\n{oracle}"))

@@ -1,6 +1,6 @@
-"""tar, gzip and zip archives.
+"""Family: tar, gzip and zip archives.
 
-Archives that tasks begin with are written without compression, byte by byte the same whatever zlib a machine has.
+Archives that tasks begin with are written without compression, so that their bytes do not depend on the machine's zlib.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .vocabulary import DEPARTMENTS, WORDS
 
 __all__ = ["FAMILY", "stored_gzip", "stored_zip", "tar"]
 
-#: 1 January 2024, of every member.
+#: Time stamp of every member: 1 January 2024.
 _TIME = 1_704_067_200
 
 
 def stored_gzip(data: bytes) -> bytes:
-    """``data`` in gzip's format, not compressed."""
+    """Return ``data`` in gzip's format, uncompressed."""
     blocks = [data[start : start + 65535] for start in range(0, len(data), 65535)] or [b""]
     stored = b"".join(
         bytes([index == len(blocks) - 1])
@@ -36,7 +36,7 @@ def stored_gzip(data: bytes) -> bytes:
 
 
 def tar(files: Mapping[str, bytes]) -> bytes:
-    """A tar archive of these files."""
+    """Return a tar archive of these files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, data in files.items():
@@ -47,7 +47,7 @@ def tar(files: Mapping[str, bytes]) -> bytes:
 
 
 def stored_zip(files: Mapping[str, bytes]) -> bytes:
-    """A zip archive of these files, not compressed."""
+    """Return a zip archive of these files, uncompressed."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, data in files.items():
@@ -115,7 +115,7 @@ def _pack(draft: Draft) -> None:
     oracle = f"tar -czf {packed} -C /home/user --exclude='*.{left_out}' --exclude={name}/{folder} {name}\n"
 
     def altered(change: str) -> str:
-        """Bash that packs a copy of the directory, which was changed before."""
+        """Return Bash that changes a copy of the directory and packs the copy."""
         return f"mkdir ~/copy && cp -r {root} ~/copy && cd ~/copy && {change}\n" + swap(
             oracle, "-C /home/user", "-C ~/copy"
         )

@@ -1,14 +1,14 @@
-"""Functions that the tests of a task may call, as source: each is written into a module that needs it.
+"""Functions that the tests of a task may call, as source: each is written into the modules that need it.
 
-Invariant: they need nothing but the standard library, and fail where they cannot look: what was not looked at is not
-what is not there.
+Invariant: they use the standard library only. Where they cannot look, they raise an error: an unreadable path is not an
+absent path.
 """
 
 from __future__ import annotations
 
 __all__ = ["HELPERS", "MODULES", "NEEDS"]
 
-#: Helpers the tests use, each written into a module that needs it.
+#: Source of each helper, by its name.
 HELPERS = {
     "content": '''
         def content(path):

@@ -1,7 +1,7 @@
-"""Writes the pytest modules that grade a task.
+"""Writer of the pytest modules that grade a task.
 
-Invariant: a module needs nothing but the standard library and the paths it names, and imports nothing of the task's. It
-checks what is there, not how it came about, in small tests whose names say what is wrong.
+Invariant: a module needs only the standard library and the paths it names, and does not import the task's code. It
+checks the final state rather than the way to it, in small tests whose names say what failed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = ["Checks", "digest"]
 
 
 def digest(data: bytes) -> str:
-    """What a test holds instead of a content."""
+    """Return the digest that a test holds instead of a file's content."""
     return hashlib.sha256(data).hexdigest()
 
 
 class Checks:
-    """Collects the tests of one module."""
+    """The tests of one module."""
 
     def __init__(self) -> None:
         self._tests: dict[str, str] = {}
 
     def test(self, name: str, body: str) -> None:
-        """A test of its own; ``body`` is its code, in which ``content``, ``rows`` and the other helpers are known."""
+        """Add a test. ``body`` is its code, which may call ``content``, ``rows`` and the other helpers."""
         name = f"test_{words(name)}"
         number = 2
         unique = name
@@ -44,15 +44,15 @@ class Checks:
         self._tests[unique] = textwrap.dedent(body).strip("\n")
 
     def absent(self, path: str) -> None:
-        """There is nothing at ``path``."""
+        """Check that nothing exists at ``path``."""
         self.test(f"{_base(path)} is not there", f"assert missing({path!r})")
 
     def directory(self, path: str) -> None:
-        """``path`` is a directory."""
+        """Check that ``path`` is a directory."""
         self.test(f"{_base(path)} is a directory", f"assert stat.S_ISDIR(os.lstat({path!r}).st_mode)")
 
     def text(self, path: str, expected: str) -> None:
-        """``path`` is a file of exactly this text, in UTF-8."""
+        """Check that ``path`` is a file of exactly this text, in UTF-8."""
         name = _base(path)
         if not expected.endswith("\n"):
             self.test(f"{name} has the right text", f"assert {_decoded(path)} == {_literal(expected)}")
@@ -64,7 +64,7 @@ class Checks:
         self.test(f"{name} ends with a newline", f'assert content({path!r})[-1:] == b"\\n"')
 
     def contents(self, name: str, expected: Mapping[str, bytes]) -> None:
-        """These paths are files of these bytes."""
+        """Check that these paths are files with these bytes."""
         digests = {path: digest(data) for path, data in expected.items()}
         self.test(
             name,
@@ -74,7 +74,7 @@ class Checks:
         )
 
     def kept(self, expected: Mapping[str, GeneratedFile], *, modes: bool) -> None:
-        """These files are as they were: content and, with ``modes``, permissions."""
+        """Check that these files are unchanged: content and, with ``modes``, permissions."""
         if not modes:
             self.contents("existing files are unchanged", {path: file.content for path, file in expected.items()})
             return
@@ -90,7 +90,7 @@ class Checks:
     def unchanged(
         self, root: str, expected: Mapping[str, GeneratedFile], *, made: Sequence[str], allowed: Sequence[str]
     ) -> None:
-        """A directory is as it was; ``made`` and what is below it, and names like ``allowed``, do not count."""
+        """Check that a directory is unchanged, except ``made`` and everything below it, and names like ``allowed``."""
         states = {path: _state(file) for path, file in expected.items() if not _below(path, made)}
         free = [pattern for path in made for pattern in (path, f"{path}/*")]
         self.test(
@@ -107,7 +107,7 @@ class Checks:
         )
 
     def files(self, folder: str, expected: Mapping[str, bytes], what: str = "", *, empty: Sequence[str] = ()) -> None:
-        """Below ``folder`` are exactly these files, and no directories but theirs and, where one likes, ``empty``."""
+        """Check that ``folder`` contains exactly these files and their directories; those in ``empty`` are optional."""
         name = what or _base(folder)
         paths = sorted(expected)
         above = {path.rsplit("/", depth)[0] for path in paths for depth in range(1, path.count("/") + 1)}
@@ -125,7 +125,7 @@ class Checks:
         )
 
     def json(self, path: str, expected: Any) -> None:
-        """``path`` is a JSON file of this value; its layout and the order of its keys are free."""
+        """Check that ``path`` is a JSON file of this value; layout and order of keys are free."""
         name = _base(path)
         self.test(
             f"{name} has the right value",
@@ -134,7 +134,7 @@ class Checks:
         )
 
     def rows(self, path: str, expected: Sequence[Sequence[str]]) -> None:
-        """``path`` is a CSV file of these records, the header among them; quoting and line ends are free."""
+        """Check that ``path`` is a CSV file of these records, header included; quoting and line ends are free."""
         name = _base(path)
         self.test(f"{name} has the right header", f"assert rows({path!r})[0] == {tuple(expected[0])!r}")
         records = f"expected = {_literal([tuple(row) for row in expected[1:]])}\n"
@@ -143,7 +143,7 @@ class Checks:
             self.test(f"records of {name} are in order", f"{records}assert ordered(rows({path!r})[1:], expected)")
 
     def modes(self, expected: Mapping[str, int]) -> None:
-        """Permission bits of files and directories."""
+        """Check the permission bits of files and directories."""
         for path, mode in expected.items():
             self.test(
                 f"mode of {_base(path)} is {mode:04o}",
@@ -151,14 +151,14 @@ class Checks:
             )
 
     def link(self, path: str, target: str) -> None:
-        """``path`` is a symbolic link that says ``target``."""
+        """Check that ``path`` is a symbolic link with the target ``target``."""
         self.test(f"{_base(path)} is a link", f"assert os.path.islink({path!r})")
         self.test(f"{_base(path)} leads to the right place", f"assert os.readlink({path!r}) == {target!r}")
 
     def cases(self, command: Sequence[str], cases: Iterable[tuple[Sequence[str], str, str]]) -> None:
-        """A program prints the right text for arguments and standard input that the agent has not seen.
+        """Check that a program prints the right text for arguments and standard input that the agent has not seen.
 
-        Only digests of the right text are written down: a program that reads its own grader learns nothing.
+        The tests hold digests of the right text only: a program that reads its own grader learns nothing.
         """
         for number, (arguments, given, printed) in enumerate(cases, 1):
             line = ", ".join(repr(part) for part in (*command, *arguments))
@@ -171,7 +171,7 @@ class Checks:
             )
 
     def source(self, title: str) -> str:
-        """The module."""
+        """Return the module's source."""
         tests = "\n\n\n".join(f"def {name}():\n{textwrap.indent(body, '    ')}" for name, body in self._tests.items())
         called = set(re.findall(r"\b(\w+)\(", tests))
         wanted = [name for name in HELPERS if name in called]
@@ -189,7 +189,7 @@ def _base(path: str) -> str:
 
 
 def _state(file: GeneratedFile) -> str:
-    """A file as the helper ``tree`` describes it."""
+    """Describe a file as the helper ``tree`` does."""
     if file.directory:
         return f"directory {file.mode:04o}"
     return f"file {file.mode:04o} {digest(file.content)}" if file.link is None else f"link {file.link}"
@@ -204,7 +204,7 @@ def _decoded(path: str) -> str:
 
 
 def _literal(value: str | list[Any] | dict[str, str]) -> str:
-    """A value as source, a line of it to a line of source."""
+    """Return a value as source, with one line of source for each line of the value."""
     if isinstance(value, str):
         lines = value.splitlines(keepends=True) if "\n" in value else [value]
         if len(lines) <= 1:

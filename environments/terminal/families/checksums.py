@@ -1,4 +1,4 @@
-"""Checksums: made, verified and used to repair."""
+"""Family: checksums, written, verified and used for repairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Editing configuration files without disturbing the rest of them."""
+"""Family: edits of configuration files that keep the rest of the file."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def _layers(draft: Draft) -> None:
     order: dict[str, str] = {}
     keys = draft.some(WORDS, 14)
     for number, name in enumerate(names):
-        # Two settings of the defaults are taken away for good, and one, a number, is theirs alone.
+        # Two settings of the defaults are deleted; one setting, a number, exists only in the overrides.
         free = [key for key in keys[3:] if key not in keys[6:9]]
         chosen = keys[:9] if number == 0 else [keys[number - 1], keys[2], *draft.some(free, 4)]
         text = ""

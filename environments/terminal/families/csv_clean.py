@@ -1,4 +1,4 @@
-"""CSV files put in order."""
+"""Family: clean-up of CSV files."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def _merge(draft: Draft) -> None:
     files = [f"{name}.csv" for name in sorted(draft.some(("april", "branch", "central", "north", "south", "web"), 3))]
     headers = draft.shuffled([["id", "name", "amount"], ["amount", "id", "name"], ["name", "amount", "id"]])
     final: dict[str, list[str]] = {}
-    # One of each length, so that the order of numbers is not that of texts.
+    # One number of each length, so that the numeric order differs from the order as text.
     ids = [
         str(number)
         for number in (draft.number(2, 9), draft.number(10, 19), *draft.some(range(100, 400), draft.number(10, 16)))

@@ -1,4 +1,4 @@
-"""CSV tables: joined and added up."""
+"""Family: CSV tables, joined and added up."""
 
 from __future__ import annotations
 

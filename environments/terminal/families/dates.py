@@ -1,4 +1,4 @@
-"""Dates, times and time zones; zones are written as offsets, so no machine's zone data matters."""
+"""Family: dates, times and time zones. Zones are written as offsets, so the machine's zone data does not matter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _to_utc(draft: Draft) -> None:
         moment = datetime.combine(_day(draft), datetime.min.time(), timezone(timedelta(minutes=minutes)))
         moment += timedelta(minutes=draft.number(0, 1439))
         if len(rows) == 1:
-            # The same moment as the first, written otherwise.
+            # The same moment as the first, with another offset.
             moment = rows[0][0].astimezone(timezone(timedelta(minutes=minutes)))
         rows.append((moment.astimezone(UTC), city, moment.strftime("%Y-%m-%d %H:%M %z")))
     draft.file(source, "".join(f"{shown} {city}\n" for _, city, shown in rows), keep=True)
@@ -283,7 +283,7 @@ def _weekdays(draft: Draft) -> None:
             day += timedelta(days=(wanted[0] - day.weekday()) % 7)
         elif index < 5:
             day += timedelta(days=(wanted[-1] + 1 - day.weekday()) % 7)
-        # Two on the same date, in the order that is wrong.
+        # Two on the same date, in the wrong order.
         rows.append((rows[0][0] if index == 5 else day, word))
     draft.file(source, "".join(f"{day.isoformat()} {word}\n" for day, word in rows), keep=True)
     chosen = [(day, word) for day, word in sorted(rows) if day.weekday() in wanted]

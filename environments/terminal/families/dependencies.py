@@ -1,4 +1,4 @@
-"""Things that depend on each other."""
+"""Family: graphs of dependencies."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _LINES, _ORDER, _VALUE = "* has the right lines", "lines of * are in order", "* 
 
 
 def _graph(draft: Draft) -> dict[str, list[str]]:
-    """What each needs; without cycles, and with chains in which the alphabet is no help.
+    """Return the direct dependencies of each name: no cycles, and chains whose order is not alphabetical.
 
-    Every graph has a thing that needs another through a third, and one that needs things of different levels.
+    Every graph contains a name with an indirect dependency, and a name whose dependencies are on different levels.
     """
     names = draft.some(draft.pick(SERVICES, PRODUCTS), draft.number(9, 14))
     graph: dict[str, list[str]] = {}
     for index, name in enumerate(names):
         graph[name] = draft.some(names[:index], draft.number(0, min(index, 3)))
     late, early = max(names[:2]), min(names[:2])
-    # The first in the alphabet of the two needs the other.
+    # Of these two names, the alphabetically first depends on the last.
     graph[late], graph[early] = [], [late]
     graph[names[2]], graph[names[3]] = [early], [late, names[2]]
     return graph

@@ -1,4 +1,4 @@
-"""Differences between files and directories, written down and applied."""
+"""Family: differences between files and directories, written and applied."""
 
 from __future__ import annotations
 

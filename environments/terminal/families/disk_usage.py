@@ -1,4 +1,4 @@
-"""Where the bytes are."""
+"""Family: disk usage, by files and directories."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _per_extension(draft: Draft) -> None:
             folder += f"{hidden}/{draft.pick('', 'deep/')}"
         size = draft.number(10, 900)
         if index in (2, 3):
-            # One directly inside such a directory, one deeper; both would count elsewhere.
+            # One file directly in such a directory and one deeper. Both would count if they lay elsewhere.
             folder, extension = f"{folder.partition(hidden)[0]}{hidden}/{'deep/' * (index - 2)}", ".txt"
         draft.file(f"{root}/{folder}{name}{extension}", draft.text(size), keep=True)
         if extension and not left_out:

@@ -1,4 +1,4 @@
-"""A task while a shape writes it: its random numbers, files, prompt, tests and solutions.
+"""Draft of a task, which a shape fills in: random numbers, files, prompt, tests and solutions.
 
 Invariant: randomness comes from ``Draft.random`` alone, by methods that give the same numbers in Python 3.11 to 3.13.
 """
@@ -29,7 +29,7 @@ _NOTHING_ELSE = (
 
 
 class Draft:
-    """Collects what becomes a ``GeneratedTask``."""
+    """The parts of a future ``GeneratedTask``."""
 
     def __init__(self, family: str, seed: int) -> None:
         self.family = family
@@ -37,17 +37,17 @@ class Draft:
         self.name = f"{family}-{seed:06d}"
         self.random = random.Random(f"{family}:{seed}")  # noqa: S311 - tasks, not secrets
         self.files: dict[str, GeneratedFile] = {}
-        #: Paths the prompt says not to change.
+        #: Paths that must not change, according to the prompt.
         self.kept: list[str] = []
-        #: Whether their permissions must stay too.
+        #: Whether their permissions must stay, too.
         self.modes_kept = True
-        #: Paths that are not as written when the task begins: ``setup`` uses them up or ``start`` writes to them.
+        #: Paths whose content differs when the task begins: ``setup`` consumes them or ``start`` writes to them.
         self.passing: list[str] = []
         self.initial = Checks()
         self.final = Checks()
         self.setup = ""
         self.start = ""
-        #: The directory the task is about: the first that ``project`` gave.
+        #: The task's directory: the first one that ``project`` returned.
         self.root = HOME
         self._paragraphs: list[str] = []
         self._sentences: list[str] = []
@@ -58,50 +58,50 @@ class Draft:
         self._oracle = ""
         self._near_miss = ""
 
-    # --- drawing -------------------------------------------------------------------------------
+    # --- random choices ----------------------------------------------------------------------------
 
     def pick(self, *options: _Item) -> _Item:
-        """One of them."""
+        """Return one of the options."""
         return self.random.choice(options)
 
     def some(self, options: Sequence[_Item], count: int) -> list[_Item]:
-        """``count`` different ones of them, in any order."""
+        """Return ``count`` different options, in random order."""
         return self.random.sample(options, count)
 
     def shuffled(self, items: Sequence[_Item]) -> list[_Item]:
-        """All of them in another order."""
+        """Return all items in random order."""
         return self.random.sample(items, len(items))
 
     def number(self, least: int, most: int) -> int:
-        """A number between the two, both included."""
+        """Return a number from ``least`` to ``most``, both included."""
         return self.random.randrange(least, most + 1)
 
     def chance(self, probability: float) -> bool:
-        """True so often."""
+        """Return True with this probability."""
         return self.random.random() < probability
 
     def project(self) -> str:
-        """A directory for the task."""
+        """Return a random project directory. The first call sets ``root``."""
         place = f"{HOME}/{self.pick(*vocabulary.PROJECTS)}"
         self.root = place if self.root == HOME else self.root
         return place
 
     def prose(self, words: int) -> str:
-        """A sentence of about so many words."""
+        """Return a sentence of ``words`` words, at least two."""
         text = " ".join(self.random.choice(vocabulary.WORDS) for _ in range(max(words, 2)))
         return text[0].upper() + text[1:] + "."
 
     def text(self, size: int) -> bytes:
-        """Lines of words, exactly ``size`` bytes, the last of them a newline."""
+        """Return lines of words, exactly ``size`` bytes; the last byte is a newline."""
         lines = ""
         while len(lines) < size:
             lines += self.prose(self.number(4, 9)) + "\n"
         return lines[: size - 1].encode() + b"\n" if size else b""
 
-    # --- what is there -------------------------------------------------------------------------
+    # --- initial files -----------------------------------------------------------------------------
 
     def file(self, path: str, content: str | bytes, mode: int = 0o644, *, keep: bool = False) -> str:
-        """A file; with ``keep`` it must be the same afterwards. Returns its path."""
+        """Add a file. With ``keep`` it must be unchanged afterwards. Return its path."""
         data = content.encode() if isinstance(content, str) else content
         assert path not in self.files, path
         self.files[path] = GeneratedFile(data, mode)
@@ -110,19 +110,19 @@ class Draft:
         return path
 
     def directory(self, path: str, mode: int = 0o755) -> str:
-        """A directory that would not be implied, or that has a mode of its own."""
+        """Add a directory that no file's path implies, or that has a mode of its own. Return its path."""
         self.files[path] = GeneratedFile(mode=mode, directory=True)
         return path
 
     def link(self, path: str, target: str) -> str:
-        """A symbolic link."""
+        """Add a symbolic link. Return its path."""
         self.files[path] = GeneratedFile(mode=0o777, link=target)
         return path
 
-    # --- what is said --------------------------------------------------------------------------
+    # --- prompt ------------------------------------------------------------------------------------
 
     def say(self, *sentences: str) -> None:
-        """A paragraph of the prompt. A sentence that begins with a newline keeps its own layout."""
+        """Add a paragraph to the prompt. A sentence that begins with a newline keeps its own layout."""
         text = ""
         self._sentences += sentences
         for sentence in sentences:
@@ -130,16 +130,19 @@ class Draft:
         self._paragraphs.append(text.strip("\n"))
 
     def require(self, sentence: str, *breaches: Way) -> str:
-        """A sentence for ``say`` that demands something, and false solutions that break it and nothing else."""
+        """Return a sentence for ``say`` that states a requirement.
+
+        Each breach is a false solution that breaks this sentence and no other.
+        """
         self._requirements.append(Requirement(sentence, breaches))
         return sentence
 
     def honest(self, what: str, *, after: str = "", instead: str = "", swap: tuple[str, str] = ("", "")) -> None:
-        """A way that earns 1, though it is not the oracle's."""
+        """Add a way other than the oracle's that earns 1."""
         self._honest.append(Way(what, (), after, instead, swap))
 
     def pieces(self, path: str) -> None:
-        """Honest ways of writing a file of lines: in two pieces, and line by line."""
+        """Add honest ways to write a file of lines: in two pieces, and line by line."""
         self.honest(
             "written in two pieces", after=f"head -n 1 {path} > ~/a; tail -n +2 {path} >> ~/a; cat ~/a > {path}"
         )
@@ -147,7 +150,7 @@ class Draft:
         self.honest("written line by line", after=loop)
 
     def every_line(self, path: str, *more: str) -> str:
-        """The rule about newlines in these files, as ``Checks.text`` sees it."""
+        """Return the rule about newlines in these files, as ``Checks.text`` checks it."""
         sentence = self.pick(
             "Every line ends with a newline, including the last one.",
             "End each line, the last one too, with a single newline; no blank lines.",
@@ -165,7 +168,7 @@ class Draft:
         return self.require(sentence, *breaches)
 
     def leave(self, which: str = "") -> str:
-        """That what is kept must be left alone; ``which`` as for ``untouched``."""
+        """Return a sentence that all kept files must stay unchanged; ``which`` as for ``untouched``."""
         sentence = self.pick(
             "Leave the existing files exactly as they are.",
             "Do not modify any of the files that are already there.",
@@ -174,9 +177,9 @@ class Draft:
         return self.untouched(sentence, which=which)
 
     def untouched(self, sentence: str, *paths: str, which: str = "") -> str:
-        """A sentence that says so of these files, or of all that are kept so far.
+        """Return ``sentence`` as the requirement that these files, or all files kept so far, are unchanged.
 
-        ``which`` is the one that false solutions change, by default the first: one that no other check reads.
+        ``which`` is the file that false solutions change, by default the first kept one. No other check may read it.
         """
         self.kept += [path for path in paths if path not in self.kept]
         which = which or self.kept[0]
@@ -200,11 +203,12 @@ class Draft:
         root: str = "",
         which: str = "",
     ) -> str:
-        """A sentence that everything else in the project's folder stays as it is, by default one that says it fully.
+        """Return the requirement that everything else in the project's folder is unchanged.
 
-        ``made`` are paths, relative to the folder, that the task makes, changes or removes: they and what is below
-        them have checks of their own. ``allowed`` are patterns of names that may appear (``*.db-wal``), which the
-        sentence must say. ``which`` is a file that false solutions change, one that no other check reads.
+        ``sentence`` states it; the default is one of ``_NOTHING_ELSE``. ``made`` are paths, relative to the folder,
+        that the task makes, changes or removes: they and everything below them have checks of their own. ``allowed``
+        are patterns of names that may appear (``*.db-wal``); the sentence must mention them. ``which`` is a file that
+        false solutions change. No other check may read it.
         """
         root = root or self.root
         self._unchanged.append((root, made, allowed))
@@ -221,13 +225,13 @@ class Draft:
         return self.require(sentence or self.pick(*_NOTHING_ELSE).format(root), *breaches)
 
     def honest_csv(self, writer: str) -> None:
-        """What CSV leaves free, for an oracle that makes its writer so; ``writer`` lacks the closing bracket."""
+        """Add honest ways that vary the format of CSV; ``writer`` is the oracle's call without its closing bracket."""
         self.honest("every field quoted", swap=(f"{writer})", f"{writer}, quoting=csv.QUOTE_ALL)"))
         self.honest("a byte-order mark", swap=(', "w") as', ', "w", encoding="utf-8-sig") as'))
         self.honest("plain newlines", swap=(f"{writer})", f"{writer}, lineterminator='\\n')"))
 
     def _tree(self, root: str) -> dict[str, GeneratedFile]:
-        """What is below a directory, by its path relative to it; implied directories too."""
+        """Return everything below a directory by its relative path, implied directories included."""
         found = {".": GeneratedFile(mode=0o755, directory=True)}
         for path, file in self.files.items():
             if path == root or (path.startswith(f"{root}/") and path not in self.passing):
@@ -238,15 +242,15 @@ class Draft:
                 found[relative] = file
         return found
 
-    # --- what is right -------------------------------------------------------------------------
+    # --- solutions ---------------------------------------------------------------------------------
 
     def solve(self, oracle: str, near_miss: str, truth: str) -> None:
-        """The two solutions, and what the graders know."""
+        """Set both solutions and the facts for graders."""
         assert oracle != near_miss, self.name
         self._oracle, self._near_miss, self._truth = oracle, near_miss, truth
 
     def task(self, programs: tuple[str, ...], grading: Grading) -> GeneratedTask:
-        """The finished task."""
+        """Return the finished task."""
         data = {
             path: file.content
             for path, file in self.files.items()
@@ -287,16 +291,16 @@ class Draft:
 
 
 def python(code: str, **values: object) -> str:
-    """Bash that runs Python code; ``@name@`` in it stands for a value's literal."""
+    """Return Bash that runs Python code; ``@name@`` in the code stands for the literal of a value."""
     return f"python3 - <<'END'\n{fill(textwrap.dedent(code).strip(), {k: repr(v) for k, v in values.items()})}\nEND\n"
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """``text`` with every ``@name@`` replaced. Raises ``KeyError`` for a name without a value."""
+    """Return ``text`` with every ``@name@`` replaced. Raises ``KeyError`` for a name without a value."""
     return re.sub(r"@([a-z_]+)@", lambda found: values[found[1]], text)
 
 
 def swap(text: str, old: str, new: str) -> str:
-    """``text`` with one of its passages replaced: how most near misses are made."""
+    """Return ``text`` with one passage replaced. Most near misses are made this way."""
     assert old in text, f"{old!r} is not in {text!r}"
     return text.replace(old, new)

@@ -1,4 +1,4 @@
-"""Files with the same content."""
+"""Family: files with the same content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["FAMILY"]
 
 
 def _tree(draft: Draft, root: str, *, keep: bool) -> list[list[str]]:
-    """Files below ``root``; returns the groups of paths with equal content, singles among them, each sorted."""
+    """Write files below ``root``. Return the sorted groups of paths with equal content, singles included."""
     folders = ["", *(f"{name.lower()}/" for name in draft.some(CITIES, 3))]
     folders.append(f"{folders[1]}copies/")
     names = draft.some(WORDS, 40)
@@ -163,7 +163,7 @@ def _delete(draft: Draft) -> None:
             breach("one more directory, empty", "* holds nothing else", after="mkdir more"),
         ),
     )
-    # Whether a directory that is empty now may stay is not said.
+    # The prompt does not say whether a directory that is now empty may stay.
     folders = {path.removeprefix(f"{root}/").rpartition("/")[0] for path in draft.files}
     draft.final.files(root, stays, empty=sorted({"/".join(f.split("/")[: n + 1]) for f in folders for n in range(9)}))
     oracle = (

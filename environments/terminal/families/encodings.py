@@ -1,4 +1,4 @@
-"""Character encodings and line ends."""
+"""Family: character encodings and line ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["FAMILY"]
 
 _CONTENT, _ALONE = "files of * have the right content", "* holds nothing else"
 
-#: Words with letters that Latin-1 and UTF-8 write differently.
+#: Words with letters that Latin-1 and UTF-8 encode differently.
 _ACCENTED = (
     "Größe",
     "café",

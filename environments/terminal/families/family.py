@@ -1,6 +1,6 @@
-"""What a family of tasks is.
+"""The definition of a family of tasks.
 
-Invariant: seed *n* has shape *n* modulo the number of shapes, so a row of seeds has every shape equally often.
+Invariant: seed *n* has shape *n* modulo the number of shapes, so consecutive seeds have every shape equally often.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .task import GeneratedTask, Grading
 
 __all__ = ["Family", "Shape"]
 
-#: Writes one kind of task into a draft.
+#: A function that writes one kind of task into a draft.
 Shape = Callable[[Draft], None]
 
 
@@ -22,7 +22,7 @@ class Family:
     """Tasks of one kind in several shapes, the easiest first."""
 
     name: str
-    #: What its tasks are about, for people.
+    #: The subject of its tasks, for people.
     summary: str
     shapes: tuple[Shape, ...]
     #: Commands the image must have, bash and the core utilities apart.
@@ -30,7 +30,7 @@ class Family:
     grading: Grading = "frozen"
 
     def generate(self, seed: int) -> GeneratedTask:
-        """The task of a seed. Raises ``ValueError`` for a negative one."""
+        """Return the task of a seed. Raises ``ValueError`` for a negative seed."""
         if seed < 0:
             raise ValueError(f"The seed {seed} is negative")
         draft = Draft(self.name, seed)

@@ -1,4 +1,4 @@
-"""Making directories and files, and sorting existing ones into directories."""
+"""Family: directories and files, created and sorted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding files by size, content or mode, and writing down which."""
+"""Family: lists of files selected by size, content or mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LINES = "* has the right lines"
 
 
 def _paths(draft: Draft, root: str, count: int) -> list[str]:
-    """Paths below ``root`` without an ending: the first is the only one with a capital, the second is a deep one."""
+    """Return paths below ``root`` without extensions. Only the first has a capital; the second is deeply nested."""
     top = draft.some(DEPARTMENTS, 3)
     folders = ["", f"{top[0]}/", f"{top[1]}/", f"{top[1]}/{top[2]}/", f"{top[0]}/old/"]
     names = draft.some(WORDS, count)
@@ -21,7 +21,7 @@ def _paths(draft: Draft, root: str, count: int) -> list[str]:
 
 
 def _output(draft: Draft, root: str, expected: list[str], every: str) -> str:
-    """Ask for a list of paths; ``every`` is bash that prints the right ones below the directory, in any order."""
+    """Ask for a list of paths; ``every`` is Bash that prints the expected paths below the directory, in any order."""
     output = f"{root}-{draft.pick('found', 'list', 'result')}.txt"
     draft.say(
         draft.require(
@@ -109,7 +109,7 @@ def _by_content(draft: Draft) -> None:
     service = draft.pick(*SERVICES)
     setting = f"{service}_{draft.pick('timeout', 'retries', 'limit', 'mode')}"
     expected: list[str] = []
-    # What is no such line, and what is one in a file that is none of them.
+    # Lines that do not match, and a matching line in a file that is not selected.
     others = {3: f"# {setting}", 4: f"old_{setting}", 5: f"  {setting}", 6: setting.upper(), 9: f"{setting}_most"}
     extensions = {7: "txt", 8: "conf.old"}
     for index, place in enumerate(_paths(draft, root, draft.number(13, 19))):
@@ -161,7 +161,7 @@ def _by_mode(draft: Draft) -> None:
     shell = draft.pick("#!/bin/bash", "#!/bin/sh", "#!/usr/bin/env python3")
     other = draft.pick("#!/usr/bin/perl", "#!/usr/bin/awk -f", "#!/usr/bin/env ruby")
     expected: list[str] = []
-    # First lines that are not right, in files that can be started.
+    # Wrong first lines, in files that are executable.
     firsts = {2: other, 3: f"# {shell}", 4: f"{shell} -e", 5: f"# first\n{shell}"}
     modes = {0: 0o755, 1: 0o700, 6: 0o644, 7: 0o654}
     for index, place in enumerate(_paths(draft, root, draft.number(13, 19))):

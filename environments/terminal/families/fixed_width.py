@@ -1,4 +1,4 @@
-"""Records with columns of a fixed width."""
+"""Family: records with columns of a fixed width."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def _write(draft: Draft) -> None:
 
 
 def _blocks(draft: Draft) -> None:
-    """Records of several lines."""
+    """Write a task about records of several lines."""
     root = draft.project()
     items: list[dict[str, str]] = []
     text = ""
@@ -231,7 +231,7 @@ def _blocks(draft: Draft) -> None:
         item = {"item": draft.pick(*PRODUCTS), "place": draft.pick(*CITIES), "count": str(draft.number(0, 90))}
         if number in (1, 4):
             del item["place"]
-        # One that does not count, and three of one item: of two places, and two counts that are no texts.
+        # One record that does not count; three of one item, from two places, two with counts that sort wrongly as text.
         if number == 2:
             item["count"] = "0"
         if number in (3, 5, 6):

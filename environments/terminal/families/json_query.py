@@ -1,4 +1,4 @@
-"""JSON: selected, grouped, reshaped."""
+"""Family: JSON, selected, grouped and reshaped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VALUE, _LINES = "* has the right value", "* has the right lines"
 
 
 def _honest_json(draft: Draft, target: str) -> None:
-    """What JSON leaves free."""
+    """Add honest ways that vary the format of a JSON file."""
     draft.honest("a newline at the end", after=f"echo >> {target}")
     draft.honest(
         "another layout",
@@ -45,7 +45,7 @@ def _select(draft: Draft) -> None:
     people[0] |= {"active": True, "salary": least}
     people[1] |= {"active": False, "salary": least + 5000}
     people[2] |= {"active": True, "salary": least - 1000}
-    # Two with one salary: their names, their last names and the file have them in different orders.
+    # Two people with the same salary: full names, last names and the file order them differently.
     pairs = [str(person["name"]).split() for person in people[3:5]]
     (first, second), (third, fourth) = (sorted(words) for words in zip(*pairs, strict=True))
     people[3] |= {"active": True, "salary": least + 1000, "name": f"{first} {fourth}"}
@@ -139,7 +139,7 @@ def _select(draft: Draft) -> None:
     draft.solve(oracle, swap(oracle, f">= {least}", f"> {least}"), json.dumps(value))
 
 
-#: How the oracle of ``_group`` begins with a customer.
+#: Start of a customer's entry in the oracle of ``_group``.
 _ENTRY = 'entry = result.setdefault(order["customer"]["name"], {"orders": 0, "items": 0, "total_cents": 0})'
 
 
@@ -401,19 +401,19 @@ def _flatten(draft: Draft) -> None:
     draft.solve(oracle, swap(oracle, "json.dumps(value))", "str(value))"), expected)
 
 
-#: What the oracle of ``_lines`` does for "set".
+#: The statement for "set" in the oracle of ``_lines``.
 _UPDATE = 'state.setdefault(event["id"], {}).update(event["fields"])'
 
 
 def _lines(draft: Draft) -> None:
-    """The last word on each record in a stream of changes."""
+    """Write a task about the latest value of each field in a stream of changes."""
     root = draft.project()
     source = f"{root}/{draft.pick('events', 'changes', 'updates')}.jsonl"
     target = f"{root}/{draft.pick('state', 'current', 'records')}.json"
     state: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
     names = [f"{name}-{draft.number(1, 99)}" for name in draft.some(SERVICES, draft.number(5, 8))]
-    # What each rule needs: two fields of one record, one deleted for good, one that comes back with another field.
+    # For each rule: two fields of one record, a record deleted for good, a record that returns with another field.
     last_words = [(names[1], "owner"), (names[1], "zone"), (names[2], "size"), (names[2], ""), (names[2], "zone")]
     last_words += [(names[3], "owner"), (names[3], ""), (names[3], "")]
     count = draft.number(18, 28)
@@ -422,7 +422,7 @@ def _lines(draft: Draft) -> None:
         action = "set" if index < 5 or draft.chance(0.75) else "delete"
         key = draft.pick("size", "owner", "zone")
         if index == 9:
-            name, action, key = names[0], "set", "size"  # sorted as text it comes last
+            name, action, key = names[0], "set", "size"  # last when sorted as text
         elif index >= count:
             name, key = last_words[index - count]
             action = "set" if key else "delete"

@@ -1,4 +1,4 @@
-"""Symbolic and hard links."""
+"""Family: symbolic and hard links."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def _hard_links(draft: Draft) -> None:
 
 
 def _copy_links(draft: Draft) -> None:
-    """Absolute links become relative ones."""
+    """Write a task that turns absolute links into relative links."""
     root = draft.project()
     folders = ["", *(f"{name}/" for name in draft.some(DEPARTMENTS, 3))]
     folders.append(f"{folders[1]}{draft.pick(*SERVICES)}/")
@@ -393,7 +393,7 @@ find {root} -lname '{root}/*' | while read -r link; do ln -sfrn "$(readlink "$li
 
 
 def _relative(folder: str, target: str) -> str:
-    """``target`` as seen from ``folder``, both relative to the same root."""
+    """Return ``target`` as seen from ``folder``; both are relative to the same root."""
     here, there = folder.split("/")[:-1], target.split("/")
     common = 0
     while common < min(len(here), len(there) - 1) and here[common] == there[common]:

@@ -1,4 +1,4 @@
-"""Questions to log files."""
+"""Family: questions about log files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ORDER = "records of * are in order"
 
 
 def _access(draft: Draft, requests: int) -> list[tuple[str, int, str, str, int, int]]:
-    """Requests of one day: address, hour, method, path, status, bytes."""
+    """Return requests of one day: address, hour, method, path, status, bytes."""
     clients = [f"10.{draft.number(0, 20)}.{draft.number(0, 250)}.{number}" for number in draft.some(range(1, 250), 8)]
     paths = [f"/{service}/{word}" for service, word in zip(draft.some(SERVICES, 5), draft.some(WORDS, 5), strict=True)]
     return [
@@ -106,13 +106,13 @@ def _clients(draft: Draft) -> None:
     clients = sorted({request[0] for request in requests})
     prefix = requests[0][3].rpartition("/")[0]
     word = draft.pick(*WORDS)
-    # Much that does not count, each for one who may be among the first, and much that does.
+    # Large requests that do not count, spread over clients that could reach the top, and large requests that do count.
     much = (f"{prefix}-old/{word}", 200), (f"/old{prefix}/{word}", 200), (prefix, 200), (f"{prefix}/{word}", 400)
     much += (f"{prefix}/{word}", 500), (f"{prefix}/{word}", 301)
     for number, (path, status) in enumerate(much):
         size = draft.number(700_000, 800_000)
         requests.append((clients[number % len(clients)], draft.number(0, 23), "GET", path, status, size))
-    # Two with one total, whose addresses as text and as numbers have different orders.
+    # Two clients with the same total, whose addresses sort differently as text and as numbers.
     tied = (f"10.9.0.{draft.number(1, 99)}", f"10.10.0.{draft.number(1, 99)}")
     requests += [(client, draft.number(0, 23), "GET", f"{prefix}/{word}", 200, 300_000) for client in (*tied, *tied)]
     requests += [(client, draft.number(0, 23), "GET", f"{prefix}/{word}", 200, 40) for client in clients]

@@ -1,4 +1,4 @@
-"""Makefiles: written and repaired. They are run on a copy of the project, with other sources as well."""
+"""Family: makefiles, written and repaired. The tests run them on a copy of the project, also with other sources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["FAMILY"]
 
 
 def _made(draft: Draft, name: str, root: str, steps: str) -> None:
-    """A test that runs ``steps`` in a copy of the project, in which ``make(…)`` and ``text(…)`` are known."""
+    """Add a test that runs ``steps`` in a copy of the project; the steps may call ``make(…)`` and ``text(…)``."""
     lines = "\n".join(f"    {line}" for line in steps.strip("\n").splitlines())
     draft.final.test(
         name,

@@ -1,4 +1,4 @@
-"""XML and HTML."""
+"""Family: XML and HTML."""
 
 from __future__ import annotations
 

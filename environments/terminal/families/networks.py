@@ -1,4 +1,4 @@
-"""IPv4 networks and addresses."""
+"""Family: IPv4 networks and addresses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _network(draft: Draft, prefix: int) -> ipaddress.IPv4Network:
 def _inside(draft: Draft) -> None:
     root = draft.project()
     network = _network(draft, draft.pick(19, 21, 22, 26, 27))
-    if network.prefixlen > 24:  # where addresses as numbers and as text have different orders
+    if network.prefixlen > 24:  # addresses sort differently as numbers and as text
         start = int(network.network_address) >> 8 << 8
         network = ipaddress.IPv4Network((start + draft.pick(0, {26: 64, 27: 96}[network.prefixlen]), network.prefixlen))
     first, last = int(network.network_address), int(network.broadcast_address)
@@ -140,7 +140,7 @@ def _routes(draft: Draft) -> None:
     addresses = draft.shuffled(list(dict.fromkeys(addresses)))
     if addresses == sorted(addresses):
         addresses.reverse()
-    # The widest network comes first, the next one last: neither end of the table is right for all.
+    # The widest network comes first and the next widest last, so that neither end of the table is right for all.
     first, second, *others = routes.items()
     shown = [first, *draft.shuffled(others), second]
     table = draft.file(f"{root}/routes.txt", "".join(f"{n} {g}\n" for n, g in shown), keep=True)
@@ -226,7 +226,7 @@ def _routes(draft: Draft) -> None:
     draft.solve(oracle, swap(oracle, "-route[0].prefixlen", "route[0].prefixlen"), "".join(lines))
 
 
-#: How the oracle of ``_merge`` merges.
+#: The merge in the oracle of ``_merge``.
 _COLLAPSE = "ipaddress.collapse_addresses(networks)"
 
 
@@ -239,7 +239,7 @@ def _merge(draft: Draft) -> None:
         if draft.chance(0.4):
             networks.append(_network(draft, 28))
     networks += [next(networks[0].subnets(prefixlen_diff=1)), networks[0]]
-    # Four quarters of a block; one network with a comment that comes first as a number, not as text.
+    # Four quarters of a block, and one network with a comment that comes first as a number but not as text.
     networks += ipaddress.IPv4Network(f"11.{draft.number(0, 250)}.0.0/16").subnets(prefixlen_diff=2)
     networks.append(ipaddress.IPv4Network(f"9.{draft.number(0, 250)}.{draft.number(0, 255)}.128/25"))
     comments = {networks[-1]: f"  # {draft.pick(*CITIES)}"}

@@ -1,4 +1,4 @@
-"""Calculations over columns and matrices of whole numbers."""
+"""Family: calculations over columns and matrices of whole numbers."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _moving(draft: Draft) -> None:
     names = draft.some(CITIES, 2)
     count = draft.number(12, 20)
     series = [[draft.number(0, 900) for _ in range(count)] for _ in names]
-    for values in series:  # the highest total comes twice at the end
+    for values in series:  # the highest total occurs twice, at the end
         values[-2] += 5000
         values[-1] = values[-1 - window]
     lines = [f"{day},{a},{b}\n" for day, (a, b) in enumerate(zip(*series, strict=True), 1)]

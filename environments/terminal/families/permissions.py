@@ -1,4 +1,4 @@
-"""Permission bits: set, repaired by a rule, audited."""
+"""Family: permission bits, set, repaired by a rule, and audited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _table(draft: Draft) -> None:
         draft.file(path, draft.text(draft.number(20, 60)), 0o666, keep=True)
         usual = (0o600, 0o640, 0o644, 0o700, 0o750, 0o755)
         modes[path] = draft.pick(*usual) if not modes else draft.pick(*usual, 0o440, 0o400)
-    # The owner may write to the first, whatever the others are.
+    # The owner may write to the first, whatever the modes of the others.
     first, last = next(iter(modes)), list(modes)[-1]
     words = {4: "read", 2: "write", 1: "execute"}
 

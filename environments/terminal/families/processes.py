@@ -1,8 +1,8 @@
-"""Running processes: found and stopped. Graded while they run.
+"""Family: running processes, found and stopped. Graded while they run.
 
-Those that must go on have to be the ones that the task began with, and the one that must end has to be the one itself:
-each began with an id of a range of its own below 300, which nobody without privileges can choose. What a process says
-it is (its command line lies in its own memory) decides nothing alone.
+The processes that must go on have to be those of the task's start, and so does the process that must end. Each of them
+started with an id from its own range below 300, which an unprivileged user cannot choose. A process can change its
+command line, which lies in its own memory, so the command line is never the only evidence.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ __all__ = ["FAMILY"]
 _LOOP = "while :; do sleep 5; done\n"
 
 
-#: A process of the beginning has an id in a range of its own, whatever it says it is.
+#: Processes of the task's start have ids from a range of their own, whatever their command line.
 _FIRST, _WIDTH = 120, 20
-#: ``begin FIRST`` uses up the ids before a range; ``wait_for LINE FIRST`` waits for a process of it with that command.
+#: ``begin FIRST`` uses up the ids below a range; ``wait_for LINE FIRST`` waits for a command line's process in the
+#: range.
 _BEGIN = r"""
 begin() { until [ "$(echo $BASHPID)" -ge "$1" ]; do :; done; }
 wait_for() {
@@ -38,7 +39,7 @@ wait_for() {
 }
 """
 
-#: Bash of the agent's: ``each WORD COMMAND`` runs the command with the id of each process whose command line it is.
+#: Bash for the agent's side: ``each WORD COMMAND`` runs the command with the ids of processes by their command line.
 _EACH = r"""
 each() {
   local folder line
@@ -67,7 +68,7 @@ class _Begun:
     """The processes that a task begins with, in the order in which they are started."""
 
     def __init__(self, draft: Draft, groups: list[tuple[str, list[list[str]]]]) -> None:
-        """Each group is a command and the command lines of the processes that run then."""
+        """Each group is a command and the command lines of the processes that it leaves running."""
         self.draft = draft
         self.first: dict[str, int] = {}
         script = _BEGIN.lstrip()
@@ -77,12 +78,12 @@ class _Begun:
             for line in lines:
                 script += f"wait_for {shlex.quote(' '.join(line))} {first}\n"
                 self.first[" ".join(line)] = first
-        # What the agent starts has a higher id than all of them.
+        # Processes that the agent starts have higher ids than all of these.
         draft.start = script + "begin 301\n"
         self.running(draft.initial, [line for _, lines in groups for line in lines])
 
     def running(self, checks: Checks, lines: list[list[str]]) -> None:
-        """These go on, and are the same as in the beginning."""
+        """Check that these processes are running and are those of the start."""
         expected = [(self.first[" ".join(line)], line) for line in lines]
         checks.test(
             "the others are still running",
@@ -90,7 +91,7 @@ class _Begun:
         )
 
     def stopped(self, *lines: list[str]) -> None:
-        """The processes of one group are gone."""
+        """Check that the processes of one group are gone."""
         words = [" ".join(line) for line in lines]
         self.draft.final.test(
             "the process is stopped",
@@ -99,7 +100,7 @@ class _Begun:
         )
 
     def breaches(self, target: list[str], others: list[list[str]], stop: str, go_on: str, *before: str) -> list[str]:
-        """The two sentences, that the target is stopped and that the others go on, with what breaks them."""
+        """Return two requirements with breaches: the target is stopped, and the others keep running."""
         stopped, running = "the process is stopped", "the others are still running"
         line, names = " ".join(target), [" ".join(other) for other in others]
         pose = f'pose() {{ python3 -c {shlex.quote(_POSE)} $2 "$1"; }}\n'

@@ -1,4 +1,4 @@
-"""Finding things in running text."""
+"""Family: patterns in running text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINES, _ORDER = "* has the right lines", "lines of * are in order"
 
 
 def _weave(draft: Draft, things: list[str]) -> str:
-    """Lines of words with each of the things between spaces somewhere."""
+    """Return lines of words, with each of ``things`` somewhere between spaces."""
     text = ""
     for thing in draft.shuffled(things):
         words = [draft.pick(*WORDS) for _ in range(draft.number(3, 8))]
@@ -128,7 +128,7 @@ def _tickets(draft: Draft) -> None:
     target = f"{root}/{draft.pick('tickets', 'issues', 'references')}.txt"
     keys = draft.some(("OPS", "WEB", "API", "QA", "CORE", "DOCS"), 3)
     least, most = draft.pick((2, 4), (3, 5))
-    # Two that numbers and text put in different orders, one of each key, then any.
+    # Two tickets that sort differently as numbers and as text, one ticket of each key, then any.
     tickets = [
         f"{keys[0]}-{'9' * least}",
         f"{keys[0]}-{'1' * most}",

@@ -1,4 +1,4 @@
-"""Renaming many files by a rule."""
+"""Family: files renamed by a rule."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _clean(draft: Draft) -> None:
         extension = draft.pick("txt", "TXT", "Pdf", "csv")
         data = draft.text(draft.number(20, 90))
         name = " ".join(parts)
-        if index < 2:  # two spaces, a small extension; other signs, a large one
+        if index < 2:  # two spaces, a lower-case extension; other characters, an upper-case extension
             name, extension = (f"{parts[0]}  {parts[1]}", "csv") if index == 0 else (f"{name}-Old (2)", "TXT")
         draft.file(f"{root}/{name}.{extension}", data)
         expected[f"{name}.{extension}".lower().replace(" ", "_")] = data

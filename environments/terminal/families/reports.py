@@ -1,4 +1,4 @@
-"""Reports for people to read, from several files."""
+"""Family: reports for people, compiled from several files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _weekly(draft: Draft) -> None:
     root = draft.project()
     team = draft.pick(*DEPARTMENTS)
     people = draft.some(FIRST_NAMES, draft.number(4, 6))
-    # The last two have done nothing; the file has them in another order than their names.
+    # The last two people have done nothing; their order in the file differs from the order of their names.
     people[-2:] = sorted(people[-2:], reverse=True)
     rows: list[tuple[str, str, str, int]] = []
     for number in range(draft.number(9, 16)):
@@ -199,7 +199,7 @@ def _table(draft: Draft) -> None:
     for service in services:
         total = draft.number(2, 500) * 20
         requests[service] = (total, total * draft.number(0, 60) // 1000 if service != services[0] else 0)
-    # One rate that would be rounded up; an order that is not that of the names; an owner of what is not in the table.
+    # One rate that would be rounded up; another order than the names'; an owner of a service that is not in the table.
     requests[services[2]] = (600, 3 * draft.number(1, 9) + 1)
     if services == sorted(services):
         requests = {service: requests[service] for service in services[::-1]}
@@ -216,7 +216,7 @@ def _table(draft: Draft) -> None:
     lines = ["| Service | Owner | Requests | Errors | Rate |", "|---|---|---|---|---|"]
     for service in sorted(services):
         total, errors = requests[service]
-        # Per mille, rounded down: no question of how to round.
+        # Per mille, rounded down, so that rounding is unambiguous.
         rate = errors * 1000 // total
         lines.append(
             f"| {service} | {owners.get(service, 'nobody')} | {total} | {errors} | {rate // 10}.{rate % 10}% |"

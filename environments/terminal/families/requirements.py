@@ -1,7 +1,7 @@
-"""What a prompt demands: each sentence with the tests that check it, and solutions that break this sentence alone.
+"""Requirements of a prompt: each sentence with the tests that check it and the solutions that break only this sentence.
 
 A ``Way`` is a whole solution of a task. A breach is a way that one sentence forbids: it names the final tests that
-fail, and every other one passes. An honest way passes all of them. Ways lie in the package, which no sandbox sees, and
+fail, and every other test passes. An honest way passes all of them. Ways lie in the package, which no sandbox sees, and
 never in a task's files. ``tests/environments/terminal_families`` plays them.
 """
 
@@ -21,23 +21,23 @@ __all__ = ["Requirement", "Way", "breach", "matching", "table", "words"]
 
 @dataclass(frozen=True)
 class Way:
-    """One way of doing a task: exactly one of ``after``, ``instead`` and ``swap`` is given.
+    """One way to do a task: exactly one of ``after``, ``instead`` and ``swap`` is given.
 
-    ``checks`` are the final tests that fail, in words; ``*`` stands for anything (``* has the right lines``), and of
-    the tests such a pattern matches at least one fails.
+    ``checks`` are the names of the final tests that fail, in words. ``*`` stands for anything (``* has the right
+    lines``); of the tests that such a pattern matches, at least one fails.
     """
 
     what: str
     checks: tuple[str, ...] = ()
-    #: Bash, run in the project's folder when the oracle has run; ``$root`` is that folder.
+    #: Bash that runs in the project's folder after the oracle; ``$root`` is that folder.
     after: str = ""
-    #: Bash, run in /home/user in place of the oracle.
+    #: Bash that runs in /home/user instead of the oracle.
     instead: str = ""
-    #: The oracle with a passage replaced: what, and by what.
+    #: A passage of the oracle, and its replacement.
     swap: tuple[str, str] = ("", "")
 
     def script(self, oracle: str) -> str:
-        """The bash that is run; ``after`` runs where the oracle has run. Raises ``ValueError`` for a bad ``swap``."""
+        """Return the Bash to run; ``after`` runs after the oracle. Raises ``ValueError`` for an invalid ``swap``."""
         old, new = self.swap
         if (bool(self.after), bool(self.instead), bool(old)).count(True) != 1:
             raise ValueError(f"{self.what!r} is not one of `after`, `instead` and `swap`")
@@ -47,30 +47,30 @@ class Way:
 
 
 def breach(what: str, *checks: str, after: str = "", instead: str = "", swap: tuple[str, str] = ("", "")) -> Way:
-    """A false solution that fails exactly these final tests."""
+    """Return a false solution that fails exactly these final tests."""
     return Way(what, tuple(map(words, checks)), after, instead, swap)
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A sentence of the prompt and what breaks it, in one way or several."""
+    """A sentence of the prompt and the ways to break it."""
 
     sentence: str
     breaches: tuple[Way, ...]
 
 
 def words(text: str) -> str:
-    """A check's name as it is in the name of its test; ``*`` is kept."""
+    """Return a check's name as it appears in the name of its test; ``*`` is kept."""
     return re.sub(r"[^a-z0-9*]+", "_", text.lower()).strip("_")
 
 
 def matching(pattern: str, tests: Iterable[str]) -> list[str]:
-    """The tests that a pattern of a breach means, by their names without ``test_``."""
+    """Return the tests that a breach's pattern matches, by their names without ``test_``."""
     return [test for test in tests if fnmatchcase(test, pattern)]
 
 
 def table(task: GeneratedTask) -> str:
-    """The prompt's sentences, what checks each of them and what breaks it; then the honest ways. Markdown."""
+    """Return a table in Markdown: the prompt's sentences with their checks and false solutions; then honest ways."""
     demanded = {requirement.sentence: requirement.breaches for requirement in task.requirements}
     tests = re.findall(r"^def test_(\w+)\(", task.final_tests, re.MULTILINE)
     rows: list[Sequence[str]] = []

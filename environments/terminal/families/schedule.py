@@ -1,4 +1,4 @@
-"""Schedules in the manner of cron."""
+"""Family: schedules like cron's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _READER = """
 
 
 def _allowed(field: str, limit: tuple[int, int]) -> set[int]:
-    """The values a field selects."""
+    """Return the values that a field selects."""
     values: set[int] = set()
     for part in field.split(","):
         span, _, step = part.partition("/")
@@ -52,7 +52,7 @@ def _day_matches(fields: list[str], day: datetime) -> bool:
 
 
 def _times(fields: list[str]) -> list[tuple[int, int]]:
-    """Hours and minutes at which a job runs on a day that matches."""
+    """Return hours and minutes at which a job runs on a day that matches."""
     return [(h, m) for h in sorted(_allowed(fields[1], _LIMITS[1])) for m in sorted(_allowed(fields[0], _LIMITS[0]))]
 
 
@@ -61,7 +61,7 @@ def _runs(fields: list[str], at: datetime) -> bool:
 
 
 def _fields(draft: Draft) -> list[str]:
-    """A schedule; the day of the month and the day of the week are never both restricted."""
+    """Return a random schedule; it never restricts both the day of the month and the day of the week."""
     minute = draft.pick("0", "30", "*/15", "*/20", "5,35", str(draft.number(0, 59)), "10-50/20")
     hour = draft.pick(
         "*", "*/6", "*/4", "8-18", str(draft.number(0, 23)), f"{draft.number(0, 8)},{draft.number(12, 20)}"
@@ -82,14 +82,14 @@ def _fields(draft: Draft) -> list[str]:
 
 
 def _special(at: datetime) -> list[list[str]]:
-    """Schedules that tell on who reads days wrongly: a day of the week after ``at``, its own, and every second day."""
+    """Return schedules that expose a wrong reading of days: the weekday after ``at``, its own, every second day."""
     weekday = at.isoweekday() % 7
     own = f"{(weekday + 3) % 7},{weekday}"
     return [["*", "*", "*", "*", str((weekday + 1) % 7)], ["*", "*", "*", "*", own], ["*", "*", "*/2", "*", "*"]]
 
 
 def _begin(draft: Draft, jobs: list[tuple[list[str], str]], right: str) -> tuple[str, str]:
-    """The schedule, and what is said of it; ``right`` is the check that a wrong reading fails."""
+    """Write the schedule and its description; ``right`` is the check that a wrong reading fails."""
     root = draft.project()
     lines: list[str] = []
     for fields, name in jobs:
@@ -240,7 +240,7 @@ def _next(draft: Draft) -> None:
     jobs[0] = ([str(now.minute), str(now.hour), "*", "*", "*"], jobs[0][1])
     jobs = [(fields if fields[3] == "*" else [*fields[:3], "*", fields[4]], name) for fields, name in jobs]
     jobs[1:4] = [(fields, name) for fields, (_, name) in zip(_special(now), jobs[1:4], strict=True)]
-    jobs[4] = (jobs[2][0], jobs[4][1])  # in the same minute as another
+    jobs[4] = (jobs[2][0], jobs[4][1])  # in the same minute as another job
     right, order = "* has the right lines", "lines of * are in order"
     root, source = _begin(draft, draft.shuffled(jobs), right)
     target = f"{root}/{draft.pick('next', 'upcoming', 'forecast')}.txt"

@@ -1,6 +1,6 @@
-"""Programs to write, which then have to pass cases the agent has not seen.
+"""Family: programs to write, which then have to pass cases that the agent has not seen.
 
-A case is arguments and standard input; the right answers come from the functions here.
+A case is arguments and standard input; the functions in this module compute the right answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .vocabulary import DEPARTMENTS, PRODUCTS, WORDS
 __all__ = ["FAMILY"]
 
 
-#: A sentence about what the program does, and passages of the code that other ones replace: what, old and new.
+#: A sentence about the program, and false solutions: what is wrong, a passage of the code, its replacement.
 _Rule = tuple[str, list[tuple[str, str, str]]]
 
 
@@ -26,7 +26,10 @@ def _program(
     answer: Callable[[Sequence[str], str], str],
     code: str,
 ) -> None:
-    """``code`` is Python that has ``arguments`` and ``lines``; the first wrong passage of a rule is the near miss."""
+    """Write the task. ``code`` is Python that uses ``arguments`` and ``lines``.
+
+    The near miss is the first replacement of a rule.
+    """
     root = draft.project()
     name = f"{draft.pick('tool', 'run', 'convert', 'calc', 'filter')}-{draft.pick(*WORDS)}"
     path = f"{root}/{name}{draft.pick('', '.sh', '.run')}"
@@ -126,7 +129,7 @@ def _roman(value: int) -> str:
 
 
 def _arguments(draft: Draft) -> None:
-    """Numbers as arguments."""
+    """Write tasks about numbers as arguments."""
     kind = draft.pick("duration", "base", "roman", "gcd", "size")
     word = draft.pick(*WORDS)
     if kind == "duration":
@@ -326,7 +329,7 @@ def _gcd(a: int, b: int) -> int:
 
 
 def _filter(draft: Draft) -> None:
-    """Lines on standard input."""
+    """Write tasks about lines on standard input."""
     kind = draft.pick("caesar", "runs", "every", "longest")
     key = draft.number(2, 11)
     word = draft.pick(*WORDS)
@@ -494,7 +497,7 @@ def _filter(draft: Draft) -> None:
 
 
 def _table(draft: Draft) -> None:
-    """A table on standard input."""
+    """Write tasks about a table on standard input."""
     word = draft.pick(*DEPARTMENTS)
     separator, spoken = draft.pick((",", "commas"), (";", "semicolons"), (":", "colons"))
     least = draft.number(5, 60)

@@ -1,4 +1,4 @@
-"""Small services on localhost: started, written and reconfigured. Graded while they run."""
+"""Family: small services on localhost, started, written and reconfigured. Graded while they run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _local_only(draft: Draft, port: int) -> None:
 
 
 def _ended(port: int, *checks: str) -> Way:
-    """A service that ends when the agent does; all of it fails."""
+    """Return a breach: a service that ends with the agent, so that all of these checks fail."""
     return breach(
         "a service that has ended",
         *checks,
@@ -37,7 +37,7 @@ def _ended(port: int, *checks: str) -> Way:
 
 
 def _kept_alive(draft: Draft, oracle: str) -> None:
-    """Other ways of starting a service that goes on."""
+    """Add honest ways to start a service that keeps running."""
     start, quiet = "setsid -f python3", "< /dev/null > /dev/null 2>&1\n"
     assert start in oracle, quiet in oracle
     draft.honest("with nohup", instead=oracle.replace(start, "nohup python3").replace(quiet, "> /dev/null 2>&1 &\n"))
@@ -58,7 +58,7 @@ def _kept_alive(draft: Draft, oracle: str) -> None:
 
 
 def _wait(port: int) -> str:
-    """Bash that returns when something listens there."""
+    """Return Bash that waits until something listens on the port."""
     return f"for attempt in $(seq 100); do (: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null && break; sleep 0.1; done\n"
 
 
@@ -170,7 +170,7 @@ def _files(draft: Draft) -> None:
     draft.solve(oracle, swap(oracle, f"--directory {folder}", f"--directory {root}"), f"port {port}, {folder}")
 
 
-#: A web server; ``path`` is Python that finds the file of a request.
+#: A web server; ``path`` is a Python expression for the file of a request.
 _WEB = """
 import http.server, os, urllib.parse
 folder = @folder@
@@ -374,7 +374,7 @@ def _restart(draft: Draft) -> None:
     draft.start = f"setsid -f python3 {program} {config} < /dev/null > /dev/null 2>&1\n" + _wait(old)
     right, once, answers = "* has the right lines", "the service runs once", "nothing else answers"
     again = f"setsid -f python3 {program} {config} < /dev/null > /dev/null 2>&1\n"
-    # The same command that does nothing: what it imports is not what it seems.
+    # The same command line without the service: the modules it imports are fakes.
     idle = (
         "mkdir -p ~/fake/http; echo 'import time; time.sleep(1000)' > ~/fake/http/__init__.py\n"
         "export PYTHONPATH=~/fake\n"

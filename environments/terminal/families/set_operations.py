@@ -1,4 +1,4 @@
-"""What lists have in common."""
+"""Family: intersections, unions and differences of lists."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _several(draft: Draft) -> None:
     days = draft.some(("monday", "tuesday", "wednesday", "thursday", "friday"), 3)
     lists = _lists(draft, 3)
     for index, (day, names) in enumerate(zip(days, lists, strict=True)):
-        # Lines that do not count: of one list, of two, and of all.
+        # Lines that do not count: in one list, in two, and in all.
         text = (
             f"# {day}\n# names\n"
             + ("# checked\n" if index else "")
@@ -111,7 +111,7 @@ def _several(draft: Draft) -> None:
     spoken = "all three" if wanted == 3 else f"{'at least' if at_least else 'exactly'} {('one', 'two')[wanted - 1]}"
     right = "* has the right lines"
     right_counts = (2, 3) if at_least else (wanted,)
-    # Exactly and at least mistaken for each other.
+    # Confusion of "exactly" and "at least".
     wrong = (2,) if at_least else (2, 3) if wanted > 1 else (1, 2, 3)
     draft.say(
         draft.pick(f"{root} has three lists:", f"There are three lists in {root}:"),

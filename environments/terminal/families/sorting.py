@@ -1,4 +1,4 @@
-"""Sorting, removing repeats, counting words."""
+"""Family: sorting, removing repeats, counting words."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _frequencies(draft: Draft) -> None:
         line = " ".join(words[min(draft.number(0, 29), draft.number(0, 29))] for _ in range(draft.number(6, 10)))
         line += draft.pick(".", "!", ", it is", "; we'd go", " - 3 of 12")
         text += line.capitalize() + draft.pick("\n", " ") + draft.pick("", "", words[0].upper() + " ")
-    # Two words that are equally frequent, and short ones that would be among the most frequent.
+    # Two equally frequent words, and short words that would be among the most frequent.
     counts = Counter(word for word in re.findall(r"[a-z]+", text.lower()) if len(word) >= least)
     (_, most), (second, some) = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[1:3]
     text += f" {second}" * (most - some) + "\n" + "It is so. " * most

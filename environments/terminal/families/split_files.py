@@ -1,4 +1,4 @@
-"""Files cut into parts and put together again."""
+"""Family: files cut into parts and reassembled."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _join(draft: Draft) -> None:
             draft.file(f"{root}/spare/{name}.part{number}", part, keep=True)
         else:
             draft.file(path, part, keep=True)
-            # One that is not needed and not good, at least.
+            # At least one that is neither needed nor good.
             if draft.chance(0.3) or number - 1 == (bad + 1) % count:
                 draft.file(f"{root}/spare/{name}.part{number}", part[::-1] + b"!", keep=True)
     draft.file(f"{root}/parts/SHA256SUMS", "".join(lines), keep=True)

@@ -1,4 +1,4 @@
-"""SQLite databases, which are made from SQL when the image is prepared: their bytes depend on SQLite's version."""
+"""Family: SQLite databases. Set-up makes them from SQL, because their bytes depend on SQLite's version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _sql(value: int | str) -> str:
 
 
 def _database(draft: Draft, path: str, tables: dict[str, tuple[str, list[_Row]]]) -> None:
-    """The database is there before the agent is."""
+    """Add a database that exists before the agent starts."""
     lines: list[str] = []
     for name, (columns, rows) in tables.items():
         lines.append(f"CREATE TABLE {name} ({columns});")
@@ -43,7 +43,7 @@ def _database(draft: Draft, path: str, tables: dict[str, tuple[str, list[_Row]]]
 
 
 def _table(path: str, name: str, rows: list[_Row], columns: str = "*") -> str:
-    """Code of a test: the table has these rows, in any order."""
+    """Return the code of a test that the table has these rows, in any order."""
     return fill(
         """
         database = sqlite3.connect("file:" + @path@ + "?mode=ro", uri=True)
@@ -56,12 +56,12 @@ def _table(path: str, name: str, rows: list[_Row], columns: str = "*") -> str:
     )
 
 
-#: What SQLite makes by itself; ``SQLite2`` is a name like any other.
+#: Names that SQLite creates by itself; ``SQLite2`` is an ordinary name.
 _INTERNAL = "('sqlite_sequence', 'sqlite_stat1', 'sqlite_stat4')"
 
 
 def _objects(path: str, columns: str, expected: list[tuple[str, ...]], where: str = "1") -> str:
-    """Code of a test: these are all tables, views, triggers and indexes of one's own."""
+    """Return the code of a test: the database has only these tables, views, triggers and indexes besides SQLite's."""
     return fill(
         """
         database = sqlite3.connect("file:" + @path@ + "?mode=ro", uri=True)
@@ -80,13 +80,13 @@ def _objects(path: str, columns: str, expected: list[tuple[str, ...]], where: st
 
 
 def _schema(path: str, tables: dict[str, str]) -> str:
-    """Code of a test: the tables are as they were made, and there is nothing else."""
+    """Return the code of a test that the tables have their original definitions and that nothing else exists."""
     made = [("table", name, f"CREATE TABLE {name} ({columns})") for name, columns in tables.items()]
     return _objects(path, "type, name, sql", made)
 
 
 def _run(path: str, *statements: str) -> str:
-    """Bash that runs SQL on a database, foreign keys and all as SQLite has them by itself."""
+    """Return Bash that runs SQL on a database with SQLite's defaults, foreign keys included."""
     return python(
         """
         import sqlite3
@@ -100,7 +100,7 @@ def _run(path: str, *statements: str) -> str:
 
 
 def _altered(path: str) -> list[Way]:
-    """What changes the shop's tables and none of their rows."""
+    """Return breaches that change the shop's schema but none of its rows."""
     check = "tables are unchanged"
     bare = _ORDERS.replace(" PRIMARY KEY", "").replace(" NOT NULL", "")
     return [
@@ -136,7 +136,7 @@ def _altered(path: str) -> list[Way]:
 
 
 def _modes(draft: Draft, path: str) -> None:
-    """Honest ways of keeping a database: its rows count, not its file."""
+    """Add honest ways to store a database: its rows count, not the bytes of its file."""
     draft.honest(
         "a write-ahead log beside the database",
         after=python(
@@ -406,7 +406,7 @@ def _change(draft: Draft) -> None:
     people, orders = _shop(draft)
     year = draft.number(2022, 2023)
     orders[1] = (*orders[1][:4], "open", f"{year - 1}-05-17")
-    # What must not be missed: the day itself, and an order to keep of a customer who moves.
+    # Edge cases: an order of that very day, and an order to keep of a customer who moves.
     kept = people[0][0]
     orders[2] = (orders[2][0], kept, *orders[2][2:4], "open", f"{year}-01-01")
     orders[3] = (*orders[3][:4], "paid", f"{year - 1}-03-01")

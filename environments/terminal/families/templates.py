@@ -1,4 +1,4 @@
-"""Filling in text templates."""
+"""Family: text templates to fill in."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _conditional(draft: Draft) -> None:
     lines: list[str] = []
     expected = ""
     for key in keys:
-        # One block of each kind that is not to be shown.
+        # One hidden block of each kind.
         positive = (draft.chance(0.6) or key == keys[1]) and key != keys[0]
         body = [f"{key}_{word} = {draft.number(1, 999)}" for word in draft.some(SERVICES, draft.number(1, 3))]
         plain = f"{key}_name = {draft.pick(*SERVICES)}"

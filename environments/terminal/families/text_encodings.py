@@ -1,4 +1,4 @@
-"""Base64, hexadecimal and other ways to write bytes as text."""
+"""Family: Base64, hexadecimal and other encodings of bytes as text."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _hex(draft: Draft) -> None:
     place = 0
     while place < len(data):
         width = draft.number(4, 20)
-        # Colons at first, capitals in the second line.
+        # Colons in the first line, capitals in the second.
         chunk = data[place : place + width].hex(" " if draft.chance(0.7) and place else ":")
         text += (chunk.upper() if draft.chance(0.4) else chunk) + draft.pick("", "", f"  # offset {place:#06x}") + "\n"
         place += width

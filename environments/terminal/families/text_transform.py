@@ -1,4 +1,4 @@
-"""Rewriting lines of text."""
+"""Family: rewriting lines of text."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _reorder(draft: Draft) -> None:
     oracle = (
         f"LC_ALL=C sort -k 2,2 -k 1,1 {source} | sed -E 's/^([^ ]+) ([^:]+): (.*)$/\\2, \\1{shown}\\3/' > {target}\n"
     )
-    # The colon after the last name sorts after digits and before letters; names are letters, so it does no harm.
+    # The colon after the last name sorts between digits and letters. Names are letters, so the order is unaffected.
     draft.solve(oracle, swap(oracle, "-k 2,2 -k 1,1", "-k 1,1"), "".join(lines))
 
 
@@ -230,7 +230,7 @@ def _unwrap(draft: Draft) -> None:
 
 
 def _columns(draft: Draft) -> None:
-    """Text is lined up in columns."""
+    """Write a task that lines up text in columns."""
     root = draft.project()
     source = f"{root}/{draft.pick('table', 'stock', 'scores', 'listing')}.txt"
     target = f"{root}/{draft.pick('aligned', 'formatted', 'pretty')}.txt"

@@ -1,4 +1,4 @@
-"""URLs and their queries."""
+"""Family: URLs and their queries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _parameter(draft: Draft) -> None:
             value = f"a+{draft.pick(*WORDS)}"
         parts = [f"page={draft.number(1, 9)}", f"my{key}={draft.pick(*WORDS)}"]
         if index != 1 and (index < 4 or draft.chance(0.7)):
-            # Spaces as + at first, so that both forms are there.
+            # Spaces as + at first, so that both encodings occur.
             encode = urllib.parse.quote_plus if draft.chance(0.5) or index == 0 else urllib.parse.quote
             value = f"{draft.pick(*CITIES)} or more" if index == 3 else value
             encode = urllib.parse.quote if index == 3 else encode
@@ -133,11 +133,11 @@ def _hosts(draft: Draft) -> None:
         host = hosts[index % len(hosts)] if index < 6 else draft.pick(*hosts)
         counts[host] += 1
         shown = draft.pick(host, host.upper(), f"www.{host}", f"{host}:8080", f"bob@{host}", f"WWW.{host.title()}:443")
-        if index < 4:  # each form once, at least
+        if index < 4:  # each form at least once
             shown = (f"www.{host}:80", host.upper(), f"{host}:8080", f"bob@{host}")[index]
         path = draft.pick("", "/", f"/{draft.pick(*SERVICES)}", f"?next={draft.pick(*hosts)}", "/a:b@c#d")
         lines.append(f"{draft.pick('http', 'https', 'HTTPS', 'ftp')}://{shown}{path}\n")
-    # Two hosts of the same count.
+    # Two hosts with the same count.
     first, second = sorted(hosts[:2], key=lambda host: counts[host])
     lines += [f"https://{first}/\n"] * (counts[second] - counts[first])
     counts[first] = counts[second]
@@ -228,7 +228,7 @@ def _clean(draft: Draft) -> None:
             parts.insert(draft.number(0, len(parts)), tracking)
         if index == 0 or draft.chance(0.3):
             parts.insert(draft.number(0, len(parts)), f"fbclid={draft.number(10**6, 10**7)}")
-        if index == 1:  # its fragment follows nothing that is to go, and so does not go with it
+        if index == 1:  # its fragment follows a parameter that stays, so the fragment stays
             parts = query.split("&") if query else []
         fragment = f"#{draft.pick(*WORDS)}" if index == 1 or draft.chance(0.3) else ""
         lines.append(url + ("?" + "&".join(parts) if parts else "") + fragment + "\n")

@@ -1,8 +1,8 @@
-"""git repositories, whose history is made when the image is prepared.
+"""Family: git repositories. Their history is made when the image is prepared.
 
-Names of objects follow from what is in them, so the tests know those of every commit and file, and compare them with
-what git records and with the files themselves. Nothing that a repository's settings can change is asked for: not
-``git status``, not ``git diff``, and no name that a tag could take from a branch.
+Names of objects follow from their content, so the tests know the name of every commit and file, and compare these with
+git's records and with the files themselves. The tests use nothing that a repository's settings can change: no ``git
+status``, no ``git diff``, and no name that could be a tag instead of a branch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FAMILY"]
 
 
 class _History:
-    """Writes the script that makes a repository, and knows what git will call everything in it."""
+    """Writer of the script that makes a repository, and of the object names that git will compute."""
 
     def __init__(self, draft: Draft, root: str) -> None:
         self.draft = draft
@@ -28,9 +28,9 @@ class _History:
         self.names = [f"{a} {b}" for a, b in zip(draft.some(FIRST_NAMES, 3), draft.some(LAST_NAMES, 3), strict=True)]
         readme = f"# {draft.prose(3)}\n\n{draft.prose(8)}\n"
         draft.file(f"{root}/README.md", readme)
-        #: What is in the working tree.
+        #: Content of the working tree.
         self.files = {"README.md": readme}
-        #: The commits that lead to the branch in work, the newest last: their ids and their authors.
+        #: Ids and authors of the commits that lead to the current branch, the newest last.
         self.commits: list[str] = []
         self.authors: list[str] = []
         self.lines = [
@@ -55,7 +55,7 @@ class _History:
         self.lines.append(line)
 
     def branch(self, name: str) -> None:
-        """Begin a branch here; ``main`` goes back to what was there before the branch."""
+        """Begin a branch here; ``main`` restores the state before the branch."""
         self._main = dict(self.files), list(self.commits), list(self.authors)
         self.lines.append(f"git checkout -q -b {name}")
 
@@ -82,14 +82,14 @@ class _History:
         self.draft.setup = "set -e\n" + "\n".join(self.lines) + "\n"
         self.draft.initial.test("history is there", self.points("HEAD", self.commits[-1]))
 
-    # --- what is right -------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------------------
 
     def points(self, reference: str, commit: str) -> str:
-        """Code of a test: a reference, by its full name, leads to this commit and so to everything before it."""
+        """Return the code of a test: a reference, by its full name, points to this commit and so to its history."""
         return f"assert git('rev-parse', '--verify', {reference!r}, folder={self.root!r}) == {commit + chr(10)!r}"
 
     def new_commit(self, branch: str, parents: list[str], message: str, files: Mapping[str, str]) -> None:
-        """The newest commit of a branch follows these, says this and has these files."""
+        """Check the newest commit of a branch: its parents, message and files."""
         reads = f"headers, message = commit('refs/heads/{branch}', folder={self.root!r})\n"
         what = f"{branch} has one new commit"
         self.draft.final.test(what, f"{reads}assert headers['parent'] == {parents!r}")
@@ -97,7 +97,7 @@ class _History:
         self.draft.final.test("its files are right", f"{reads}assert headers['tree'] == [{_tree(files)!r}]")
 
     def tidy(self, branch: str, *references: str) -> list[str]:
-        """Sentences: a branch is checked out and clean, these are all references, the repository is sound."""
+        """Return requirements: a branch is checked out and clean, no reference is added, the repository is sound."""
         root, at = self.root, f"refs/heads/{branch}"
         names = sorted([at, *references])
         listed = " and ".join(name.rpartition("/")[2] for name in (at, *references))
@@ -126,7 +126,7 @@ class _History:
         final.test(
             idle, f"left = [name for name in os.listdir({f'{root}/.git'!r}) if name in {_PROGRESS}]\nassert left == []"
         )
-        # With the commits named, fsck does not look at the index, which has a test of its own.
+        # With the commits named, fsck does not read the index, which has a test of its own.
         final.test(
             sound,
             f"git('fsck', '--full', '--no-reflogs', '--no-dangling', *{names!r}, folder={root!r})\n"
@@ -192,12 +192,12 @@ class _History:
         ]
 
 
-#: Files in which git notes what it has begun.
+#: Files in which git records an operation in progress.
 _PROGRESS = (
     "('CHERRY_PICK_HEAD', 'MERGE_HEAD', 'REVERT_HEAD', 'BISECT_LOG', 'BISECT_START', 'rebase-merge', 'rebase-apply', "
     "'sequencer')"
 )
-#: The file of an object that nothing but the first commit needs.
+#: The file of an object that only the first commit needs.
 _OLD_TREE = """
 object=$(git rev-parse $(git rev-list --max-parents=0 HEAD)^{tree} | sed 's!^..!.git/objects/&/!')
 test -f $object || exit 1
@@ -222,7 +222,7 @@ _DIRTY = {
 _AMENDED = "echo x >> README.md; git commit -q -a --amend --no-edit"
 _LONGER = 'git commit -q --amend -m "$(git log -1 --format=%s)" -m more'
 _EMPTY = "git commit -q --allow-empty -C HEAD"
-#: A commit before the new one is another than it was, with the same subject.
+#: Replaces the commit before the new one by another with the same subject.
 _ANEW = """
 old=$(git commit-tree -m "$(git log -1 --format=%s HEAD~1)" -p HEAD~2 "HEAD~3^{tree}")
 git reset -q --soft $(git commit-tree -m "$(git log -1 --format=%s)" -p $old "HEAD^{tree}")
@@ -230,12 +230,12 @@ git reset -q --soft $(git commit-tree -m "$(git log -1 --format=%s)" -p $old "HE
 
 
 def _object(kind: str, data: bytes) -> str:
-    """What git calls an object."""
+    """Return git's name for an object."""
     return hashlib.sha1(f"{kind} {len(data)}\0".encode() + data, usedforsecurity=False).hexdigest()
 
 
 def _tree(files: Mapping[str, str]) -> str:
-    """What git calls a tree of these files."""
+    """Return git's name for a tree of these files."""
     folders: dict[str, dict[str, str]] = {}
     entries: list[tuple[str, str, str]] = []
     for path, text in files.items():
@@ -244,13 +244,13 @@ def _tree(files: Mapping[str, str]) -> str:
             folders.setdefault(first, {})[rest] = text
         else:
             entries.append((first, f"100644 {first}", _object("blob", text.encode())))
-    # A directory is sorted as if its name ended with a slash.
+    # git sorts a directory as if its name ended with a slash.
     entries += [(f"{name}/", f"40000 {name}", _tree(below)) for name, below in folders.items()]
     return _object("tree", b"".join(f"{name}\0".encode() + bytes.fromhex(ident) for _, name, ident in sorted(entries)))
 
 
 def _parents(options: str) -> str:
-    """Bash that gives the newest commit other parents."""
+    """Return Bash that gives the newest commit other parents."""
     return f'git reset -q --soft $(git commit-tree -m "$(git log -1 --format=%s)" {options} HEAD^{{tree}})'
 
 

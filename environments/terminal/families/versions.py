@@ -1,4 +1,4 @@
-"""Version numbers."""
+"""Family: version numbers."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _updates(draft: Draft) -> None:
         kind = index if index < 3 else draft.number(0, 2)
         if kind in (0, 1):
             best = (here[0], here[1] + draft.number(1, 12), draft.number(0, 12))
-            if index == 0:  # as text it would be the lower one
+            if index == 0:  # lower when compared as text
                 best = (here[0], 13, best[2])
                 offers.append((here[0], 9, 1))
             offers += [best, (here[0], here[1], here[2] + draft.number(1, 9))]

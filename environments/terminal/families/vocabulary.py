@@ -1,4 +1,4 @@
-"""Words the generated tasks are made of: plain ASCII, so that only the tasks about encodings are about encodings."""
+"""Words of the generated tasks: plain ASCII, so that encodings matter only in the tasks about encodings."""
 
 from __future__ import annotations
 
