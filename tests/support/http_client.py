@@ -20,7 +20,7 @@ class AsgiApplication(Protocol):
 
 
 class Client:
-    """Plain HTTP against an application in this process, or a server at an address."""
+    """Plain HTTP client of an application in this process, or of a server at an address."""
 
     def __init__(self, app: AsgiApplication | None = None, *, url: str = "http://server", agent: str = "test") -> None:
         transport = None if app is None else _BoundedTransport(app=app)
@@ -35,19 +35,19 @@ class Client:
         await self.http.aclose()
 
     async def get(self, path: str, sid: str | None = None, **headers: str) -> httpx.Response:
-        """GET; underscores in the names of further headers stand for hyphens."""
+        """Send a GET. Underscores in the names of further headers stand for hyphens."""
         return await self.http.get(path, headers=_headers(sid, headers))
 
     async def post(self, path: str, body: object = None, sid: str | None = None, **headers: str) -> httpx.Response:
-        """POST a JSON body, or none."""
+        """Send a POST with a JSON body, or without a body."""
         return await self.http.post(path, json=body, headers=_headers(sid, headers))
 
     async def create(self, sid: str, body: Mapping[str, object] | None = None, **headers: str) -> httpx.Response:
-        """``/create``, by default the first task of ``train``."""
+        """Send ``/create``, by default for the first task of ``train``."""
         return await self.post("/create", body if body is not None else {"split": "train", "index": 0}, sid, **headers)
 
     async def open(self, body: Mapping[str, object] | None = None, *, sid: str | None = None, **headers: str) -> str:
-        """A new session's id."""
+        """Open a session and return its id."""
         self._sessions += 1
         sid = sid or f"session-{self._sessions}"
         response = await self.create(sid, body, **headers)
@@ -58,7 +58,7 @@ class Client:
     async def call(
         self, sid: str, name: str, input: Mapping[str, object] | None = None, *, path: str = "/call", **keys: str
     ) -> Reply:
-        """Call a tool. ``key`` is its Idempotency-Key, ``task_id`` resumes."""
+        """Call a tool. ``key`` is the Idempotency-Key; ``task_id`` resumes a call."""
         response = await self.call_response(sid, name, input, path=path, **keys)
         assert response.status_code == 200, response.text
         return Reply(parse_events(response.content))
@@ -73,7 +73,7 @@ class Client:
         key: str | None = None,
         task_id: str | None = None,
     ) -> httpx.Response:
-        """The response to a call, whatever it is."""
+        """Return the response to a call, whatever its status."""
         body: dict[str, object] = {"name": name, "input": dict(input or {})}
         if task_id is not None:
             body["task_id"] = task_id
@@ -81,9 +81,9 @@ class Client:
 
     @asynccontextmanager
     async def stream(self, path: str, body: object, sid: str, *, stuck: bool = False) -> AsyncGenerator["OpenStream"]:
-        """A POST whose events are read as they come; on leaving, the client hangs up.
+        """Send a POST and read its events as they come; leaving the block disconnects.
 
-        A ``stuck`` client takes no byte before its ``unstick``.
+        A ``stuck`` client accepts no byte before its ``unstick``.
         """
         assert self.app is not None, "only in this process"
         opened = OpenStream(self.app, path, json.dumps(body).encode(), sid)
@@ -96,7 +96,7 @@ class Client:
 
 
 class _BoundedTransport(httpx.ASGITransport):
-    """An application that does not answer fails its test instead of stopping all of them."""
+    """Transport that fails the test when an application does not answer, instead of blocking all tests."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         async with asyncio.timeout(PATIENCE * 2):
@@ -111,7 +111,7 @@ def _headers(sid: str | None, more: Mapping[str, str]) -> dict[str, str]:
 
 
 class OpenStream:
-    """One request straight to an ASGI application, and what it has answered so far."""
+    """One request straight to an ASGI application, and the response so far."""
 
     def __init__(self, app: AsgiApplication, path: str, body: bytes, sid: str) -> None:
         self.parser = EventParser()
@@ -138,7 +138,7 @@ class OpenStream:
         self._task = asyncio.create_task(app(scope, self._receive, self._send))
 
     async def event(self) -> Event:
-        """The next event."""
+        """Return the next event."""
         async with asyncio.timeout(PATIENCE):
             while not self._events:
                 message = await self._sent.get()
@@ -150,18 +150,18 @@ class OpenStream:
         return self._events.pop(0)
 
     async def reply(self) -> Reply:
-        """The events that are still to come, to the last."""
+        """Return the remaining events."""
         events = [await self.event()]
         while events[-1].name not in ("end", "error"):
             events.append(await self.event())
         return Reply(events)
 
     def unstick(self) -> None:
-        """The client takes what is sent from now on."""
+        """Accept what is sent from now on."""
         self._taking.set()
 
     async def hang_up(self) -> None:
-        """The client is gone; returns when the application has noticed."""
+        """Disconnect, and return when the application has noticed."""
         self._taking.set()
         self._gone.set()
         await asyncio.wait_for(self._task, PATIENCE)
@@ -179,5 +179,5 @@ class OpenStream:
 
 
 def secrets_header(secrets: object) -> str:
-    """The value of ``X-Secrets``."""
+    """Return the value of ``X-Secrets``."""
     return base64.b64encode(json.dumps(secrets).encode()).decode()

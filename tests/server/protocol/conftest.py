@@ -1,4 +1,4 @@
-"""The fixtures of the protocol's tests: servers in this process, ended after each test, and one in its own process."""
+"""Fixtures of the protocol's tests: servers in this process, ended after each test, and a server in its own process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -20,7 +20,7 @@ class Serve(Protocol):
 
 @pytest.fixture
 async def serve() -> AsyncGenerator[Serve]:
-    """Servers without a lifespan; after the test their sessions are ended and no task may have failed unseen."""
+    """Serve without a lifespan. Afterwards, end the servers' sessions and fail if a task failed unnoticed."""
     servers: list[Server] = []
     clients: list[Client] = []
     unseen: list[dict[str, Any]] = []

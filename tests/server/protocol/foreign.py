@@ -1,4 +1,4 @@
-"""Environments written for openreward and ors-sdk, as their authors write them."""
+"""Environments written for openreward and ors-sdk, in the style of their authors."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUntypedFunctionDecorator=false, reportUntypedBaseClass=false, reportUnknownArgumentType=false
@@ -13,9 +13,9 @@ import ors
 from pydantic import BaseModel
 
 WORDS = ["one", "two", "three"]
-#: For each session of ``OrsThreads``, what ran and on which thread.
+#: For each session of ``OrsThreads``, the methods that ran and the thread of each.
 THREADS: dict[int, list[tuple[str, int]]] = {}
-#: Lets the blocking tool go on.
+#: Releases the blocking tool.
 RELEASE = threading.Event()
 
 
@@ -94,7 +94,7 @@ class OrsGame(ors.Environment):
 
 
 class OrsThreads(OrsGame):
-    """Notes the thread of everything synchronous; its tools fail if one runs beside the other."""
+    """Records the thread of all synchronous code; its tools fail if they overlap."""
 
     def __init__(self, task_spec: Any = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec)
@@ -206,7 +206,7 @@ class OpenRewardChat(openreward.Environment):
 
 
 def _family(game: Any) -> Any:
-    """A parent class and a child that overrides the tasks."""
+    """Return a parent class and a child that overrides the tasks."""
 
     class Parent(game):
         pass

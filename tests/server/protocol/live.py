@@ -1,4 +1,4 @@
-"""A server in its own process, and a connection to it on which every byte can be chosen."""
+"""A server in its own process, and a client connection with control of every byte."""
 
 import asyncio
 import contextlib
@@ -28,22 +28,22 @@ class LiveServer:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """Its process."""
+        """The server's process."""
         return self.running.process
 
     @property
     def port(self) -> int:
-        """Its port."""
+        """The server's port."""
         return self.running.port
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The server's URL."""
         return self.running.url
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator["Connection"]:
-        """A new connection."""
+        """Open a connection."""
         reader, writer = await asyncio.open_connection(self.host, self.port, limit=2**20)
         connection = Connection(reader, writer)
         try:
@@ -52,7 +52,7 @@ class LiveServer:
             await connection.cut()
 
     def stop(self) -> tuple[int, list[str]]:
-        """Ask it to end; its exit status, and what it printed since it started."""
+        """Stop the server. Return its exit status and its output since the start."""
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(timeout=PATIENCE * 2)
         return status, self.running.output.read_text().splitlines()[1:]
@@ -60,9 +60,9 @@ class LiveServer:
 
 @contextmanager
 def live_server(*, file_limit: int | None = None, **settings: object) -> Generator[LiveServer]:
-    """Start ``live_server.py``; keywords are settings, given as ``ORS_*`` variables.
+    """Start ``live_server.py``; keywords are settings, passed as ``ORS_*`` variables.
 
-    ``file_limit`` is the soft limit on open files it starts with.
+    ``file_limit`` is its initial soft limit on open files.
     """
     command = [sys.executable, str(_SCRIPT)]
     if file_limit is not None:
@@ -75,7 +75,7 @@ def live_server(*, file_limit: int | None = None, **settings: object) -> Generat
 
 
 def failure_of_live_server(**settings: object) -> str:
-    """What a server that cannot start writes to its standard error."""
+    """Return the standard error of a server that cannot start."""
     done = subprocess.run(
         [sys.executable, str(_SCRIPT)],
         env={name: value for name, value in os.environ.items() if not name.startswith("ORS_")} | _variables(settings),
@@ -95,7 +95,7 @@ def _variables(settings: Mapping[str, object]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RawResponse:
-    """One response as it came."""
+    """One response as received."""
 
     status: int
     headers: dict[str, str]
@@ -154,7 +154,7 @@ class Connection:
         return RawResponse(status, headers, body)
 
     async def ended(self, within: float = PATIENCE) -> bool:
-        """Whether the server closes the connection within so many seconds."""
+        """Return whether the server closes the connection within this many seconds."""
         try:
             return await asyncio.wait_for(self._reader.read(1), within) == b""
         except TimeoutError:
@@ -163,16 +163,16 @@ class Connection:
             return True
 
     async def cut(self) -> None:
-        """Close the connection as a client does that dies."""
+        """Close the connection abruptly, as when the client dies."""
         self._writer.close()
-        with contextlib.suppress(ConnectionError):  # the server was first
+        with contextlib.suppress(ConnectionError):  # the server was first to close
             await self._writer.wait_closed()
 
 
 def request_bytes(
     method: str, path: str, body: object = None, sid: str | None = None, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """An HTTP/1.1 request."""
+    """Return an HTTP/1.1 request."""
     content = b"" if body is None else json.dumps(body).encode()
     lines = [f"{method} {path} HTTP/1.1", "Host: server", f"Content-Length: {len(content)}"]
     if sid is not None:

@@ -1,4 +1,4 @@
-"""A server of its own process for the tests that need real sockets; prints its address once it listens."""
+"""A server of its own process for tests that need real sockets; prints its address once it listens."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from ors_server import Blocks, Environment, JSONObject, Server, Split, TextBlock
 
 
 class Step(BaseModel):
-    """Input: a text, a size, and how long to take in milliseconds."""
+    """Input: a text, a size, and a duration in milliseconds."""
 
     text: str = ""
     size: int = 1
@@ -20,7 +20,7 @@ class Step(BaseModel):
 
 
 class Wire(Environment):
-    """Tools that count how often they ran, take their time and say much."""
+    """Tools that count their runs, take a given time, and return large outputs."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)

@@ -1,4 +1,4 @@
-"""A server of its own process that a user has changed: `python -m tests.server.protocol.odd_server KIND`."""
+"""A server of its own process, customised as a user might: `python -m tests.server.protocol.odd_server KIND`."""
 
 import sys
 import threading
@@ -25,7 +25,7 @@ class Odd(Wire):
 
 
 def odd(kind: str) -> Server:
-    """The server of this kind."""
+    """Return the server of this kind."""
     server = Server([Odd])
     if kind in ("cors", "both"):
         server.app.add_middleware(CORSMiddleware, allow_origins=["http://page"], allow_methods=["*"])

@@ -1,5 +1,4 @@
-"""Servers for the tests that `live_server` does not reach: one that a user has changed, and an application under a
-uvicorn that is not ours."""
+"""Servers for tests that `live_server` does not cover: a customised server, and an application under plain uvicorn."""
 
 import asyncio
 import socket
@@ -23,18 +22,18 @@ from tests.support.waiting import PATIENCE
 
 @dataclass(frozen=True)
 class Address:
-    """Where an application of this process listens."""
+    """Address of an application of this process."""
 
     port: int
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The URL."""
         return f"http://127.0.0.1:{self.port}"
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[Connection]:
-        """A new connection."""
+        """Open a connection."""
         connection = Connection(*await asyncio.open_connection("127.0.0.1", self.port))
         try:
             yield connection
@@ -46,7 +45,7 @@ class Address:
 async def under_plain_uvicorn(
     app: AsgiApplication, http: Literal["h11", "httptools"] = "httptools"
 ) -> AsyncGenerator[Address]:
-    """An application in this process as `uvicorn module:app` serves it: with none of our own protocol class."""
+    """Serve an application in this process as `uvicorn module:app` does, without our protocol class."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         config = uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False)
@@ -65,7 +64,7 @@ async def under_plain_uvicorn(
 
 @contextmanager
 def odd_server(kind: str, *, unread_log: bool = False, **settings: object) -> Generator[LiveServer]:
-    """Start `odd_server.py`; keywords are settings. With `unread_log` its standard error is a pipe nobody reads."""
+    """Start `odd_server.py`; keywords are settings. With `unread_log` no process reads its standard error, a pipe."""
     variables = {"ORS_PORT": "0"} | {f"ORS_{name.upper()}": str(value) for name, value in settings.items()}
     command = [sys.executable, "-m", "tests.server.protocol.odd_server", kind]
     with (
@@ -75,11 +74,11 @@ def odd_server(kind: str, *, unread_log: bool = False, **settings: object) -> Ge
         try:
             yield LiveServer(server, server.url.removeprefix("http://").rpartition(":")[0])
         finally:
-            server.process.kill()  # whether it would end by itself is not asked here
+            server.process.kill()  # these tests do not check whether it ends by itself
 
 
 async def call(connection: Connection, sid: str, name: str, **input: object) -> Reply:
-    """Call a tool over a connection and read all of the answer."""
+    """Call a tool over a connection and read the whole response."""
     await connection.request("POST", "/call", {"name": name, "input": input}, sid)
     response = await connection.response()
     assert response.status == 200, response
@@ -87,7 +86,7 @@ async def call(connection: Connection, sid: str, name: str, **input: object) -> 
 
 
 async def open_session(server: Address | LiveServer, sid: str) -> None:
-    """A session on the first task of `train`."""
+    """Open a session on the first task of `train`."""
     async with server.connect() as connection:
         await connection.request("POST", "/create", {"split": "train", "index": 0}, sid)
         response = await connection.response()

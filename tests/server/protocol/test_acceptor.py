@@ -1,4 +1,4 @@
-"""Connections are accepted many at a time, and a process out of files recovers."""
+"""Acceptor: many connections are accepted at a time, and a process that has run out of files recovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT = 200
 
 class Greeting(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        writing = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        writing = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from it
         writing.write(b"hello")
         writing.close()
 
@@ -60,7 +60,7 @@ def test_a_crowd_is_accepted_in_a_few_turns(listening: socket.socket, runner: as
 
     turns = runner.run(serve())
     assert [client.recv(5) for client in clients] == [b"hello"] * COUNT
-    # With one a turn it would be 200 and more.
+    # With one connection a turn it would be 200 and more.
     assert turns < COUNT / 4
     for client in clients:
         client.close()
@@ -81,14 +81,14 @@ def test_small_writes_are_not_held_back(listening: socket.socket, runner: asynci
             option = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             transport.close()
         acceptor.close()
-        acceptor.close()  # as often as one likes
+        acceptor.close()  # closing is idempotent
         return option
 
     assert runner.run(serve())
 
 
 class Exhausted(socket.socket):
-    """A listening socket of a process that may open no more files, until it may again."""
+    """A listening socket of a process at its limit of open files, until the limit is lifted."""
 
     refusals = 3
     refused: asyncio.Event

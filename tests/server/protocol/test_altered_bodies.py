@@ -1,4 +1,4 @@
-"""What a client sends arrives unaltered, except for what no JSON text may hold: halves of a character."""
+"""Values from clients arrive unaltered, except for lone surrogates, which JSON text cannot carry."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ class Anything(BaseModel):
 
 
 class Mirror(Echo):
-    """Says what it was given, in Python's own words, which hide nothing."""
+    """Returns its input as Python's ``repr``, which hides nothing."""
 
     @tool
     async def mirror(self, params: Anything) -> ToolOutput:
@@ -32,7 +32,7 @@ class Mirror(Echo):
 
 
 async def mirrored(client: Client, sid: str, text: str) -> Any:
-    """What the tool got of a value given as JSON text; None where the server refused it with 422."""
+    """Return the tool's view of a value given as JSON text; None where the server refused it with 422."""
     content = b'{"name":"mirror","input":{"value":%b}}' % text.encode()
     response = await client.http.post("/call", content=content, headers={"X-Session-ID": sid})
     if response.status_code == 422:
@@ -43,18 +43,18 @@ async def mirrored(client: Client, sid: str, text: str) -> Any:
 
 
 def nested(depth: int, core: str, *, objects: bool = False) -> str:
-    """A value so many levels deep, as JSON text."""
+    """Return a value nested this deeply, as JSON text."""
     return '{"k":' * depth + core + "}" * depth if objects else "[" * depth + core + "]" * depth
 
 
 def compact(value: object) -> str:
-    """A value as `nested` writes it."""
+    """Return a value in the format of `nested`."""
     return json.dumps(value, separators=(",", ":"))
 
 
-#: The innermost values, and what of them arrives.
+#: The innermost values, and the form in which each arrives.
 CORES = {"7": "7", '"\\ud83d"': '"\\ufffd"'}
-#: As JSON text: what arrives beside half a character, and what arrives without one.
+#: As JSON text: the result beside a lone surrogate, and the result without one.
 VALUES = [
     "1",
     "-0.0",
@@ -79,7 +79,7 @@ async def test_only_halves_of_characters_are_replaced(serve: Serve) -> None:
     halves = {"0": 0, '"\\ud83d"': "\ufffd", '"\\udc00 and \\ud800\\ud800"': "\ufffd and \ufffd\ufffd"}
     for (half, replaced), value in itertools.product(halves.items(), VALUES):
         got = await mirrored(client, sid, f"[{value}, {half}]")
-        # As text: 1, 1.0 and true are equal in Python and not the same.
+        # Compared as text: 1, 1.0 and true are equal in Python but differ.
         assert json.dumps(got[0]) == json.dumps(json.loads(value)), value
         assert got[1] == replaced
 
@@ -92,7 +92,7 @@ async def test_halves_in_keys(serve: Serve) -> None:
 
 @pytest.mark.parametrize("core", CORES, ids=["plain", "half a character"])
 async def test_deep_values_arrive_as_they_are_or_not_at_all(serve: Serve, core: str) -> None:
-    """Never as the text of a value, and never a failure of the server's."""
+    """A deep value never arrives as its text, and never causes a failure of the server."""
     client = serve(Mirror)
     sid = await client.open()
     for depth, objects in itertools.product([50, 99, 101, 150, 190, 210, 400, 990, 5_000, 200_000], [False, True]):
@@ -120,7 +120,7 @@ async def test_a_deep_task_arrives_as_it_is_or_is_refused(serve: Serve, core: st
 
 
 async def test_what_is_no_json_is_422(serve: Serve) -> None:
-    """Also where half a character stands beside it."""
+    """Also beside a lone surrogate."""
     client = serve(Mirror)
     sid = await client.open()
     for text in ("", "{", "[1,]", "{'a': 1}", '"\\ud83d', '"\\uZZZZ"', "01", "\x01", '"\x01"', "[1] 2"):

@@ -78,7 +78,7 @@ class Stamp:
 
 
 def wrapped(kind: str) -> Server:
-    """A server whose application a user has added middleware to."""
+    """Return a server with middleware that a user has added to its application."""
     server = Server([Slow], settings=Settings(max_body=4096, heartbeat=0.05))
     if kind == "asgi":
         server.app.add_middleware(Stamp)
@@ -97,7 +97,7 @@ def wrapped(kind: str) -> Server:
 
 @pytest.mark.parametrize("kind", ["none", "asgi", "function"])
 async def test_every_route_goes_through_a_users_middleware(kind: str) -> None:
-    """Also those that are answered in front of FastAPI where there is none."""
+    """Also the routes that are answered in front of FastAPI where there is no middleware."""
     server = wrapped(kind)
     client = Client(server.app)
     for method, path, body in ROUTES:
@@ -110,7 +110,7 @@ async def test_every_route_goes_through_a_users_middleware(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["asgi", "function"])
 async def test_the_answers_are_the_same_through_middleware(kind: str) -> None:
-    """The errors too: one behaviour, whichever way a request takes."""
+    """Errors included: the behaviour does not depend on a request's way through the server."""
     plain, server = wrapped("none"), wrapped(kind)
     clients = [Client(plain.app), Client(server.app)]
     requests: list[tuple[str, str, object, str | None]] = [

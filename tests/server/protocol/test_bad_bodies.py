@@ -1,4 +1,4 @@
-"""Bodies that do not fit: a clear 4xx that names the field and repeats nothing, and a healthy server after it."""
+"""Invalid bodies: a clear 4xx that names the field and does not echo the input, and a healthy server afterwards."""
 
 import json
 
@@ -13,7 +13,7 @@ CREATE = {"split": "train", "index": 0}
 
 
 async def test_toolset_name_is_400_and_opens_nothing(serve: Serve) -> None:
-    """Section 8: accept the key, 400 where the name is unknown, which all are for a class of our own."""
+    """Section 8: accept the key, 400 where the name is unknown, as every name is for a class of our own."""
     client = serve(Echo)
     response = await client.create("s", {**CREATE, "toolset_name": "claude-code"})
     assert response.status_code == 400
@@ -109,7 +109,7 @@ async def test_a_split_without_index_beside_a_task_is_422(serve: Serve) -> None:
 
 
 async def test_broken_json_is_422(serve: Serve) -> None:
-    """Bad input: bodies cut short, and what is no JSON at all."""
+    """Bad input: bodies that are cut short, and bodies that are not JSON."""
     client = serve(Echo)
     await client.open(sid="s")
     headers = {"X-Session-ID": "s", "Content-Type": "application/json"}
@@ -161,7 +161,7 @@ async def test_a_body_at_the_limit_is_taken(serve: Serve) -> None:
 
 @pytest.mark.parametrize("pieces", [[10], [4, 6], [10, 0]])
 async def test_the_limit_is_the_same_however_a_body_comes(pieces: list[int]) -> None:
-    """A server hands a small body over in one message, a large one in several, an ASGI client in two."""
+    """A server delivers a small body in one message, a large body in several, an ASGI client in two."""
 
     async def body(limit: int) -> bytes:
         last = len(pieces) - 1

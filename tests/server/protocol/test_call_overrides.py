@@ -1,4 +1,4 @@
-"""Classes that override ``_call_tool``; `robustness/test_beside_the_references` plays those of both SDKs."""
+"""Classes that override ``_call_tool``; `robustness/test_beside_the_references` covers those of both SDKs."""
 
 import copy
 import threading
@@ -27,7 +27,7 @@ class Dynamic(Echo):
             return RunToolOutput(RunToolSuccess(output=said(f"{count} {self.calls}")))
         if name == "refuse":
             return RunToolOutput(RunToolError(ok=False, error="not now", reason="input_validation"))
-        if name == "copy":  # an environment that searches copies itself
+        if name == "copy":  # an environment that runs a search copies itself
             return await copy.deepcopy(self)._call_tool("thread", {})
         return await super()._call_tool(name, input)
 
@@ -54,7 +54,7 @@ async def test_our_own_classes_too(serve: Serve) -> None:
 
 
 async def test_a_call_is_known_by_what_the_client_sent(serve: Serve) -> None:
-    """Whatever the author does to the input."""
+    """Whatever the author changes in the input."""
     client = serve(Dynamic)
     sid = await client.open()
     first = await client.call(sid, "made_up", {"count": 3}, key="k")
@@ -62,7 +62,7 @@ async def test_a_call_is_known_by_what_the_client_sent(serve: Serve) -> None:
 
 
 async def test_an_end_that_cannot_be_told_is_none(serve: Serve) -> None:
-    """A reward of NaN is an error, and the episode goes on; the runner behind ``super()`` knows it too."""
+    """A reward of NaN is an error, and the episode goes on; the runner behind ``super()`` agrees."""
     client = serve(Dynamic)
     sid = await client.open()
     assert (await client.call(sid, "lose_count")).error.startswith("NonFiniteReward")
@@ -70,7 +70,7 @@ async def test_an_end_that_cannot_be_told_is_none(serve: Serve) -> None:
 
 
 class Synchronous(foreign.OpenRewardGame):
-    """Refused by the SDK's own server, which awaits the result."""
+    """Synchronous ``_call_tool``: the SDK's own server refuses it, because it awaits the result."""
 
     def _call_tool(self, name: str, input: Any) -> Any:
         success = openreward.RunToolSuccess(output=openreward.ToolOutput(blocks=[], reward=0.5))
@@ -97,7 +97,7 @@ async def test_what_is_no_result(serve: Serve, what: Any) -> None:
 
 
 async def test_the_sdk_is_as_it_was_for_everybody_else(serve: Serve) -> None:
-    """Its own method is replaced for instances that we serve; an author's tests in the same process get theirs."""
+    """The SDK's method is replaced only on instances that we serve; an author's tests get the original."""
 
     class Passing(foreign.OpenRewardGame):
         async def _call_tool(self, name: str, input: Any) -> Any:

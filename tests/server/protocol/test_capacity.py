@@ -1,4 +1,4 @@
-"""Limits and the keys of repeated calls: what starts nothing needs no room, and what is refused says so (503, 400)."""
+"""Limits and idempotency keys: a request that starts nothing needs no capacity, and a refusal says why (503, 400)."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from tests.support.waiting import until
 
 
 class Worker(Echo):
-    """A call that waits, and counts."""
+    """Tools that wait, and that count their runs."""
 
     proceed: asyncio.Event
     runs: list[int]
@@ -36,7 +36,7 @@ def worker() -> tuple[type[Worker], asyncio.Event, list[int]]:
 
 
 def busy(response: httpx.Response, variable: str) -> None:
-    """The answer that every real client waits out."""
+    """Check that a response makes every real client wait and retry."""
     assert response.status_code == 503, response.text
     assert variable in response.json()["detail"]
     assert response.headers["x-backend-state"] == "starting"
@@ -48,7 +48,7 @@ def busy(response: httpx.Response, variable: str) -> None:
 
 @pytest.mark.parametrize("setting", ["max_calls", "max_session_calls"])
 async def test_calls_above_a_limit_are_asked_to_wait(serve: Serve, setting: str) -> None:
-    """Scoring a group is one of them; reading is not."""
+    """Scoring a group counts as a call; reading does not."""
     environment, proceed, runs = worker()
     settings: Any = {setting: 1}
     client = serve(environment, **settings)
@@ -61,7 +61,7 @@ async def test_calls_above_a_limit_are_asked_to_wait(serve: Serve, setting: str)
     assert (await client.get("/prompt", sid)).status_code == 200
     proceed.set()
     assert (await running).text == "run 1"
-    # What was refused has left no trace: its key is free, and it has not run.
+    # The refused call has left no trace: its key is free, and it has not run.
     assert (await client.call(sid, "echo", {"text": "x"}, key="k")).text == "x"
     assert runs == [1]
 
@@ -105,7 +105,7 @@ async def test_an_ended_session_makes_room_whatever_ended_it(serve: Serve) -> No
 
 @pytest.mark.parametrize("setting", ["max_calls", "max_session_calls"])
 async def test_a_repeated_request_needs_no_room(serve: Serve, setting: str) -> None:
-    """Of a running call, of a finished one, of a lost one, and by its id."""
+    """For a running call, a finished call, a lost call, and by task id."""
     environment, proceed, runs = worker()
     settings: Any = {setting: 1}
     client = serve(environment, **settings)
@@ -113,7 +113,7 @@ async def test_a_repeated_request_needs_no_room(serve: Serve, setting: str) -> N
     assert (await client.call(sid, "echo", {"text": "done"}, key="done")).text == "done"
     async with client.stream("/call", {"name": "wait", "input": {"number": 1}}, sid) as stream:
         task_id = (await stream.event()).data
-    # The lost call goes on and takes the only place.
+    # The lost call goes on and occupies the only slot.
     assert (await client.call(sid, "echo", {"text": "done"}, key="done")).text == "done"
     busy(await client.call_response(sid, "echo", {"text": "x"}), f"ORS_{setting.upper()}")
     again = [
@@ -127,7 +127,7 @@ async def test_a_repeated_request_needs_no_room(serve: Serve, setting: str) -> N
 
 
 async def test_the_limit_refuses_no_conflict(serve: Serve) -> None:
-    """What can never be served is not asked to wait."""
+    """A request that can never succeed gets a final error instead of a request to wait."""
     environment, _, runs = worker()
     client = serve(environment, max_session_calls=1)
     sid = await client.open()
@@ -142,7 +142,7 @@ async def test_the_limit_refuses_no_conflict(serve: Serve) -> None:
 
 
 async def test_an_empty_key_is_none(serve: Serve) -> None:
-    """Clients that always send the header send it empty where they have no key."""
+    """Clients that always send the header leave it empty where they have no key."""
     environment, proceed, runs = worker()
     proceed.set()
     client = serve(environment)
@@ -168,7 +168,7 @@ async def test_a_lost_call_with_an_empty_key_is_found_as_one_without(serve: Serv
 
 @pytest.mark.parametrize("length", [256, 1000, 60_000])
 async def test_a_long_key_is_400_and_runs_nothing(serve: Serve, length: int) -> None:
-    """Keys are remembered as long as their session."""
+    """Keys are kept as long as their session."""
     environment, proceed, runs = worker()
     proceed.set()
     client = serve(environment)

@@ -1,4 +1,4 @@
-"""The garbage collector of a serving process: short pauses, and nothing lost to them."""
+"""The garbage collector of a serving process: short pauses, and every instance is freed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ors_server.http.gc_tuning import Collector
 
 
 class Ring:
-    """An instance that its author has tied to itself."""
+    """An instance that refers to itself, as an author may write it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -33,7 +33,7 @@ def collector() -> Iterator[Collector]:
 
 
 def ended(collector: Collector, count: int = 1) -> list[weakref.ref[Any]]:
-    """References to instances of ended sessions, which had lived long enough to be frozen."""
+    """Return weak references to instances of ended sessions that lived long enough to be frozen."""
     instances = [Ring() for _ in range(count)]
     gc.collect()
     for instance in instances:
@@ -72,7 +72,7 @@ def test_a_burst_is_collected_in_small_portions(collector: Collector) -> None:
 def test_a_ring_that_a_session_leaves_is_found(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     references = ended(collector)
     gc.collect()
-    assert alive(references) == 1  # frozen: only a deep collection finds it
+    assert alive(references) == 1  # frozen: only a collection of all generations finds it
     collector.run_maintenance()
     assert alive(references) == 1  # it may still be in use for a moment
     monkeypatch.setattr(module, "PATIENCE", 0.0)

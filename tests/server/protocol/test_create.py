@@ -1,4 +1,4 @@
-"""``/create``: at most one instance an id, idempotent, and nothing left behind where building it fails."""
+"""``/create``: at most one instance for each id, idempotent, and without leftovers where the constructor fails."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ TASK: dict[str, object] = {"split": "train", "index": 0}
 
 
 class Journal:
-    """What was built, set up and torn down."""
+    """Record of instances that were built, set up and torn down."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
@@ -24,7 +24,7 @@ class Journal:
 
 
 def journaled(journal: Journal, *, seconds: float = 0.0, failures: int = 0) -> type[Echo]:
-    """An environment whose constructor takes its time and fails the first ``failures`` times."""
+    """Return an environment whose constructor takes a while and fails the first ``failures`` times."""
 
     class Journaled(Echo):
         def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
@@ -94,7 +94,7 @@ async def test_a_hundred_at_once_build_one_instance(serve: Serve) -> None:
 
 
 async def test_a_hundred_at_once_with_two_payloads(serve: Serve) -> None:
-    """The first wins; those that differ from it are 400, and one instance is built."""
+    """The first wins; different payloads get 400, and one instance is built."""
     journal = Journal()
     client = serve(journaled(journal, seconds=0.1))
     bodies: list[dict[str, object]] = [{"split": "train", "index": number % 2} for number in range(100)]
@@ -105,7 +105,7 @@ async def test_a_hundred_at_once_with_two_payloads(serve: Serve) -> None:
 
 
 async def test_a_constructor_that_raises_leaves_nothing(serve: Serve) -> None:
-    """Section 3: nothing registered; the id is free again, no teardown of what was never built."""
+    """Section 3: nothing is registered; the id is free again, and an unbuilt instance is not torn down."""
     journal = Journal()
     client = serve(journaled(journal, failures=1))
     response = await client.create("s")
@@ -141,7 +141,7 @@ async def test_what_a_client_sees_of_a_constructors_exception(serve: Serve, mode
 
 
 class Abort(BaseException):
-    """What no ``except Exception`` catches."""
+    """An exception that ``except Exception`` does not catch."""
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ async def test_a_client_that_hangs_up_does_not_undo_anothers_session(serve: Serv
 
 
 async def test_many_sessions_are_built_at_the_same_time(serve: Serve) -> None:
-    """Blocking constructors wait for no other session."""
+    """Blocking constructors do not delay other sessions."""
     together = threading.Barrier(20)
 
     class Meeting(Echo):

@@ -1,4 +1,4 @@
-"""Issue, item 2: what cannot be hosted is refused at the start, with a message that shows how to write it."""
+"""Issue, item 2: classes that cannot be hosted are refused at the start, with a message that shows the right form."""
 
 from collections.abc import Callable
 from typing import Any, Optional
@@ -22,7 +22,7 @@ from tests.support.environments import Bare, Echo, Text, said
 
 
 def refused(*environments: Any, **keywords: Any) -> DefinitionError:
-    """What the server says to these."""
+    """Return the server's error message for these environments."""
     with pytest.raises(DefinitionError) as caught:
         Server(list(environments), **keywords)
     assert isinstance(caught.value, ValueError)
@@ -101,7 +101,7 @@ def keyword_parameters(self: Any, **params: Any) -> ToolOutput:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_malformed_tool_is_refused_with_the_right_signature(function: Callable[..., Any], cause: str) -> None:
-    """Where the references drop it in silence."""
+    """The references ignore it silently."""
     error = refused(with_method(tool(function)))
     assert "Malformed.act" in error.cause
     assert cause in error.cause

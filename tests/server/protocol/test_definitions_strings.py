@@ -1,4 +1,4 @@
-"""A string where a list is meant would be taken letter by letter; and other slips in a class's attributes."""
+"""Mistakes in a class's attributes, such as a string where a list is meant, which would be read letter by letter."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ from tests.support.environments import Echo
 
 
 def refused(*environments: Any, **keywords: Any) -> DefinitionError:
-    """What the server says to these."""
+    """Return the server's error message for these environments."""
     with pytest.raises(DefinitionError) as caught:
         Server(list(environments), **keywords)
     assert caught.value.cause
@@ -22,12 +22,12 @@ def refused(*environments: Any, **keywords: Any) -> DefinitionError:
 
 
 def with_attribute(name: str, value: object) -> type[Echo]:
-    """An environment of which one attribute is another."""
+    """Return an environment with one attribute replaced."""
     return type("Slip", (Echo,), {name: value})
 
 
 def returning(name: str, value: object) -> type[Echo]:
-    """An environment of which one class method returns this."""
+    """Return an environment with a class method that returns this value."""
 
     def give(cls: Any) -> object:
         return value
@@ -82,7 +82,7 @@ def test_splits_that_are_no_list(splits: object) -> None:
     ids=["names", "mixed", "apart"],
 )
 def test_a_split_twice(splits: list[Any]) -> None:
-    """The second would never be found."""
+    """The second split would be unreachable."""
     error = refused(returning("list_splits", splits))
     assert "list_splits" in error.cause
     assert splits[0] in error.cause
@@ -108,7 +108,7 @@ def test_toolsets_that_are_no_classes(value: object) -> None:
 @pytest.mark.parametrize("alias", ["", "tools", "TOOLS", "call", "v1", "health"])
 @pytest.mark.parametrize("where", ["class", "server"])
 def test_an_alias_that_could_not_be_reached(alias: str, where: str) -> None:
-    """As no environment may have such a name."""
+    """No environment may have such a name."""
     error = refused(with_attribute("aliases", (alias,))) if where == "class" else refused(Echo, aliases={alias: "echo"})
     assert repr(alias) in error.cause
     assert "alias" in error.cause.lower()
@@ -187,7 +187,7 @@ def test_a_forgotten_classmethod(name: str, function: Callable[..., Any]) -> Non
 
 
 def test_a_static_method_is_as_good() -> None:
-    """It can be called on the class."""
+    """A static method can be called on the class."""
 
     class Static(Echo):
         @staticmethod
@@ -208,7 +208,7 @@ async def leave_later(cls: Any) -> list[str]:
 
 @pytest.mark.parametrize("function", [leave, leave_later])
 def test_splits_that_would_end_the_process(function: Callable[..., Any]) -> None:
-    """A server that ends without a word would pass for one that was stopped."""
+    """A server that ends silently looks like a server that was stopped."""
     method: Any = classmethod(function)
     error = refused(with_attribute("list_splits", method))
     assert "Slip.list_splits" in error.cause
@@ -223,7 +223,7 @@ def test_a_name_that_would_end_the_process() -> None:
 
 
 def test_an_interrupt_is_none_of_the_environments_doing() -> None:
-    """Ctrl-C while splits are being listed."""
+    """Ctrl-C while the splits are listed is not the environment's failure."""
 
     def interrupted(cls: Any) -> list[str]:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""``/delete``: teardown runs exactly once, never beside running code, and late requests learn what happened."""
+"""``/delete``: teardown runs exactly once and never beside other code of the session, and late requests are 410."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ GONE = (410, {"detail": "Session deleted"})
 
 
 class Stage:
-    """What one session does: begin and end of everything, and the words that it waits for."""
+    """Record of one session: begin and end of each method, and the events on which methods block."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
@@ -38,12 +38,12 @@ class Stage:
         try:
             await self.proceed_async.wait()
         finally:
-            await asyncio.sleep(0.02)  # a clean-up of its own, beside which teardown must not run
+            await asyncio.sleep(0.02)  # clean-up of this method, which teardown must not overlap
             self.taken.append(f"{name} ends")
 
 
 class Staged(Echo):
-    """Code that blocks or waits where ``where`` says."""
+    """Methods that block or wait where ``where`` says."""
 
     stage: Stage
     where = ""
@@ -81,7 +81,7 @@ class Staged(Echo):
 
 
 class SyncSetup(Staged):
-    """The same with a set-up that blocks a thread."""
+    """``Staged`` with a set-up that blocks a thread."""
 
     def setup(self) -> Any:
         self.stage.block("sync setup")
@@ -93,7 +93,7 @@ def staged(stage: Stage, place: str) -> type[Staged]:
 
 
 async def occupy(client: Client, place: str) -> asyncio.Task[Any]:
-    """A request that runs the session's code at that place."""
+    """Send a request that occupies the session in that method."""
     requests: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
         "constructor": lambda: client.create("s"),
         "sync setup": lambda: client.get("/prompt", "s"),
@@ -120,7 +120,7 @@ async def test_it_is_idempotent(serve: Serve) -> None:
 
 
 async def test_an_unknown_id_is_200(serve: Serve) -> None:
-    """Section 1: always 200, and it makes no session known."""
+    """Section 1: always 200, and the id stays unknown."""
     client = serve(Echo)
     response = await client.post("/delete", sid="never")
     assert (response.status_code, response.json()) == (200, {"sid": "never"})
@@ -138,7 +138,7 @@ async def test_a_hundred_at_once_tear_down_once(serve: Serve) -> None:
 
 
 async def test_late_requests_are_410_and_not_404(serve: Serve) -> None:
-    """Section 8, "gone session"; 6.4 pitfall 12: openreward falls back in silence on a 404."""
+    """Section 8, "gone session"; 6.4 pitfall 12: openreward falls back silently on a 404."""
     client = serve(Echo)
     sid = await client.open()
     call = await client.call(sid, "echo", {"text": "x"})
@@ -157,7 +157,7 @@ async def test_late_requests_are_410_and_not_404(serve: Serve) -> None:
 
 
 async def test_the_last_ended_sessions_are_remembered(serve: Serve) -> None:
-    """Protocol 0.1, "Numbers": tombstones for so many sessions; older ones are as unknown as if never seen."""
+    """Protocol 0.1, "Numbers": a limited number of tombstones; older sessions are as unknown as if never opened."""
     client = serve(Echo, tombstones=3)
     for number in range(12):
         await client.open(sid=f"s{number}")

@@ -45,7 +45,7 @@ async def test_the_finished_latch_holds_for_every_dialect(serve: Serve, environm
 
 
 async def test_an_ors_class_runs_all_its_synchronous_code_on_one_thread(serve: Serve) -> None:
-    """Protocol 0.1, "Sync code": its author assumes that nothing of a session runs beside itself."""
+    """Protocol 0.1, "Sync code": the author assumes that methods of one session never overlap."""
     foreign.THREADS.clear()
     client = serve(foreign.OrsThreads)
     one, two = await client.open(), await client.open()
@@ -103,7 +103,7 @@ async def test_a_subclass_does_not_get_its_parents_tasks(serve: Serve, pair: Any
 
 
 async def test_a_malformed_foreign_tool_is_left_out_as_its_sdk_does(serve: Serve) -> None:
-    """Unchanged code works: where our own classes are refused, a foreign one is served without that tool."""
+    """Unchanged code works: a foreign class is served without the malformed tool; our own classes are refused."""
     client = serve(foreign.OrsMalformed)
     assert [entry["name"] for entry in (await client.get("/tools")).json()["tools"]] == ["good"]
     sid = await client.open()
@@ -111,7 +111,7 @@ async def test_a_malformed_foreign_tool_is_left_out_as_its_sdk_does(serve: Serve
 
 
 async def test_a_hidden_collision_is_found_when_the_tool_is_called(serve: Serve) -> None:
-    """Section 4: the prefix is what clients infer ``name_collision`` from."""
+    """Section 4: clients infer ``name_collision`` from the prefix."""
     client = serve(foreign.OrsCollision)
     sid = await client.open()
     result = (await client.call(sid, "look")).result

@@ -1,4 +1,4 @@
-"""Section 1 of the protocol: every endpoint, its answer and its exact errors."""
+"""Section 1 of the protocol: every endpoint, its response and its exact errors."""
 
 import pytest
 
@@ -43,7 +43,7 @@ async def test_list_environments_has_the_default_first_in_lower_case(serve: Serv
 
 
 async def test_tools_has_exactly_the_keys_that_clients_unpack(serve: Serve) -> None:
-    """6.4 pitfall 3: a tool entry is handed to ``ToolSpec(**tool)``, so one further key breaks every client."""
+    """6.4 pitfall 3: clients pass a tool entry to ``ToolSpec(**tool)``, so an additional key breaks every client."""
     tools = (await serve(Echo).get("/echo/tools")).json()
     assert tools["tools"] == [
         {
@@ -138,7 +138,7 @@ async def test_create_session_takes_any_body(serve: Serve) -> None:
 
 
 async def test_create_session_holds_nothing(serve: Serve) -> None:
-    """Section 3: it allocates an id only; the id is bound by ``/create``."""
+    """Section 3: it only allocates an id; ``/create`` binds it."""
     client = serve(Echo)
     sid = (await client.post("/create_session")).json()["sid"]
     response = await client.post("/ping", sid=sid)
@@ -151,7 +151,7 @@ async def test_create_answers_the_session_id(serve: Serve) -> None:
 
 
 async def test_any_session_id_a_client_invents_is_taken_and_stripped(serve: Serve) -> None:
-    """Section 1: white space around the value is no part of it."""
+    """Section 1: white space around the value is not part of it."""
     client = serve(Echo)
     assert (await client.create("  my own id ")).json() == {"sid": "my own id"}
     assert (await client.post("/ping", sid="my own id")).status_code == 200
@@ -159,7 +159,7 @@ async def test_any_session_id_a_client_invents_is_taken_and_stripped(serve: Serv
 
 @pytest.mark.parametrize("sid", [None, "", "   "])
 async def test_session_routes_need_the_session_id(serve: Serve, sid: str | None) -> None:
-    """Section 1: missing and empty alike are the same 400, also where the body is missing."""
+    """Section 1: missing and empty ids get the same 400, also where the body is missing."""
     client = serve(Echo)
     for method, path in SESSION_ROUTES:
         response = await (client.get(path, sid) if method == "GET" else client.post(path, sid=sid))
@@ -179,7 +179,7 @@ async def test_ping_delete_and_delete_session(serve: Serve) -> None:
 
 
 async def test_delete_session_ends_nothing(serve: Serve) -> None:
-    """Section 1: an acknowledgement only."""
+    """Section 1: only an acknowledgement."""
     client = serve(Echo)
     sid = await client.open()
     await client.post("/delete_session", sid=sid)

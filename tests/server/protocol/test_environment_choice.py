@@ -11,7 +11,7 @@ BY_INDEX = {"split": "train", "index": 0}
 
 
 class Alpha(Bare):
-    """The default."""
+    """The default environment."""
 
     def get_prompt(self) -> Blocks:
         return [TextBlock(text=f"alpha {self.task_spec.get('id')}")]
@@ -22,7 +22,7 @@ class Alpha(Bare):
 
 
 class Beta(Bare):
-    """The other one."""
+    """Another environment."""
 
     aliases = ("owner/Beta-Env", "short")
 
@@ -61,7 +61,7 @@ async def test_the_path_wins_over_the_deployment_in_any_case(serve: Serve) -> No
 
 
 async def test_the_deployment_decides_for_a_bare_path(serve: Serve) -> None:
-    """Whole first, then its last segment, in any case; aliases count."""
+    """The whole name first, then its last segment, in any case; aliases count."""
     client = serve(Alpha, Beta)
     for deployment in ("beta", "BETA", "whoever/Beta", "Owner/beta-env", "short", "x/short"):
         assert await tool_names(client, "/tools", X_Deployment=deployment) == ["beta_tool"], deployment
@@ -81,7 +81,7 @@ async def test_a_bare_path_without_a_name_is_the_default_and_no_redirect(serve: 
 
 
 async def test_one_environment_answers_to_any_deployment(serve: Serve) -> None:
-    """TRL sends ``env``; a client of one environment may call it anything."""
+    """TRL sends ``env``; a client of one environment may use any name."""
     client = serve(Alpha)
     for deployment in ("env", "anything", "some/body"):
         assert await tool_names(client, "/tools", X_Deployment=deployment) == ["alpha_tool"]
@@ -105,7 +105,7 @@ async def test_several_environments_refuse_an_unknown_deployment_and_list_the_na
 
 @pytest.mark.parametrize("environments", [(Alpha,), (Alpha, Beta)])
 async def test_an_unknown_name_in_the_path_is_never_rewritten(serve: Serve, environments: tuple[type, ...]) -> None:
-    """``/typo/tools`` is always 404, with one environment hosted too."""
+    """``/typo/tools`` is always 404, also with one environment hosted."""
     client = serve(*environments)
     sid = await client.open()
     gets = ("tools", "splits", "prompt", "messages", "task_tools")
@@ -190,7 +190,7 @@ async def test_another_environment_in_the_path_is_409(serve: Serve, named: bool)
         assert response.status_code == 409
         assert "'beta'" in response.json()["detail"]
         assert "'alpha'" in response.json()["detail"]
-    # By any of its own names it goes on.
+    # Each of its own names continues to work.
     assert await prompt(client, sid, "/SHORT/prompt") == "beta b"
     assert (await client.call(sid, "beta_tool", path="/beta/call")).text == "beta"
 

@@ -1,4 +1,4 @@
-"""Section 2: how results are framed, so that the parsers of both SDKs give back the exact bytes."""
+"""Section 2: framing of results, from which the parsers of both SDKs restore the exact bytes."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.support.environments import Bare, Echo, said
 from tests.support.events import LONGEST_LINE, parse_events
 from tests.support.waiting import PATIENCE
 
-#: Every character str.isspace() holds for; a parser that strips white space takes any of them.
+#: Every character of str.isspace(); a parser that strips white space may strip any of them.
 SPACES = [chr(number) for number in range(0x3001) if chr(number).isspace()]
 
 
@@ -21,7 +21,7 @@ class Amount(BaseModel):
 
 
 class Loud(Echo):
-    """Outputs of any size, at once or later."""
+    """Outputs of any size, at once or after a delay."""
 
     @tool
     async def repeat(self, params: Amount) -> ToolOutput:
@@ -92,7 +92,7 @@ async def test_every_line_ends_with_crlf_and_no_data_starts_with_white_space(ser
 
 
 async def test_white_space_at_the_cuts_is_not_lost(serve: Serve) -> None:
-    """6.4 pitfall 7, "data corruption bug in the wild": both clients strip what a line starts with."""
+    """6.4 pitfall 7, "data corruption bug in the wild": both clients strip leading white space of a line."""
     client = serve(Loud)
     sid = await client.open()
     for unit in (" ", "    def f(x):\n", "\u00a0", "\u3000", "é ", "𝄞 ", "\\ ", '" ', "\u2028\u0085"):
@@ -110,7 +110,7 @@ async def test_each_kind_of_space_survives_around_a_cut(serve: Serve) -> None:
 
 
 async def test_no_line_separator_appears_raw(serve: Serve) -> None:
-    """Parsers built on str.splitlines() would cut the line there."""
+    """Parsers based on str.splitlines() would split the line there."""
     client = serve(Loud)
     sid = await client.open()
     response = await client.call_response(sid, "echo", {"text": "a\u2028b\u2029c\u0085d\x1ce\x0bf\x0cg"})
@@ -140,7 +140,7 @@ async def test_a_slow_call_opens_its_stream_at_once(serve: Serve) -> None:
 
 
 async def test_a_call_that_ends_while_its_task_id_is_sent(serve: Serve) -> None:
-    """Between the stream's first event and the wait for the result, a client slow to read leaves any time."""
+    """A client that reads slowly may leave any time between the stream's first event and the wait for the result."""
     proceed = asyncio.Event()
 
     class Patient(Bare):
@@ -162,7 +162,7 @@ async def test_a_call_that_ends_while_its_task_id_is_sent(serve: Serve) -> None:
 
 
 async def test_calls_that_end_just_when_their_streams_open(serve: Serve) -> None:
-    """Whatever the order of the two, every client gets its result."""
+    """Whichever comes first, every client gets its result."""
 
     class Timed(Bare):
         @tool(concurrent=True)
@@ -205,13 +205,13 @@ async def test_a_tool_error_is_an_error_event_after_task_id(serve: Serve) -> Non
     reply = await client.call(sid, "fail", {"text": "first line\nsecond line\n\nfourth"})
     assert reply.names == ["task_id", "error"]
     assert reply.error == "ValueError: first line\nsecond line\n\nfourth"
-    # ors clients go on after it.
+    # ors clients continue after it.
     assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
 
 
 @pytest.mark.parametrize("text", ["", "x" * 300_000, "𝄞" * 100_000, "a\rb\r\nc", "\ud800 lone"])
 async def test_any_error_text_stays_within_what_clients_read(serve: Serve, text: str) -> None:
-    """6.4 pitfall 7 holds for error events too: a line over 64 KiB makes the client fail instead of telling."""
+    """6.4 pitfall 7 holds for error events, too: at a line over 64 KiB the client fails without the error's text."""
     message = text
 
     class Failing(Bare):

@@ -1,4 +1,4 @@
-"""Time: sessions nobody uses, calls that run too long, and the server's own end."""
+"""Time limits: idle sessions, long calls, and the server's shutdown."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from tests.support.waiting import PATIENCE, until
 
 
 class Lasting(Echo):
-    """Calls that take as long as they are told, and a note of what was torn down."""
+    """Calls of a given duration, and a record of teardowns."""
 
     ended: list[str]
 
@@ -42,7 +42,7 @@ def lasting() -> tuple[type[Lasting], list[str]]:
 
 
 async def test_a_session_nobody_uses_is_ended(serve: Serve) -> None:
-    """Section 3: torn down once, and its late requests are told."""
+    """Section 3: torn down once, and late requests get 410."""
     environment, notes = lasting()
     client = serve(environment, session_ttl=0.2)
     sid = await client.open()
@@ -98,7 +98,7 @@ async def test_pings_do_not_keep_a_failed_session_alive(serve: Serve) -> None:
 
 
 async def test_a_session_is_not_reaped_under_a_running_call(serve: Serve) -> None:
-    """Section 9: the references tear a call of more than 15 minutes down mid-flight."""
+    """Section 9: the references tear down a call of more than 15 minutes while it runs."""
     environment, notes = lasting()
     client = serve(environment, session_ttl=0.2)
     calls = [client.call(await client.open(), name, {"number": 900}) for name in ("last", "last_blocking")]
@@ -107,7 +107,7 @@ async def test_a_session_is_not_reaped_under_a_running_call(serve: Serve) -> Non
 
 
 async def test_its_time_counts_from_the_end_of_a_long_call(serve: Serve) -> None:
-    """ors-sdk's synchronous client sends nothing while it waits: the agent must have its whole time to go on."""
+    """ors-sdk's synchronous client sends nothing meanwhile: afterwards the agent must have the whole time."""
     environment, notes = lasting()
     client = serve(environment, session_ttl=0.8)
     sid = await client.open()
@@ -154,7 +154,7 @@ async def test_a_session_is_not_reaped_during_or_right_after_a_long_set_up(serve
 
 
 async def test_one_bad_teardown_does_not_stop_the_reaping_of_others(serve: Serve) -> None:
-    """Section 9: the references reap one after another without a limit, and a CancelledError ends their reaper."""
+    """Section 9: the references reap sessions one by one without a limit, and a CancelledError ends their reaper."""
     ended: list[str] = []
 
     class Sometimes(Echo):
@@ -180,7 +180,7 @@ async def test_one_bad_teardown_does_not_stop_the_reaping_of_others(serve: Serve
 
 @pytest.mark.parametrize("name", ["last", "last_blocking"])
 async def test_a_call_past_its_limit_is_an_error_and_the_session_goes_on(serve: Serve, name: str) -> None:
-    """Protocol 0.1, "Numbers": a call has a limit, which the message names with its setting."""
+    """Protocol 0.1, "Numbers": a call has a limit; the error message contains it and its setting."""
     environment, notes = lasting()
     client = serve(environment, call_timeout=0.2)
     sid = await client.open()
@@ -192,7 +192,7 @@ async def test_a_call_past_its_limit_is_an_error_and_the_session_goes_on(serve: 
     assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
     again = await client.call(sid, name, {"number": 900}, task_id=reply.task_id)
     assert again.events == reply.events
-    # Code on a thread goes on after its call was answered; teardown waits for it.
+    # Code on a thread goes on after its call got a response; teardown waits for it.
     await client.post("/delete", sid=sid)
     assert notes == (["teardown"] if name == "last" else ["call ends", "teardown"])
 
@@ -228,7 +228,7 @@ async def test_calls_that_wait_for_their_turn_past_the_limit_let_others_go_on(se
     sid = await client.open()
     replies = await asyncio.gather(client.call(sid, "block"), client.call(sid, "alone"))
     assert [reply.error.split(":")[0] for reply in replies] == ["ToolTimeout", "ToolTimeout"]
-    # The thread is still inside the first; the exclusive one no longer waits, so it holds nobody back.
+    # The thread is still inside the first call; the exclusive call no longer waits, so it does not block others.
     async with asyncio.timeout(2):
         assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
     proceed.set()
@@ -295,12 +295,12 @@ async def test_shutdown_is_over_after_its_limit() -> None:
     started = time.monotonic()
     await server.sessions.close()
     assert time.monotonic() - started < 2
-    await asyncio.sleep(0.3)  # their own limit ends the teardowns before the loop goes away
+    await asyncio.sleep(0.3)  # the teardowns' own limit ends them before the loop closes
     await client.close()
 
 
 async def test_the_lifespan_ends_the_sessions() -> None:
-    """Section 10: ``Server.app`` works with a lifespan too, which then does what ``run`` does at the end."""
+    """Section 10: ``Server.app`` works with a lifespan, too, whose end does what the end of ``run`` does."""
     ended: list[str] = []
 
     class Ending(Echo):

@@ -1,4 +1,4 @@
-"""Protocol 0.1, "The finished latch": no call after ``finished=True``, unless the server is told otherwise."""
+"""Protocol 0.1, "The finished latch": no call after ``finished=True``, unless a setting disables the latch."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A call that ends the episode but whose result cannot be sent has not ended it: the agent may try again."""
+"""A finishing call whose result cannot be sent does not end the episode: the agent may call again."""
 
 import asyncio
 
@@ -13,14 +13,14 @@ from tests.support.http_client import Client
 
 
 class Attempt(BaseModel):
-    """Input: the size of the answer, and its reward."""
+    """Input: the size of the result, and the reward."""
 
     size: int = 1
     reward: float = 1.0
 
 
 class Finishing(Bare):
-    """Its tools end the episode, with a result of any size and reward."""
+    """Tools that end the episode, with a result of any size and reward."""
 
     @tool
     async def submit(self, params: Attempt) -> ToolOutput:
@@ -43,7 +43,7 @@ FAILURES: list[JSONObject] = [
 
 
 async def attempt(client: Client, sid: str, name: str, failure: JSONObject) -> str:
-    """What a call is told that cannot be answered."""
+    """Call the tool with a result that cannot be sent. Return the error."""
     if failure["size"] == 1:
         content = b'{"name":"%b","input":{"size":1,"reward":%b}}'
         reward = {"nan": b"NaN", "inf": b"Infinity"}[str(failure["reward"])]
@@ -69,7 +69,7 @@ async def test_the_reward_of_the_next_try_arrives(serve: Serve, name: str, failu
 
 
 async def test_the_next_try_may_have_been_waiting(serve: Serve) -> None:
-    """Calls of one tool take turns; the second must not be refused for the first one's sake."""
+    """Calls of one tool take turns; the failure of the first must not refuse the second."""
     proceed = asyncio.Event()
 
     class Queued(Bare):
@@ -114,7 +114,7 @@ async def test_of_two_that_end_at_once_the_one_that_can_be_sent_counts(serve: Se
 
 
 async def test_an_error_that_was_sent_stays_the_answer_of_its_call(serve: Serve) -> None:
-    """By its id and by its key, whatever came after it."""
+    """By its id and by its key, whatever happened afterwards."""
     client = serve(Finishing, max_output=10_000)
     sid = await client.open()
     failed = await client.call(sid, "submit", {"size": 20_000}, key="k")

@@ -1,4 +1,4 @@
-"""`get_prompt`, `get_messages` and `list_task_tools` that never end: bounded, and the session with them."""
+"""`get_prompt`, `get_messages` and `list_task_tools` that never return: they have a limit, and so has the session."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ READS = {"get_prompt": "/prompt", "get_messages": "/messages", "list_task_tools"
 
 
 class Noting(Echo):
-    """Notes what happens to it."""
+    """Records the events of its session."""
 
     notes: list[str]
 
@@ -31,7 +31,7 @@ class Noting(Echo):
 
 
 def hanging(method: str, *, released: threading.Event | None = None) -> tuple[type[Noting], list[str]]:
-    """An environment of which one method never ends: on a thread until it is released, else on the loop."""
+    """Return an environment with a method that never returns: on a thread until it is released, else on the loop."""
     notes: list[str] = []
 
     async def hang(self: Any) -> Any:
@@ -53,7 +53,7 @@ def hanging(method: str, *, released: threading.Event | None = None) -> tuple[ty
 
 
 async def lost(client: Client, sid: str) -> None:
-    """Every later request of the session is told the same."""
+    """Check that every later request of the session gets the same error."""
     for response in (
         await client.get("/prompt", sid),
         await client.get("/messages", sid),
@@ -97,7 +97,7 @@ async def test_calls_beside_it_end_without_a_reward(serve: Serve) -> None:
 
 @pytest.mark.parametrize("method", READS)
 async def test_the_end_of_the_session_cancels_it(serve: Serve, method: str) -> None:
-    """Two of them, from two clients."""
+    """Two requests, from two clients."""
     environment, notes = hanging(method)
     client = serve(environment)
     sid = await client.open()
@@ -140,7 +140,7 @@ async def test_at_the_servers_end_it_holds_nothing_up(serve: Serve) -> None:
 
 
 async def test_a_reader_who_gives_up_leaves_no_immortal_session(serve: Serve) -> None:
-    """Whether the method goes on without him or not, its session ends."""
+    """Its session ends, whether the method goes on or stops when the reader disconnects."""
     environment, notes = hanging("get_prompt")
     client = serve(environment, session_ttl=0.2, setup_timeout=0.3)
     sid = await client.open()

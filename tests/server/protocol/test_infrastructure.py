@@ -1,4 +1,4 @@
-"""Protocol 0.1, "Infrastructure failure on the wire": never a reward, and always told apart from the agent's doing."""
+"""Protocol 0.1, "Infrastructure failure on the wire": never a reward, and distinct from the agent's failures."""
 
 from typing import NoReturn
 
@@ -17,7 +17,7 @@ def broken() -> NoReturn:
 
 
 class Journaled(Echo):
-    """Notes its teardowns."""
+    """Records its teardowns."""
 
     ended: list[str]
 
@@ -75,7 +75,7 @@ async def test_other_sessions_go_on(serve: Serve) -> None:
 
 
 async def test_it_is_never_hidden_by_return_errors(serve: Serve) -> None:
-    """Its text is written for clients; adapters need it to mask the episode."""
+    """Its text is meant for clients; adapters need it to mask the episode."""
 
     class Losing(Echo):
         @tool
@@ -88,7 +88,7 @@ async def test_it_is_never_hidden_by_return_errors(serve: Serve) -> None:
 
 
 async def test_in_a_constructor_it_is_a_final_503(serve: Serve) -> None:
-    """Without ``X-Backend-State``, or openreward would wait ten minutes for it."""
+    """Without ``X-Backend-State``, because with it openreward would retry for ten minutes."""
     attempts: list[int] = []
 
     class Losing(Echo):

@@ -1,4 +1,4 @@
-"""Section 9, "No limits": how many sessions, how many calls, how much output; and that nothing is lost count of."""
+"""Section 9, "No limits": limits on sessions, calls and output; and accurate counts."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from tests.support.waiting import PATIENCE, until
 
 
 class Worker(Echo):
-    """Calls of every outcome."""
+    """Calls with every outcome."""
 
     proceed: asyncio.Event
 
@@ -47,13 +47,13 @@ def worker() -> tuple[type[Worker], asyncio.Event]:
 
 
 async def busy(client: Client, sid: str, number: int = 0) -> tuple[int, str]:
-    """Try a call that waits: the status and what was said."""
+    """Make a call that waits. Return the status and the detail."""
     response = await client.call_response(sid, "wait", {"number": number})
     return response.status_code, response.text
 
 
 async def test_sessions_above_the_limit_are_asked_to_wait(serve: Serve) -> None:
-    """With the headers real clients ride out; and an id that is in use is still answered."""
+    """With the headers on which real clients retry; a session that exists is still served."""
     client = serve(Echo, max_sessions=2)
     await client.open(sid="a")
     await client.open(sid="b")
@@ -92,7 +92,7 @@ async def test_calls_of_one_session_above_the_limit_are_asked_to_wait(serve: Ser
 
 
 async def test_attaching_to_a_call_starts_nothing_and_needs_no_room(serve: Serve) -> None:
-    """A client whose connection was lost must not be sent away from its own call."""
+    """A client that has lost its connection must be able to return to its own call."""
     environment, proceed = worker()
     client = serve(environment, max_session_calls=1)
     sid = await client.open()
@@ -115,7 +115,7 @@ async def test_attaching_to_a_call_starts_nothing_and_needs_no_room(serve: Serve
 
 
 async def test_calls_of_all_sessions_have_a_limit_and_every_end_counts(serve: Serve) -> None:
-    """However a call ends, its place is free again."""
+    """However a call ends, its slot is free again."""
     environment, proceed = worker()
     client = serve(environment, max_calls=2, call_timeout=0.3)
     for name in ("fail", "fail", "unknown", "lose", "lose", "win", "win", "hang", "hang_blocking"):
@@ -156,7 +156,7 @@ async def test_an_output_over_the_limit_is_an_error_that_names_it(serve: Serve) 
 
 
 class Thinking(Echo):
-    """Its prompt never comes."""
+    """Its prompt never returns."""
 
     notes: list[str]
 
@@ -175,7 +175,7 @@ def thinking() -> tuple[type[Thinking], list[str]]:
 
 
 async def test_a_deletion_stops_a_prompt_that_never_comes(serve: Serve) -> None:
-    """Asynchronous code can be cancelled, as a call's is; or the instance would never be torn down."""
+    """Asynchronous code can be cancelled, as a call can; otherwise the instance would never be torn down."""
     environment, notes = thinking()
     client = serve(environment, teardown_timeout=0.3)
     sid = await client.open()
@@ -189,7 +189,7 @@ async def test_a_deletion_stops_a_prompt_that_never_comes(serve: Serve) -> None:
 
 
 async def test_a_prompt_that_never_comes_does_not_hold_its_session_for_ever(serve: Serve) -> None:
-    """What runs keeps its session from being reaped, so a prompt needs a limit as a call does."""
+    """Running code keeps its session from being reaped, so a prompt needs a limit as a call does."""
     environment, notes = thinking()
     client = serve(environment, session_ttl=0.3, setup_timeout=0.3)
     sid = await client.open()
@@ -200,7 +200,7 @@ async def test_a_prompt_that_never_comes_does_not_hold_its_session_for_ever(serv
         await until(lambda: notes[-1] == "teardown")
 
 
-# --- exceptions that are hard to tell ------------------------------------------------------------
+# --- exceptions without a text -----------------------------------------------------------------
 
 
 class Unspeakable(Exception):

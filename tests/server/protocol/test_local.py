@@ -1,4 +1,4 @@
-"""The server that one process serves to itself: ``ors_server.local``."""
+"""The server that a process runs for itself: ``ors_server.local``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log never holds the server up: what its reader does not take in time is dropped, and counted."""
+"""The log never blocks the server: lines that its reader does not take in time are dropped and counted."""
 
 import asyncio
 import io
@@ -20,12 +20,12 @@ from tests.support.http_client import Client
 from tests.support.waiting import PATIENCE
 
 logger = logging.getLogger("ors_server.tests")
-#: More lines than wait in the queue.
+#: More lines than the queue holds.
 MANY = 12_000
 
 
 class Stalled(io.StringIO):
-    """A stream that takes nothing until it is released."""
+    """A stream that blocks until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Stalled(io.StringIO):
 
 @contextmanager
 def stalled_output() -> Generator[Stalled]:
-    """Standard error that nobody reads; afterwards logging is as it was."""
+    """Replace standard error by a stream that blocks, and restore logging afterwards."""
     stream = Stalled()
     names = ("ors_server", "uvicorn", "uvicorn.error", "uvicorn.access")
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in names)]
@@ -63,7 +63,7 @@ def test_lines_that_do_not_fit_are_dropped_and_counted(log_format: str) -> None:
         output.released.set()
         end = time.monotonic() + PATIENCE
         while "number" not in output.getvalue() and time.monotonic() < end:
-            threading.Event().wait(0.01)  # until there is room again
+            threading.Event().wait(0.01)  # until the queue has space again
         logger.warning("after")
         listener.stop()
     lines = output.getvalue().splitlines()
@@ -93,12 +93,12 @@ def test_the_count_starts_again_after_it_was_told() -> None:
     while not records.empty():
         record = records.get()
         told += [vars(record)["lines"]] if record.getMessage() == "log lines dropped" else []
-    # Eight into a queue of three: five do not fit. Then the note takes a place of its own, so six.
+    # Eight into a queue of three: five do not fit. Then the note occupies a place of its own, so six.
     assert told == [5, 6]
 
 
 async def test_a_server_whose_log_nobody_reads_answers_on() -> None:
-    """A full pipe stalls the thread that writes the log, and nobody else."""
+    """A full pipe blocks only the thread that writes the log."""
     with odd_server("plain", unread_log=True) as server:
         client = Client(url=server.url)
         async with asyncio.timeout(PATIENCE), client.http:

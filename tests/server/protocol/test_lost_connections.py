@@ -71,7 +71,7 @@ def run_of(reply: Reply) -> int:
 
 @pytest.mark.parametrize("milliseconds", [30, 400])
 async def test_cut_before_task_id_then_the_same_again_attaches(episode: Episode, milliseconds: int) -> None:
-    """Whether the tool is done before the stream would open, or after."""
+    """The tool finishes before the stream would open, or after."""
     async with episode.server.connect() as connection:
         await episode.post(connection, text="x", milliseconds=milliseconds)
         await asyncio.sleep(0.01)
@@ -91,7 +91,7 @@ async def test_cut_before_task_id_and_long_done_when_the_same_comes_again(episod
 @pytest.mark.parametrize("pause", [0.0, 0.1], ids=["at once", "later"])
 @pytest.mark.parametrize("resume", ["task_id", "same again"])
 async def test_cut_after_task_id_attaches_either_way(episode: Episode, resume: str, pause: float) -> None:
-    """However soon the client comes again: the server knows of the cut before it reads the new request."""
+    """However soon the client returns: the server notices the cut before it reads the new request."""
     async with episode.server.connect() as connection:
         await episode.post(connection, text="x", milliseconds=400)
         await connection.until(b"event: task_id\r\ndata: ")
@@ -103,7 +103,7 @@ async def test_cut_after_task_id_attaches_either_way(episode: Episode, resume: s
 
 
 async def test_after_a_resume_the_same_again_is_a_new_call(episode: Episode) -> None:
-    """The agent calls the same tool with the same input once more, which must run."""
+    """The agent calls the same tool with the same input once more, and it must run."""
     async with episode.server.connect() as connection:
         await episode.post(connection, text="x", milliseconds=200)
         await connection.until(b"event: task_id\r\ndata: ")
@@ -114,7 +114,7 @@ async def test_after_a_resume_the_same_again_is_a_new_call(episode: Episode) -> 
 
 @pytest.mark.parametrize("milliseconds", [0, 150])
 async def test_after_the_whole_answer_the_same_again_is_a_new_call(episode: Episode, milliseconds: int) -> None:
-    """Also when the connection is cut right after the last byte: that was written."""
+    """Also when the connection is cut right after the last byte, which was written."""
     assert run_of(await episode.call(text="x", milliseconds=milliseconds)) == 1
     assert run_of(await episode.call(text="x", milliseconds=milliseconds)) == 2
     assert await episode.runs() == 2
@@ -139,7 +139,7 @@ async def test_another_input_does_not_attach(episode: Episode) -> None:
 
 @pytest.mark.parametrize("milliseconds", [0, 100], ids=["one response", "stream"])
 async def test_cut_in_the_middle_of_a_large_result(episode: Episode, milliseconds: int) -> None:
-    """Its last byte was not written, so the same again gets all of it and nothing runs twice."""
+    """Its last byte was not written, so a repetition gets the whole result and nothing runs twice."""
     step: dict[str, Any] = {"text": " é", "size": 4_000_000, "milliseconds": milliseconds}
     async with episode.server.connect() as connection:
         await episode.post(connection, **step)
@@ -164,7 +164,7 @@ async def test_cut_many_times_it_runs_once(episode: Episode) -> None:
 
 @pytest.mark.parametrize("pause", [0.0, 0.1], ids=["at once", "later"])
 async def test_inputs_that_only_python_takes_for_equal_do_not_attach(episode: Episode, pause: float) -> None:
-    """``1``, ``1.0`` and ``true`` are three inputs; a repetition is the same JSON."""
+    """``1``, ``1.0`` and ``true`` are three inputs, although equal in Python; a repetition is the same JSON."""
     async with episode.server.connect() as connection:
         await episode.post(connection, text="x", size=1, milliseconds=200)
         await asyncio.sleep(0.01)
@@ -175,7 +175,7 @@ async def test_inputs_that_only_python_takes_for_equal_do_not_attach(episode: Ep
 
 
 class Lost:
-    """A request whose connection is lost, and that still waits for the result."""
+    """A request that has lost its connection and still waits for the result."""
 
     disconnected = True
 
@@ -188,7 +188,7 @@ async def test_a_loss_that_its_request_has_not_noticed_attaches_the_same_json_on
 
 
 async def test_with_a_key_it_runs_once_whenever_it_is_cut(episode: Episode) -> None:
-    """A key attaches also where no loss was seen: after the whole answer, and beside a connected one."""
+    """A key attaches also where no loss was noticed: after the whole response, and beside a connected request."""
     step: dict[str, Any] = {"text": "x", "milliseconds": 300}
     async with episode.server.connect() as connection:
         await episode.post(connection, key="k", **step)
@@ -203,7 +203,7 @@ async def test_with_a_key_it_runs_once_whenever_it_is_cut(episode: Episode) -> N
 
 
 async def test_an_unread_result_is_still_there_by_its_task_id(episode: Episode) -> None:
-    """Byte for byte, over and over."""
+    """Byte for byte, any number of times."""
     async with episode.server.connect() as connection:
         await episode.post(connection, text="x", size=100_000, milliseconds=100)
         await connection.until(b"event: task_id\r\ndata: ")

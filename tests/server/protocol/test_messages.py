@@ -1,4 +1,4 @@
-"""``/messages`` and ``/prompt``: each made from the other where an author wrote only one (protocol, section 5)."""
+"""``/messages`` and ``/prompt``: each is derived from the other where only one is written (protocol, section 5)."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def text(value: str, **detail: str) -> dict[str, object]:
 
 
 def talking(*messages: Message) -> type[Environment]:
-    """An environment with ``get_messages`` only."""
+    """Return an environment with ``get_messages`` only."""
 
     class Talking(Environment):
         @classmethod
@@ -184,7 +184,7 @@ async def test_a_prompt_that_is_none_is_a_500_that_says_so(serve: Serve, prompt:
 
 
 async def test_the_prompt_is_asked_for_each_time(serve: Serve) -> None:
-    """It may show the episode's state."""
+    """The prompt may depend on the episode's state."""
 
     class Stateful(Echo):
         turns = 0

@@ -1,4 +1,4 @@
-"""A user's middleware sees every response, also where our own server could write it without ASGI's detour."""
+"""A user's middleware sees every response, also those that our own server could write without going through ASGI."""
 
 import asyncio
 from collections.abc import Generator
@@ -20,12 +20,12 @@ def server() -> Generator[LiveServer]:
 
 
 def stamped(response: RawResponse) -> None:
-    """Both middlewares have had the response."""
+    """Check that both middlewares have seen the response."""
     assert response.headers.get("x-stamp") == "function", response
     assert response.headers.get("access-control-allow-origin") == "http://page", response
 
 
-#: Requests in order, with the status of their answers.
+#: Requests in order, with their expected status.
 REQUESTS: list[tuple[str, str, object, int]] = [
     ("GET", "/health", None, 200),
     ("GET", "/odd/tools", None, 200),
@@ -56,7 +56,7 @@ async def test_every_response_goes_through_both(server: LiveServer) -> None:
 
 
 async def test_every_response_goes_through_one() -> None:
-    """All over one connection, which every answer must leave fit for the next."""
+    """All over one connection, which must be usable after each response."""
     with odd_server("cors", log_level="error") as own:
         await every_response(own, "access-control-allow-origin")
 
@@ -71,7 +71,7 @@ async def every_response(server: LiveServer, *headers: str) -> None:
 
 
 async def test_a_page_may_ask_first(server: LiveServer) -> None:
-    """The middleware answers by itself."""
+    """The middleware answers a CORS preflight by itself."""
     async with server.connect() as connection:
         headers = {**ORIGIN, "Access-Control-Request-Method": "POST"}
         await connection.request("OPTIONS", "/call", headers=headers)

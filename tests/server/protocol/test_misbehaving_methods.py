@@ -1,4 +1,4 @@
-"""An author's methods that raise what cannot be told, lose the machine, or return what is no answer."""
+"""Authors' methods that raise exceptions without a text, lose the machine, or return invalid values."""
 
 import asyncio
 import contextlib
@@ -34,21 +34,21 @@ class Unspeakable(Exception):
 
 
 class UnspeakableExit(SystemExit):
-    """The same, and it would end the process."""
+    """An unspeakable exception that would end the process."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
 class UnspeakableLoss(InfrastructureFailure):
-    """The same, of a machine."""
+    """An unspeakable infrastructure failure."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
 def raising(method: str, error: type[BaseException], *, on_loop: bool, of_class: bool = False) -> type[Echo]:
-    """An environment of which one method raises."""
+    """Return an environment with a method that raises."""
 
     def fail(self: Any, *arguments: Any, **keywords: Any) -> Any:
         raise error("no reason")
@@ -61,7 +61,7 @@ def raising(method: str, error: type[BaseException], *, on_loop: bool, of_class:
 
 
 def all_raising(method: str, *, of_class: bool = False) -> list[type[Echo]]:
-    """One for each such exception, from a thread and from the loop."""
+    """Return an environment for each such exception, raised on a thread and on the loop."""
     environments: list[type[Echo]] = []
     for number, (error, on_loop) in enumerate(itertools.product((Unspeakable, UnspeakableExit), (False, True))):
         environment = raising(method, error, on_loop=on_loop, of_class=of_class)
@@ -152,7 +152,7 @@ LOST = "InfrastructureError: The sandbox is gone. Start it again."
 
 
 def losing(method: str, *, on_loop: bool) -> tuple[type[Echo], list[str]]:
-    """An environment of which one method finds its machine gone."""
+    """Return an environment with a method that finds its machine gone."""
     notes: list[str] = []
 
     def lose(self: Any) -> Any:
@@ -170,7 +170,7 @@ def losing(method: str, *, on_loop: bool) -> tuple[type[Echo], list[str]]:
 
         @tool
         async def stubborn(self) -> ToolOutput:
-            """Ends with a reward whatever is asked of it."""
+            """Ignore cancellation and end with a reward."""
             notes.append("working")
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
@@ -186,7 +186,7 @@ def losing(method: str, *, on_loop: bool) -> tuple[type[Echo], list[str]]:
 @pytest.mark.parametrize("on_loop", [False, True], ids=["thread", "loop"])
 @pytest.mark.parametrize("method", READS)
 async def test_the_session_is_lost_with_the_machine(serve: Serve, method: str, on_loop: bool) -> None:
-    """503 once, so that it is told apart from a session that ended of itself; then 410."""
+    """503 once, which distinguishes it from a session that ended normally; then 410."""
     environment, notes = losing(method, on_loop=on_loop)
     client = serve(environment)
     sid = await client.open()
@@ -218,11 +218,11 @@ async def test_a_call_beside_it_has_no_reward(serve: Serve, name: str) -> None:
     await until(lambda: notes == ["working", "teardown"])
 
 
-# --- what is no answer ---------------------------------------------------------------------------
+# --- invalid return values -----------------------------------------------------------------------
 
 
 def returning(method: str, values: Sequence[object], *, of_class: bool = False) -> list[type[Echo]]:
-    """Environments of which one method returns each of these."""
+    """Return environments with a method that returns each of these values."""
 
     def environment(number: int, value: object) -> type[Echo]:
         def give(self: Any, *arguments: Any) -> Any:
@@ -234,7 +234,7 @@ def returning(method: str, values: Sequence[object], *, of_class: bool = False) 
 
 
 def failed(response: httpx.Response, caplog: pytest.LogCaptureFixture, method: str, sid: str | None = None) -> str:
-    """The 500 names the method and what it should return; the log has it as the environment's failure."""
+    """Check that a 500 names the method and the expected type, and that the log has it as the environment's failure."""
     assert response.status_code == 500, (response.status_code, response.text[:200])
     detail = response.json()["detail"]
     assert isinstance(detail, str)
@@ -284,7 +284,7 @@ async def test_what_is_read_is_checked(
     values: Sequence[object],
     expected: str,
 ) -> None:
-    """Passed on as it is, it would fail in the client, far from who can mend it."""
+    """If passed on, the value would fail in the client, far from the author."""
     environments = returning(method, values)
     client = serve(*environments)
     for environment, value in zip(environments, values, strict=True):
@@ -295,7 +295,7 @@ async def test_what_is_read_is_checked(
 
 
 async def test_a_conversation_that_is_none_makes_no_prompt(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    """Where there is no `get_prompt`, the prompt is made of the messages."""
+    """Without a `get_prompt`, the prompt is derived from the messages."""
 
     class Talking(Environment):
         @classmethod
@@ -336,7 +336,7 @@ NO_TASKS: list[Any] = ["a task", 3, None, [1], b"task", object()]
 
 @pytest.mark.parametrize("private", [False, True], ids=["public", "private"])
 async def test_a_task_list_is_checked(serve: Serve, caplog: pytest.LogCaptureFixture, private: bool) -> None:
-    """A string is a sequence of its letters, and a mapping one of its keys: neither is a list of tasks."""
+    """A string is a sequence of its letters, and a mapping a sequence of its keys: neither is a list of tasks."""
     values = [*NO_LISTS, *([{"id": "x"}, value] for value in NO_TASKS)]
     environments = returning("list_tasks", values, of_class=True)
     for environment in environments:
@@ -363,7 +363,7 @@ async def test_a_task_by_index_is_checked(serve: Serve, caplog: pytest.LogCaptur
 async def no_task(
     client: Client, caplog: pytest.LogCaptureFixture, name: str, method: str, paths: Sequence[str]
 ) -> None:
-    """No route gives a task, and no session is left of the attempt to open one."""
+    """Check that no route returns a task, and that the attempt to open a session leaves none."""
     bodies: dict[str, object] = {"task": BY_INDEX}
     for path in paths:
         failed(await client.post(f"/{name}/{path}", bodies.get(path, {"split": "train"})), caplog, method)
@@ -372,7 +372,7 @@ async def no_task(
 
 
 async def test_any_sequence_of_any_mappings_is_a_task_list(serve: Serve) -> None:
-    """Tuples, generators, and mappings that are no dict."""
+    """Tuples, generators, and mappings other than dict."""
     from types import MappingProxyType
 
     values: list[Callable[[], Any]] = [
@@ -395,7 +395,7 @@ async def test_any_sequence_of_any_mappings_is_a_task_list(serve: Serve) -> None
 
 
 async def test_what_is_hidden_from_clients_stays_hidden(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    """With `return_errors="none"` the log alone says what is wrong."""
+    """With `return_errors="none"` only the log contains the error."""
     client = serve(*returning("get_prompt", [["the answer is gold"]]), return_errors="none")
     sid = await client.open()
     with caplog.at_level(logging.ERROR, logger="ors_server"):

@@ -1,4 +1,4 @@
-"""Requests of OpenReward's sandbox service, which is not here."""
+"""Requests for OpenReward's sandbox service, which this server does not have."""
 
 # pyright: reportMissingTypeStubs=false
 
@@ -22,7 +22,7 @@ async def test_each_says_so(serve: Serve, path: str) -> None:
 
 
 async def test_openrewards_client_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tries again whatever is above 499, and waits in between unless it is told not to."""
+    """It retries after every status above 499, and waits in between unless a header says otherwise."""
     with live_server() as server:
         monkeypatch.setenv("OPENREWARD_API_URL", server.url)
         monkeypatch.setenv("OPENREWARD_SESSION_URL", server.url)

@@ -1,4 +1,4 @@
-"""Paths as base URLs with a trailing slash make them, and environments whose names are not ASCII."""
+"""Paths that result from base URLs with a trailing slash, and environments whose names are not ASCII."""
 
 import itertools
 from collections.abc import Awaitable, Callable, Generator
@@ -38,7 +38,7 @@ SHAPES: dict[str, Callable[[str], str]] = {
 
 
 async def ask(client: Client, method: str, path: str, body: object, sid: str = "s") -> Any:
-    """A request whose path is sent as it stands: an ordinary client would tidy it up."""
+    """Send a request with the path as given: an ordinary client would normalise it."""
     url = client.http.base_url.copy_with(raw_path=path.encode())
     return await client.http.request(method, url, json=body, headers={"X-Session-ID": sid})
 
@@ -98,7 +98,7 @@ def server() -> Generator[LiveServer]:
 
 
 async def test_on_a_socket(server: LiveServer) -> None:
-    """`//ping` reads as a host's name to some parsers."""
+    """Some parsers read `//ping` as a host's name."""
     async with server.connect() as connection:
         await connection.request("POST", "//create", {"split": "train", "index": 0}, "s")
         assert (await connection.response()).status == 200
@@ -126,7 +126,7 @@ async def test_mounted_with_a_slash_too_many(prefix: str) -> None:
 
 
 class Unicode(Echo):
-    """An environment with such a name."""
+    """An environment with a name that is not ASCII."""
 
     @classmethod
     def name(cls) -> str:
@@ -134,7 +134,7 @@ class Unicode(Echo):
 
 
 async def deployed(client: Client, value: bytes) -> list[str]:
-    """The names of the tools of the environment that a deployment's header names."""
+    """Return the names of the tools of the environment that a deployment's header selects."""
     response = await client.http.get("/tools", headers=[(b"X-Deployment", value)])
     assert response.status_code == 200, response.text
     return [entry["name"] for entry in response.json()["tools"]]
@@ -172,7 +172,7 @@ async def test_an_unknown_one_is_named_as_it_was_written(serve: Serve) -> None:
 
 
 async def test_what_is_neither_is_no_failure(serve: Serve) -> None:
-    """One environment hosted: any unknown name means it."""
+    """With one environment hosted, any unknown name selects it."""
     assert await deployed(serve(Unicode), b"\xff\xfe\x80") == ["echo", "win"]
 
 

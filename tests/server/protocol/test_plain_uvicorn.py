@@ -1,4 +1,4 @@
-"""`uvicorn module:app`: without our protocol class a lost connection is only known from ASGI's own messages."""
+"""`uvicorn module:app`: without our protocol class, a lost connection is only visible in ASGI's own messages."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -13,13 +13,13 @@ from tests.support.environments import Echo, said
 from tests.support.events import Reply, parse_events
 from tests.support.http_client import Client
 
-#: With either of uvicorn's parsers, which learn of a lost connection in different ways.
+#: With each of uvicorn's parsers, which detect a lost connection in different ways.
 both = pytest.mark.parametrize("server", ["httptools", "h11"], indirect=True)
 CALL = {"name": "step", "input": {"text": "x", "milliseconds": 30}}
 
 
 class Counting(Echo):
-    """A tool that takes its time and says how often it has run; and a note of teardowns."""
+    """A slow tool that returns the number of its runs, and a record of teardowns."""
 
     ended: list[str]
 
@@ -54,7 +54,7 @@ async def server(request: pytest.FixtureRequest) -> AsyncGenerator[Address]:
 
 
 async def runs(server: Address) -> str:
-    """How often the tool has run."""
+    """Return how often the tool has run."""
     async with server.connect() as connection:
         return (await call(connection, "s", "count")).text
 
@@ -71,7 +71,7 @@ async def test_an_episode(server: Address) -> None:
 @both
 @pytest.mark.parametrize("pause", [0.01, 0.2], ids=["while it runs", "when it is done"])
 async def test_a_call_lost_before_its_answer_is_attached_to(server: Address, pause: float) -> None:
-    """Done within 50 ms it is answered in one piece, which tells nothing of whether anybody read it."""
+    """A response within 50 ms is sent in one piece, so the server cannot know whether it was read."""
     async with server.connect() as connection:
         await connection.request("POST", "/call", CALL, "s")
         await asyncio.sleep(0.01)
@@ -93,7 +93,7 @@ async def test_a_call_lost_in_its_stream_is_attached_to(server: Address) -> None
 
 @both
 async def test_a_large_result_lost_on_its_way_is_attached_to(server: Address) -> None:
-    """More than the socket takes at once."""
+    """Larger than the socket's buffer."""
     async with server.connect() as connection:
         step = {"name": "step", "input": {"text": "x", "size": 12_000_000}}
         await connection.request("POST", "/call", step, "s")
@@ -117,7 +117,7 @@ async def test_a_call_whose_answer_was_read_is_made_anew(server: Address) -> Non
 
 
 async def test_requests_sent_ahead_are_all_answered(server: Address) -> None:
-    """Asking whether a client is still there must not take the next request for its end."""
+    """The check for a disconnected client must not mistake the next request for a disconnect."""
     async with server.connect() as connection:
         for _ in range(3):
             await connection.request("POST", "/call", CALL, "s")

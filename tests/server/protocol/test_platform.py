@@ -1,4 +1,4 @@
-"""``/v1/environments`` and ``/v1/namespace``: what clients of the hosted platform ask of this server too."""
+"""``/v1/environments`` and ``/v1/namespace``: requests of clients of the hosted platform."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_unknown_environments(serve: Serve, below: str) -> None:
 
 
 async def test_one_environment_answers_to_every_name(serve: Serve) -> None:
-    """As it does for ``X-Deployment``: the client that asks here opens its sessions under the same name."""
+    """As with ``X-Deployment``: the client that asks here opens its sessions under the same name."""
     client = serve(Judged)
     for path in ("me/anything", "/anything"):
         assert (await client.get(f"/v1/environments/{path}")).json()["id"] == "judged"
@@ -52,7 +52,7 @@ async def test_one_environment_answers_to_every_name(serve: Serve) -> None:
 
 @pytest.mark.parametrize("value", ["openai_api_key", {"openai_api_key": "sk-value"}, [1], 7])
 def test_secrets_that_are_no_list_of_names(value: object) -> None:
-    """An error in a class of our own; nothing at all in one of another SDK, where the attribute has no meaning."""
+    """An error in a class of our own; ignored in a class of another SDK, where the attribute has no meaning."""
     with pytest.raises(DefinitionError, match="required_secrets"):
         Server([type("Wrong", (Echo,), {"required_secrets": value})])
     server = Server([type("Foreign", (OpenRewardGame,), {"required_secrets": value})])

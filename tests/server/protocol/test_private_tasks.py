@@ -1,4 +1,4 @@
-"""Protocol 0.1, "Private task fields": clients never see them, and get them back only through ``_ors_task``."""
+"""Protocol 0.1, "Private task fields": clients never see them, and refer to them only by ``_ors_task``."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ BY_INDEX = {"split": "train", "index": 1}
 
 
 class Guarded(Echo):
-    """Tasks with an answer no client may see; the prompt shows what the instance knows, for the test only."""
+    """Tasks with an answer that no client may see; the prompt shows the instance's view, for the test only."""
 
     private_task_fields = ("answer", "grader")
 
@@ -27,7 +27,7 @@ class Guarded(Echo):
 
 
 class Open(Guarded):
-    """The same without private fields."""
+    """``Guarded`` without private fields."""
 
     private_task_fields = ()
 
@@ -134,7 +134,7 @@ async def test_a_task_that_has_changed_since_is_400(serve: Serve) -> None:
 
 
 async def test_the_token_is_no_way_to_check_a_guess_of_the_answer(serve: Serve) -> None:
-    """It says nothing of the private fields, so it cannot be searched for them; a corrected answer is used at once."""
+    """It does not depend on the private fields, so it cannot confirm a guess; a corrected answer is used at once."""
     client = serve(Moving)
     Moving.task = {"question": "?", "answer": "old"}
     task = (await client.post("/task", {"split": "train", "index": 0})).json()["task"]

@@ -1,4 +1,4 @@
-"""Folders of results on disk: those of dead servers are removed, those of live ones never."""
+"""Folders of results on disk: those of dead servers are removed, those of live servers never."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ folder = ResultFolder()
 print(folder.path, flush=True)
 sys.stdin.read()
 """
-#: A process space of its own, as a container has one.
+#: A PID namespace of its own, as a container has.
 _APART = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 Start = Callable[[Sequence[str]], tuple[subprocess.Popen[str], Path]]
@@ -31,7 +31,7 @@ Start = Callable[[Sequence[str]], tuple[subprocess.Popen[str], Path]]
 
 @pytest.fixture(autouse=True)
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files that all servers of a test have."""
+    """Set one folder for temporary files for all servers of a test."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
@@ -39,7 +39,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def start() -> Generator[Start]:
-    """Starts processes that keep a folder, behind a command; ends those that are left."""
+    """Start processes that keep a folder, behind a command; end the remaining ones afterwards."""
     with contextlib.ExitStack() as stack:
 
         def run(command: Sequence[str]) -> tuple[subprocess.Popen[str], Path]:
@@ -59,7 +59,7 @@ def start() -> Generator[Start]:
 
 
 def apart() -> Sequence[str]:
-    """The command that runs a process apart; skips the test where that is not allowed."""
+    """Return the command that runs a process in its own namespace; skip the test where that is not allowed."""
     if shutil.which("unshare") is None or subprocess.run([*_APART, "true"], capture_output=True).returncode:
         pytest.skip("process spaces cannot be made here (unshare --pid)")
     return _APART
@@ -92,7 +92,7 @@ def test_the_folder_of_a_killed_server_goes(start: Start, where: str) -> None:
 
 
 def test_what_others_put_there_is_left_alone(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Links and files of that name are nobody's folder, and neither is one that cannot be opened."""
+    """Links and files of that name are not results' folders, and a folder that cannot be opened is left alone."""
     treasure = tmp_path_factory.mktemp("treasure")
     (treasure / "kept").touch()
     (shared / "ors-server-results-link").symlink_to(treasure)
@@ -108,7 +108,7 @@ def test_what_others_put_there_is_left_alone(shared: Path, tmp_path_factory: pyt
 
 
 def test_many_servers_that_start_at_once_keep_their_folders() -> None:
-    """Each looks at the others' while they are being made."""
+    """Each server examines the others' folders while they are being created."""
     script = "\n".join(
         [
             "import os, sys, time",

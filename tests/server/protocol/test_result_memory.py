@@ -1,4 +1,4 @@
-"""`ORS_RESULT_MEMORY`: undelivered results over it are on disk at once, and a disk that fails costs no result."""
+"""`ORS_RESULT_MEMORY`: undelivered results above it go to disk at once, and a failing disk loses no result."""
 
 import asyncio
 import logging
@@ -16,12 +16,12 @@ from tests.support.environments import Echo, Number, said
 from tests.support.http_client import Client
 from tests.support.waiting import PATIENCE, until
 
-#: Well within the five seconds after which housekeeping comes by.
+#: Well within the five seconds between two runs of maintenance.
 AT_ONCE = 1.5
 
 
 class Verbose(Echo):
-    """A tool that says much once it may."""
+    """A tool with a large output, once it is released."""
 
     proceed: asyncio.Event
     runs: list[int]
@@ -40,23 +40,23 @@ def verbose() -> tuple[type[Verbose], asyncio.Event]:
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder temporary files go to."""
+    """Set the folder for temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def files(disk: Path) -> list[Path]:
-    """What was written."""
+    """Return the files that were written."""
     return [path for path in disk.rglob("*") if path.is_file()]
 
 
 def on_disk(disk: Path) -> int:
-    """Bytes of what was written."""
+    """Return the size of those files in bytes."""
     return sum(path.stat().st_size for path in files(disk))
 
 
 async def lose(client: Client, sid: str, *numbers: int) -> list[str]:
-    """Calls whose clients go away while they run: their ids."""
+    """Start calls and disconnect while they run. Return their ids."""
     task_ids: list[str] = []
     for number in numbers:
         async with client.stream("/call", {"name": "talk", "input": {"number": number}}, sid) as stream:
@@ -65,12 +65,12 @@ async def lose(client: Client, sid: str, *numbers: int) -> list[str]:
 
 
 async def fetched(client: Client, sid: str, task_id: str) -> str:
-    """A result, by its id."""
+    """Return a result by its id."""
     return (await client.call(sid, "talk", {"number": 0}, task_id=task_id)).text
 
 
 def in_memory(client: Client) -> int:
-    """Bytes of results that the server keeps in memory."""
+    """Return the size in bytes of the results that the server keeps in memory."""
     app: Any = client.app
     return app.sessions.results.bytes_in_memory
 
@@ -130,7 +130,7 @@ async def test_without_a_disk_results_stay_in_memory_and_the_log_says_so(
         task_ids = await lose(client, sid, 1, 2)
         proceed.set()
         await until(lambda: any(record.levelno >= logging.WARNING for record in caplog.records), "no warning")
-        await asyncio.sleep(0.4)  # housekeeping has come by
+        await asyncio.sleep(0.4)  # maintenance has run
     assert len(caplog.records) < 20, "one warning after another"
     for number, task_id in enumerate(task_ids, 1):
         assert await fetched(client, sid, task_id) == f"{number} " * 10_000

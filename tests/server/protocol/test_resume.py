@@ -16,11 +16,11 @@ from tests.support.waiting import until
 
 
 class Journal(list[str]):
-    """What the tools of one test have done."""
+    """Record of the tools' runs in one test."""
 
 
 def counting(journal: Journal, proceed: asyncio.Event | None = None) -> type[Bare]:
-    """An environment that notes each run of its tools."""
+    """Return an environment that records each run of its tools."""
 
     class Counting(Bare):
         @tool
@@ -65,7 +65,7 @@ async def test_a_finished_call_is_resumed_byte_for_byte_any_number_of_times(serv
 
 
 async def test_name_and_input_do_not_matter_on_resume_but_must_be_there(serve: Serve) -> None:
-    """Section 2: the body is validated, and otherwise ignored."""
+    """Section 2: the body is validated but otherwise ignored."""
     journal = Journal()
     client = serve(counting(journal))
     sid = await client.open()
@@ -121,7 +121,7 @@ async def test_an_unknown_task_id_is_one_error_event_and_runs_nothing(serve: Ser
 
 
 async def test_a_foreign_task_id_is_as_unknown(serve: Serve) -> None:
-    """Section 9, security: any session can fetch any other's result in the references."""
+    """Section 9, security: in the references any session can fetch any other's result."""
     journal = Journal()
     client = serve(counting(journal))
     mine, yours = await client.open(), await client.open()
@@ -203,7 +203,7 @@ async def test_the_same_call_beside_a_connected_one_is_a_new_call(serve: Serve) 
 
 
 async def lose(client: Client, sid: str, text: str = "x") -> str:
-    """Start a waiting call and hang up; its task_id."""
+    """Start a waiting call and disconnect. Return its task_id."""
     async with client.stream("/call", {"name": "wait", "input": {"text": text}}, sid) as stream:
         return (await stream.event()).data
 
@@ -241,7 +241,7 @@ async def test_another_tool_input_or_session_does_not_attach_to_a_lost_call(serv
 
 
 async def test_a_lost_call_is_attached_to_once(serve: Serve) -> None:
-    """The repetition after the one that got the result is a call of its own."""
+    """A repetition after the request that got the result is a new call."""
     journal, proceed = Journal(), asyncio.Event()
     client = serve(counting(journal, proceed))
     sid = await client.open()
@@ -275,7 +275,7 @@ async def test_a_repetition_lost_in_turn_is_attached_to_again(serve: Serve) -> N
 
 
 async def test_two_lost_calls_of_the_same_input_are_both_attached_to(serve: Serve) -> None:
-    """Each of the two executed once; neither repetition may become a third execution."""
+    """Each of the two runs once; neither repetition may become a third run."""
     journal, proceed = Journal(), asyncio.Event()
     client = serve(counting(journal, proceed))
     sid = await client.open()
@@ -290,7 +290,7 @@ async def test_two_lost_calls_of_the_same_input_are_both_attached_to(serve: Serv
 
 
 async def test_a_lost_call_that_was_resumed_is_no_longer_lost(serve: Serve) -> None:
-    """openreward resumes by task_id; the agent's next identical call must run and not get the old result."""
+    """After openreward resumes by task_id, the agent's next identical call must run, not get the old result."""
     journal, proceed = Journal(), asyncio.Event()
     client = serve(counting(journal, proceed))
     sid = await client.open()
@@ -304,7 +304,7 @@ async def test_a_lost_call_that_was_resumed_is_no_longer_lost(serve: Serve) -> N
 
 
 async def test_a_lost_call_somebody_waits_for_again_is_no_longer_lost(serve: Serve) -> None:
-    """While the resumed request is connected, the same call beside it is a new one."""
+    """While the resumed request is connected, an identical call beside it is a new call."""
     journal, proceed = Journal(), asyncio.Event()
     client = serve(counting(journal, proceed))
     sid = await client.open()
@@ -430,13 +430,13 @@ async def test_a_lost_call_with_a_key_is_found_by_its_key_only(serve: Serve) -> 
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder temporary files go to."""
+    """Set the folder for temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 async def lost_on_disk(client: Client, disk: Path, sid: str, proceed: asyncio.Event) -> str:
-    """A call whose client has gone and whose result lies on disk; its task_id."""
+    """Make a call whose client disconnects and whose result goes to disk. Return its task_id."""
     task_id = await lose(client, sid)
     proceed.set()
     for _ in range(400):
@@ -450,7 +450,7 @@ async def lost_on_disk(client: Client, disk: Path, sid: str, proceed: asyncio.Ev
 async def test_an_undelivered_result_goes_to_disk_and_comes_back(
     serve: Serve, disk: Path, settings: dict[str, Any]
 ) -> None:
-    """Protocol 0.1, "Numbers": kept in memory for a time and up to a size, then on disk, as long as the session."""
+    """Protocol 0.1, "Numbers": in memory for a limited time and size, then on disk as long as the session exists."""
     journal, proceed = Journal(), asyncio.Event()
     client = serve(counting(journal, proceed), **settings)
     sid = await client.open()
@@ -461,7 +461,7 @@ async def test_an_undelivered_result_goes_to_disk_and_comes_back(
 
 
 async def test_a_result_from_disk_is_resumed_any_number_of_times(serve: Serve, disk: Path) -> None:
-    """ "Any number of times" has no exception for results that were on disk."""
+    """ "Any number of times" includes results that were on disk."""
     journal, proceed = Journal(), asyncio.Event()
     client = serve(counting(journal, proceed), result_ttl=0.1)
     sid = await client.open()

@@ -1,4 +1,4 @@
-"""``/score_group``: as a call, with a score for each candidate (protocol, sections 1 and 5)."""
+"""``/score_group``: like a call, with a score for each candidate (protocol, sections 1 and 5)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ async def score(client: Client, sid: str, body: object) -> Reply:
 
 
 def returning(scores: object) -> type[Echo]:
-    """An environment whose judge gives these scores."""
+    """Return an environment whose judge gives these scores."""
 
     async def score_group(self: object, candidates: object) -> object:
         return scores
@@ -35,7 +35,7 @@ def returning(scores: object) -> type[Echo]:
 
 
 class Judging(Echo):
-    """Scores by length."""
+    """Scores candidates by their length."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Both forms of secrets, and garbage that is refused without being repeated (protocol, sections 5 and 8)."""
+"""Both forms of secrets, and invalid headers, which are refused without an echo (protocol, sections 5 and 8)."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ TASK: dict[str, object] = {"split": "train", "index": 0}
 
 
 class Keeper(Echo):
-    """Its prompt shows the secrets it was built with."""
+    """Its prompt shows the secrets its constructor got."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec)
@@ -92,7 +92,7 @@ GARBAGE = {
 
 
 async def test_a_garbage_header_is_400_that_repeats_nothing(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    """Section 8: 400 on garbage. Issue, bad input: nothing leaked, not even into the log; healthy after."""
+    """Section 8: 400 on garbage. Issue, bad input: no leak, not even into the log; a healthy server afterwards."""
     client = serve(Keeper)
     caplog.set_level(logging.DEBUG, logger="ors_server")
     for name, header in GARBAGE.items():

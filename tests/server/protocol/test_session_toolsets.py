@@ -18,14 +18,14 @@ CREATE = {"split": "train", "index": 0}
 
 
 class Machine:
-    """A sandbox that says what it was told."""
+    """A sandbox that returns its command."""
 
     async def run(self, cmd: str, **_: Any) -> Any:
         return RunResult(output=f"ran {cmd}", return_code=0)
 
 
 class Bench(openreward.Environment):
-    """An environment with a sandbox and a tool of a name that toolsets have too."""
+    """An environment with a sandbox and a tool whose name a toolset also has."""
 
     torn_down = 0
 
@@ -49,13 +49,13 @@ class Bench(openreward.Environment):
 
     @openreward.tool
     def bash(self) -> openreward.ToolOutput:
-        """The environment's own."""
+        """Run the environment's own bash."""
         return openreward.ToolOutput(blocks=[openreward.TextBlock(text="own")])
 
     @openreward.terminal
     @openreward.tool
     def answer(self) -> openreward.ToolOutput:
-        """End it."""
+        """End the episode."""
         return openreward.ToolOutput(blocks=[openreward.TextBlock(text="done")], reward=1.0, finished=True)
 
 
@@ -66,7 +66,7 @@ class Bare(Bench):
 
 
 class Busy(Bench):
-    """Has no room for its first instance."""
+    """Has no capacity for its first instance."""
 
     built = 0
 
@@ -96,7 +96,7 @@ async def test_its_tools_replace_those_of_the_same_name(serve: Serve) -> None:
     assert (await client.call(sid, "bash", {"command": "ls"})).text.startswith("ran ls")
     assert (await client.call(plain, "bash", {})).text == "own"
     assert [tool["name"] for tool in (await client.get("/task_tools", plain)).json()["tools"]] == ["bash"]
-    # The episode's end holds for them too.
+    # The episode's end applies to them, too.
     assert (await client.call(sid, "answer", {})).output["reward"] == 1.0
     assert (await client.call(sid, "bash", {"command": "ls"})).reason == "episode_finished"
 
@@ -113,7 +113,7 @@ async def test_each_toolset_lists_its_tools(serve: Serve, name: str) -> None:
 
 
 async def test_an_environment_without_a_sandbox_is_400(serve: Serve) -> None:
-    """The harness of OpenReward looks for the word in a 400 and goes on without the toolset."""
+    """OpenReward's harness looks for the word in a 400 and goes on without the toolset."""
     client = serve(cast("Any", Bare))
     before = Bare.torn_down
     response = await client.create("s", {**CREATE, "toolset_name": "codex"})
@@ -143,14 +143,14 @@ async def test_the_same_request_again_has_the_same_toolset(serve: Serve) -> None
 
 
 async def test_a_new_instance_has_a_new_toolset(serve: Serve) -> None:
-    """Where the machine had no room for the first one, calls must not reach its sandbox."""
+    """After an instance without capacity, calls must not reach its sandbox."""
     client = serve(cast("Any", Busy))
     sid = await client.open({**CREATE, "toolset_name": "codex"})
     assert (await client.call(sid, "bash", {"command": "ls"})).text.startswith("instance 2")
 
 
 class Counting(Bench):
-    """Gets every call but those of the session's toolset."""
+    """Receives every call except those of the session's toolset."""
 
     async def _call_tool(self, name: str, input: Any) -> Any:
         result: Any = await super()._call_tool(name, input)
@@ -159,7 +159,7 @@ class Counting(Bench):
 
 
 async def test_a_toolset_goes_past_the_environments_call_tool(serve: Serve) -> None:
-    """As in openreward's server; the end of the episode is theirs together."""
+    """As in openreward's server; both share the end of the episode."""
     client = serve(Counting)
     plain = await client.open(CREATE)
     assert (await client.call(plain, "bash")).text == "owncounted"

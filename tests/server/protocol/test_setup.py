@@ -1,4 +1,4 @@
-"""Section 8, "wait for setup", and what happens when set-up fails, hangs or is cancelled."""
+"""Section 8, "wait for setup", and a set-up that fails, hangs or is cancelled."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ OPENREWARD = "openreward-sdk/0.1.167"
 
 
 class Steps:
-    """What has happened to the sessions of one test, and the word that set-up waits for."""
+    """Record of the sessions of one test, and the event that set-up waits for."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
@@ -22,7 +22,7 @@ class Steps:
 
 
 def slow(steps: Steps) -> type[Echo]:
-    """An environment whose set-up ends when the test says so."""
+    """Return an environment whose set-up ends when the test allows it."""
 
     class Slow(Echo):
         async def setup(self) -> None:
@@ -47,7 +47,7 @@ def slow(steps: Steps) -> type[Echo]:
 
 @pytest.mark.parametrize("path", ["/prompt", "/messages"])
 async def test_openreward_gets_503_and_comes_again(serve: Serve, path: str) -> None:
-    """6.4 pitfall 11: a transient state is a 503 with exactly the headers its client rides out."""
+    """6.4 pitfall 11: a transient state is a 503 with exactly the headers after which its client retries."""
     steps = Steps()
     client = serve(slow(steps), agent=OPENREWARD, setup_wait=0.05, setup_wait_long=PATIENCE)
     sid = await client.open()
@@ -62,7 +62,7 @@ async def test_openreward_gets_503_and_comes_again(serve: Serve, path: str) -> N
 
 
 async def test_everybody_else_is_kept_waiting(serve: Serve) -> None:
-    """ors-sdk gives up after three 503s, so it is held for longer."""
+    """ors-sdk fails after three 503s, so its requests are held for longer."""
     steps = Steps()
     client = serve(slow(steps), agent="ors-sdk/0.1", setup_wait=0.05, setup_wait_long=PATIENCE)
     sid = await client.open()
@@ -82,7 +82,7 @@ async def test_the_long_wait_ends_in_the_same_503(serve: Serve) -> None:
 
 
 async def test_a_prompt_during_set_up_goes_on_as_soon_as_it_is_done(serve: Serve) -> None:
-    """openreward's 25 s are an upper bound, not a poll."""
+    """The 25 s of openreward are an upper bound rather than an interval for polling."""
     steps = Steps()
     client = serve(slow(steps), agent=OPENREWARD)
     sid = await client.open()
@@ -284,7 +284,7 @@ async def test_a_set_up_that_would_end_the_process_only_fails(serve: Serve, rais
 
 
 async def test_a_set_up_past_its_time_is_a_final_503(serve: Serve) -> None:
-    """Protocol 0.1, "Numbers": set-up has a limit; past it the machine failed, not the agent."""
+    """Protocol 0.1, "Numbers": set-up has a limit; exceeding it is an infrastructure failure, not the agent's."""
     steps = Steps()
     client = serve(slow(steps), agent=OPENREWARD, setup_timeout=0.1, setup_wait=PATIENCE)
     sid = await client.open()
@@ -300,7 +300,7 @@ async def test_a_set_up_past_its_time_is_a_final_503(serve: Serve) -> None:
 async def test_a_synchronous_set_up_past_its_time_is_torn_down_only_after_it_ended(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Section 9: it runs on a thread that cannot be stopped; teardown must not run beside it."""
+    """Section 9: it runs on a thread that cannot be stopped; teardown must not overlap it."""
     taken: list[str] = []
     proceed = threading.Event()
 
@@ -316,7 +316,7 @@ async def test_a_synchronous_set_up_past_its_time_is_torn_down_only_after_it_end
     sid = await client.open()
     assert (await client.get("/prompt", sid)).status_code == 503
     await client.post("/delete", sid=sid)
-    await until(lambda: "session still busy after its end" in caplog.text)  # also past the limit of the end
+    await until(lambda: "session still busy after its end" in caplog.text)  # also past the limit of the teardown
     await asyncio.sleep(0.05)
     assert taken == []
     proceed.set()
@@ -325,7 +325,7 @@ async def test_a_synchronous_set_up_past_its_time_is_torn_down_only_after_it_end
 
 
 async def test_a_constructor_past_its_time_is_a_503(serve: Serve) -> None:
-    """The set-up limit counts for the constructor as well, or a client waits in ``/create`` for ever."""
+    """The set-up limit applies to the constructor, too; otherwise a client would wait in ``/create`` without end."""
     proceed = threading.Event()
 
     class Hanging(Echo):

@@ -1,4 +1,4 @@
-"""Where a server listens, and its end: what it still answers while it stops, and what cuts the wait."""
+"""The address a server listens on, and its shutdown: requests it still answers, and signals that shorten the wait."""
 
 import asyncio
 import signal
@@ -24,7 +24,7 @@ TASK = {"split": "train", "index": 0}
 
 
 def test_an_empty_host_is_refused() -> None:
-    """The system takes it for every interface, which nobody asked for."""
+    """The system would listen on every interface, which is not intended."""
     with pytest.raises(ValidationError, match="host"):
         Settings(host="")
 
@@ -69,7 +69,7 @@ async def test_an_ipv6_address_can_be_listened_on() -> None:
 
 
 async def blocked(server: LiveServer, name: str = "block") -> None:
-    """A call on a thread that nobody can stop."""
+    """Open a session with a call that blocks a thread."""
     await open_session(server, "blocked")
     async with server.connect() as connection:
         step = {"name": name, "input": {"milliseconds": 60_000} if name == "block" else {}}
@@ -78,7 +78,7 @@ async def blocked(server: LiveServer, name: str = "block") -> None:
 
 
 async def gone(server: LiveServer, within: float) -> bool:
-    """Whether the process ends within so many seconds."""
+    """Return whether the process ends within this many seconds."""
     end = time.monotonic() + within
     while time.monotonic() < end:
         if server.process.poll() is not None:
@@ -95,7 +95,7 @@ async def test_new_sessions_are_refused_while_it_stops_and_an_interrupt_cuts_the
             await blocked(server)
             server.process.send_signal(signal.SIGTERM)
             await asyncio.sleep(0.2)
-            # A session opened now would be torn down at once, with its client none the wiser.
+            # A session opened now would be torn down at once, without its client's knowledge.
             await connection.request("POST", "/create", TASK, "late")
             response = await connection.response()
             assert response.status == 503, response
@@ -106,7 +106,7 @@ async def test_new_sessions_are_refused_while_it_stops_and_an_interrupt_cuts_the
 
 
 async def test_a_tool_that_never_ends_is_not_waited_for_after_two_signals() -> None:
-    """With no limit near, not even a default one."""
+    """With no limit near, not even a default."""
     with odd_server("plain", log_level="error") as server:
         await blocked(server, "stuck")
         server.process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What only a real connection shows: limits, bodies cut short, keep-alive, and the server's end."""
+"""Behaviour that needs a real connection: limits, bodies cut short, keep-alive, and the server's shutdown."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def server() -> Generator[LiveServer]:
 
 
 async def healthy(server: LiveServer) -> None:
-    """The server answers others."""
+    """Check that the server serves other requests."""
     async with server.connect() as connection:
         await connection.request("GET", "/health")
         assert (await connection.response()).status == 200
@@ -59,7 +59,7 @@ async def test_a_long_url_is_431(server: LiveServer) -> None:
 
 
 async def test_a_header_without_end_is_refused_while_it_comes(server: LiveServer) -> None:
-    """A limit that waits for the end of the header is none: the server would keep all of it in memory."""
+    """A limit that waits for the end of the header has no effect: the server would keep all of it in memory."""
     async with server.connect() as connection:
         await connection.send(b"GET /health HTTP/1.1\r\nHost: server\r\nX-Endless: ")
         for _ in range(20):
@@ -69,7 +69,7 @@ async def test_a_header_without_end_is_refused_while_it_comes(server: LiveServer
 
 
 async def test_headers_of_many_kilobytes_are_taken(server: LiveServer) -> None:
-    """6.4 pitfall 15: secrets can be several kB; the limit counts each request of a connection anew."""
+    """6.4 pitfall 15: secrets can have several kB; the limit applies to each request of a connection."""
     async with server.connect() as connection:
         for _ in range(4):
             await connection.request("GET", "/health", headers={"X-Padding": "v" * 60_000})
@@ -112,7 +112,7 @@ async def test_a_chunked_body_within_the_limit_is_taken(server: LiveServer) -> N
 
 
 async def test_a_client_that_sends_all_of_a_large_body_reads_the_413(server: LiveServer) -> None:
-    """An ordinary client writes first and reads then; the connection must not be reset under it."""
+    """An ordinary client writes first and then reads; the connection must not be reset meanwhile."""
     client = Client(url=server.url)
     response = await client.http.post("/create", content=b" " * (20 * LIMIT), headers={"X-Session-ID": "b"})
     assert response.status_code == 413
@@ -153,7 +153,7 @@ async def test_what_is_no_http_is_400_and_the_connection_closed(server: LiveServ
 
 
 async def test_a_client_that_asks_first_is_told_to_continue(server: LiveServer) -> None:
-    """curl sends ``Expect: 100-continue`` before a large body, and waits."""
+    """Before a large body, curl sends ``Expect: 100-continue`` and waits."""
     body = json.dumps(TASK).encode()
     head = f"POST /create HTTP/1.1\r\nHost: s\r\nX-Session-ID: asking\r\nContent-Length: {len(body)}\r\n"
     async with server.connect() as connection:
@@ -256,7 +256,7 @@ async def test_a_hundred_connections_at_once(server: LiveServer) -> None:
 
 
 async def test_the_servers_end_tells_open_streams_and_tears_down() -> None:
-    """A SIGTERM ends the sessions first: their streams get an event that says why, and are not cut."""
+    """A SIGTERM ends the sessions first: their streams get an event with the reason and are not cut."""
     with live_server() as server:
         async with server.connect() as stream:
             await open_stream(stream, "ending")
@@ -283,7 +283,7 @@ async def test_the_servers_end_does_not_wait_for_a_blocked_thread() -> None:
 
 
 async def open_stream(connection: Connection, sid: str) -> None:
-    """A call that runs for a minute, up to its ``task_id``."""
+    """Start a call that runs for a minute, and read up to its ``task_id``."""
     await connection.request("POST", "/create", TASK, sid)
     await connection.response()
     await connection.request("POST", "/call", {"name": "step", "input": {"milliseconds": 60_000}}, sid)
@@ -291,7 +291,7 @@ async def open_stream(connection: Connection, sid: str) -> None:
 
 
 async def test_ors_variables_reach_the_server_and_an_idle_session_ends() -> None:
-    """``ORS_SESSION_TTL`` shortened: an episode outlives it only because it pings."""
+    """``ORS_SESSION_TTL`` shortened: an episode outlives it only because of its pings."""
     with live_server(session_ttl=0.4) as server:
         client = Client(url=server.url)
         for sid in ("pinged", "idle"):

@@ -1,4 +1,4 @@
-"""What a task's `_ors_task` tells of the fields that are left out of it: nothing, whatever its reader knows."""
+"""A task's `_ors_task` reveals nothing about the task's private fields, whatever its reader knows."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ BY_INDEX = {"split": "train", "index": 0}
 
 
 class Quiz(Echo):
-    """One task of a question and an answer that is easily guessed; the prompt shows nothing of it."""
+    """One task with a question and an answer that is easy to guess; the prompt does not show it."""
 
     private_task_fields = ("answer",)
 
@@ -23,7 +23,7 @@ class Quiz(Echo):
 
 
 def quiz(**task: object) -> type[Quiz]:
-    """The same environment with another task."""
+    """Return the same environment with another task."""
 
     def list_tasks(cls: type, split: str) -> Sequence[object]:
         return [task]
@@ -32,12 +32,12 @@ def quiz(**task: object) -> type[Quiz]:
 
 
 async def token(serve: Serve, environment: type[Quiz]) -> str:
-    """The token of the environment's task."""
+    """Return the token of the environment's task."""
     return (await serve(environment).post("/task", BY_INDEX)).json()["task"]["_ors_task"]
 
 
 async def test_the_token_is_the_same_whatever_the_private_fields_are(serve: Serve) -> None:
-    """Anybody may run this server and test his guesses against a token; there must be nothing to test."""
+    """Anyone can run this server and compare guesses with a token; the comparison must reveal nothing."""
     ours = await token(serve, Quiz)
     assert await token(serve, quiz(question="Is it?", answer="no")) == ours
     assert await token(serve, quiz(question="Is it?", answer=["gold"] * 100)) == ours
@@ -57,13 +57,13 @@ async def test_a_task_comes_back_with_what_was_left_out(serve: Serve) -> None:
 
 
 def signed(payload: bytes) -> str:
-    """A token with a signature as the server makes it: its key is public, since it protects nothing."""
+    """Return a token signed as the server signs it. The key is public, since it protects nothing."""
     key = hashlib.sha256(b"ors-server task of quiz").digest()
     return base64.urlsafe_b64encode(hmac.new(key, payload, hashlib.sha256).digest()[:16] + payload).decode()
 
 
 async def test_tokens_are_signed_as_this_test_signs_them(serve: Serve) -> None:
-    """Or the next test would be none."""
+    """A precondition of the next test."""
     ours = await token(serve, Quiz)
     assert signed(base64.urlsafe_b64decode(ours)[16:]) == ours
 
@@ -94,7 +94,7 @@ FORGED = [
 
 
 async def test_a_forged_token_is_400(serve: Serve) -> None:
-    """Whatever it holds; and no session is left."""
+    """Whatever its content; and no session is left."""
     client = serve(Quiz)
     for payload in FORGED:
         task = {"question": "Is it?", "_ors_task": signed(payload.encode())}
@@ -104,7 +104,7 @@ async def test_a_forged_token_is_400(serve: Serve) -> None:
 
 
 async def test_the_same_task_has_the_same_token_each_time(serve: Serve) -> None:
-    """Clients compare and de-duplicate the tasks they list, and keep them in datasets."""
+    """Clients compare and de-duplicate the tasks they list, and store them in datasets."""
     client = serve(Quiz)
     listed = (await client.post("/tasks", {"split": "train"})).json()["tasks"]
     assert (await client.post("/task", BY_INDEX)).json()["task"] == listed[0]

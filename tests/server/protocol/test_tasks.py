@@ -1,4 +1,4 @@
-"""Task routes: both spellings, index and range semantics, and what of an author's class is called."""
+"""Task routes: both spellings, index and range semantics, and the methods of an author's class that are called."""
 
 import asyncio
 from typing import cast
@@ -236,7 +236,7 @@ async def test_a_subclass_has_its_own_tasks(serve: Serve) -> None:
 
 
 async def test_counting_for_whoever_starts_the_server() -> None:
-    """``Server.count_tasks``: by split, None where the environment cannot say."""
+    """``Server.count_tasks``: by split, None where the environment does not know."""
 
     class Uncountable(Echo):
         @classmethod

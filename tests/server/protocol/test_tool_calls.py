@@ -1,4 +1,4 @@
-"""Section 4: input, refusals, and tools that raise whatever they like."""
+"""Section 4: input, refusals, and tools that raise exceptions of any kind."""
 
 import asyncio
 import threading
@@ -262,7 +262,7 @@ async def test_the_terminal_tool_runs_alone(serve: Serve) -> None:
 
 
 class Abort(BaseException):
-    """What no ``except Exception`` catches."""
+    """An exception that ``except Exception`` does not catch."""
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ class Abort(BaseException):
     ids=lambda raised: type(raised).__name__,
 )
 async def test_whatever_a_tool_raises_is_an_error_event_and_hurts_nobody(serve: Serve, raised: BaseException) -> None:
-    """Section 9: a tool that ends in CancelledError leaves the references' clients waiting for ever."""
+    """Section 9: a tool that ends in CancelledError leaves the references' clients waiting without end."""
 
     class Raising(Echo):
         @tool

@@ -15,7 +15,7 @@ from tests.support.waiting import PATIENCE, until
 
 
 class Board:
-    """Which calls are inside a tool, and which may leave it."""
+    """The calls that are inside a tool, and the calls that may leave it."""
 
     def __init__(self) -> None:
         self.inside: list[str] = []
@@ -69,7 +69,7 @@ def board() -> Board:
 
 @pytest.fixture
 async def start(serve: Serve, board: Board) -> Caller:
-    """Start a call in the one session and let it get as far as it can."""
+    """Start a call in the session and wait until it runs or is blocked."""
     client = serve(playground(board), stream_after=0.001)
     sid = await client.open()
 
@@ -110,7 +110,7 @@ async def test_an_exclusive_tool_waits_for_all_and_runs_alone(start: Caller, boa
     before = [await start("free", 0), await start("serial", 0)]
     alone = await start("alone", 0)
     after = [await start("free", 1), await start("other", 1), await start("serial", 1)]
-    # It waits for those before it and holds those after it back.
+    # It waits for earlier calls and blocks later ones.
     assert sorted(board.inside) == ["free 0", "serial 0"]
     board.open("free 0")
     await before[0]
@@ -193,7 +193,7 @@ async def test_a_serial_call_past_its_limit_does_not_let_the_next_one_in_early(s
 
 
 async def test_synchronous_tools_of_many_sessions_run_in_parallel(serve: Serve) -> None:
-    """Section 9: in ors-sdk one blocking tool stops everybody."""
+    """Section 9: in ors-sdk one blocking tool blocks every session."""
     together = threading.Barrier(30)
 
     class Meeting(Bare):

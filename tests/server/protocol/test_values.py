@@ -1,4 +1,4 @@
-"""Protocol 0.1, "Values": what JSON cannot hold is never dropped, never null, and never costs a rollout."""
+"""Protocol 0.1, "Values": values that JSON cannot express are never dropped, never null, and never cost a rollout."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
 # pyright: reportUntypedBaseClass=false, reportUnknownVariableType=false
@@ -22,14 +22,14 @@ from tests.support.environments import Bare, Echo, said
 
 
 class Handle:
-    """Something that is no JSON."""
+    """A value that JSON cannot express."""
 
     def __repr__(self) -> str:
         return "<Handle 7>"
 
 
 def returning(output: ToolOutput | Callable[[], Any]) -> type[Bare]:
-    """An environment whose tool gives this output, made anew each time if it is a function."""
+    """Return an environment whose tool returns this output; a function is called for each output."""
 
     class Returning(Bare):
         @tool
@@ -44,7 +44,7 @@ def returning(output: ToolOutput | Callable[[], Any]) -> type[Bare]:
 async def test_a_reward_that_is_not_finite_is_an_error_that_names_the_tool(
     serve: Serve, reward: float, mode: str
 ) -> None:
-    """Never null, which clients read as "no reward"; and never taken for an error of the tool, so always said."""
+    """Never null, which clients read as "no reward"; sent whatever ``return_errors``: the tool did not raise."""
     client = serve(returning(said("x", reward)), return_errors=mode)
     sid = await client.open()
     reply = await client.call(sid, "give")
@@ -74,7 +74,7 @@ async def test_metadata_nested_values_become_their_repr_and_the_log_says_so(
 
 
 async def test_metadata_top_level_values_become_their_repr(serve: Serve) -> None:
-    """The call has had its effects: an odd value in the metadata must not cost the result."""
+    """The call has had its effects: an unusual value in the metadata must not cost the result."""
     given: Any = {"handle": Handle(), "number": 3}
     client = serve(returning(lambda: ToolOutput(blocks=[], metadata=given, reward=0.5)))
     sid = await client.open()
@@ -189,7 +189,7 @@ async def test_nan_in_a_task_is_no_invalid_json(serve: Serve) -> None:
     assert response.json()["task"] == {"id": 1, "limit": "inf", "handle": ["<Handle 7>"]}
 
 
-# --- values that only an assignment puts there, for no model checks those -------------------------
+# --- values that only an assignment can set, because models do not validate it -----------------
 
 
 def assigned(package: Any, **fields: Any) -> Any:
@@ -250,7 +250,7 @@ async def test_a_number_of_any_type_is_a_reward(
     ["1", [1.0], pytest.param(10**400, id="huge"), Decimal("nan"), numpy.float32("inf"), numpy.array([1.0]), 1j],
 )
 async def test_what_is_no_number_is_no_reward(serve: Serve, package: Any, game: type[Any], reward: Any) -> None:
-    """The reference sends a text for a text, and null for NaN: a client would train on either as on no reward."""
+    """The reference sends a text for a text, and null for NaN: a client would train on both as on no reward."""
     reply = await give(serve, game, assigned(package, reward=reward, finished=True), return_errors="none")
     assert reply.names == ["task_id", "error"]
     assert reply.error == (
@@ -268,7 +268,7 @@ async def test_the_end_is_true_or_false(serve: Serve, package: Any, game: type[A
 
 @FOREIGN
 async def test_what_a_subclass_adds_is_not_sent(serve: Serve, package: Any, game: type[Any]) -> None:
-    """Nor what it changes: both references send the four fields of ``ToolOutput``, whatever is handed back."""
+    """Nor fields it changes: both references send the four fields of ``ToolOutput``, whatever is returned."""
 
     class Graded(package.ToolOutput):
         answer: str = "the answer"
