@@ -1,4 +1,4 @@
-"""The command line for tests: in this process, where its words count, and as a real process, where signals do."""
+"""The command line for tests: in this process for checks of its output, and as a real process for signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from ors_server.cli import main
 
-#: A complete environment; tests replace the class's name and what goes before it.
+#: A complete environment; tests replace the class's name and the code before the class.
 ENVIRONMENT = '''
 from pydantic import BaseModel
 from {package} import Environment, TextBlock, ToolOutput, tool
@@ -47,7 +47,7 @@ class {name}(Environment):
 
 @dataclass
 class Outcome:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -60,7 +60,7 @@ WriteEnvironment = Callable[..., Path]
 
 @pytest.fixture
 def write_environment(tmp_path: Path) -> WriteEnvironment:
-    """Writes ``<folder>/environment.py`` with one class, and returns the folder."""
+    """Return a function that writes ``<folder>/environment.py`` with one class and returns the folder."""
 
     def write(
         folder: str,
@@ -81,7 +81,7 @@ def write_environment(tmp_path: Path) -> WriteEnvironment:
 
 @pytest.fixture(autouse=True)
 def _fresh_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
-    """What a test imports from folders is forgotten after it."""
+    """Forget modules that a test imports from folders."""
     monkeypatch.setattr("ors_server.hosting.folder_imports._packages", {})
     monkeypatch.setattr("ors_server.hosting.folder_imports._packages_by_name", {})
     finders, path, modules = list(sys.meta_path), list(sys.path), set(sys.modules)
@@ -95,8 +95,8 @@ def _fresh_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # pyrigh
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """Runs ``ors-server`` with arguments, in this process."""
-    # Wide enough that no message is wrapped.
+    """Return a function that runs ``ors-server`` with arguments in this process."""
+    # Wide enough that messages are not wrapped.
     monkeypatch.setenv("COLUMNS", "300")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -122,7 +122,7 @@ class Served:
     """A running ``ors-server serve``."""
 
     process: subprocess.Popen[str]
-    #: Its log up to the variables, and the address in it.
+    #: Its log up to the list of variables, and the address in it.
     banner: str
     url: str
     errors: Path
@@ -135,7 +135,7 @@ class Served:
 
 @dataclass
 class Servers:
-    """Starts servers and ends those that a test left running."""
+    """Starts servers and ends those that a test leaves running."""
 
     folder: Path
     running: list[Served] = field(default_factory=list[Served])
@@ -163,7 +163,7 @@ class Servers:
         return served
 
     def end(self) -> None:
-        """Kill those that still run."""
+        """Kill the servers that still run."""
         for served in self.running:
             if served.process.poll() is None:
                 served.process.kill()
@@ -171,7 +171,7 @@ class Servers:
 
 
 def _read_banner(process: subprocess.Popen[str], errors: Path) -> str:
-    """The log up to the last line of the banner, or all of it if the process ends or takes too long."""
+    """Return the log up to the last line of the banner, or all of it if the process ends or takes too long."""
     deadline = time.monotonic() + 120
     while "OPENREWARD_SESSION_URL" not in (log := errors.read_text()):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -182,12 +182,12 @@ def _read_banner(process: subprocess.Popen[str], errors: Path) -> str:
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[Servers]:
-    """Real servers, each a process of its own."""
+    """Return a starter of real servers, each a process of its own."""
     made = Servers(tmp_path)
     yield made
     made.end()
 
 
 def executable() -> str:
-    """The console script of the installed package."""
+    """Return the console script of the installed package."""
     return str(Path(sys.executable).with_name("ors-server"))

@@ -1,4 +1,4 @@
-"""The command as a whole: what it is called with nothing, how it answers quickly."""
+"""The command as a whole: its output without arguments, its help, and its start without the web framework."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_command_shows_an_example(command: Command, name: str) -> None:
     ("group", "words"), [("image", "$ORS_IMAGES"), ("sandbox", "docs/sandboxes.md"), ("rollouts", "rollouts.sqlite3")]
 )
 def test_a_groups_help_says_what_it_is_about(command: Command, group: str, words: str) -> None:
-    """More than its first sentence, which is all that stands among the commands."""
+    """More than the first sentence, which is all that the list of commands shows."""
     assert words in command(group, "--help").out
     assert words not in command("--help").out
 
@@ -57,7 +57,7 @@ def test_a_command_that_is_not_there(command: Command) -> None:
 
 
 def test_nothing_but_serving_imports_the_web_framework() -> None:
-    """`--help`, `settings`, and a target that does not load answer without FastAPI and uvicorn."""
+    """`--help`, `settings`, and a target that does not load respond without FastAPI and uvicorn."""
     program = """
 import sys
 from ors_server.cli import main

@@ -1,4 +1,4 @@
-"""``ors-server deploy space``: what a Hugging Face Space is made of."""
+"""``ors-server deploy space``: the content of a Hugging Face Space."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_a_folder_with_nothing_but_an_environment(
     assert "*.whl filter=lfs" in (space / ".gitattributes").read_text()
     for step in (f"cd {space}", "git push --force space main", "OPENREWARD_SESSION_URL=https://OWNER-SPACE.hf.space"):
         assert step in outcome.out
-    # The environment's own folder is as it was.
+    # The environment's own folder is unchanged.
     assert content(folder) == ["environment.py"]
 
 
 def test_the_bundled_echo_is_a_space_already(command: Command, tmp_path: Path) -> None:
-    """Its own README and Dockerfile are kept to the byte."""
+    """Its own README and Dockerfile are kept byte for byte."""
     folder = bundled_environments()["echo"]
     outcome = command("deploy", "space", folder, "--output", tmp_path / "space")
     assert outcome.code == 0
@@ -210,7 +210,7 @@ def test_git_attributes_are_added_to(command: Command, write_environment: WriteE
 
 
 def test_an_output_that_holds_something(command: Command, write_environment: WriteEnvironment, tmp_path: Path) -> None:
-    """A clone of the Space has a README; its repository is no obstacle, and an older wheel goes."""
+    """A clone of the Space has a README; its repository is kept, and an older wheel is removed."""
     folder = write_environment("talk")
     space = tmp_path / "clone"
     (space / ".git").mkdir(parents=True)

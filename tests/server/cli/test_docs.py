@@ -19,21 +19,21 @@ PACKAGES = {
     "ors_benchmarks": ROOT / "benchmarks" / "ors_benchmarks",
 }
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.rglob("*.md"))]
-#: Folders of the checkout; a path in the documentation that begins with one of them is a path of the checkout.
+#: Folders of the checkout: a path in the documentation that begins with one of them is a path of the checkout.
 FOLDERS = ("benchmarks", "clients", "containers", "docs", "environments", "examples", "ors_server", "scripts", "tests")
 
-#: Files of a terminal task, not tests of the project.
+#: Files of a terminal task rather than of the project's tests.
 OF_TASKS = {"test_initial_state", "test_final_state"}
 
 
 def words(page: Path) -> set[str]:
-    """Return what stands between backticks outside of code blocks."""
+    """Return the texts between backticks outside of code blocks."""
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
 def names_something(dotted: str) -> bool:
-    """Whether a dotted name is a module of ours, or a name that is written in one."""
+    """Return whether a dotted name is one of our modules, or a name that a module defines."""
     first, *rest = dotted.split(".")
     place = PACKAGES[first]
     while rest and (place / rest[0]).is_dir():

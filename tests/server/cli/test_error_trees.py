@@ -14,7 +14,7 @@ _NODE = re.compile(r"^    ((?:│   |    )*)[├└]── (\w+)")
 
 
 def drawn(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """The root of a drawn tree, and each of its other errors with the one above it."""
+    """Return the root of a drawn tree, and a map of its other errors to their parents."""
     branch: list[str] = []
     found: list[tuple[str, str]] = []
     for line in text.splitlines():
@@ -28,7 +28,7 @@ def drawn(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def defined(package: Path, root: str) -> dict[str, list[str]]:
-    """The errors below ``root`` in a package's source, also in modules that need a trainer to be imported."""
+    """Return the errors below ``root`` in a package's source, including modules that need a trainer to be imported."""
     bases: dict[str, list[str]] = {}
     for file in package.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

@@ -1,4 +1,4 @@
-"""``ors-server init``: the folder it writes works as it is."""
+"""``ors-server init``: the folder it writes works without changes."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ FILES = [
 
 @pytest.fixture(autouse=True)
 def quick_wheel(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """A stand-in where the wheel itself does not matter: building one takes its time."""
+    """Replace the wheel's slow build by a stand-in, except in tests that ask for the real wheel."""
     if "real_wheel" not in request.fixturenames:
         monkeypatch.setattr("ors_server.cli.init.wheel", lambda: ("ors_server-1.0-py3-none-any.whl", b"wheel"))
 
 
 @pytest.fixture
 def real_wheel() -> None:
-    """Asks for the real wheel."""
+    """Request the real wheel."""
 
 
 def test_the_folder_is_complete_tested_and_served(
     command: Command, servers: Any, tmp_path: Path, real_wheel: None
 ) -> None:
-    """What a newcomer does: init, pytest, serve."""
+    """The steps of a newcomer: init, pytest, serve."""
     folder = tmp_path / "order_desk"
     outcome = command("init", folder)
     assert outcome.code == 0, outcome.err
@@ -112,7 +112,7 @@ def test_the_wheel_carries_the_command_the_templates_and_the_bundled_environment
     ],
 )
 def test_the_class_is_called_after_the_environment(name: str, class_name: str) -> None:
-    """And never like a keyword or like what the template imports."""
+    """The class never has the name of a keyword or of something that the template imports."""
     assert class_name_of(name) == class_name
 
 
@@ -133,7 +133,7 @@ def test_a_name_of_its_own(command: Command, tmp_path: Path) -> None:
         ("häuser", ["is not a name", "Try --name hauser."]),
         ("ünï", ["is not a name", "Try --name uni."]),
         ("Straße 7", ["is not a name", "Try --name strasse_7."]),
-        # What is left of these without the letters that have no other form says nothing.
+        # Without the letters that have no ASCII form, too little is left of these for a name.
         ("日本n", ["is not a name", "Try --name my_environment."]),
         ("øl", ["is not a name", "Try --name my_environment."]),
         ("--", ["is not a name", "Try --name my_environment."]),

@@ -1,4 +1,4 @@
-"""What `make serve`, `venv` and `test` run, and in which order, in a clone whose path has spaces and a quote in it."""
+"""Programs that `make serve`, `venv` and `test` run, and their order, in a clone whose path has spaces and a quote."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-#: Stands in for Python and for what it puts into `.venv/bin`: writes down how it was called.
+#: Stand-in for Python and for the programs in `.venv/bin`: records its arguments.
 STUB = """#!/bin/sh
 echo "${0##*/} $*" >> "$CALLS"
 case "$*" in
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """The Makefile with stand-ins for everything that it runs."""
+    """Copy the Makefile beside stand-ins for every program that it runs."""
     folder = tmp_path / "a place with spaces" / "the clone's"
     (folder / "scripts").mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml"):
@@ -47,11 +47,11 @@ def clone(tmp_path: Path) -> Path:
 
 
 def made(clone: Path, target: str) -> list[str]:
-    """The programs that `make TARGET` runs, each with its arguments."""
+    """Return the programs that `make TARGET` runs, each with its arguments."""
     calls = clone / "calls"
     calls.write_text("")
     assert make(clone, target).returncode == 0
-    # Asked for its version and modules it changes nothing.
+    # Calls that only query its version and modules change nothing.
     return [call for call in calls.read_text().splitlines() if not call.startswith(("python --", "python -c"))]
 
 
@@ -66,7 +66,8 @@ def installed(extra: str) -> str:
     return f"pip install --quiet --disable-pip-version-check --editable .[{extra}]"
 
 
-SANDBOXES = "debian-packages bubblewrap uidmap git sqlite3"  # the stub fails: not everybody may install packages
+# the stub fails, because not every user may install packages
+SANDBOXES = "debian-packages bubblewrap uidmap git sqlite3"
 SERVED = "ors-server serve echo terminal"
 
 
@@ -90,7 +91,7 @@ def test_other_metadata_make_it_anew(clone: Path) -> None:
 
 
 def test_one_place_lists_what_all_processes_left_out(clone: Path) -> None:
-    """At the end, though tests have failed; and nothing of an earlier run."""
+    """At the end, also after failed tests; and without entries from an earlier run."""
     for _ in range(2):
         ended = make(clone, "test")
         assert ended.returncode != 0
@@ -113,7 +114,7 @@ def test_the_list_of_a_run(tmp_path: Path) -> None:
 
 
 def test_every_folder_of_tests_is_run_by_one_process(clone: Path) -> None:
-    """One that is new too, by the process that is told what to leave out."""
+    """New folders included: they are run by the process whose command lists the folders to leave out."""
     calls = clone / "calls"
     make(clone, "test")
     *named, ignoring = sorted(

@@ -1,4 +1,4 @@
-"""README's first steps, run as they stand there; its environment; its links and those of the documentation."""
+"""README: its first steps run as written; its environment; its links and those of the documentation."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """What `make serve` serves."""
+    """Return the URL of `make serve`."""
     with served(tmp_path_factory.mktemp("served"), "echo", "terminal") as address:
         yield address
 
 
 def first_step(containing: str, url: str, folder: Path) -> list[str]:
-    """What the shell block with these words prints, in a shell that has activated this environment."""
+    """Run README's shell block with these words in a shell with an active virtual environment. Return its output."""
     (script,) = (block for block in blocks("sh") if containing in block)
     script = script.replace(". .venv/bin/activate", ":").replace("http://127.0.0.1:8080", url)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

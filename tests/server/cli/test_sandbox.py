@@ -1,4 +1,4 @@
-"""``ors-server sandbox``: what the doctor says of runtimes that work, that cannot, and that break their promises."""
+"""``ors-server sandbox``: the doctor's report on runtimes that work, cannot work, or break their contract."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Command = Callable[..., Any]
 
 
 class Working(Runtime):
-    """Starts, and says that memory is not kept."""
+    """Starts, and reports that the memory limit is not enforced."""
 
     name: ClassVar[str] = "working"
 
@@ -145,7 +145,7 @@ def test_a_runtime_nobody_installed(command: Command) -> None:
 
 
 def test_ours_are_registered(command: Command) -> None:
-    """The entry points of this package, as they are installed."""
+    """The entry points of this package, as installed."""
     names = {entry.name for entry in importlib.metadata.entry_points(group="ors_containers.runtimes")}
     assert "bubblewrap" in names
     said = json.loads(command("sandbox", "doctor", "bubblewrap", "--json").out)

@@ -1,4 +1,4 @@
-"""``ors-server serve``: real processes on real ports, and everything that keeps one from starting."""
+"""``ors-server serve``: real processes on real ports, and every error that prevents the start."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Command = Callable[..., Any]
 WriteEnvironment = Callable[..., Path]
 
 
-# --- it serves -----------------------------------------------------------------------------------
+# --- it serves -------------------------------------------------------------------------------------
 
 
 def test_it_prints_what_it_serves_and_what_a_client_needs(servers: Any, write_environment: WriteEnvironment) -> None:
-    """The first target is the default, an alias finds its environment, Ctrl-C ends it in peace."""
+    """The first target is the default, an alias selects its environment, Ctrl-C ends it cleanly."""
     left, right = write_environment("left"), write_environment("right", "Walk")
     served = servers.start(left, right, "echo", "--alias", "owner/Name=walk")
 
@@ -53,7 +53,7 @@ def test_it_prints_what_it_serves_and_what_a_client_needs(servers: Any, write_en
 
 
 def test_a_count_that_takes_long_holds_nothing_up(servers: Any, write_environment: WriteEnvironment) -> None:
-    """On every interface, with one environment that counts for long and one that cannot; SIGTERM ends it too."""
+    """On every interface, with an environment that counts slowly and one that cannot count; SIGTERM ends it, too."""
     slow = write_environment("slow", "Slow", head="import time")
     with (slow / "environment.py").open("a") as file:
         file.write("\n    @classmethod\n    def num_tasks(cls, split):\n        time.sleep(3.5)\n        return 5\n")
@@ -104,15 +104,15 @@ def test_a_second_interrupt_does_not_wait_for_a_slow_end(servers: Any, write_env
     "code",
     [
         "wait()",
-        # What the author makes of the exception changes nothing.
+        # The author's handling of the exception changes nothing.
         "try:\n    wait()\nexcept BaseException:\n    pass",
         "try:\n    wait()\nexcept BaseException as error:\n    raise ImportError('no such file') from error",
-        # While the server is built.
+        # While the server is being built.
         "class Late(Environment):\n    @classmethod\n    def name(cls): wait()",
     ],
 )
 def test_stopped_while_an_environment_loads(tmp_path: Path, code: str) -> None:
-    """It ends as a server does that is stopped later: nobody is blamed."""
+    """It ends as a server that is stopped later, without an error."""
     (tmp_path / "environment.py").write_text(
         "import time\nfrom ors_server import Environment\n"
         f"def wait():\n    print('loading', flush=True)\n    time.sleep(60)\n{code}\n"
@@ -135,14 +135,14 @@ def test_stopped_while_an_environment_loads(tmp_path: Path, code: str) -> None:
 
 
 def test_a_thread_of_the_author_does_not_keep_it_alive(servers: Any, write_environment: WriteEnvironment) -> None:
-    """The server of an SDK ends by the signal itself, which waits for no thread."""
+    """An SDK's server is ended by the signal itself, which waits for no thread."""
     head = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()"
     served = servers.start(write_environment("talk", head=head))
     served.process.send_signal(signal.SIGTERM)
     assert served.process.wait(20) == 0
 
 
-# --- its output may go nowhere -------------------------------------------------------------------
+# --- its output may be lost ------------------------------------------------------------------------
 
 
 def free_port() -> int:
@@ -156,7 +156,7 @@ def free_port() -> int:
 def test_a_server_survives_the_loss_of_its_output(
     write_environment: WriteEnvironment, tmp_path: Path, number: int, output: str
 ) -> None:
-    """A pipe whose reader has gone, a full disk, no output at all."""
+    """A pipe without a reader, a full disk, no output at all."""
     port = free_port()
     arguments = [sys.executable, "-m", "ors_server", "serve", str(write_environment("talk")), "--port", str(port)]
     if output == "closed":
@@ -178,7 +178,7 @@ def test_a_server_survives_the_loss_of_its_output(
                 break
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        # The table follows as soon as the tasks are counted.
+        # The table is printed as soon as the tasks are counted.
         time.sleep(0.3)
         assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
         process.send_signal(signal.SIGINT)
@@ -219,7 +219,7 @@ def test_a_misspelt_setting_is_warned_of(command: Command, monkeypatch: pytest.M
     ]
 
 
-# --- it does not ---------------------------------------------------------------------------------
+# --- it does not start -----------------------------------------------------------------------------
 
 
 def test_a_port_in_use(command: Command) -> None:
@@ -268,9 +268,9 @@ def test_a_variable_that_does_not_fit_is_named(command: Command, monkeypatch: py
 @pytest.mark.parametrize(
     ("tail", "messages"),
     [
-        # The server's own refusals pass through.
+        # The server's own refusals are printed unchanged.
         ("", ["has no tools", "@tool"]),
-        # What an author's code raises while the server is built has the author's line.
+        # An exception of the author's code while the server is built is reported with the author's line.
         (
             "    @classmethod\n    def name(cls):\n        return {}['name']\n",
             ["cannot be served: KeyError: 'name' ({file}, line 6)", "Correct it"],
@@ -293,7 +293,7 @@ def test_a_class_that_cannot_be_hosted(command: Command, tmp_path: Path, tail: s
 def test_an_environment_that_ends_the_process_says_so(
     command: Command, write_environment: WriteEnvironment, method: str, code: str
 ) -> None:
-    """Exit code 0 without a word would pass for a server that was stopped."""
+    """A silent exit with code 0 would look like a server that was stopped."""
     folder = write_environment("talk", head="import sys")
     with (folder / "environment.py").open("a") as file:
         file.write(f"\n    @classmethod\n    def {method}(cls):\n        sys.exit({code})\n")
@@ -307,7 +307,7 @@ def test_an_environment_that_ends_the_process_says_so(
 def test_what_ends_the_building_of_a_server_is_an_error(
     command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Wherever it comes from: without a frame of the author's code too."""
+    """Also without a frame of the author's code in its traceback."""
 
     def refuse(*_: object, **__: object) -> None:
         raise error
@@ -320,7 +320,7 @@ def test_what_ends_the_building_of_a_server_is_an_error(
 
 
 def test_an_error_is_two_lines_and_no_traceback(tmp_path: Path) -> None:
-    """As the user meets it: a process of its own, narrow, not a terminal."""
+    """As a user sees it: a process of its own, with a narrow output that is not a terminal."""
     (tmp_path / "environment.py").write_text("raise RuntimeError('" + "long " * 40 + "')")
     done = subprocess.run(
         [sys.executable, "-m", "ors_server", "serve", tmp_path], capture_output=True, text=True, check=False

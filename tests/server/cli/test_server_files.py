@@ -1,4 +1,4 @@
-"""Files and folders that serve themselves, as published environments do: ``Server([MyEnv]).run()``."""
+"""Files and folders with a server of their own, as in published environments: ``Server([MyEnv]).run()``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def names_of(target: object) -> list[str]:
 
 @pytest.fixture
 def folder(write_environment: WriteEnvironment) -> Path:
-    """A folder whose module ``env_classes`` has two environments and a base."""
+    """Write a folder whose module ``env_classes`` has two environments and a base class."""
     path = write_environment("published", "First", file="env_classes.py")
     write_environment("published", "Second", file="other_classes.py")
     return path
 
 
-# --- what the file hands over --------------------------------------------------------------------
+# --- environments that the file passes to Server ---------------------------------------------------
 
 
 @pytest.mark.parametrize("package", ["openreward.environments", "ors", "ors_server"])
@@ -71,10 +71,10 @@ def test_the_form_of_published_environments(write_environment: WriteEnvironment,
         ("def main(port: int = 80) -> None:\n    Server([Second]).run(port=port)\n\n" + MAIN + "main()", ["Second"]),
         ("async def serve():\n    from other_classes import Second as Late\n    Server([Late]).run()", ["Second"]),
         (f"def test():\n    Server([First])\n    Server([no])\n\n{MAIN}Server([Second]).run()", ["Second"]),
-        # Calls of something else are none.
+        # Calls of another function called Server do not count.
         ("def build(Server):\n    return Server([Second])", ["First", "Second"]),
         ("class Server:\n    def __init__(self, it): ...\n\napp = Server([Second])", ["First", "Second"]),
-        # What only a run would tell: the imported classes.
+        # Arguments that only a run would reveal: all imported classes.
         (f"{MAIN}served = [Second]\n    served.append(First)\n    Server(served).run()", ["First", "Second"]),
         (f"served = [Second]\n{MAIN}served += [First]\n    Server(served).run()", ["First", "Second"]),
         (f"{MAIN}Server([globals()[sys.argv[1]]]).run()", ["First", "Second"]),
@@ -85,7 +85,7 @@ def test_the_form_of_published_environments(write_environment: WriteEnvironment,
         (f"{MAIN}Server([int]).run()", ["First", "Second"]),
         (f"{MAIN}Server([No.such]).run()\n\nclass No: ...", ["First", "Second"]),
         (f"{MAIN}a = b\n    b = a\n    Server(a).run()", ["First", "Second"]),
-        # The file's own word is nearer to what its author runs than our list is.
+        # The file's own list is closer to the author's intention than the imported classes.
         (f"environments = [First]\n{MAIN}Server([Second]).run()", ["Second"]),
         (f"environments = ['data']\n{MAIN}Server([Second]).run()", ["Second"]),
     ],
@@ -100,7 +100,7 @@ def test_the_classes_that_a_file_hands_to_its_server(folder: Path, source: str, 
 
 
 def test_nothing_of_the_block_runs(folder: Path) -> None:
-    """But for the imports of the names it hands over: no arguments are parsed, no class is made."""
+    """Except for the imports of the names it passes: no arguments are parsed, no class is created."""
     (folder / "server.py").write_text(
         "import argparse\nfrom ors_server import Server\nfrom env_classes import First as Base\n\n"
         "class First(Base):\n    def __init__(self, *a, **k): raise SystemExit('made')\n\n"
@@ -118,7 +118,7 @@ def test_only_some_of_the_classes_of_a_file(write_environment: WriteEnvironment)
     assert names_of(f"{folder}:Debug") == ["Debug"]
 
 
-# --- what it imports -----------------------------------------------------------------------------
+# --- its imports -----------------------------------------------------------------------------------
 
 
 def test_imported_classes_but_bases_and_private_ones(folder: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_package_imports_itself_by_its_own_name(write_environment: WriteEnviro
         f"import my_package\nfrom my_package import envs\nfrom ors_server import Server\n{MAIN}Server([envs.Talk])\n"
     )
     assert names_of(folder) == ["Talk"]
-    # Named by its own path, with no parent on the path, it is what it was: a folder of which another package is a part.
+    # Named by its own path, without its parent on the path: still a folder that is a part of another package.
     with pytest.raises(TargetError, match="named as a module"):
         load_target(str(folder / "envs" / "environment.py"))
 
@@ -174,7 +174,7 @@ def test_an_installed_package_of_the_folders_name_is_not_hidden(write_environmen
     assert names_of(folder) == ["Talk"]
 
 
-# --- what stands in the way ----------------------------------------------------------------------
+# --- obstacles -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_an_installed_package_of_the_folders_name_is_not_hidden(write_environmen
         "import uvicorn\napp = Server([First]).app\nuvicorn.run(app)",
         "def main():\n    Server([First]).run()\nmain()",
         "try:\n    Server([First]).run()\nexcept KeyboardInterrupt:\n    pass",
-        # What is only seen when it runs.
+        # Calls that are only visible when it runs.
         "def start():\n    Server([First]).run()\ndef main():\n    start()\nmain()",
         "def main():\n    host = Server([First])\n    host.run()\nmain()",
         "host: Server = Server([First])\nhost.run()",
@@ -196,7 +196,7 @@ def test_an_installed_package_of_the_folders_name_is_not_hidden(write_environmen
     ],
 )
 def test_a_file_that_serves_when_it_is_imported(folder: Path, start: str) -> None:
-    """Importing it would never return, and would listen on every interface."""
+    """The import would never return, and would listen on every interface."""
     (folder / "server.py").write_text(f"from ors_server import Server\nfrom env_classes import First\n{start}\n")
     with pytest.raises(TargetError) as caught:
         load_target(str(folder))
@@ -229,7 +229,7 @@ def test_what_the_file_imports_is_explained(folder: Path, source: str, cause: st
 
 @pytest.mark.parametrize(("template", "name"), [("basic", "BasicEnvironment"), ("sandbox", "SandboxEnv")])
 def test_the_templates_of_orwd_serve(tmp_path: Path, template: str, name: str) -> None:
-    """What openreward's own command writes, as a folder and as a file."""
+    """The output of openreward's own command, as a folder and as a file."""
     subprocess.run(
         [Path(sys.executable).with_name("orwd"), "init", template, "--template", template],
         cwd=tmp_path,

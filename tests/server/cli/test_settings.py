@@ -20,7 +20,7 @@ FOLDERS = ["benchmarks", "clients", "containers", "docs", "environments", "ors_s
 
 
 def test_every_setting_has_its_place_and_its_meaning() -> None:
-    """A new setting gets a flag by itself; where `--help` shows it, and what it means, somebody has to say."""
+    """A new setting gets a flag automatically; its group in `--help` and its meaning must be written."""
     assert sorted(name for names in PANELS.values() for name in names) == sorted(ALL)
     assert all(field.description for field in Settings.model_fields.values())
 
@@ -72,7 +72,7 @@ def test_a_variable_that_does_not_fit(command: Command, monkeypatch: pytest.Monk
 
 
 def test_no_variable_that_anything_here_reads_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What code reads, and what the instructions tell people to export in the shell that may serve next."""
+    """Variables that code reads, and variables that the instructions tell users to export in their shell."""
     read = re.compile(r"""environ(?:\.get\(|\[)["'](ORS_\w+)["']|\bexport (ORS_\w+)=""")
     found: set[str] = set()
     for file in [ROOT / "README.md", *(file for folder in FOLDERS for file in (ROOT / folder).rglob("*"))]:

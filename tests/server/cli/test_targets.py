@@ -1,4 +1,4 @@
-"""What a target means, and what is said of one that means nothing."""
+"""Targets of the command line: their meaning, and the error for a target without a meaning."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def names_of(*targets: object) -> list[str]:
 
 
 def say(environment: type) -> str:
-    """What the only tool of a test's environment answers."""
+    """Return the response of a test environment's only tool."""
     instance = cast(Any, environment)({}, {})
     result = asyncio.run(instance._call_tool("say", {"text": "hi"}))
     return result.model_dump()["output"]["blocks"][0]["text"]
@@ -51,7 +51,7 @@ def say(environment: type) -> str:
 
 
 def test_a_folder_is_the_classes_of_its_environment_file(write_environment: WriteEnvironment) -> None:
-    """In the order they are written; bases, private, imported and aliased classes are none."""
+    """In the order of their definitions, without bases and without private, imported or aliased classes."""
     folder = write_environment("talk", head="from ors_server import Environment as Imported")
     file = folder / "environment.py"
     file.write_text(file.read_text() + TWO_MORE + "\n\nDefault = Talk\n")
@@ -133,11 +133,11 @@ def test_classes_of_both_sdks_load_and_are_served(write_environment: WriteEnviro
     assert [hosted.name for hosted in Server(classes).environments] == ["talk"]
 
 
-# --- folders are apart ---------------------------------------------------------------------------
+# --- isolation of folders --------------------------------------------------------------------------
 
 
 def test_files_of_the_same_names_do_not_meet(write_environment: WriteEnvironment, tmp_path: Path) -> None:
-    """Neither at the top of a module, nor inside a tool that imports when it is called, nor in a package of helpers."""
+    """Not at the top of a module, not inside a tool that imports when it is called, and not in a package of helpers."""
     for place in ("left", "right"):
         folder = write_environment(
             place,
@@ -146,7 +146,7 @@ def test_files_of_the_same_names_do_not_meet(write_environment: WriteEnvironment
         )
         (folder / "words" / "deep").mkdir(parents=True)
         (folder / "words" / "__init__.py").write_text(f"here = {place!r}\n")
-        # No __init__.py in between: a namespace package. It imports a file beside the environment in turn.
+        # Without an __init__.py in between: a namespace package. It imports a file beside the environment in turn.
         (folder / "words" / "deep" / "down.py").write_text("from late import here\n")
         (folder / "late.py").write_text(f"here = {place + '-late'!r}\n")
     (left,) = load_target(str(tmp_path / "left"))
@@ -162,7 +162,7 @@ def test_a_module_of_a_folder_is_loaded_once(write_environment: WriteEnvironment
     (environment,) = load_target(str(folder))
     (again,) = load_target(f"{folder}:Talk")
     assert again is environment
-    # A library that is given the plain name gets the very module that the environment has.
+    # A library that is given the plain name gets the module that the environment has.
     vars(importlib.import_module("state"))["value"] = 7
     assert say(environment) == "7"
 
@@ -177,7 +177,7 @@ def test_a_plain_name_in_two_folders_is_nobodys(write_environment: WriteEnvironm
 
 
 def test_the_standard_library_and_installed_packages_stay(write_environment: WriteEnvironment) -> None:
-    """A file called like a standard module, and a folder of data called like a package, hide neither."""
+    """A file with the name of a standard module, and a folder of data with the name of a package, hide neither."""
     folder = write_environment(
         "talk", head="import random\nimport pytest", answer="[random.random.__name__, pytest.__name__]"
     )
@@ -185,7 +185,7 @@ def test_the_standard_library_and_installed_packages_stay(write_environment: Wri
     (folder / "pytest").mkdir()
     (environment,) = load_target(str(folder))
     assert say(environment) == "['random', 'pytest']"
-    # A library that looks whether another is there is not misled.
+    # A library that checks for another library is not misled.
     (folder / "no_such_library").mkdir()
     (folder / "no_such_library" / "data.json").touch()
     assert importlib.util.find_spec("no_such_library") is None
@@ -277,7 +277,7 @@ def test_a_folder_without_environment_file(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_said_of_a_file_that_does_not_load(source: str, cause: str, remedy: str, tmp_path: Path) -> None:
-    """The author's error with the author's line, whatever the error is."""
+    """The author's error with the author's line, for errors of every kind."""
     file = tmp_path / "environment.py"
     echo = load_target("echo")[0].__module__
     file.write_text(source.replace("{echo}", echo))
@@ -311,7 +311,7 @@ def test_a_package_above_the_folder_is_named_as_a_module(tmp_path: Path) -> None
 
 
 def test_an_installed_environment_has_its_place_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the author's code lies among the libraries, a library's line is the author's."""
+    """Author's code that is installed among the libraries is still blamed by its line."""
     installed = tmp_path / "site-packages"
     installed.mkdir()
     (installed / "installed_environment.py").write_text("import no_such_thing\n")

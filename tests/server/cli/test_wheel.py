@@ -1,4 +1,4 @@
-"""The wheel that image folders carry: built from a checkout, or put together again where only an installation is."""
+"""The wheel in image folders: built from a checkout, or repacked where there is only an installation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from ors_server.cli.wheel import WheelError, wheel
 
-#: Run in the installation: write its wheel into the folder named.
+#: Runs in the installation: writes its wheel into the given folder.
 PACK = """
 import sys
 from pathlib import Path
@@ -27,7 +27,7 @@ print(name)
 
 
 def test_a_wheel_packed_again_is_the_wheel_that_was_installed(tmp_path: Path) -> None:
-    """Built from the checkout, installed, packed again: the same files with the same content, and a true record."""
+    """Built from the checkout, installed, repacked: the same files with the same content, and a valid record."""
     name, content = wheel()
     site = tmp_path / "site"
     built = tmp_path / name
@@ -36,7 +36,7 @@ def test_a_wheel_packed_again_is_the_wheel_that_was_installed(tmp_path: Path) ->
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, built],
         check=True,
     )
-    # Without the site packages of this interpreter's environment first: the checkout is installed there.
+    # Without this interpreter's site packages first on the path: the checkout is installed there.
     packed = subprocess.run(
         [sys.executable, "-c", PACK, tmp_path / "site"],
         capture_output=True,

@@ -1,7 +1,7 @@
 """Requests straight to an application in this process, over a connection that can be lost at a chosen moment.
 
-Beyond ASGI the server's own HTTP protocol tells handlers at once of a lost connection (`exchange.Connection`); so does
-this.
+Beyond ASGI, the server's own HTTP protocol notifies handlers at once of a lost connection (`exchange.Connection`); so
+does this module.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ors_server.http.exchange import CONNECTION
 
 __all__ = ["Answer", "Loss", "request"]
 
-#: When the connection is lost: as the answer's first bytes are on their way, or as soon as they have come.
+#: The moment of loss: while the response's first bytes are on their way, or as soon as they have arrived.
 Loss = Literal["before the first byte", "after the first bytes"]
-#: How long a request may take before it counts as hung, in seconds.
+#: Seconds after which a request counts as hung.
 PATIENCE = 10.0
 
 
 class Answer(NamedTuple):
-    """What of a response came."""
+    """The part of a response that arrived."""
 
     status: int
     body: bytes
@@ -37,7 +37,7 @@ class _Connection:
         self.disconnected = False
 
     def respond(self, *arguments: object) -> bool:
-        return False  # through ASGI, please
+        return False  # use ASGI
 
 
 async def request(
@@ -50,7 +50,7 @@ async def request(
     lose: Loss | None = None,
     after_loss: Callable[[], Awaitable[None]] | None = None,
 ) -> Answer:
-    """Send a request and get all of its answer, or what came of it; `after_loss` is awaited before the server is."""
+    """Send a request and return the part of the response that arrived; `after_loss` runs before the server ends."""
     connection, gone = _Connection(), asyncio.Event()
     content = b"" if body is None else json.dumps(body).encode()
     incoming = [{"type": "http.request", "body": content, "more_body": False}]

@@ -1,4 +1,4 @@
-"""A server in a process of its own whose tool counts how often it ran for each text; prints its address."""
+"""A server of its own process whose tool counts its runs for each text; prints its address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ors_server import Blocks, Environment, JSONObject, Server, Split, TextBlock
 
 
 class Count(BaseModel):
-    """What to count, how long to take for it, and how much to say."""
+    """Input: the text to count, the duration, and the size of the output."""
 
     text: str
     milliseconds: int = 0
@@ -21,7 +21,7 @@ class Count(BaseModel):
 
 
 class Counting(Environment):
-    """Counts the runs of its tool in the session, by text."""
+    """Counts the tool's runs in the session, by text."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)

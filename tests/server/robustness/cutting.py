@@ -1,8 +1,8 @@
-"""Connections that are lost at a chosen byte.
+"""A proxy that loses connections at a chosen byte.
 
-A proxy passes one request a connection and cuts it where the request's own header says: after so many bytes of the
-request, so that the server sees only that much, or after so many of the response, so that the client does. The cut is
-an orderly end or a reset, as both occur. A request that comes again with the same header is let pass.
+It forwards one request per connection and cuts it where a header of the request says: after a number of bytes of the
+request, so that the server receives only these, or of the response, so that the client does. The connection ends
+orderly or by a reset, as both occur. A repeated request with the same header is forwarded whole.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from typing import Any, Literal, NamedTuple
 
 __all__ = ["UNCUT", "Cut", "Partial", "call_request", "cutting", "each", "send"]
 
-#: How long one request may take before it counts as hung, in seconds.
+#: Seconds after which a request counts as hung.
 PATIENCE = 20.0
 
 _PLAN = re.compile(rb"\r\nX-Cut: ([a-z]+) ([a-z]+) (\d+) ?(\S*)\r\n")
 
 
 class Cut(NamedTuple):
-    """Where and how a connection is lost: after so many bytes of a direction."""
+    """Position and kind of a loss: after a number of bytes in one direction, by an orderly end or a reset."""
 
     direction: Literal["request", "response"]
     manner: Literal["end", "reset"]
     after: int
 
     def header(self, name: str = "") -> str:
-        """The value of `X-Cut`; `name` tells requests apart that are cut at the same place."""
+        """Return the value of `X-Cut`; `name` distinguishes requests that are cut at the same position."""
         return f"{self.direction:z>8} {self.manner:z>5} {self.after:06d} {name}"
 
 
-#: A request with this as its `X-Cut` is passed whole.
+#: A request with this `X-Cut` is forwarded whole.
 UNCUT = "zzzznone zzzzz 000000 "
 
 
 class Partial(NamedTuple):
-    """What of a response came, and whether the connection was lost before its end."""
+    """The part of a response that arrived, and whether the connection was lost before its end."""
 
     raw: bytes
     cut: bool
 
     @property
     def status(self) -> int:
-        """The status. Raises where it has not come."""
+        """The status. Raises if it has not arrived."""
         return int(self.raw.split(b" ", 2)[1])
 
     @property
     def body(self) -> bytes:
-        """The body as far as it came, its chunks put together."""
+        """The body as far as it arrived, with its chunks joined."""
         head, separator, rest = self.raw.partition(b"\r\n\r\n")
         if not separator:
             return b""
@@ -70,7 +70,7 @@ class Partial(NamedTuple):
 
 
 def call_request(sid: str, body: Mapping[str, Any], key: str | None = None, cut: Cut | None = None) -> bytes:
-    """A `/call` as bytes; its length does not depend on where it is cut."""
+    """Return a `/call` as bytes; its length does not depend on the position of the cut."""
     content = json.dumps(body).encode()
     lines = [
         "POST /call HTTP/1.1",
@@ -86,7 +86,7 @@ def call_request(sid: str, body: Mapping[str, Any], key: str | None = None, cut:
 
 
 async def send(port: int, request: bytes) -> Partial:
-    """Send a request over a connection of its own and read until its end or its loss."""
+    """Send a request over a connection of its own and read until its end or loss."""
     async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**22)
         raw = bytearray()
@@ -105,7 +105,7 @@ async def send(port: int, request: bytes) -> Partial:
 
 @contextlib.asynccontextmanager
 async def cutting(upstream: int) -> AsyncGenerator[int]:
-    """A proxy in front of a port of this machine; yields its own port."""
+    """Run a proxy in front of a port of this machine. Yield its own port."""
     connections: set[asyncio.Task[None]] = set()
     used: set[bytes] = set()
 
@@ -113,7 +113,7 @@ async def cutting(upstream: int) -> AsyncGenerator[int]:
         task = asyncio.create_task(_one_request(reader, writer, upstream, used))
         connections.add(task)
         task.add_done_callback(connections.discard)
-        task.add_done_callback(lambda _: writer.close())  # also where it was cancelled before its first step
+        task.add_done_callback(lambda _: writer.close())  # also where it is cancelled before its first step
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=2**22, backlog=4096)
     try:
@@ -147,14 +147,14 @@ async def _one_request(
         if direction != b"request":
             await _pass(up_reader, writer, after if direction == b"response" else None)
     except (ConnectionError, asyncio.IncompleteReadError):
-        pass  # one of the two ends went first
+        pass  # one of the two ends closed first
     finally:
-        # The server's side first: a client that comes again at once finds that the server can know of the loss.
+        # The server's side first, so that the server can know of the loss when a client retries at once.
         try:
             for end in (up_writer, writer):
                 if end is not None:
                     await (_reset if reset else _close)(end)
-        finally:  # where this was cancelled meanwhile
+        finally:  # where this is cancelled meanwhile
             for end in (up_writer, writer):
                 if end is not None:
                     end.close()
@@ -186,7 +186,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 
 async def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close a connection with a reset, after what was written has gone out."""
+    """Close a connection with a reset, after the written bytes have been sent."""
     with contextlib.suppress(ConnectionError):
         await writer.drain()
     sock: socket.socket | None = writer.get_extra_info("socket")
@@ -197,14 +197,14 @@ async def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def each(count: int, work: Callable[[int], Awaitable[None]], at_once: int = 32) -> None:
-    """Do something for each number, several at a time; the first failure is raised with its number."""
+    """Run `work` for each number, several at a time; raise the first failure with its number."""
     numbers = iter(range(count))
 
     async def worker() -> None:
         for number in numbers:
             try:
                 await work(number)
-            except BaseException as error:  # only to say where: it is raised again
+            except BaseException as error:  # only adds the number: it is raised again
                 error.add_note(f"at {number} of {count}")
                 raise
 

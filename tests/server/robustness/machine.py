@@ -1,7 +1,7 @@
-"""Sessions and calls under every order of requests, losses, deletions and expiries, against a model of a few lines.
+"""Sessions and calls under every order of requests, losses, deletions and expiries, compared with a small model.
 
-The model knows what a server that runs each call once must do; the environment notes what really happened. Time is a
-clock that only the rules move.
+The model is a server that runs each call once; the environment records the actual events. Time is a clock that only the
+rules move.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOOLS = st.sampled_from(["step", "step", "crash"])
 
 @dataclass
 class Life:
-    """What happened to one instance."""
+    """Events of one instance."""
 
     sid: str
     runs: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
@@ -43,9 +43,9 @@ class Life:
     torn_down: int = 0
 
 
-#: By session, the instances it has had, in order.
+#: For each session, its instances in order.
 LIVES: dict[str, list[Life]] = {}
-#: Lets the tool that waits go on; of the machine that runs.
+#: Releases the waiting tool of the running machine.
 GATES: list[asyncio.Event] = []
 
 
@@ -54,7 +54,7 @@ class Step(BaseModel):
 
 
 class Game(Environment):
-    """Notes everything that is done to it."""
+    """Records every call of its methods."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)
@@ -109,41 +109,41 @@ class Game(Environment):
 
 @dataclass
 class ModelCall:
-    """One call that the model expects to be known."""
+    """One call that the model expects the server to know."""
 
     tool: str
     text: str
     key: str | None
-    #: What the server said, as soon as a client got all of it.
+    #: The server's response, once a client got all of it.
     answer: bytes | None = None
     task_id: str | None = None
     delivered: bool = False
-    #: Delivered so long ago that the server may have forgotten it; it must not run again for that.
+    #: Delivered so long ago that the server may have forgotten it; it must not run again for that reason.
     old: bool = False
-    #: Which run of its tool and text it is, from 1 on; 0 for one that is refused.
+    #: Number of this run of its tool and text, from 1 on; 0 for a refused call.
     run: int = 0
 
 
 @dataclass
 class ModelSession:
-    """One session that the model expects to live."""
+    """One session that the model expects to be alive."""
 
     index: int
     finished: bool = False
     calls: list[ModelCall] = field(default_factory=list[ModelCall])
-    #: Calls without a key that nobody has got, the one lost first at the front.
+    #: Calls without a key whose response no client got, the earliest loss first.
     lost: list[ModelCall] = field(default_factory=list[ModelCall])
     runs: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
 
     def meant(self, tool: str, text: str, key: str | None) -> ModelCall | None:
-        """The call that a request means, if it means an earlier one."""
+        """Return the earlier call that a request repeats, if any."""
         if key is not None:
             return next((call for call in self.calls if call.key == key), None)
         return next((call for call in self.lost if (call.tool, call.text) == (tool, text)), None)
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """Hypothesis chooses the rules; each ends with the server at rest."""
+    """State machine whose rules Hypothesis chooses; each rule ends with the server at rest."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class SessionMachine(RuleBasedStateMachine):
         LIVES.clear()
         GATES.append(asyncio.Event())
         self.runner = asyncio.Runner()
-        # The shortest of the times decides how often the server keeps house, in true seconds.
+        # The shortest of these times is the interval of the server's maintenance, in real seconds.
         self.settings = Settings(result_ttl=0.02, stream_after=0.001, heartbeat=0.01)
         self.server = Server([Game], settings=self.settings)
         self.live: dict[str, ModelSession] = {}
@@ -181,7 +181,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.runner.close()
             self.patch.undo()
 
-    # --- what the wire says ------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------
 
     async def post(self, path: str, sid: str, body: object = None, **more: Any) -> Answer:
         return await request(self.server.app, "POST", path, sid, body, **more)
@@ -190,7 +190,7 @@ class SessionMachine(RuleBasedStateMachine):
         return {"task_spec": {"sid": sid, "index": index}}
 
     def refused(self, sid: str, answer: Answer) -> bool:
-        """Whether a session that does not live was refused, as it must be."""
+        """Check that a session that is not alive was refused. Return whether it is not alive."""
         if sid in self.live:
             return False
         expected = (410, "Session deleted") if sid in self.gone else (404, "Active environment not found")
@@ -232,7 +232,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(sid=SIDS)
     def expire(self, sid: str) -> None:
-        """Nobody asks for a session for longer than it may be idle; for all the others somebody does."""
+        """Leave one session idle for longer than its limit while clients ping all others."""
 
         async def idle() -> None:
             for _ in range(2):
@@ -247,7 +247,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule()
     def age(self) -> None:
-        """Delivered results become old, undelivered ones go to disk."""
+        """Let delivered results expire and undelivered results go to disk."""
 
         async def wait() -> None:
             self.now += self.settings.delivered_ttl + 1
@@ -276,7 +276,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(sid=SIDS, tool=TOOLS, text=TEXTS, key=KEYS, at_once=st.integers(1, 3))
     def call(self, sid: str, tool: str, text: str, key: str | None, at_once: int) -> None:
-        """A call whose answer comes; with a key, perhaps several times at once."""
+        """Make a call whose response arrives; with a key, perhaps several times at once."""
         at_once = 1 if key is None else at_once
 
         async def calls() -> list[Answer]:
@@ -297,13 +297,13 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(sid=SIDS, tool=TOOLS, text=TEXTS, key=KEYS, loss=LOSSES)
     def lose(self, sid: str, tool: str, text: str, key: str | None, loss: Loss) -> None:
-        """A call whose answer is lost on its way."""
+        """Make a call whose response is lost."""
         answer = self.run(self.sent(sid, tool, text, key, lose=loss))
         self.judge_lost(sid, tool, text, key, answer)
 
     @rule(sid=SIDS, text=TEXTS, key=KEYS, loss=LOSSES, losses=st.integers(1, 3), times=st.integers(1, 3))
     def lose_and_come_again(self, sid: str, text: str, key: str | None, loss: Loss, losses: int, times: int) -> None:
-        """The answers to the first few are lost, and the client sends the same on and on."""
+        """Lose the first few responses while the client repeats the same request."""
         for _ in range(losses):
             self.lose(sid, "step", text, key, loss)
         for _ in range(times):
@@ -311,7 +311,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(sid=SIDS, text=TEXTS, key=KEYS)
     def lose_while_it_runs(self, sid: str, text: str, key: str | None) -> None:
-        """A call whose stream is lost before its tool is done."""
+        """Make a call whose stream is lost before its tool is done."""
 
         async def play() -> Answer:
             GATES.append(asyncio.Event())
@@ -352,7 +352,7 @@ class SessionMachine(RuleBasedStateMachine):
         return await self.post("/call", sid, body, headers=headers, **more)
 
     def judge(self, sid: str, tool: str, text: str, key: str | None, answer: Answer) -> None:
-        """Compare a call's answer with the model's, and let the model go on."""
+        """Compare a call's response with the model's, and update the model."""
         if self.refused(sid, answer):
             return
         session = self.live[sid]
@@ -409,7 +409,7 @@ class SessionMachine(RuleBasedStateMachine):
         if key is None and not call.delivered:
             session.lost.append(call)
 
-    # --- what really happened ----------------------------------------------------------------
+    # --- recorded events ---------------------------------------------------------------------
 
     async def at_rest(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):

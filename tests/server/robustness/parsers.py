@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["PARSERS", "read_by"]
 
-#: The longest line that the releases of aiohttp read that clients may have, in bytes.
+#: The longest line in bytes that aiohttp reads, in releases that clients may have.
 _LIMIT = 2**16
 
 #: The modules whose `_parse_sse_events` the clients use.
@@ -18,7 +18,7 @@ PARSERS = {"openreward": "openreward.api._session.http", "ors-sdk": "ors.client.
 
 
 async def _lines(pieces: Sequence[bytes]) -> AsyncGenerator[bytes]:
-    """What aiohttp hands the parsers: line by line, each up to its newline and no longer than it reads."""
+    """Yield lines as aiohttp passes them to the parsers: each up to its newline, within aiohttp's limit."""
     pending = b""
     for piece in pieces:
         *lines, pending = (pending + piece).split(b"\n")
@@ -37,5 +37,5 @@ async def _events(sdk: str, pieces: Sequence[bytes]) -> list[tuple[str, str]]:
 
 
 def read_by(sdk: str, *pieces: bytes) -> list[tuple[str, str]]:
-    """The events a client of this SDK gets from the pieces of a response's body. Raises what the client would."""
+    """Return the events that a client of this SDK gets from the pieces of a response's body. Raises its errors."""
     return asyncio.run(_events(sdk, pieces))

@@ -1,7 +1,7 @@
-"""A proxy that takes the whole answer to a call and passes none of it on: what a gateway does that ends meanwhile.
+"""A proxy that reads the whole response to a call and forwards nothing, like a gateway that ends meanwhile.
 
-The server has written its last byte then and saw no connection break, so it cannot know that its client got nothing.
-Each call is swallowed once; a request that comes again, and all others, are passed.
+The server has then written its last byte without noticing a loss, so it cannot know that its client got nothing. Each
+call is swallowed once; a repetition, and every other request, is forwarded.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Swallowing:
-    """What the proxy did. A request is told from others by its bytes, its key among them where it has one."""
+    """The proxy's record. Requests are identified by their bytes, including an idempotency key."""
 
     def __init__(self, upstream: int) -> None:
         self.port = 0
-        #: Calls whose answer was swallowed, as they were sent.
+        #: Requests whose response was swallowed.
         self.swallowed: list[bytes] = []
         self._upstream = upstream
 
     @property
     def url(self) -> str:
-        """The proxy's address."""
+        """The proxy's URL."""
         return f"http://127.0.0.1:{self.port}"
 
     async def one_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,7 +42,7 @@ class Swallowing:
             await writer.drain()
 
     async def _answer(self, request: bytes) -> bytes:
-        """The whole of the server's answer, which it has ended in order."""
+        """Return the server's whole response."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._upstream)
         try:
             head, separator, body = request.partition(b"\r\n\r\n")
@@ -54,13 +54,13 @@ class Swallowing:
 
 @contextlib.asynccontextmanager
 async def swallowing(upstream: int) -> AsyncGenerator[Swallowing]:
-    """The proxy in front of a port of this machine."""
+    """Run the proxy in front of a port of this machine."""
     proxy = Swallowing(upstream)
     connections: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):  # the client went first
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):  # the client closed first
                 await proxy.one_request(reader, writer)
         finally:
             writer.close()

@@ -1,9 +1,9 @@
-"""A connection that is lost at every byte of a call, and a client that comes again.
+"""Connections that are lost at every byte of a call, and clients that retry.
 
-With an Idempotency-Key the tool runs exactly once, wherever the connection was lost. Without one, a client that has
-seen `task_id` resumes, and the tool ran once too; one that has not seen it can only send the call again, and then at
-most two runs are possible, each under a `task_id` of its own (`docs/protocol.md`). What the client gets in the end is,
-byte for byte, what it would have got at once.
+With an Idempotency-Key the tool runs exactly once, wherever the connection was lost. Without a key, a client that has
+seen `task_id` resumes, and the tool has run once, too. A client that has not seen it can only repeat the call, and then
+at most two runs are possible, each under a `task_id` of its own (`docs/protocol.md`). In the end the client gets, byte
+for byte, what it would have got without the loss.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tests.server.robustness.cutting import Cut, Partial, call_request, cutting,
 from tests.support.events import Reply, parse_events
 from tests.support.servers import Running, launched
 
-#: Milliseconds after which the server opens a stream, and that the tool takes where it shall. A loss in the first half
-#: of them is one that the server must have noticed before it wrote its last byte.
+#: Milliseconds after which the server opens a stream, and the duration of the tool in the slow cases. The server must
+#: have noticed a loss in the first half of them before it wrote its last byte.
 STREAM_AFTER = 20
 SLOW = 160
 
@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
 
 
 class Episode:
-    """One session, and what its tool has counted."""
+    """One session, and the counts of its tool."""
 
     def __init__(self, server: Running, sid: str) -> None:
         self.server = server
@@ -63,7 +63,7 @@ class Episode:
 
 
 def seen_task_id(partial: Partial) -> str | None:
-    """The call's id, if the client's parser has got that event whole."""
+    """Return the call's id if the client's parser has received that whole event."""
     events = parse_events(partial.body)
     return events[0].data if events else None
 
@@ -85,7 +85,7 @@ async def test_the_response_is_cut_at_every_byte(server: Running, milliseconds: 
     episode = await Episode(server, f"response-{milliseconds}-{keyed}").open()
     whole = await episode.request(server.port, "whole", None, milliseconds=milliseconds)
     assert (b"chunked" in whole.raw) is bool(milliseconds)
-    # A text of the same length as "whole", so that every response is as long; comments in streams come on top.
+    # A text of the same length as "whole", so that every response is as long; streams have comments in addition.
     length = len(whole.raw) + (0 if not milliseconds else 40)
     ran_again: set[int] = set()
 
@@ -109,7 +109,7 @@ async def test_the_response_is_cut_at_every_byte(server: Running, milliseconds: 
                 ran_again.add(at)
             if task_id is not None:
                 assert reply.task_id == task_id
-            # Whatever of the first answer came is the beginning of what came in the end.
+            # The part of the first response that arrived is the beginning of the final response.
             if run == 1:
                 assert without_comments(again.body).startswith(without_comments(first.body))
             if at % 4 == 0:
@@ -141,8 +141,8 @@ async def test_the_request_is_cut_at_every_byte(server: Running, milliseconds: i
             assert first.raw == b""
             again = await episode.request(server.port, text, key, milliseconds=milliseconds)
             reply = Reply(parse_events(again.body))
-            # An unfinished request runs nothing. A whole one runs, though its client is gone; where it was answered
-            # before that was noticed, the same without a key is another call.
+            # An unfinished request runs nothing. A whole request runs, although its client has left. Where it finished
+            # before the server noticed that, a repetition without a key is another call.
             assert reply.output["metadata"]["run"] == 1 or (at == length and not keyed)
 
         await each(length + 1, lose_and_retry, at_once=64 if milliseconds else 24)
@@ -154,7 +154,7 @@ async def test_the_request_is_cut_at_every_byte(server: Running, milliseconds: i
 
 
 async def test_a_long_result_is_cut_all_over(server: Running) -> None:
-    """Chunks of 32 KiB, their borders among the places."""
+    """Chunks of 32 KiB; the cuts include their borders."""
     episode = await Episode(server, "long").open()
     size = 15_000
     whole = await episode.request(server.port, "whole", "whole", size=size)
@@ -182,12 +182,12 @@ async def test_a_long_result_is_cut_all_over(server: Running) -> None:
 @pytest.mark.parametrize("milliseconds", FORMS)
 @pytest.mark.parametrize("sdk", ["openreward.api._session.http", "ors.client._http"], ids=["openreward", "ors-sdk"])
 async def test_real_clients_come_again(server: Running, sdk: str, milliseconds: int) -> None:
-    """Both SDKs' own code for calls, which comes again after a moment."""
+    """Both SDKs' own code for calls, which retries after a moment."""
     resumable_sse: Any = importlib.import_module(sdk).resumable_sse
     episode = await Episode(server, f"{sdk}-{milliseconds}").open()
-    length, step = 560 if milliseconds else 420, 4  # every fourth byte, as their machinery is slow
+    length, step = 560 if milliseconds else 420, 4  # every fourth byte, because their code is slow
 
-    # A connection a request, as the proxy wants it.
+    # One connection per request, as the proxy requires.
     connector = aiohttp.TCPConnector(force_close=True, limit=0)
     async with (
         cutting(server.port) as proxy,
@@ -213,7 +213,7 @@ async def test_real_clients_come_again(server: Running, sdk: str, milliseconds: 
                 extra_headers={"X-Cut": cut},
                 on_event=on_event,
             )
-            if len(ids) == 2:  # it had seen the first, and so resumed
+            if len(ids) == 2:  # it had seen the first id, and so resumed
                 assert (result["output"]["metadata"]["run"], len(set(ids))) == (1, 1)
             assert result["output"]["blocks"][0]["text"] == f"{text} \N{IDEOGRAPHIC SPACE}\n"
 

@@ -1,6 +1,6 @@
-"""Any result reaches both SDKs' clients unaltered: their own parsers read what the server writes.
+"""Any result reaches both SDKs' clients unaltered: their own parsers read the server's output.
 
-The references' framing, played to the same parsers, loses white space; so the tests would notice.
+The references' framing loses white space in the same parsers, so these tests can detect a loss.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from ors_server.sse import LINE_LIMIT, error_frame, result_frames, task_frame
 from tests.server.robustness.parsers import PARSERS, read_by
 
-#: Everything Python takes for white space, and so everything that ends a line for `str.splitlines`.
+#: Everything that Python counts as white space, which includes every line end of `str.splitlines`.
 SPACES = (
     "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()) + "\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 )
-#: One of each length in UTF-8, characters that JSON escapes, and an escape's own characters.
+#: One character of each length in UTF-8, characters that JSON escapes, and the characters of escapes.
 OTHERS = 'a0é€😀\\"/\x00\x1f\x7f\u200b\ufeff\ud7ff\ue000{}[]:,u'
 ALPHABET = st.sampled_from(SPACES + OTHERS)
 EVERY_SDK = pytest.mark.parametrize("sdk", list(PARSERS))
@@ -33,7 +33,7 @@ def compact(value: Any) -> bytes:
 
 
 def result_of(events: list[tuple[str, str]]) -> Any:
-    """What a client makes of a call's events."""
+    """Return the result that a client reads from a call's events."""
     first, *between, last = [name for name, _ in events]
     assert (first, last) == ("task_id", "end")
     assert set(between) <= {"chunk"}
@@ -41,7 +41,7 @@ def result_of(events: list[tuple[str, str]]) -> Any:
 
 
 def as_the_references(data: bytes) -> bytes:
-    """Chunks of 4,096 characters, wherever that cuts; written anew from the description in `docs/faults.md`."""
+    """Frame as the references do: chunks of 4,096 characters, cut anywhere. Source: `docs/faults.md`."""
     text = data.decode()
     pieces = [text[start : start + 4096] for start in range(0, len(text), 4096)]
     names = ["chunk"] * (len(pieces) - 1) + ["end"]
@@ -52,7 +52,7 @@ def as_the_references(data: bytes) -> bytes:
 
 @st.composite
 def around_the_cuts(draw: st.DrawFn) -> str:
-    """A text with odd characters just where a long result may be cut; JSON's own bytes come before it."""
+    """Draw a text with unusual characters where a long result may be cut; JSON's own bytes come before it."""
     parts: list[str] = []
     size = 0
     for border in range(1, draw(st.integers(1, 3)) + 1):
@@ -105,7 +105,7 @@ def test_it_does_not_matter_how_the_network_cuts(sdk: str, text: str, sizes: lis
 @EVERY_SDK
 @pytest.mark.parametrize("character", SPACES, ids=lambda character: f"U+{ord(character):04X}")
 def test_white_space_of_each_kind_at_every_place_around_a_cut(sdk: str, character: str) -> None:
-    """One event stream after the other, to one parser: three spaces at each distance from the cut."""
+    """One event stream after another, to one parser: three spaces at each distance from the cut."""
     wanted = ["x" * (LINE_LIMIT - distance) + character * 3 + "y" for distance in range(14)]
     body = b"".join(task_frame("id") + result_frames(compact(text)) for text in wanted)
     events, got = read_by(sdk, body), list[str]()
@@ -127,13 +127,13 @@ def test_an_error_is_one_event_that_every_client_reads(sdk: str, message: str, t
     (event,) = read_by(sdk, error_frame(message * times))
     assert event[0] == "error"
     if times == 1:
-        # Leading white space of lines is what these parsers take away, and a line's end is a newline to them.
+        # These parsers strip leading white space of lines, and treat every line end as a newline.
         assert event[1] == "\n".join(line.lstrip() for line in message.splitlines())
 
 
 @EVERY_SDK
 def test_the_references_framing_loses_white_space(sdk: str) -> None:
-    """Text as an indented program: what the clients read of it has other characters, or is no JSON."""
+    """A text like an indented program: the clients read other characters, or invalid JSON."""
     value = {"text": "".join(f"    line {number}\n" for number in range(2000))}
     lost = 0
     for offset in range(14):

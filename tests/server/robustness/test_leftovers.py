@@ -1,4 +1,4 @@
-"""What must not pile up while a server runs, and what must not outlive its event loop."""
+"""Objects that must not accumulate while a server runs, and objects that must not outlive its event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def call(milliseconds: int) -> dict[str, object]:
 
 
 def test_one_server_on_one_loop_after_the_other() -> None:
-    """openreward pins a release of sse-starlette that ties every stream of a process to its first event loop."""
+    """A release of sse-starlette that openreward pins ties every stream of a process to its first event loop."""
 
     async def play(server: Server, sid: str) -> None:
         assert (await request(server.app, "POST", "/create", sid, CREATION)).status == 200
@@ -33,7 +33,7 @@ def test_one_server_on_one_loop_after_the_other() -> None:
 
 
 async def test_a_long_call_leaves_nothing_behind_at_each_comment() -> None:
-    """openreward's and ors-sdk's servers leave a task at each look at a running call, every 10 s."""
+    """Servers of openreward and ors-sdk leave a task at each poll of a running call, every 10 s."""
     server = Server([Counting], settings=Settings(stream_after=0.005, heartbeat=0.005))
     assert (await request(server.app, "POST", "/create", "sid", CREATION)).status == 200
     calling = asyncio.create_task(request(server.app, "POST", "/call", "sid", call(1000)))
@@ -47,7 +47,7 @@ async def test_a_long_call_leaves_nothing_behind_at_each_comment() -> None:
 
 
 async def test_requests_for_sessions_that_never_were_leave_nothing() -> None:
-    """The references keep the time of each such request, and later end what never began."""
+    """The references store the time of each such request, and later end a session that never began."""
     server = Server([Counting])
 
     async def ask(count: int) -> None:

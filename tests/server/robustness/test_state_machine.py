@@ -1,4 +1,4 @@
-"""Sessions and the ledger of calls against a model; `tests/long/test_fuzz.py` goes on for longer."""
+"""Sessions and the ledger of calls against a model; `tests/long/test_fuzz.py` runs longer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How often a call runs behind a proxy that swallows answers: what `docs/operation.md` says of it, and no more.
+"""Number of runs of a call behind a proxy that swallows responses, as `docs/operation.md` states it.
 
-With an `Idempotency-Key`, which `ors_clients` sends with every call, it runs once. Without one the server has written
-its whole answer and can only take what comes again for a new call: it runs twice, and the second run's reward counts.
+With an `Idempotency-Key`, which `ors_clients` sends with every call, it runs once. Without a key, the server has
+written its whole response and must treat a repetition as a new call: it runs twice, and the second run's reward counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.server.robustness.swallowing import swallowing
 from tests.support.events import Reply, parse_events
 from tests.support.servers import Running, launched
 
-#: Calls in a test, and the milliseconds after which the answer to a slow one comes, as a stream.
+#: Calls in a test, and the milliseconds before the response to a slow call starts, as a stream.
 CALLS, SLOW = 40, 100
 FORMS = [pytest.param(0, id="in one response"), pytest.param(SLOW, id="in a stream")]
 numbers = itertools.count()
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
 
 
 async def opened(server: Running) -> str:
-    """The id of a new session, made without the proxy."""
+    """Open a session without the proxy. Return its id."""
     sid = f"session-{next(numbers)}"
     async with httpx.AsyncClient(base_url=server.url, trust_env=False) as http:
         created = await http.post("/create", json={"split": "train", "index": 0}, headers={"X-Session-ID": sid})
@@ -47,13 +47,13 @@ async def opened(server: Running) -> str:
 
 
 async def call(port: int, sid: str, text: str, milliseconds: int, key: str | None) -> bytes:
-    """The body that answers a call, empty where it was swallowed."""
+    """Make a call. Return the body of the response, empty where it was swallowed."""
     body = {"name": "count", "input": {"text": text, "milliseconds": milliseconds}}
     return (await send(port, call_request(sid, body, key))).body
 
 
 async def runs_of(server: Running, sid: str) -> dict[str, int]:
-    """How often the session's tool ran, by its text; asked of the server itself."""
+    """Return the number of runs of the session's tool by text, as the server reports it."""
     answer = await send(server.port, call_request(sid, {"name": "runs_so_far", "input": {}}))
     return json.loads(Reply(parse_events(answer.body)).text)
 
@@ -97,7 +97,7 @@ async def test_our_client_sends_a_key_with_every_call(server: Running, milliseco
 
 @pytest.mark.parametrize("sdk", ["openreward.api._session.http", "ors.client._http"], ids=["openreward", "ors-sdk"])
 async def test_the_sdks_clients_send_none(server: Running, sdk: str) -> None:
-    """Their own code for calls: TRL's `OpenRewardSpec` calls through the first."""
+    """Their own code for calls: TRL's `OpenRewardSpec` calls through openreward's."""
     resumable_sse: Any = importlib.import_module(sdk).resumable_sse
     sid = await opened(server)
     async with swallowing(server.port) as proxy, aiohttp.ClientSession(proxy.url) as http:

@@ -1,4 +1,4 @@
-"""Servers with a data directory of the test's own, and the command line."""
+"""Servers with a data directory for each test, and the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.server.cli.conftest import command as command
 
 @pytest.fixture
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where servers and commands of this test keep rollouts; not made yet."""
+    """Set the directory where servers and commands of this test keep rollouts; it does not exist yet."""
     folder = tmp_path / "data"
     monkeypatch.setenv("ORS_DATA_DIR", str(folder))
     return folder
@@ -21,7 +21,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def servers(tmp_path: Path, data_dir: Path) -> Iterator[Servers]:
-    """Real servers, each a process of its own."""
+    """Return a starter of real servers, each a process of its own."""
     made = Servers(tmp_path)
     yield made
     made.end()

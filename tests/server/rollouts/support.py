@@ -1,4 +1,4 @@
-"""Events as clients send them, and what the file says of them."""
+"""Events as clients send them, and the content of the rollouts' file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def body(*events: object) -> bytes:
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:
-    """Every rollout that is stored, with its conversation."""
+    """Return every stored rollout with its conversation."""
     connection = open_to_read(folder)
     if connection is None:
         return []
@@ -61,6 +61,6 @@ def stored(folder: Path) -> list[dict[str, Any]]:
 
 
 def rows(folder: Path, query: str, *values: object) -> Sequence[tuple[Any, ...]]:
-    """What a query of the test's own finds in the file."""
+    """Return the rows of a query on the file."""
     with closing(sqlite3.connect(folder / "rollouts.sqlite3")) as connection:
         return connection.execute(query, values).fetchall()

@@ -35,7 +35,7 @@ def fill(folder: Path, *events: object) -> None:
 
 @pytest.fixture
 def filled(data_dir: Path) -> Path:
-    """Two runs, of two environments whose tasks have nothing in common."""
+    """Store two runs of two environments whose tasks have nothing in common."""
     call = {"type": "tool_call", "name": "bash", "callId": "c1"}
     fill(
         data_dir,
@@ -146,7 +146,7 @@ def test_a_damaged_file(command: Command, data_dir: Path) -> None:
 
 
 def test_export_as_json_lines(command: Command, filled: Path, tmp_path: Path) -> None:
-    """To standard output as to a file: every rollout in a row, its free parts as JSON text, the oldest first."""
+    """Standard output gets the same as a file: a row for each rollout, the oldest first, with free parts as JSON."""
     output = tmp_path / "rollouts.jsonl"
     outcome = command("rollouts", "export", "--output", output)
     assert (outcome.code, outcome.out) == (0, "")
@@ -168,7 +168,7 @@ def test_export_as_parquet(command: Command, filled: Path, tmp_path: Path) -> No
     table = parquet.read_table(output)
     assert table.to_pylist() == [row_of(each) for each in stored(filled)]
     assert str(table.schema.field("max_reward").type) == "double"
-    assert table.schema.field("variant").type == "string"  # though no row has one
+    assert table.schema.field("variant").type == "string"  # although no row has a value
     assert command("rollouts", "export", "--run", "two", "--format", "parquet", "-o", tmp_path / "two").code == 0
     assert parquet.read_table(tmp_path / "two").num_rows == 1
 
@@ -215,7 +215,7 @@ def test_a_link_stays_one_and_its_file_is_written(command: Command, filled: Path
     target, link = tmp_path / "elsewhere" / "rollouts.jsonl", tmp_path / "link.jsonl"
     target.parent.mkdir()
     link.symlink_to("elsewhere/rollouts.jsonl")
-    for _ in range(2):  # not there yet, and there
+    for _ in range(2):  # without a file, and with one
         assert command("rollouts", "export", "-o", link).code == 0
         assert link.is_symlink()
         assert len(target.read_text("utf-8").splitlines()) == 3
@@ -223,7 +223,7 @@ def test_a_link_stays_one_and_its_file_is_written(command: Command, filled: Path
 
 
 def test_a_pipe_stays_one_and_is_written(command: Command, filled: Path, tmp_path: Path) -> None:
-    """Nor is a device replaced by a file, which for /dev/null would be the end of the machine's."""
+    """A device is not replaced by a file, either: for /dev/null that would damage the machine."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""``task-difficulty``: what the uploaded rollouts say of each task."""
+"""``task-difficulty``: statistics of each task from the uploaded rollouts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def client(data_dir: Path) -> AsyncGenerator[Client]:
 
 
 def played(name: str, index: int | None, *rewards: float | None, said: str = "words", **others: Any) -> list[Event]:
-    """The events of a rollout of one task, with one message a reward."""
+    """Return the events of a rollout of one task, with one message per reward."""
     labels: dict[str, Any] = {"environment": "me/Second", "split": "train", **others}
     head = rollout(name, **labels)
     tasks = [] if index is None else [update(name, task_index=index)]
@@ -60,7 +60,7 @@ async def test_without_uploads_there_is_none(client: Client, data_dir: Path) -> 
 
 
 async def test_rewards_and_lengths_of_a_task(client: Client) -> None:
-    """Lengths are of what the model wrote; percentiles as a database interpolates them."""
+    """Lengths are of the model's text; percentiles are interpolated as a database does."""
     for number in range(10):
         await upload(
             client,
@@ -154,7 +154,7 @@ async def test_the_model_that_played(client: Client) -> None:
 
 
 async def test_which_rollouts_are_the_environments(client: Client) -> None:
-    """By the id the server gave the client, by each of its names, and by none that means another environment."""
+    """By the id the server gave the client, by each of its names, and not by a name of another environment."""
     uploaded: list[dict[str, Any]] = [
         {"environment": "second"},
         {"environment": "SOMEBODY/second-one"},
@@ -178,7 +178,7 @@ async def test_the_last_update_names_the_task(client: Client) -> None:
 
 
 async def test_values_that_fit_nowhere_change_nothing(client: Client) -> None:
-    """Uploads hold what clients like; none of it makes the others' numbers unreadable."""
+    """Uploads contain arbitrary values; none of them makes the other rollouts' numbers unreadable."""
     deep: Any = 1
     for _ in range(900):
         deep = {"a": deep}

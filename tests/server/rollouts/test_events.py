@@ -1,4 +1,4 @@
-"""What counts as an event, and what is said of one that does not fit."""
+"""Validation of uploaded events, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_upload_without_a_list_of_events(upload: bytes) -> None:
 
 
 def test_half_an_emoji_and_a_number_that_is_none_cost_nothing() -> None:
-    """As Python's json writes them; a metric that is NaN is no reason to lose the message it came with."""
+    """Written by Python's json. A metric of NaN does not cost the message that has it."""
     sent = message("r", 0, "half \ud83d", metadata={"loss": float("nan")})
     event = read_event(0, read_upload(body(sent))[0])
     assert isinstance(event, MessageEvent)

@@ -1,4 +1,4 @@
-"""``kill -9`` in the middle of uploads: what was answered is there, and the file is sound."""
+"""``kill -9`` during uploads: acknowledged uploads are stored, and the file is sound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.server.rollouts.support import body, message, rollout, rows, stored
 
 
 async def upload_until_it_ends(url: str, pid: int, number: signal.Signals) -> tuple[list[str], int]:
-    """Upload on many connections and end the server in the middle of it; what was answered, and how many had begun."""
+    """Upload on many connections and kill the server meanwhile. Return the acknowledged uploads and all begun."""
     answered: list[str] = []
     begun = 0
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
@@ -57,7 +57,7 @@ def test_an_answered_upload_outlives_the_server(servers: Servers, data_dir: Path
     # Whole or not at all: an upload is one transaction.
     assert {each["num_messages"] for each in found.values()} == {5}
     assert rows(data_dir, "PRAGMA integrity_check") == [("ok",)]
-    # And it goes on from there.
+    # The next server continues with the file.
     again = servers.start("echo")
     uploaded = httpx.post(f"{again.url}/v1/rollouts", content=body(rollout("after")), trust_env=False)
     assert uploaded.json() == {"stored": 1}

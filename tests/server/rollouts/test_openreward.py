@@ -1,4 +1,4 @@
-"""openreward's own client uploads, as trainers do, and its own ``orwd`` command lists, as their users do."""
+"""openreward's own client uploads, as in trainers, and its own ``orwd`` command lists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _base: Any = importlib.import_module("openreward.api.rollouts.serializers.base")
 
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    """No question to a package index about newer clients, and no proxy in front of the loopback device."""
+    """Turn off the query for newer clients at a package index, and proxies for the loopback device."""
     monkeypatch.setenv("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
     monkeypatch.delenv("OPENREWARD_URL", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
@@ -46,7 +46,7 @@ def client(served: Served) -> Generator[Any]:
 
 @dataclass
 class Outcome:
-    """How a command ended; ``code`` is its message where it ended with one."""
+    """Output of a command; ``code`` is its message where it exited with one."""
 
     code: object
     out: str
@@ -57,7 +57,7 @@ Orwd = Callable[..., Outcome]
 
 @pytest.fixture
 def orwd(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Orwd:
-    """Runs ``orwd``, in this process: starting it takes seconds, all of them the SDK's imports."""
+    """Return a function that runs ``orwd`` in this process: a start takes seconds, all of them the SDK's imports."""
     monkeypatch.setenv("OPENREWARD_API_URL", served.url)
     monkeypatch.setenv("OPENREWARD_API_KEY", "any")
 
@@ -73,7 +73,7 @@ def orwd(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_every_kind_of_message_is_read_back(client: Any, served: Served, command: Command, data_dir: Path) -> None:
-    """In the client's own types and in those of OpenAI, Anthropic and Google, through its background thread."""
+    """As the client's own types and those of OpenAI, Anthropic and Google, through its background thread."""
     run_info = _models.RunInfo(model_name="tiny", run_type="train", lr=1e-6)
     recorded = client.rollout.create(
         run_name="my-run",
@@ -126,7 +126,7 @@ def test_every_kind_of_message_is_read_back(client: Any, served: Served, command
         ("assistant_message", "Done.", None, None, 1.0),
     ]
     assert (messages[2]["summary"], messages[2]["metadata"]) == ("easy", {"tokens": 12})
-    # The id that the client asked the server for, by the environment's alias.
+    # The id that the client requested from the server by the environment's alias.
     assert rows(data_dir, "SELECT environment_id FROM rollouts") == [("echoenvironment",)]
     assert "Be brief." in command("rollouts", "show", recorded.event_id[:8]).out
 
@@ -135,7 +135,7 @@ def test_orwd_lists_what_was_uploaded(client: Any, orwd: Orwd) -> None:
     for number in range(3):
         recorded = client.rollout.create(run_name="my-run", rollout_name=f"n{number}", environment="echoenvironment")
         recorded.log(_base.AssistantMessage("x"), reward=float(number), is_finished=True)
-        time.sleep(0.002)  # it is by their times that they are listed
+        time.sleep(0.002)  # the list is ordered by time
     client.rollout.close()
 
     listed = orwd("runs", "--search", "MY")
@@ -197,7 +197,7 @@ def test_difficulty_and_secrets_as_the_client_reads_them(client: Any, served: Se
 
 
 def test_many_rollouts_at_once_in_parallel_batches(client: Any) -> None:
-    """A thousand messages, which the client sends in batches on many connections."""
+    """A thousand messages, which the client sends in batches over many connections."""
     recorded = [client.rollout.create(run_name="many", rollout_name=str(number)) for number in range(10)]
     for index in range(100):
         for each in recorded:
@@ -212,7 +212,7 @@ def test_many_rollouts_at_once_in_parallel_batches(client: Any) -> None:
 
 
 def test_the_client_sends_again_what_could_not_be_stored(served: Served, data_dir: Path) -> None:
-    """A 503 is a reason for it to try again; nothing is lost when the trouble passes."""
+    """The client retries after a 503, so nothing is lost."""
     data_dir.write_text("in the way")
     opened = new_client(served.url, asynchronous=False)
     opened.config.send_loop_config.backoff_base = 0.2

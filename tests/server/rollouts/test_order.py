@@ -19,7 +19,7 @@ _INFO = st.dictionaries(st.sampled_from("abc"), st.integers(0, 3) | st.text(max_
 
 @st.composite
 def uploads(draw: st.DrawFn) -> list[Event]:
-    """The events of a few rollouts; some have messages but no event of their own, as when it was lost."""
+    """Draw the events of a few rollouts. Some have messages but no event of their own, as if it was lost."""
     events: list[Event] = []
     for rollout_id in ("r1", "r2", "r3")[: draw(st.integers(1, 3))]:
         if draw(st.booleans()):
@@ -28,7 +28,7 @@ def uploads(draw: st.DrawFn) -> list[Event]:
             others: dict[str, Any] = {} if info is None else {"rollout_info": info}
             events.append(rollout(rollout_id, draw(st.sampled_from(["one", "two"])), at=at, **others))
         for index in range(draw(st.integers(0, 4))):
-            # Two with one index happen too, when a client begins again.
+            # Two messages with one index occur when a client restarts.
             place = draw(st.sampled_from([index, 0]))
             finished = draw(st.booleans())
             name = f"{rollout_id}-{index}"
@@ -41,7 +41,7 @@ def uploads(draw: st.DrawFn) -> list[Event]:
 
 
 def store(batches: list[list[Event]], folder: Path) -> tuple[Any, ...]:
-    """Upload batches one after another; everything that is stored then, but for the order of rows in the file."""
+    """Upload batches one after another. Return everything stored, whatever the order of rows in the file."""
 
     async def upload() -> None:
         writer = RolloutWriter(folder)

@@ -1,4 +1,4 @@
-"""The routes: an upload, its refusals, and the listings in the form that the ``orwd`` command reads."""
+"""The routes: an upload, its refusals, and the listings in the form that ``orwd`` reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[..., Client]
 
 @pytest.fixture
 async def start(data_dir: Path) -> AsyncGenerator[Start]:
-    """A server in this process, by default of one environment, which every bare path means."""
+    """Return a starter of servers in this process, by default with one environment, which every bare path selects."""
     made: list[tuple[Server, Client]] = []
 
     def starting(*environments: Any, middleware: bool = False, **settings: Any) -> Client:
@@ -73,7 +73,7 @@ async def test_a_server_without_uploads_writes_nothing(start: Start, data_dir: P
 
 
 async def test_only_the_path_itself_is_the_upload(start: Start, data_dir: Path) -> None:
-    """A bare path means the one environment that is hosted; this one has no bare form."""
+    """A bare path selects the only environment; this route has no bare form."""
     client = start()
     for path in ("/rollouts", "/echo/rollouts", "/echo/v1/rollouts", "/v2/rollouts"):
         assert (await client.http.post(path, content=body(rollout()))).status_code == 404
@@ -83,7 +83,7 @@ async def test_only_the_path_itself_is_the_upload(start: Start, data_dir: Path) 
 
 @pytest.mark.parametrize("middleware", [False, True])
 async def test_refusals_have_both_keys(start: Start, middleware: bool) -> None:
-    """``orwd`` reads ``message``, everybody else ``detail``."""
+    """``orwd`` reads ``message``, other clients ``detail``."""
     client = start(middleware=middleware, max_body=5000)
     for content, status, said in (
         (b"{", 422, "not valid"),

@@ -1,4 +1,4 @@
-"""What the writer does when uploads come fast, and when the file cannot be used."""
+"""The writer of rollouts under fast uploads, and with a file that cannot be used."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_many_uploads_at_once_are_all_stored(tmp_path: Path) -> None:
 
 
 async def test_who_comes_while_too_much_waits_is_asked_to_come_again(tmp_path: Path) -> None:
-    """Another process holds the file, so nothing is written; memory does not grow, and nothing that waits is lost."""
+    """Another process locks the file, so nothing is written; memory is bounded, and no waiting event is lost."""
     large = [body(rollout(f"r{n}"), message(f"r{n}", 0, "x" * 100_000)) for n in range(5)]
     writer = RolloutWriter(tmp_path, limit=300_000)
     await writer.store(body(rollout("first")))
@@ -95,7 +95,7 @@ async def test_a_server_that_stops_stores_what_waits_and_takes_no_more(tmp_path:
 
 
 async def test_a_data_directory_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is asked for again with each upload, so the server need not be started again; the log says it once."""
+    """Each upload tries again, so the server need not be restarted; the log has the error once."""
     place = tmp_path / "data"
     place.write_text("a file")
     writer = RolloutWriter(place)
@@ -114,7 +114,7 @@ async def test_a_data_directory_that_cannot_be_made(tmp_path: Path, caplog: pyte
 
 
 async def test_a_user_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a container with a user id of its own has it: the server starts, and says at an upload what is missing."""
+    """As in a container with a user id of its own: the server starts, and an upload names the missing setting."""
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("os.getuid", lambda: 4_000_000_000)
     monkeypatch.chdir(tmp_path)
@@ -163,7 +163,7 @@ async def test_a_file_of_a_later_version(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_removed_while_it_is_open(tmp_path: Path) -> None:
-    """What is answered afterwards is in a file that can be found."""
+    """Later uploads are in a file with a name."""
     writer = RolloutWriter(tmp_path / "data")
     await writer.store(body(rollout("before")))
     shutil.rmtree(tmp_path / "data")
@@ -188,7 +188,7 @@ async def test_another_process_holds_the_file(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_two_servers_share_a_data_directory(tmp_path: Path) -> None:
-    """As when one serves on another port: both store, nothing is lost, and an event that both got is there once."""
+    """Two servers on two ports both store, nothing is lost, and an event that both received is stored once."""
     one, other = RolloutWriter(tmp_path), RolloutWriter(tmp_path)
     same = message("shared", 0, eventId="same")
     uploads = [
@@ -204,7 +204,7 @@ async def test_two_servers_share_a_data_directory(tmp_path: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """A real one of 2 MiB: an upload that does not fit is refused, and what was answered before it is there."""
+    """A real disk of 2 MiB: an upload that does not fit is refused, and earlier uploads are intact."""
     place = tmp_path / "small"
     place.mkdir()
     script = textwrap.dedent(
@@ -276,7 +276,7 @@ async def test_numbers_that_json_does_not_have_are_kept_as_texts(tmp_path: Path)
 
 
 async def test_messages_long_before_their_rollout(tmp_path: Path) -> None:
-    """They are there already, in a rollout that belongs to no run yet."""
+    """They are stored at once, in a rollout that belongs to no run yet."""
     writer = RolloutWriter(tmp_path)
     await writer.store(body(message("r", 0, reward=0.5)))
     assert [(each["id"], each["run_name"], each["max_reward"]) for each in stored(tmp_path)] == [("r", None, 0.5)]

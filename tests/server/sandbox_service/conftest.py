@@ -1,4 +1,4 @@
-"""Fixtures: the loop's service closed after each test, and a machine that can isolate."""
+"""Fixtures: the loop's service, closed after each test, on a machine that can isolate."""
 
 from collections.abc import AsyncIterator
 
@@ -10,7 +10,7 @@ from tests.server.protocol.conftest import serve  # pyright: ignore[reportUnused
 
 @pytest.fixture
 async def service() -> AsyncIterator[SandboxService]:
-    """The real service of this test's loop; skipped with the remedy on machines that cannot isolate."""
+    """Return the real service of this test's loop; skip with the remedy on machines that cannot isolate."""
     from ors_containers import RuntimeUnavailable
 
     try:

@@ -84,7 +84,7 @@ class FakeSandbox(Sandbox):
 
 
 class FakeRuntime(Runtime):
-    """A runtime that remembers the sandboxes it created."""
+    """A runtime that records the sandboxes it created."""
 
     name: ClassVar[str] = "fake"
 
@@ -97,7 +97,7 @@ class FakeRuntime(Runtime):
 
     @property
     def running(self) -> list[FakeSandbox]:
-        """Those that were started and not stopped."""
+        """Sandboxes that are started and not stopped."""
         return [sandbox for sandbox in self.made if sandbox.state == "running"]
 
     async def start(self) -> None:

@@ -104,7 +104,7 @@ async def test_memory_is_reserved_for_sandboxes_that_have_just_started() -> None
     assert "of memory" in str(error.value)
     assert "ORS_SANDBOX_RESERVE" in str(error.value)
     assert "ORS_SANDBOX_QUEUE" in str(error.value)
-    with pytest.raises(Overloaded):  # they have started, and may grow still
+    with pytest.raises(Overloaded):  # they have started, and may still grow
         async with admission.starts(LIMITS):
             pass
 

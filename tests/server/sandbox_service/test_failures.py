@@ -145,11 +145,11 @@ async def test_the_first_failure_stays_its_cause() -> None:
         assert isinstance(error.value.__cause__, SandboxDied)
 
 
-# --- no room -------------------------------------------------------------------------------------
+# --- no capacity -------------------------------------------------------------------------------------
 
 
 class Crowded(Echo):
-    """Its set-ups find no room until there is some."""
+    """Its set-ups find no capacity until the test frees some."""
 
     full: ClassVar[bool]
     journal: ClassVar[list[str]]
@@ -224,7 +224,8 @@ async def test_new_sessions_are_asked_to_come_back_meanwhile(serve: Serve) -> No
     assert response.headers["x-backend-state"] == "starting"
     assert int(response.headers["retry-after"]) > 0
     assert "wait for room" in response.json()["detail"]
-    await client.open({"env_name": "echo", "split": "train", "index": 0}, sid="third")  # others are not concerned
+    # other sessions are not affected
+    await client.open({"env_name": "echo", "split": "train", "index": 0}, sid="third")
     environment.full = False
     assert (await client.get("/prompt", first)).status_code == 200
     await client.open({"env_name": "crowded", "split": "train", "index": 0}, sid="second")
@@ -242,7 +243,7 @@ async def test_a_session_deleted_while_it_waits_is_torn_down_once_an_instance(se
     assert (await waiting).status_code == 410
     assert environment.journal.count("built") == environment.journal.count("torn down")
     environment.full = False
-    await client.open(sid="another")  # nothing is held back any more
+    await client.open(sid="another")  # the queue is no longer blocked
 
 
 async def test_waiting_too_long_is_final(serve: Serve) -> None:
@@ -272,7 +273,7 @@ async def test_a_constructor_that_fails_the_second_time(serve: Serve) -> None:
 
 
 async def test_in_a_call_it_cannot_be_waited_out(serve: Serve) -> None:
-    """Its result is final, and a trainer must not take it for the agent's doing."""
+    """Its result is final, and a trainer must not count it as the agent's failure."""
 
     class Losing(Echo):
         @tool

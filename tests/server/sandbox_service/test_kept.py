@@ -1,4 +1,4 @@
-"""Code and tasks that a server serves are in no sandbox, wherever they lie on the machine."""
+"""Code and tasks that a server serves are hidden from sandboxes, wherever they lie on the machine."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ class Kept(Environment):
 
 @contextlib.asynccontextmanager
 async def sandbox_with(tree: Path) -> AsyncGenerator[Sandbox]:
-    """A sandbox of a new service that has ``tree`` as /opt/tree; skips on a machine that cannot isolate."""
+    """Start a sandbox of a new service that has ``tree`` as /opt/tree; skip on a machine that cannot isolate."""
     try:
         service = await sandbox_service()
     except RuntimeUnavailable as error:
@@ -51,7 +51,7 @@ async def sandbox_with(tree: Path) -> AsyncGenerator[Sandbox]:
         ("src/app/server.py", "src/app", "src/other"),
         ("bin/server.py", "bin/server.py", "bin/program"),
         ("server.py", "server.py", "bin/program"),
-        # Compiled, and the package that a file is in.
+        # Compiled modules, and the package that a file belongs to.
         ("bin/server.py", "bin/__pycache__/server.cpython-39.pyc", "bin/__pycache__/program.cpython-39.pyc"),
         ("lib/site-packages/published/envs", "lib/site-packages/published/tasks.py", "lib/site-packages/other.py"),
     ],
@@ -77,7 +77,7 @@ async def test_served_code_is_not_in_a_sandbox(tmp_path: Path, served: str, hidd
 
 
 async def test_the_package_of_a_base_class_is_not_in_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The class that is served may say little, and its base hold the tasks; compiled, both can be read as well."""
+    """The class that is served may be short and its base hold the tasks; both are readable when compiled, too."""
     site = tmp_path / "lib/python3/dist-packages"
     site.mkdir(parents=True)
     (site / "kept_base.py").write_text(_ENVIRONMENT)

@@ -28,7 +28,7 @@ def runtime() -> FakeRuntime:
 
 @pytest.fixture
 async def make(runtime: FakeRuntime, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
-    """Pools that look often; closed after the test, when only what was handed out may still run."""
+    """Return a starter of pools with short intervals. Afterwards, close them; only acquired sandboxes may still run."""
     monkeypatch.setattr(pool_module, "_SPARE_INTERVAL", 0.002)
     monkeypatch.setattr(pool_module, "_QUIET_TIME", 0.0)
     pools: list[SandboxPool] = []
@@ -44,7 +44,7 @@ async def make(runtime: FakeRuntime, machine: FakeMachine, monkeypatch: pytest.M
 
 
 async def in_demand(pool: SandboxPool, name: str, warm: int) -> None:
-    """Ask for an image twice, and wait for its warm sandboxes."""
+    """Acquire an image twice, and wait for its warm sandboxes."""
     before = pool.warm
     for _ in range(2):
         await (await pool.acquire(image(name))).stop()
@@ -101,7 +101,7 @@ async def test_the_least_recently_requested_image_is_evicted(make: Make) -> None
     pool = make(warm=2, warm_total=4)
     await in_demand(pool, "a", 2)
     await in_demand(pool, "b", 2)
-    await (await pool.acquire(image("a"))).stop()  # b is now the one asked for the longest ago
+    await (await pool.acquire(image("a"))).stop()  # b is now the least recently used
     await until(lambda: pool.warm == 4)
     for _ in range(2):
         await (await pool.acquire(image("c"))).stop()
@@ -119,7 +119,7 @@ async def test_warm_sandboxes_are_evicted_for_a_waiting_request(make: Make, mach
     pool = make(warm=2)
     await in_demand(pool, "a", 2)
     machine.memory = 0
-    await asyncio.sleep(0.05)  # what was read is forgotten
+    await asyncio.sleep(0.05)  # the cached figures have expired
     asking = asyncio.create_task(pool.acquire(image("b")))
     await until(lambda: pool.warm == 0)
     assert pool.counts.unused == 2
@@ -131,7 +131,7 @@ async def test_warm_sandboxes_are_evicted_for_a_waiting_request(make: Make, mach
 
 async def test_the_pool_is_not_refilled_without_spare_capacity(make: Make, machine: FakeMachine) -> None:
     pool = make(warm=2)
-    machine.memory = round(64 * 2**30 * 0.08)  # enough to start, and not twice that
+    machine.memory = round(64 * 2**30 * 0.08)  # enough for one start, but not for two
     for _ in range(3):
         await pool.acquire(image())
     await asyncio.sleep(0.05)
@@ -151,7 +151,7 @@ async def test_refilling_waits_for_all_other_starts(make: Make, runtime: FakeRun
         sandbox.state = "dead"
     await pool.acquire(image())
     await until(lambda: pool.warm == 5)
-    assert runtime.most_starting == 1  # one after the other
+    assert runtime.most_starting == 1  # one after another
 
 
 async def test_refilling_waits_until_requests_pause(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ async def test_a_broken_image_fails_those_that_ask_and_not_the_pool(make: Make, 
         await pool.acquire(image("a"))
     made = len(runtime.made)
     await asyncio.sleep(0.05)
-    assert len(runtime.made) <= made + 1  # it is not tried again and again
+    assert len(runtime.made) <= made + 1  # the start is not retried at once
     runtime.broken = False
     assert (await (await pool.acquire(image("a"))).run(":", timeout=1)).exit_status == 0
 
@@ -237,7 +237,7 @@ async def test_real_warm_sandboxes_that_died(service: SandboxService) -> None:
     await filled(service)
     waiting = [sandbox for stock in service.pool._stocks.values() for sandbox, _ in stock.warm]  # pyright: ignore[reportPrivateUsage]
     for sandbox in waiting:
-        await sandbox.stop()  # as far as the pool knows, it has died
+        await sandbox.stop()  # to the pool, it looks as if it died
     sandbox = await service.open(image)
     assert (await sandbox.run("echo alive", timeout=10)).text == "alive\n"
     assert service.pool.counts.dead == 2

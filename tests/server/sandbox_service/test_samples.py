@@ -17,13 +17,13 @@ PAGES = ["environments.md", "sandboxes.md"]
 
 
 class Service:
-    """As much of the sandbox service as the samples use."""
+    """The part of the sandbox service that the samples use."""
 
     def __init__(self) -> None:
         self.runtime = FakeRuntime()
 
     async def open(self, image: Image, limits: Limits) -> Sandbox:
-        """A started sandbox that runs nothing."""
+        """Return a started sandbox that runs nothing."""
         sandbox = self.runtime.sandbox(image, limits)
         await sandbox.start()
         return sandbox
@@ -45,7 +45,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
 
 
 def environment(page: str) -> type[Environment]:
-    """Return the page's sample, with the splits, tasks and prompt that it leaves out."""
+    """Return the page's sample, completed by splits, tasks and a prompt."""
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     (sample,) = (block for block in blocks if "await sandbox_service()" in block)
     names: dict[str, Any] = {"__name__": f"sample_of_{Path(page).stem}"}

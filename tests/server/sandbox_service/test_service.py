@@ -109,7 +109,7 @@ async def test_a_sandbox_that_dies_loses_its_session_and_no_other() -> None:
     server = Server([Watched])
     client = Client(server.app)
     first = await client.open()
-    await client.get("/prompt", first)  # set up before the other, so that its instance is the first
+    await client.get("/prompt", first)  # set up before the second, so that its instance is the first
     second = await client.open()
     await client.get("/prompt", second)
     await _kill(instances[0].sandbox)
@@ -122,7 +122,7 @@ async def test_a_sandbox_that_dies_loses_its_session_and_no_other() -> None:
 
 
 async def _kill(sandbox: Any) -> None:
-    """As the machine's out-of-memory killer would: process 1, from outside."""
+    """Kill process 1 from outside, as the machine's out-of-memory killer would."""
     import signal
 
     signal.pidfd_send_signal(sandbox._container.process_1, signal.SIGKILL)
@@ -191,7 +191,7 @@ print("left", children())
 def test_importing_the_server_imports_no_sandboxes() -> None:
     code = "import sys, ors_server; from ors_server import Server; Server; print(*sorted(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    # The folder of results shares the helpers of file locks, which import the standard library only.
+    # The folder of results shares the helpers for file locks, which import the standard library only.
     helpers = ["ors_containers", "ors_containers.linux", "ors_containers.linux.file_locks"]
     assert [name for name in modules if name.startswith("ors_containers")] == helpers
 

@@ -1,4 +1,4 @@
-"""Environments that say they cannot be served on this machine."""
+"""Environments that report that they cannot be served on this machine."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ REASON = "It needs bubblewrap: apt-get install bubblewrap"
 
 
 class Isolated(Echo):
-    """Cannot even list its splits where it is unavailable."""
+    """An environment that cannot even list its splits where it is unavailable."""
 
     aliases = ("owner/Isolated",)
     reason: str = REASON
