@@ -1,7 +1,7 @@
-"""Says at the end of every run which tests did not run, and why: a skip nobody reads is a test nobody has.
+"""Report of the tests that did not run, with the reasons, at the end of every run, so that skips are noticed.
 
-Where ``NOT_RUN`` names a file it is said there as well: `make test` runs several processes, and shows what all of them
-left out in one place.
+If ``NOT_RUN`` names a file, the report is also appended to it: `make test` runs several processes, and prints the skips
+of all of them in one place.
 """
 
 import os
@@ -16,7 +16,9 @@ import pytest
 
 @pytest.fixture(scope="session")
 def python() -> str:
-    """An interpreter that every user of the machine may run; this one may lie where only its owner can look."""
+    """Return an interpreter that every user of the machine can run; this process's may lie where only its owner can
+    look.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     found = shutil.which("python3", path="/usr/bin")
@@ -27,7 +29,7 @@ def python() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints one line a reason, with the tests it kept from running."""
+    """Print one line for each reason, with the tests it kept from running."""
     lines = list(_not_run(terminalreporter))
     terminalreporter.section("not run")
     for line in lines or ["nothing was skipped."]:
@@ -50,7 +52,7 @@ def _not_run(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The reason given to `pytest.skip` or to a mark; pytest keeps it as (path, line, "Skipped: reason")."""
+    """Return the reason given to `pytest.skip` or a mark; pytest stores it as (path, line, "Skipped: reason")."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     return getattr(report, "wasxfail", "no reason given")

@@ -1,6 +1,6 @@
-"""One runtime for each test module; skipped with the remedy on machines that cannot isolate.
+"""Fixtures: one runtime for each test module; skipped with the remedy on machines that cannot isolate.
 
-A module whose tests hold for several runtimes names them in ``RUNTIMES``; without that it gets bubblewrap alone.
+A module whose tests hold for several runtimes lists them in ``RUNTIMES``; the default is bubblewrap alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RUNTIMES = {"bubblewrap": BubblewrapRuntime, "apptainer": ApptainerRuntime}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the module's tests once for each of its ``RUNTIMES``, but for those that name their own."""
+    """Run the module's tests once for each of its ``RUNTIMES``, except those that name their own."""
     names = getattr(cast("object", metafunc.module), "RUNTIMES", None)  # pyright: ignore[reportUnknownMemberType]
     named = any("runtime" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
     if names and "runtime" in metafunc.fixturenames and not named:
@@ -30,12 +30,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def state() -> Iterator[Path]:
-    """A state directory like the real one: everybody may pass through, pytest's own are private."""
+    """Create a state directory with the usual mode: every user may pass through it, unlike pytest's own directories."""
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         path = Path(directory)
         path.chmod(0o755)
         yield path
-        # After a test that failed in the middle: its server is gone, and the directory is about to be.
+        # For a test that failed midway: its server is gone, and the directory is about to be removed.
         asyncio.run(sweep(path))
 
 

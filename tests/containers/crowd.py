@@ -1,7 +1,7 @@
-"""A server with many live sandboxes, to be killed: prints one line when all are up, then waits.
+"""A server with many live sandboxes, to be killed: prints one line when all have started, then waits.
 
-Run by test_leases and test_apptainer with a state directory, the number of sandboxes, the seconds for which something
-goes on in each, and the class of the runtime.
+test_leases and test_apptainer run it with a state directory, the number of sandboxes, the lifetime in seconds of a
+process in each, and the class of the runtime.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ async def main(state: Path, count: int, seconds: str, kind: type[NamespaceRuntim
     await runtime.start()
     sandboxes = [runtime.sandbox(runtime.host_image(), Limits(disk=4 * 2**20)) for _ in range(count)]
     await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))
-    # Something that goes on by itself in each, out of the shell's reach.
+    # A process in each sandbox that runs detached from the shell.
     commands = (sandbox.run(f"setsid sleep {seconds} & echo up", timeout=60) for sandbox in sandboxes)
     results = await asyncio.gather(*commands)
     examination = asyncio.create_task(sandboxes[0].examine(["/bin/sleep", seconds], timeout=2000, keep_processes=True))

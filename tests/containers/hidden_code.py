@@ -1,4 +1,4 @@
-"""Run by test_hidden with a copy of the package first on its path: prints what an agent finds in trees that hold it."""
+"""Program of test_hidden, run with a copy of the package first on its path: prints what an agent sees of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run by test_ordinary_user, as a user that is not root, with the system's Python: prints what held, and what not."""
+"""Program of test_ordinary_user, run as a user that is not root, with the system's Python: prints the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.insert(0, sys.argv[1])
 from ors_containers import ApptainerRuntime, BubblewrapRuntime, Limits, RuntimeUnavailable, self_check
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
-#: As root inside, or as the one user there is, an agent may signal whoever enters its process ids.
+#: As root inside, or as the only user there, an agent may signal processes that enter its PID namespace.
 ATTACKS = {
     "stops all": "for n in 1 2 3 4; do (trap '' TERM INT; while :; do kill -STOP -1; done) & done",
     "kills all": "for n in 1 2 3 4; do (while :; do kill -KILL -1; done) & done",
@@ -26,10 +26,10 @@ ATTACKS = {
 
 
 async def attacked(runtime: NamespaceRuntime) -> dict[str, str]:
-    """What went wrong with the next command and with an examination while an attack went on, by attack."""
+    """Attack the next command and an examination. Return the failures by attack."""
     wrong: dict[str, str] = {}
     image = dataclasses.replace(runtime.host_image(), user=0, group=0, user_name="root", home="/root")
-    # Process 1, the one that watches, bash.
+    # Process 1, the watcher, bash.
     program = ["/bin/bash", "-c", "cat /.examination/x; set -- /proc/[0-9]*; echo $#"]
     for name, attack in ATTACKS.items():
         async with runtime.sandbox(image, Limits(pids=40)) as sandbox:

@@ -1,4 +1,4 @@
-"""The Apptainer runtime beyond the contract: SIF files, many starts at once, and what it leaves to nobody."""
+"""The Apptainer runtime beyond the contract: SIF files, many starts at once, and leftovers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ exec PROGRAM "$@"
 
 @pytest.fixture(scope="module")
 def folder(state: Path) -> Path:
-    """A small root file system: bash and a few programs with their libraries."""
+    """Create a small root file system: bash and a few programs with their libraries."""
     root = state / "small"
     for name in ("bin", "data/inner", "etc", "home/user"):
         (root / name).mkdir(parents=True)
@@ -73,7 +73,7 @@ def folder(state: Path) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sif_image(runtime: ApptainerRuntime, state: Path, folder: Path) -> Image:
-    """The same through a definition file, Apptainer's own build of it to a SIF, and the image store."""
+    """Build the same root file system from a definition file to a SIF, and add it to the image store."""
     if shutil.which("mksquashfs") is None:
         pytest.skip("mksquashfs is missing: apt install squashfs-tools")
     definition = state / "small.def"
@@ -132,7 +132,7 @@ async def test_layers_lie_over_each_other(runtime: ApptainerRuntime, folder: Pat
 
 
 async def test_an_images_scripts_are_not_run(runtime: ApptainerRuntime, folder: Path, state: Path) -> None:
-    """Apptainer would run them, unlimited and unfiltered, in the container it makes."""
+    """Apptainer would run them, unlimited and unfiltered, in the container it creates."""
     scripts = state / "scripted/.singularity.d/env"
     scripts.mkdir(parents=True)
     (scripts / "90-environment.sh").write_text("echo noise\nexport NOISE=1\nsleep 1000 &\n")
@@ -197,7 +197,7 @@ async def test_the_host_is_out_of_reach(runtime: ApptainerRuntime) -> None:
             inside = (await sandbox.run(f"readlink /proc/self/ns/{name}", timeout=5)).text.strip()
             assert inside.startswith(name)
             assert inside != os.readlink(f"/proc/self/ns/{name}"), name  # noqa: PTH115 - leads to no path
-        # Loopback is there and up: tasks have services of their own.
+        # Loopback exists and is up: tasks have services of their own.
         said = (await sandbox.run("cat /proc/net/dev /proc/net/if_inet6 /proc/net/fib_trie", timeout=5)).text
         assert "127.0.0.1" in said
         assert "eth" not in said
@@ -214,7 +214,7 @@ async def test_the_host_is_out_of_reach(runtime: ApptainerRuntime) -> None:
 async def test_an_apptainer_that_does_not_isolate_is_refused(
     runtime: ApptainerRuntime, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_out: str, cause: str
 ) -> None:
-    programs = state / f"programs{len(left_out)}"  # everybody may pass through, unlike pytest's own directories
+    programs = state / f"programs{len(left_out)}"  # every user may pass through it, unlike pytest's own directories
     programs.mkdir()
     fake = programs / "apptainer"
     script = _FAKE.replace("PROGRAM", find_apptainer()).replace("$LEFT_OUT", left_out)
@@ -244,7 +244,7 @@ async def test_what_is_missing_is_named(state: Path, monkeypatch: pytest.MonkeyP
         await ApptainerRuntime(state).start()
 
 
-# ── many, and their ends ──
+# ── many sandboxes, and their ends ──
 
 
 async def test_64_start_at_once_without_one_failure(state: Path) -> None:
@@ -283,7 +283,7 @@ async def test_a_cancelled_start_leaves_nothing(runtime: ApptainerRuntime, state
     [("server", 12), ("server and launcher", 12), pytest.param("server", 200, marks=pytest.mark.long)],
 )
 async def test_a_killed_server_leaves_nothing(runtime: ApptainerRuntime, state: Path, ends: str, count: int) -> None:
-    seconds = f"1000.{secrets.randbelow(10**9)}"  # so that these can be told from any others
+    seconds = f"1000.{secrets.randbelow(10**9)}"  # unique, so that these processes can be recognised
     server = subprocess.Popen(  # noqa: ASYNC220 - a process to be killed; nothing else runs on this loop
         [sys.executable, str(Path(__file__).with_name("crowd.py")), str(state), str(count), seconds, "apptainer"],
         stdout=subprocess.PIPE,
@@ -299,9 +299,9 @@ async def test_a_killed_server_leaves_nothing(runtime: ApptainerRuntime, state: 
         leases = [json.loads(path.read_text()) for path in paths]
         assert len(leases) == count
         namespaces = _network_namespaces({process for lease in leases for process, _ in lease["processes"]})
-        assert len(namespaces) == count + 1  # those and the host's, of the processes beside each
+        assert len(namespaces) == count + 1  # theirs, and the host's, to which the processes beside each belong
         ((launcher, _),) = json.loads((paths[0].parent / "owner.json").read_text())["processes"]
-        # Later ones may be sandboxes of others, in namespaces to which the kernel has given the same numbers again.
+        # The kernel may give the same numbers again to namespaces of later processes, so only these are compared.
         everybody = [path.name for path in Path("/proc").glob("[0-9]*")]
     finally:
         if launcher and ends != "server":
@@ -309,7 +309,7 @@ async def test_a_killed_server_leaves_nothing(runtime: ApptainerRuntime, state: 
         server.kill()
         server.wait()
         server.stdout.close()
-    # Nobody has been started again: the kernel alone ends them.
+    # No server has started again: the kernel alone ends them.
     processes = [process for lease in leases for process, _ in lease["processes"]]
     await _until(lambda: not any(Path(f"/proc/{process}").exists() for process in (launcher, *processes)))
     await _until(lambda: _sleepers(seconds) == 0)
@@ -322,7 +322,7 @@ async def test_a_killed_server_leaves_nothing(runtime: ApptainerRuntime, state: 
 
 
 def _network_namespaces(of: Iterable[int | str]) -> set[int]:
-    """Those of these processes, as far as they are there."""
+    """Return the network namespaces of these processes, as far as they exist."""
     found: set[int] = set()
     for name in of:
         with contextlib.suppress(OSError):

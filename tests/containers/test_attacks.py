@@ -1,6 +1,6 @@
-"""What an agent may try, each in a sandbox of its own. Afterwards the next command works, whatever the last one did.
+"""Attacks of an agent, each in a sandbox of its own. Afterwards the next command works, whatever the last one did.
 
-The checks every runtime gets (``self_check``) hold the plain attacks; these are the spiteful ones.
+The checks of every runtime (``self_check``) cover the simple attacks; this module has the elaborate ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 
-#: Against the shell that runs the commands: what is run, and whether the shell may be lost by it.
+#: Attacks on the shell that runs the commands: the command, and whether the shell may be lost.
 SPITE = {
     "prints the frame of an end": r'printf "\036aa 0 /\036\036end aa\036"; printf "\036aa 0 /\036\036end aa\036" >&0',
     "writes to every descriptor": r'for n in {3..40}; do printf "\0369 9 /\036\036end 9\036" >&$n; done 2>/dev/null',
@@ -75,7 +75,7 @@ SPITE = {
 }
 
 
-#: Those of ``SPITE`` that are against the container too; the others meet a shell that all runtimes share.
+#: The attacks of ``SPITE`` that also target the container; the others target the shell, which all runtimes share.
 AGAINST_CONTAINERS = (
     *("kills everything", "kills process 1", "loses its home", "floods every descriptor"),
     *("forks for ever", "bombs", "bombs and ignores"),
@@ -101,11 +101,11 @@ async def test_the_next_command_works(runtime: NamespaceRuntime, attack: str) ->
         if "idle" in attack:
             await asyncio.sleep(1.5)
         started = time.monotonic()
-        # The first may still suffer from what was asked for (a trap, a limit on open files).
+        # The first command may still suffer from the attack's settings (a trap, a limit on open files).
         await sandbox.run(":", timeout=0.5)
         await sandbox.run("exit", timeout=0.5)
         result = await sandbox.run("echo alive", timeout=10)
-        # What still floods in the background may come after it.
+        # A flood from the background may follow the output.
         assert result.output.endswith(b"alive\n") or ("floods" in attack and result.truncated), result
         assert result.exit_status == 0 or "LD_PRELOAD" in SPITE[attack]
         assert time.monotonic() - started < 8
@@ -125,7 +125,7 @@ async def test_a_forged_end_does_not_end_a_command(sandbox: Sandbox) -> None:
     frame = r"\036$RANDOM 77 /forged\036\036end $RANDOM\036"
     forging = f'for n in 0 10 11 12 20; do printf "{frame}" >&$n; done 2>/dev/null'
     result = await sandbox.run(f"{forging}; sleep 0.3; echo over; exit_with() {{ return 5; }}; exit_with", timeout=5)
-    # One of these descriptors is the output's, so some of it is printed; none of it ends the command.
+    # One of these descriptors is the output's, so some of it is printed; the command still ends.
     assert (result.exit_status, result.output[-5:]) == (5, b"over\n")
     assert (await sandbox.run("pwd", timeout=5)).output == b"/home/user\n"
 
@@ -206,7 +206,7 @@ async def test_a_home_that_is_a_link_leads_nowhere_else(sandbox: Sandbox) -> Non
 
 
 async def test_a_module_in_the_sandbox_is_not_imported(runtime: NamespaceRuntime) -> None:
-    """A child that has joined a sandbox must not run code from it, with the capabilities it still has there."""
+    """A child that has joined a sandbox must not run code from it, because it still has capabilities there."""
     image = dataclasses.replace(runtime.host_image(), user=0, group=0, user_name="root", home="/root")
     places = (Path(os.__file__).parent, Path(__file__).parent, Path("/root/clone"))
     folders = [path for path in places if not path.is_relative_to("/usr")]
@@ -218,7 +218,7 @@ async def test_a_module_in_the_sandbox_is_not_imported(runtime: NamespaceRuntime
         with pytest.raises(FileError):
             await sandbox.read_file("\u00e9" * 5000)
         await sandbox.run("sleep 100", timeout=0.1)
-        # Not all of /root: what was written above may be there as well, wherever Python and this clone lie.
+        # Not all of /root: the files above may be there as well, wherever Python and this clone lie.
         assert (await sandbox.run("ls file imported 2>/dev/null", timeout=5)).output == b"file\n"
 
 

@@ -1,4 +1,4 @@
-"""The bubblewrap runtime beyond the contract: images, owners, failures of the machine, many at once."""
+"""The bubblewrap runtime beyond the contract: images, owners, failures of the machine, many sandboxes at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A root file system of its own: bash and a few programs with their libraries, owned as an image is."""
+    """Create a root file system: bash and a few programs with their libraries, with an image's owners."""
     root = tmp_path / "image"
     for name in ("bin", "etc", "data/inner", "home/user"):
         (root / name).mkdir(parents=True)
@@ -68,7 +68,7 @@ async def test_a_folder_is_copied_on_write(runtime: NamespaceRuntime, folder: Pa
     async with runtime.sandbox(folder_image(folder)) as sandbox:
         result = await sandbox.run("cat /data/file; echo mine > /data/file; cat /data/file", timeout=5)
         assert result.output == b"the image's\nmine\n"
-        # What replaces a directory of the image must not show the image's files again.
+        # A directory that replaces an image's directory must not show the image's files again.
         result = await sandbox.run("rm -r /data/inner && mkdir /data/inner && ls -A /data/inner", timeout=5)
         assert (result.exit_status, result.output) == (0, b"")
         result = await sandbox.run("rm /data/file; ls /data; chmod 700 /data; touch /data/new", timeout=5)
@@ -98,7 +98,8 @@ async def test_images_are_checked_before_anything_starts(tmp_path: Path) -> None
         folder_image(tmp_path / "none")
     with pytest.raises(InvalidImage, match="Install bash"):
         folder_image(tmp_path)
-    (tmp_path / "bin").symlink_to("/usr/../../bin")  # leads to the host's only for one who does not look
+    # leads to the host's bash unless `..` is resolved within the folder
+    (tmp_path / "bin").symlink_to("/usr/../../bin")
     with pytest.raises(InvalidImage, match="Install bash"):
         folder_image(tmp_path)
     for wrong in ({"layers": ()}, {"user": -1}, {"home": "relative"}, {"home": "/a/../.."}):
@@ -148,7 +149,7 @@ async def test_a_launcher_that_dies_takes_its_sandboxes_and_is_replaced(state: P
 
 
 async def test_a_terminals_signals_do_not_end_the_launcher(state: Path) -> None:
-    """They reach every process of the server's group. The server handles them, and ends the launcher itself."""
+    """A terminal's signals reach every process of the server's group; only the server ends the launcher."""
     async with _started(state) as runtime, runtime.sandbox(runtime.host_image()) as sandbox:
         launcher = _launcher()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -160,7 +161,7 @@ async def test_a_terminals_signals_do_not_end_the_launcher(state: Path) -> None:
 
 
 async def test_a_launcher_whose_end_is_not_awaited_is_ended_all_the_same() -> None:
-    """As when an event loop is shut down: a process that nobody waits for is a ResourceWarning in any later test."""
+    """As at the end of an event loop: an unreaped process is a ResourceWarning in any later test."""
     client = LauncherClient()
     client.start()
     process = client.process
@@ -231,7 +232,7 @@ async def test_a_file_that_is_too_large_is_not_read(sandbox: Sandbox) -> None:
 
 
 async def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
-    tmp_path = state / "programs"  # everybody may pass through, unlike pytest's own directories
+    tmp_path = state / "programs"  # every user may pass through it, unlike pytest's own directories
     tmp_path.mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeUnavailable, match="apt install bubblewrap"):
@@ -256,13 +257,13 @@ def _children(process: int) -> list[int]:
 
 
 def _launcher() -> int:
-    """The newest launcher of this process."""
+    """Return the newest launcher of this process."""
     found = [child for child in _children(os.getpid()) if b"ors_containers.launcher.process" in _command(child)]
-    return max(found, key=_started_at)  # not by id: ids start again from 1
+    return max(found, key=_started_at)  # not by id: ids wrap around
 
 
 def _process_1(sandbox: Sandbox) -> int:
-    """The newest process 1 of a sandbox of this process."""
+    """Return the newest process 1 of a sandbox of this process."""
     monitors = [child for child in _children(_launcher()) if b"bwrap" in _command(child)]
     return _children(max(monitors, key=_started_at))[0]
 
@@ -275,7 +276,7 @@ def _command(process: int) -> bytes:
     return Path(f"/proc/{process}/cmdline").read_bytes()
 
 
-#: Its first thread ends and makes it look like a zombie; the second one goes on.
+#: Its first thread ends, so that it looks like a zombie; the second thread goes on.
 _HEADLESS = """
 import ctypes, platform, threading, time
 def go_on():

@@ -1,4 +1,4 @@
-"""Which controllers are found on v1, hybrid and v2 machines; the machines are folders made for it."""
+"""Controllers on v1, hybrid and v2 machines, each simulated by a folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _v1(root: Path, *, own: str = "/server") -> Path:
         f"3{n} 30 0:3{n} / /sys/fs/cgroup/{name} rw,nosuid - cgroup cgroup rw,{name}\n"
         for n, name in enumerate(controllers)
     )
-    # A hybrid machine has the unified hierarchy as well, with no controller left for it.
+    # A hybrid machine also has the unified hierarchy, without a free controller.
     mounts += "40 30 0:40 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
     files = {f"sys/fs/cgroup/{name}{own}/cgroup.procs": "" for name in controllers}
     return _machine(root, memberships, mounts, {**files, "sys/fs/cgroup/unified/cgroup.controllers": "\n"})
@@ -47,7 +47,7 @@ def _v2(root: Path, controllers: str, *, own: str = "/user/server", processes: s
 
 @pytest.fixture(autouse=True)
 def _removable(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
-    """The kernel's files in a group do not keep its directory; those of a folder do."""
+    """Let a group's directory be removed with its files, as the kernel does."""
 
     def rmdir(path: Path) -> None:
         for file in path.iterdir():
@@ -68,11 +68,12 @@ def test_v1_and_hybrid(tmp_path: Path) -> None:
     assert groups.missing == {}
     files = groups.create("box", _LIMITS)
     assert len(files) == 3
-    # Files in memory count, and so does what the kernel keeps of each: a full disk must not kill.
+    # Files in memory count, and so do the kernel's structures for each: a full disk must not cause a kill.
     charged = charged_memory(_LIMITS)
     assert charged > _LIMITS.memory + _LIMITS.disk
     assert _read(tmp_path, "memory/server/ors-abc/box/memory.limit_in_bytes") == str(charged)
-    assert _read(tmp_path, "pids/server/ors-abc/box/pids.max") == "12"  # bubblewrap and process 1 are not the agent's
+    # including bubblewrap and process 1, which are not the agent's
+    assert _read(tmp_path, "pids/server/ors-abc/box/pids.max") == "12"
     assert _read(tmp_path, "cpu,cpuacct/server/ors-abc/box/cpu.cfs_quota_us") == "50000"
     assert groups.directories("box") == [Path(file).parent for file in files]
 
@@ -113,7 +114,7 @@ def test_v2_leaves_the_processes_of_others_alone(tmp_path: Path, monkeypatch: py
 
 
 def _refuse_until_moved(own: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As the kernel does: a group with processes of its own gives no controller to others."""
+    """Refuse controllers as the kernel does: a group that has processes of its own gives its children none."""
     leaf = own / "ors-server"
     write = Path.write_text
 
@@ -127,7 +128,7 @@ def _refuse_until_moved(own: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_mount_that_shows_part_of_the_hierarchy(tmp_path: Path) -> None:
-    """In a container without a cgroup namespace: /proc names the host's path, the mount begins below it."""
+    """In a container without a cgroup namespace: /proc names the host's path, and the mount begins below it."""
     mounts = "40 30 0:40 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
     files = {"sys/fs/cgroup/memory/cgroup.procs": "", "sys/fs/cgroup/memory/inner/cgroup.procs": ""}
     for own, expected in (("/docker/x/inner", "memory/inner"), ("/docker/x", "memory"), ("/elsewhere", "memory")):

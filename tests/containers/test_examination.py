@@ -1,4 +1,4 @@
-"""What an agent may do against its examination, beyond what ``self_check`` tries on every runtime."""
+"""An agent's attacks on its examination, beyond those that ``self_check`` tries on every runtime."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOOK = [
     "-c",
     "cat /.examination/x && (echo forks) && echo w > /.examination/w && set -- /proc/[0-9]* && echo $#",
 ]
-#: Process 1, the one that watches, bash.
+#: Process 1, the watcher, bash.
 SEEN = b"xforks\n3\n"
 
 
@@ -124,13 +124,13 @@ async def test_the_place_of_a_bind_cannot_be_touched_either(runtime: Runtime, tm
         ):
             assert (await sandbox.run(attack, timeout=5)).exit_status != 0, attack
         await sandbox.run("mv /some /moved; mkdir -p /some/where; echo forged > /some/where/tool", timeout=5)
-        # That is why a place directly below the root is the one to use.
+        # Therefore programs use a directory directly below the root.
         result = await sandbox.examine(["/bin/cat", "/.grader/tool"], timeout=10)
         assert result.output == b"the host's\n"
     assert (tmp_path / "tool").read_text() == "the host's\n"
 
 
-#: Run by a background process while the program runs, which tells its process id, in $P, and its watcher's, in $W.
+#: Run by a background process during the examination. $P is the program's process id, $W its watcher's.
 SPIES = {
     "memory": "head -c 1 /proc/$P/mem; dd if=/proc/$P/mem bs=1 count=1 skip=1 && echo SEEN",
     "environment": "cat /proc/$P/environ && echo SEEN",
@@ -191,7 +191,7 @@ async def test_its_group_is_nobody_elses(runtime: Runtime, user: int, group: int
 
 
 def _signals_are_scoped() -> bool:
-    """Whether this kernel has Landlock with scopes for signals; the launcher uses them as root."""
+    """Return whether this kernel has Landlock with scopes for signals; the launcher uses them as root."""
     create_ruleset, version = 444, 1
     return os.geteuid() == 0 and ctypes.CDLL(None).syscall(create_ruleset, None, 0, version) >= 6
 
@@ -201,7 +201,7 @@ def _signals_are_scoped() -> bool:
 @pytest.mark.parametrize("user", ["the user", "root"])
 async def test_no_signal_reaches_a_live_examination(runtime: Runtime, user: str, signal: str) -> None:
     image = runtime.host_image() if user == "the user" else _root(runtime.host_image())
-    # Each in a session of its own, or the signal would end them all.
+    # Each in a session of its own, because the signal would end them all otherwise.
     killing = f"while :; do for p in {{2..1000}}; do [ $p != $$ ] && kill -{signal} $p; done; done"
     async with runtime.sandbox(image, Limits(pids=100)) as sandbox:
         await sandbox.write_file("killing", killing.encode())
@@ -212,7 +212,7 @@ async def test_no_signal_reaches_a_live_examination(runtime: Runtime, user: str,
 
 
 async def test_the_agent_signals_and_moves_what_is_its_own(sandbox: Sandbox) -> None:
-    """Where signals are scoped too: shells after the first are of the same domain, and files are no matter of it."""
+    """With scoped signals, too: shells after the first are in the same domain, and files are not affected."""
     await sandbox.run("sleep 1000 & echo $! > process; mkdir one two; touch one/file", timeout=5)
     assert (await sandbox.run("exit 0", timeout=5)).shell_restarted
     script = (
@@ -223,7 +223,7 @@ async def test_the_agent_signals_and_moves_what_is_its_own(sandbox: Sandbox) -> 
 
 
 async def test_the_spies_would_see_another_process(sandbox: Sandbox) -> None:
-    """What they all fail at in an examination most of them can do elsewhere: they are no empty threat."""
+    """Most spies that fail in an examination succeed elsewhere, so their failure means something."""
     await sandbox.run(
         "mkdir -p here; echo x > here/secret; (cd here; exec 5< secret; exec sleep 1000) & echo $! > p", timeout=5
     )
@@ -237,7 +237,7 @@ async def test_the_spies_would_see_another_process(sandbox: Sandbox) -> None:
 
 
 async def test_background_processes_outlive_a_live_examination(sandbox: Sandbox) -> None:
-    """They write where bash sent their output, which is still read: a server that logs is not ended by its grading."""
+    """They write to bash's output, which is still read: a service that logs is not ended by its grading."""
     serving = "while :; do echo log; echo log >&2; date +%s%N > beat; sleep 0.05; done"
     await sandbox.run(f"setsid bash -c '{serving}' &", timeout=5)
     checking = 'before=$(cat beat); sleep 0.4; [ "$(cat beat)" != "$before" ] && echo beats'
@@ -269,7 +269,7 @@ async def test_many_and_large_files(sandbox: Sandbox) -> None:
     assert result.text.split() == [str(sum(range(2000))), str(80 * 2**20)]
 
 
-@pytest.mark.long  # bash waits seconds before it gives up
+@pytest.mark.long  # bash waits seconds before it exits
 async def test_its_processes_are_limited(runtime: Runtime) -> None:
     async with runtime.sandbox(runtime.host_image(), Limits(pids=20)) as sandbox:
         program = ["/bin/bash", "-c", "for n in {1..60}; do sleep 5 & done"]
@@ -293,7 +293,7 @@ async def test_one_at_a_time(sandbox: Sandbox) -> None:
 
 
 async def test_a_cancelled_examination_is_ended(sandbox: Sandbox) -> None:
-    """With what it started; the agent's processes beside it go on."""
+    """Together with the processes it started; the agent's processes beside it go on."""
     await sandbox.run("setsid tail -f /dev/null &", timeout=5)
     running = asyncio.create_task(
         sandbox.examine(["/bin/bash", "-c", "setsid sleep 1000 & sleep 1000"], timeout=100, keep_processes=True)
@@ -344,6 +344,6 @@ async def test_files_lie_where_they_should(sandbox: Sandbox, name: str) -> None:
 
 
 def _process_1(sandbox: Sandbox) -> int:
-    """Process 1 of a sandbox, as its lease has it."""
+    """Return process 1 of a sandbox, from its lease."""
     (lease,) = Path(tempfile.gettempdir()).glob(f"ors-test-*/owners/*/{sandbox.id}.lease")
     return json.loads(lease.read_text())["processes"][-1][0]

@@ -1,4 +1,4 @@
-"""File locks: held, free, and of a file that was removed."""
+"""File locks: held, free, and of a removed file."""
 
 from __future__ import annotations
 

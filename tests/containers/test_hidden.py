@@ -1,4 +1,4 @@
-"""The server's own code, and with it every solution, in a tree that sandboxes have: nothing of it is in a sandbox."""
+"""The server's own code, and so every solution, is hidden from sandboxes that show the tree it is installed in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES = "lib/python3/dist-packages"
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A tree like /usr with the package installed in it, from a checkout in it; it is mounted on ``again``, too."""
+    """Create a tree like /usr with the package installed from a checkout in it; mount it on ``again``, too."""
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         folder = Path(directory)
         folder.chmod(0o755)
@@ -101,7 +101,7 @@ def test_no_code_of_ours_is_in_a_sandbox(python: str, place: Path, name: str, us
 
 @pytest.mark.parametrize("name", ["bubblewrap", "apptainer"])
 def test_nor_where_no_overlay_can_be_mounted(python: str, place: Path, name: str) -> None:
-    """As an ordinary user Linux refuses it of a tree with a mount below; the runtime says so."""
+    """As an ordinary user, Linux refuses an overlay of a tree with a mount below; the runtime reports it."""
     (place / "tree/twice").mkdir()
     (place / "tree/inner").mkdir()
     mounts = (

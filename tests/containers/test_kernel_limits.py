@@ -1,7 +1,7 @@
-"""What one sandbox could use up for the others, or learn of the machine, and ordinary work that the bounds must allow.
+"""Kernel resources that a sandbox could exhaust, facts about the machine, and ordinary work within the limits.
 
-Inotify instances, queued signals, message queues, terminals and AIO contexts are a promise of every runtime
-(``self_check``); what is here needs a server that is root, or a control group.
+Every runtime limits inotify instances, queued signals, message queues, terminals and AIO contexts (``self_check``). The
+tests in this module need a server that is root, or a control group.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def test_ordinary_work_goes_on(sandbox: Sandbox) -> None:
 
 
 def _queued() -> int:
-    """Signals queued for this process's user."""
+    """Return the number of signals queued for this process's user."""
     found = re.search(r"SigQ:\s*(\d+)/", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1])

@@ -1,4 +1,4 @@
-"""Nothing is left behind, however a server ends."""
+"""Leases: nothing is left behind, however a server ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def _processes_of(state: Path) -> set[int]:
-    """Processes whose mounts come from this state directory, and its launchers."""
+    """Return processes whose mounts come from this state directory, and its launchers."""
     return {
         process for lease in _leases(state) for process, _ in lease["processes"] if Path(f"/proc/{process}").exists()
     }
@@ -35,7 +35,7 @@ def _leases(state: Path) -> list[dict[str, Any]]:
 
 
 def _namespaces(of: Iterable[int | str]) -> set[int]:
-    """The network namespaces of these processes, as far as they are there."""
+    """Return the network namespaces of these processes, as far as they exist."""
     found: set[int] = set()
     for process in of:
         try:
@@ -71,7 +71,7 @@ def _command(directory: Path) -> bytes:
 async def test_a_killed_server_leaves_nothing_after_a_restart(
     runtime: NamespaceRuntime, state: Path, count: int, also_launcher_stopped: bool
 ) -> None:
-    seconds = f"1000.{secrets.randbelow(10**9)}"  # so that these can be told from any others
+    seconds = f"1000.{secrets.randbelow(10**9)}"  # unique, so that these processes can be recognised
     mounts = Path("/proc/self/mountinfo").read_text()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     server = subprocess.Popen(  # noqa: ASYNC220 - a process to be killed; nothing else runs on this loop
@@ -94,14 +94,15 @@ async def test_a_killed_server_leaves_nothing_after_a_restart(
         )
         assert len(namespaces) == count
         existing = sum(group.is_dir() for group in groups)
-        assert existing * 2 == len(groups) * (count + 1) / count  # each names its examination's; one has it
+        # each lease names a group for its examination; one of these exists
+        assert existing * 2 == len(groups) * (count + 1) / count
         owners = {path.parent for path in state.glob("owners/*/*.lease")}
         assert len(owners) == 1
         described = json.loads((owners.pop() / "owner.json").read_text())
         ((launcher, _),) = described["processes"]
-        # Later ones may be sandboxes of others, in namespaces to which the kernel has given the same numbers again.
+        # The kernel may give the same numbers again to namespaces of later processes, so only these are compared.
         everybody = [path.name for path in Path("/proc").glob("[0-9]*")]
-        if also_launcher_stopped:  # it cannot notice that its server has gone
+        if also_launcher_stopped:  # so that it cannot notice its server's end
             os.kill(launcher, signal.SIGSTOP)
     finally:
         server.send_signal(signal.SIGKILL)
@@ -113,7 +114,7 @@ async def test_a_killed_server_leaves_nothing_after_a_restart(
         await _until(lambda: _sleepers(seconds) == 0 and not Path(f"/proc/{launcher}").exists())
         assert _processes_of(state) == set()
         assert [group for group in groups if group.exists()] == []
-        assert len(list((state / "owners").iterdir())) == 2  # the fixture's and this one
+        assert len(list((state / "owners").iterdir())) == 2  # the fixture's and this runtime's
         assert list((state / "stage").iterdir()) == []
     assert {group.parent for group in groups if group.parent.exists()} == set()
     assert Path("/proc/self/mountinfo").read_text() == mounts
@@ -159,7 +160,7 @@ async def test_a_group_whose_server_died_is_emptied_and_removed(tmp_path: Path) 
     owner.describe([], groups.parents)
     owner.lease("left", [], groups.directories("left"))
     files = groups.create("left", Limits())
-    # A process that nobody has written down.
+    # A process without a record.
     stray = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - starts at once  # noqa: ASYNC220 - the same
     for file in files:
         Path(file).write_text(str(stray.pid))

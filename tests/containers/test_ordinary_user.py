@@ -14,7 +14,7 @@ from typing import Any
 import ors_containers
 import pytest
 
-#: Nobody else's, another run's of these tests neither: limits without control groups count by user.
+#: A user of this run only: limits without control groups count by user, and other runs may have the same tests.
 _USER = 200_000 + os.getpid() % 100_000
 _RUNNING = 'exec setpriv --reuid "$1" --regid "$1" --clear-groups -- "$2" "$3" "$4" "$5" "$6"'
 pytestmark = pytest.mark.skipif(
@@ -26,7 +26,7 @@ _OWN_FILES = "set -e; for name in passwd subuid subgid; do mount --bind $0/$name
 
 @pytest.fixture
 def sources() -> Iterator[Path]:
-    """The package and the script, where everybody may read them."""
+    """Copy the package and the script to where every user may read them."""
     package = Path(ors_containers.__file__).resolve().parent
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         copy = Path(directory)
@@ -73,7 +73,7 @@ def _run(python: str, sources: Path, ids: str, what: str, name: str) -> dict[str
 def test_promises_are_kept(python: str, sources: Path, ids: str, name: str) -> None:
     said = _run(python, sources, ids, "checks", name)
     assert [check for check in said["checks"] if check[1] == "failed"] == []
-    # Without control groups of its own the runtime has to say so.
+    # Without control groups of its own, the runtime has to report so.
     skipped = [check for check in said["checks"] if check[1] == "skipped"]
     assert len(skipped) == sum(not said["holds"][limit] for limit in ("memory", "pids"))
 

@@ -1,4 +1,4 @@
-"""What sandboxes and the host do not have in common: locks, leases and watches of files, names in mount tables."""
+"""Separation of sandboxes and host: locks, leases and watches of files, and names in mount tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for path in sys.argv[1:]:
 
 @pytest.fixture
 def image(runtime: NamespaceRuntime, state: Path) -> Iterator[Image]:
-    """The host's, with a folder and a file bound, whose names nobody inside should learn."""
+    """Return the host image with a folder and a file bound, whose host paths must stay unknown inside."""
     if shutil.which("python3", path="/usr/bin") is None:
         pytest.skip("there is no Python in /usr/bin")
     folder = state / "cache-of-the-host"
@@ -62,7 +62,7 @@ def image(runtime: NamespaceRuntime, state: Path) -> Iterator[Image]:
 
 
 def _paths(runtime: NamespaceRuntime) -> dict[str, Path | None]:
-    """Files inside, and which of the host's each is."""
+    """Return paths inside, and the host's path of each."""
     found: dict[str, Path | None] = {path: Path(path) for path in ("/usr/bin/env", "/usr/bin/python3", "/usr/lib")}
     found |= {"/.grader": None, "/.grader/program": None, "/opt/alone": None, "/etc/passwd": None, "/proc/1/exe": None}
     found |= {"/proc/self/ns/time": Path("/proc/self/ns/time")}
@@ -138,7 +138,7 @@ while True:
 
 
 async def test_many_locks_slow_nobody_else_down(runtime: NamespaceRuntime, image: Image) -> None:
-    """20,000 of them made each opening of the program, by anybody, a thousand times slower."""
+    """20,000 locks once made every opening of the program, by any process, a thousand times slower."""
     path = Path("/usr/bin/env")
 
     def opened() -> float:

@@ -1,4 +1,4 @@
-"""The parts that need no sandbox: output kept from both ends, limits, the system call filter, process 1's program."""
+"""Parts that need no sandbox: the output buffer, limits, the system call filter, process 1's program."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_errors_of_files_are_errors_of_the_system_too(number: int) -> None:
 
 
 def _answer(program: bytes, architecture: int, number: int, *arguments: int) -> int:
-    """What the kernel's interpreter makes of a filter: 0 for allowed, else the errno."""
+    """Run a filter as the kernel's interpreter does. Return 0 for allowed, else the errno."""
     padded = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("<IIQ6Q", number, architecture, 0, *(value & 0xFFFFFFFFFFFFFFFF for value in padded))
     place = accumulator = 0
@@ -124,7 +124,7 @@ _NUMBERS = {
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_the_filter(machine: str) -> None:
     program, own, numbers = seccomp_filter(machine), ARCHITECTURES[machine], _NUMBERS[machine]
-    assert len(program) // 8 < 4096  # the kernel takes no longer ones
+    assert len(program) // 8 < 4096  # the kernel's maximum
 
     def answer(name: str, *arguments: int) -> int:
         return _answer(program, own, numbers[name], *arguments)
@@ -136,10 +136,10 @@ def test_the_filter(machine: str) -> None:
     assert answer("clone", signal.SIGCHLD) == 0
     for bit in (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
         assert answer("clone", signal.SIGCHLD | bit) == errno.EPERM
-    threads = 0x3D0F00  # what pthread_create asks for
+    threads = 0x3D0F00  # the flags of pthread_create
     assert answer("clone", threads) == 0
     assert answer("ioctl", 1, 0x5412) == errno.EPERM  # TIOCSTI
-    assert answer("ioctl", 1, 0x1_0000_5412) == errno.EPERM  # the kernel looks at 32 bits of it
+    assert answer("ioctl", 1, 0x1_0000_5412) == errno.EPERM  # the kernel reads 32 bits of it
     assert answer("ioctl", 1, 0x5401) == 0
     for family in (1, 2, 10, 16):
         assert answer("socket", family) == 0
@@ -158,7 +158,7 @@ def test_the_first_process_waits_and_reaps(tmp_path: Path) -> None:
     program = tmp_path / "pause"
     program.write_bytes(pause_program(machine))
     program.chmod(0o755)
-    # Its child, made before it became itself, ends and must not stay a zombie.
+    # Its child, forked before the exec, ends and must not stay a zombie.
     process = subprocess.Popen(["sh", "-c", f"sleep 0.1 & exec {program}"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:

@@ -1,4 +1,4 @@
-"""A Python from outside: in any image, and whatever a root inside has planted."""
+"""A Python from outside of the sandbox: it runs in any image, whatever files root inside has planted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 
-#: A grader in its shortest form.
+#: A minimal grader.
 RUNNER = b"""
 import os, sys
 sys.path[:0] = ["/.grader/packages"]
@@ -41,7 +41,7 @@ async def toolset(tmp_path_factory: pytest.TempPathFactory) -> Toolset:
 
 @pytest.fixture
 def bare(state: Path) -> Iterator[Path]:
-    """A root file system with nothing but a bash: no Python, and no C library where others would look for it."""
+    """Create a root file system with only bash: no Python, and no C library at the usual paths."""
     root = state / "bare"
     (root / "bin").mkdir(parents=True)
     (root / "odd").mkdir()
@@ -156,7 +156,7 @@ async def test_it_runs_where_there_is_no_python(runtime: Runtime, toolset: Tools
         assert (result.exit_status, "1 passed" in result.text) == (0, True), result.text
 
 
-#: What a root inside may plant so that code of its own runs in the interpreter; each names this library.
+#: Files that root inside may plant so that its code runs in the interpreter; each of them names this library.
 _EVIL = "/evil/libevil.so"
 PLANTED = {
     "preloaded library": f"echo {_EVIL} > /etc/ld.so.preload",
@@ -182,7 +182,7 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that, once loaded anywhere, is to be seen among the maps of that process."""
+    """Build a library that is visible in the memory maps of every process that loads it."""
     directory = tmp_path_factory.mktemp("evil")
     for parent in (directory, *list(directory.parents)[:2]):
         parent.chmod(0o755)
@@ -213,13 +213,13 @@ async def test_nothing_that_root_plants_is_loaded(
     async with runtime.sandbox(image) as sandbox:
         planted = await sandbox.run(f"mkdir -p /etc; set -e; {PLANTED[plant]}; echo planted", timeout=20)
         assert planted.output.endswith(b"planted\n"), planted.text
-        if plant == "preloaded library":  # what it does to everything else
+        if plant == "preloaded library":  # its effect on every other program
             assert b"/evil/libevil.so" in (await sandbox.run("cat /proc/self/maps", timeout=10)).output
         result = await _run_python(sandbox, toolset, script)
     assert (result.exit_status, result.text) == (0, "[]\n"), result.text
 
 
-#: Of a program of the agent's that a test starts: it has the tests' user, but not their rights.
+#: A program of the agent that a test starts: it has the tests' user without their rights.
 GRANDCHILD = """
 p=$PPID
 for what in mem environ maps fd/0 fd/1 cwd/. root/.; do

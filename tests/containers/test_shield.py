@@ -1,4 +1,4 @@
-"""What a grader's programs have of its capabilities: halves, none of which holds another."""
+"""Capabilities of a grader's programs: each has half of the grader's, and no program has all of another's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 
-#: Starts programs in every way there is, from two threads too, and prints what each of them has.
+#: Starts programs in every way there is, also from two threads, and prints the capabilities of each.
 PROGRAM = """
 import sys
 sys.path.insert(0, "/.grader/packages")

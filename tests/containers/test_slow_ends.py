@@ -1,4 +1,4 @@
-"""Processes that take long to die, or will not: what only an agent can cause never becomes a lost episode."""
+"""Processes that die slowly or never: a delay that only an agent can cause is never an infrastructure failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-#: Ten processes of 4,000 locks each: the kernel takes a minute to make them and half of one to end them.
+#: Ten processes with 4,000 locks each: the kernel takes a minute to create the locks and half a minute to release them.
 _LOCKS = """
 import fcntl, os, sys, time
 open("/tmp/lock", "w").close()
@@ -47,7 +47,7 @@ async def test_thousands_of_locks_hold_up_no_examination(runtime: NamespaceRunti
         result = await sandbox.examine(["/bin/bash", "-c", "echo alone"], timeout=30)
         assert (result.exit_status, result.text) == (0, "alone\n")
         assert time.monotonic() - started < 10
-        # Else they would outlast the test, and the janitor is not part of it.
+        # Otherwise they would outlast the test, and the janitor is not part of it.
         await sandbox.run("while grep -q python /proc/[0-9]*/comm 2>/dev/null; do sleep 1; done", timeout=300)
 
 

@@ -50,11 +50,10 @@ def running(
     variables: Mapping[str, str] | None = None,
     unread_log: bool = False,
 ) -> Generator[Running]:
-    """Run a server's command while the block runs, its output in files of ``folder``.
+    """Run a server's command during the block, with its output in files of ``folder``.
 
-    ``variables`` are added to this process's environment, of which no ``ORS_*`` variable is passed on. The server must
-    print its address, and end by itself when it is asked to. With ``unread_log`` its standard error is a pipe that is
-    never read.
+    ``variables`` are added to this process's environment, without its ``ORS_*`` variables. The server must print its
+    address, and end by itself on SIGTERM. With ``unread_log`` its standard error is a pipe that is never read.
     """
     folder.mkdir(parents=True, exist_ok=True)
     output, log = folder / "output", folder / "log"
@@ -85,9 +84,9 @@ def running(
 
 @contextlib.contextmanager
 def served(folder: Path, *targets: str | Path, **variables: str) -> Generator[str]:
-    """Run ``ors-server serve`` with these targets on a free port; its address.
+    """Run ``ors-server serve`` with these targets on a free port. Yield its URL.
 
-    Its output and the rollouts that it is sent are kept in ``folder``.
+    Its output and uploaded rollouts are kept in ``folder``.
     """
     command = [sys.executable, "-m", "ors_server", "serve", *map(str, targets), "--port", "0"]
     with running(command, folder, variables={"ORS_DATA_DIR": str(folder / "data"), **variables}) as server:

@@ -33,7 +33,7 @@ _PROGRAMS = (
 
 @pytest.fixture(scope="session")
 def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked root file system, its programs in /usr as distributions have them."""
+    """Create an unpacked root file system, with its programs in /usr as distributions have them."""
     root = tmp_path_factory.mktemp("rootfs") / "tiny"
     for name in ("etc", "home", "opt", "root", "srv", "tmp", "usr/share/doc/old", "usr/bin", "usr/lib", "var/tmp"):
         (root / name).mkdir(parents=True)
@@ -60,7 +60,7 @@ def _libraries(program: str) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def state() -> Iterator[Path]:
-    """A directory for the leases of build sandboxes; pytest's own directories are private."""
+    """Create a directory for the leases of build sandboxes; pytest's own directories are private."""
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         path = Path(directory)
         path.chmod(0o755)
@@ -71,7 +71,7 @@ def state() -> Iterator[Path]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def runtime(state: Path) -> AsyncIterator[BubblewrapRuntime]:
-    """Skips where this machine cannot isolate."""
+    """Return a runtime; skip where this machine cannot isolate."""
     runtime = BubblewrapRuntime(state)
     try:
         await runtime.start()
@@ -107,7 +107,7 @@ class Member:
 
 
 def tar_of(*members: Member) -> bytes:
-    """An uncompressed tar archive."""
+    """Return an uncompressed tar archive."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for member in members:
@@ -120,7 +120,7 @@ def tar_of(*members: Member) -> bytes:
 
 
 def tar_of_folder(folder: Path) -> bytes:
-    """All of a folder, as root's."""
+    """Return a tar archive of a folder, with everything owned by root."""
     target = io.BytesIO()
 
     def roots(about: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -139,7 +139,7 @@ def _compress(content: bytes) -> bytes:
 
 @dataclass
 class ArchiveMaker:
-    """An image archive, put together by hand so that it can be wrong in any way."""
+    """An image archive, assembled by hand so that it can have any fault."""
 
     layers: list[bytes]
     config: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -152,7 +152,7 @@ class ArchiveMaker:
         return json.dumps({"config": self.config, "rootfs": {"type": "layers", "diff_ids": diff_ids}}).encode()
 
     def oci(self, target: Path) -> Path:
-        """An OCI archive where ``target`` ends in .tar, else an OCI layout."""
+        """Write an OCI archive where ``target`` ends in .tar, else an OCI layout."""
         blobs: dict[str, bytes] = {}
 
         def blob(content: bytes, kind: str) -> dict[str, Any]:

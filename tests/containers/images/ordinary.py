@@ -1,4 +1,4 @@
-"""Run by test_ordinary_user, as a user that is not root, with the system's Python: prints what images are there."""
+"""Program of test_ordinary_user, run as a user that is not root, with the system's Python: prints the images."""
 
 from __future__ import annotations
 

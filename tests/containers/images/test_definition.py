@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Make = Callable[..., Any]
 
-#: As the published task folders have it.
+#: As in the published task folders.
 _ENDLESS = """\
 Bootstrap: localimage
 From: ./ubuntu_22.04.sif
@@ -53,7 +53,7 @@ EOF
 
 @pytest.fixture
 async def base(store: ImageStore, make: Make, rootfs_tar: bytes, tmp_path: Path) -> Path:
-    """A folder for definitions; the store has the image ``tiny``."""
+    """Create a folder for definitions; the store has the image ``tiny``."""
     (tmp_path / "archives").mkdir()
     await store.import_image(make([rootfs_tar], {"Env": ["WORD=base"]}).oci(tmp_path / "archives" / "tiny.tar"))
     return tmp_path
@@ -79,7 +79,7 @@ async def test_a_published_task(store: ImageStore, runtime: BubblewrapRuntime, b
     said = await _say(
         runtime, image, "id -un; pwd; cat data/numbers.csv /opt/pytest; echo $HOME $LC_ALL; touch data/x y && ls; umask"
     )
-    # What root has made in the home is the user's.
+    # Files that root has created in the home belong to the user.
     assert said == "user\n/home/user\na,b\n1,2\ninstalled\n/home/user C.UTF-8\ndata\ny\n0022\n"
     assert store.record(image.name).labels == {"Author": "tasks", "Version": "1.0 of it"}
 
@@ -243,7 +243,7 @@ async def test_missing_sources_of_files_are_errors(
     assert failed.value.line == line
 
 
-#: Lines of %files that name something of this machine, by what the folder `base` has.
+#: Lines of %files that name files of this machine, by the entry of the folder `base` that they use.
 _OUTSIDE = {
     "absolute": ("/etc/hostname /x", "outside of the definition's folder"),
     "environment": ("/proc/self/environ /x", "outside of the definition's folder"),
@@ -262,7 +262,7 @@ _OUTSIDE = {
 
 @pytest.fixture
 def strange(base: Path) -> Path:
-    """A folder for definitions beside a file that is none of its business, with every kind of way there."""
+    """Create a folder for definitions, a file outside of it, and every kind of path that leads to the file."""
     folder = base / "definitions"
     (base / "secret").write_text("SECRET")
     (folder / "tree/inner").mkdir(parents=True)
@@ -313,7 +313,7 @@ async def test_host_files_are_copied_when_the_builder_allows_it(
         await store.build(path, runtime)
     image = await store.build(path, runtime, host_files=True)
     assert await _say(runtime, image, f"cat {base}/secret /opt/up /opt/tree/inner/link") == "SECRETSECRETSECRET"
-    # Without the permission, the image is not reused either.
+    # Without the permission, the image is not reused, either.
     with pytest.raises(InvalidDefinition, match="outside of the definition's folder"):
         await store.build(path, runtime)
 
@@ -401,7 +401,7 @@ async def test_programs_that_fetch_a_base(
         ProgramMissing, match=r"line 2: fetching registry\.invalid/far:1 takes skopeo, podman or apptainer"
     ):
         await store.build(docker)
-    # A program of that name which fails as one does without a network, and one that succeeds.
+    # A program of that name that fails as it does without a network, and one that succeeds.
     skopeo = programs / "skopeo"
     skopeo.write_text("#!/bin/sh\necho dial tcp: lookup registry.invalid: no such host >&2\nexit 1\n")
     skopeo.chmod(0o755)
@@ -413,7 +413,7 @@ async def test_programs_that_fetch_a_base(
     assert image.layers
     skopeo.unlink()
     assert (await store.build(docker, name="again")).layers == image.layers, "it was fetched again"
-    # It works as root of this machine, by scripts and packages that the definition names.
+    # It works as root of this machine, with scripts and packages that the definition names.
     with pytest.raises(InvalidDefinition, match=r"y\.def, line 2: debootstrap works as root of this machine"):
         await store.build(debootstrap)
     if shutil.which("debootstrap", path="/usr/sbin:/sbin") is None or os.geteuid() != 0:
@@ -464,7 +464,7 @@ async def test_a_failed_post_shows_its_line_and_output(
     assert str(failed.value).startswith(f"{path}, line 12: %post failed with 127: apt-get install \\")
     assert failed.value.output.splitlines()[:3] == ["begins", "1", "2"]
     assert "apt-get: not found" in failed.value.output
-    # In a function, in a pipe at its end, and in a loop: the line of the command that stands in %post.
+    # In a function, at the end of a pipe, and in a loop: the line of the command in %post.
     for body, line in {
         "f() {\n  false\n}\necho a\nf\necho b": 8,
         "true\necho x | grep y\n": 5,
@@ -503,7 +503,7 @@ async def test_a_network_is_there_only_when_asked_for(
     listener.close()
     await listener.wait_closed()
     assert await _say(runtime, image, "grep -c . /etc/hosts") == "0\n", "the machine's names stayed in the image"
-    # What has no network says how to give it one.
+    # An error for lack of a network says how to allow it.
     words = "  echo 'E: Could not resolve example.org' ; exit 100\n"
     path = _write(base, f"Bootstrap: localimage\nFrom: tiny\n%post\n{words}")
     with pytest.raises(BuildFailed) as failed:

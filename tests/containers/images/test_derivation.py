@@ -1,4 +1,4 @@
-"""Images derived by recipes: what they hold, that they are made once, and what goes wrong."""
+"""Images derived by recipes: their content, single builds, and failures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_files_and_variables(store: ImageStore, runtime: BubblewrapRuntime
             await _say(runtime, image, "stat -c %U /srv /srv/tool; touch /srv/x 2>&1 | grep -c denied")
             == "root\nroot\n1\n"
         )
-    # The base is as it was, and so is the image.
+    # The base is unchanged, and so is the image.
     assert await _say(runtime, base, "ls; ls /srv") == ""
     assert await _say(runtime, image, "cat link/notes") == "hello\n"
 
@@ -95,7 +95,7 @@ async def test_concurrent_requests_of_one_process_build_once(
     )
     assert lines == ["ran"]
     assert len({image.layers for image in images}) == 1
-    # Another store object, as another server has one, finds it made.
+    # Another store object, as in another server, finds the image.
     other = ImageStore(store.root, state=store.state)
     assert (await other.derive(base, recipe)).layers == images[0].layers
     other.close()
@@ -173,7 +173,7 @@ async def test_a_recipe_over_the_limit_is_refused(state: Path, runtime: Bubblewr
     store = ImageStore(tmp_path / "images", max_size=2**20, state=state)
     with pytest.raises(ImageTooLarge):
         await store.derive(runtime.host_image(), Recipe({"/srv/x": RecipeFile(b"x" * (2**20 + 1))}))
-    # One file over the limit is refused by the kernel, many are noticed.
+    # The kernel refuses one file over the limit; the store detects many small files.
     script = "for n in 1 2 3; do dd if=/dev/zero of=$n bs=1k count=600 2>/dev/null; done"
     with pytest.raises(ImageTooLarge):
         await store.derive(runtime.host_image(), Recipe(script=script))
@@ -183,7 +183,7 @@ async def test_a_recipe_over_the_limit_is_refused(state: Path, runtime: Bubblewr
 
 
 async def test_what_a_script_cannot_reach(store: ImageStore, runtime: BubblewrapRuntime, state: Path) -> None:
-    """A build is as closed to the machine as a sandbox is, though it is root in there."""
+    """A build is as isolated from the machine as a sandbox, although it is root inside."""
     script = f"""
         ls {store.root} && exit 3
         ls {state} && exit 4
@@ -235,7 +235,7 @@ async def test_mistakes_of_a_recipe_are_found_before_anything_is_written(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 async def test_a_full_disk_leaves_nothing(state: Path, tmp_path: Path) -> None:
-    """In a mount namespace of its own: a store on a disk of 2 MiB."""
+    """The store is on a disk of 2 MiB, in a mount namespace of its own."""
     script = f"""
 import asyncio
 from pathlib import Path
@@ -304,12 +304,12 @@ async def test_what_a_killed_process_left_is_removed(
     image = await store.derive(store.find("host"), Recipe({"/srv/a": RecipeFile(b"x")}))
     assert image.layers
     assert list((store.root / "tmp").iterdir()) == []
-    # What the next runtime does as it starts.
+    # The next runtime does this at its start.
     assert len(await sweep(state)) == 1
 
 
 def _processes_with(mark: str) -> list[str]:
-    """Those with a variable of that value."""
+    """Return the processes with a variable of this value."""
     found: list[str] = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""``ors-server image``, as a person calls it."""
+"""``ors-server image`` as a user calls it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command line with a store of its own, in this process: what it says."""
+    """Return a function that runs the command line in this process, with a store of its own, and returns the output."""
     monkeypatch.setenv("ORS_IMAGES", str(tmp_path / "store"))
     monkeypatch.setenv("COLUMNS", "100")
 
@@ -42,7 +42,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 @pytest.fixture(scope="module")
 def builds() -> None:
-    """Skips where this machine cannot isolate."""
+    """Skip where this machine cannot isolate."""
 
     async def probe() -> None:
         async with BubblewrapRuntime():

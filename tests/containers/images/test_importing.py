@@ -1,4 +1,4 @@
-"""Images taken in, from every kind of file, and everything that may be wrong with one."""
+"""Imports of images from every kind of file, and every fault that a file may have."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _cut(content: bytes) -> bytes:
 
 @pytest.fixture
 def archive(make: Make, tar: Make, member: Make, rootfs_tar: bytes) -> Any:
-    """Two layers; the second removes a file, replaces one, and writes through a link of the first."""
+    """Write two layers; the second removes a file, replaces one, and writes through a link of the first."""
     upper = tar(
         member("etc/.wh.group"),
         member("opt/bin/tool", b"#!/bin/sh\necho tool\n", mode=0o755),
@@ -110,7 +110,7 @@ async def test_root_file_systems(
         assert said.startswith("uid=1000(user) gid=1000(user)")
         if os.geteuid() == 0:
             assert said.endswith("1\n0 1777\n")
-    # Not copied again when nothing has changed; copied when something has.
+    # Not copied again while nothing has changed; copied when something has.
     layers = len(store.usage())
     await store.import_image(rootfs)
     assert len(store.usage()) == layers
@@ -210,7 +210,7 @@ async def test_broken_archives_leave_nothing(
     for name in ("", "host", "a\nb", " x", "x" * 200):
         with pytest.raises(InvalidImage, match="cannot be called"):
             await store.import_image(tmp_path / "good.tar", name or " ")
-    # And the good one is.
+    # The good archive is imported.
     await store.import_image(tmp_path / "good.tar", "localhost/my image:1.0")
     assert store.find("localhost/my image:1.0").layers
 
@@ -264,7 +264,7 @@ async def test_an_import_that_is_cancelled_leaves_nothing(
 
 
 def _sif(squashfs: bytes, *, claimed: int | None = None) -> bytes:
-    """A SIF with one partition, as its specification lays it out."""
+    """Return a SIF with one partition, as its specification defines it."""
     begin = 4096
     size = len(squashfs) if claimed is None else claimed
     header = struct.pack(
@@ -325,11 +325,11 @@ async def test_real_podman(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """An image that podman made and saved, in both of its formats."""
+    """An image that podman built and saved, in both of its formats."""
     podman = shutil.which("podman")
     if podman is None:
         pytest.skip("podman is not installed")
-    # Podman takes no run root of more than 50 letters.
+    # Podman's run root may have at most 50 characters.
     run = tempfile.mkdtemp(prefix="ors-")
     request.addfinalizer(lambda: shutil.rmtree(run))
     options = ["--root", str(tmp_path / "root"), "--runroot", run, "--storage-driver", "vfs"]
@@ -386,7 +386,7 @@ async def test_an_image_whose_layer_was_lost(store: ImageStore, make: Make, root
         store.find("x")
     with pytest.raises(InvalidImage, match="not in the store any more"):
         await store.derive(image, Recipe({"/a": RecipeFile()}))
-    # Imported again, it is whole again.
+    # Another import restores it.
     assert (await store.import_image(tmp_path / "x.tar")).layers == image.layers
     store.record("x").path(store.root / "images").write_text("{")
     with pytest.raises(InvalidImage, match="damaged"):

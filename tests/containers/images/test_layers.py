@@ -1,4 +1,4 @@
-"""Layers on disk: what is written where, what is hidden, what cannot be."""
+"""Layers on disk: paths of the files, whiteouts, and entries that are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _file(writer: LayerWriter, path: str, content: bytes = b"x", mode: int = 0o6
 
 @pytest.fixture
 def below(tmp_path: Path) -> Path:
-    """A layer with a directory, a file, and links that would lead out of it."""
+    """Create a layer with a directory, a file, and links that lead out of it."""
     folder = tmp_path / "below"
     writer = _writer(folder)
     writer.directory("data", 0o700, 0, 0)
@@ -113,7 +113,7 @@ def test_an_entry_replaces_one_of_another_kind(tmp_path: Path, below: Path) -> N
     writer.directory("data", 0o755, 0, 0)
     writer.finish()
     assert (folder / "a").read_bytes() == b"at last a file"
-    # A directory that was removed and made again hides the old one.
+    # A directory that was removed and created again hides the old directory.
     assert LayeredTree([folder, below]).find("data/file") is None
 
 
@@ -146,7 +146,7 @@ def test_nothing_setuid_and_no_device_is_in_a_layer(tmp_path: Path) -> None:
     _file(writer, "tool", mode=0o6755)
     writer.finish()
     assert stat.S_IMODE((folder / "tool").stat().st_mode) == 0o755
-    # And what a build has left is cleaned.
+    # A build's special bits are removed.
     (folder / "tool").chmod(0o4755)
     os.link(folder / "tool", folder / "second")
     os.mkfifo(folder / "pipe")

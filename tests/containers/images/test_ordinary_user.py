@@ -15,7 +15,7 @@ from typing import Any
 import ors_containers
 import pytest
 
-#: Of this run alone: others may test on the machine at the same time.
+#: Used by this run only: other tests may run on the machine at the same time.
 _USER = 300_000 + os.getpid() % 100_000
 _OWN_FILES = "set -e; for name in passwd subuid subgid; do mount --bind $0/$name /etc/$name; done; "
 _RUNNING = 'exec setpriv --reuid "$1" --regid "$1" --clear-groups -- "$2" "$3" "$4"'
@@ -23,14 +23,14 @@ _RUNNING = 'exec setpriv --reuid "$1" --regid "$1" --clear-groups -- "$2" "$3" "
 
 @pytest.fixture(scope="module")
 def sources(rootfs_tar: bytes) -> Iterator[Path]:
-    """The package, the script and an archive, where everybody may read them."""
+    """Copy the package, the script and an archive to where every user may read them."""
     package = Path(ors_containers.__file__).resolve().parent
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         copy = Path(directory)
         copy.chmod(0o755)
         shutil.copytree(package, copy / package.name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(Path(__file__).with_name("ordinary.py"), copy)
-        # Its processes cannot write here, and would compile all of it each time.
+        # Its processes cannot write here, and would compile everything each time.
         compile_dir(copy, quiet=1)
         (copy / "tiny.tar").write_bytes(rootfs_tar)
         passwd = f"{Path('/etc/passwd').read_text()}ordinary:x:{_USER}:{_USER}::/nonexistent:/bin/sh\n"
@@ -83,7 +83,7 @@ def test_with_one_id(python: str, sources: Path) -> None:
     said = _run(python, sources, ["sh", "-c", _RUNNING, str(sources)])
     assert said["tag"] == "user"
     assert said["said"] == ["1000", "hello", "1000 755", "1000 500"]
-    # Whatever an archive or a recipe says, everything is the one user's.
+    # Whatever an archive or a recipe says, the only user owns everything.
     assert said["answers"][0].splitlines() == [
         *("1000", "/home/user", "hello", "more", "/home/user"),
         *("/home/user 1000:1000 755", "/home/user/a 1000:1000 755", "/home/user/a/b 1000:1000 644"),

@@ -23,14 +23,14 @@ _DAY = 86400.0
 
 @pytest.fixture
 def archives(make: Make, tar: Make, member: Make, rootfs_tar: bytes, tmp_path: Path) -> list[Path]:
-    """Two images with a layer in common."""
+    """Write archives of two images with a common layer."""
     return [
         make([rootfs_tar, tar(member(name, name.encode() * 1000))]).oci(tmp_path / f"{name}.tar") for name in ("a", "b")
     ]
 
 
 def _age(store: ImageStore, days: float) -> None:
-    """Everything was used so long ago."""
+    """Set the last use of everything to this many days ago."""
     moment = time.time() - days * _DAY
     for folder in ("layers", "images"):
         for path in (store.root / folder).glob("*.json"):
@@ -45,7 +45,7 @@ async def test_an_image_is_removed_with_the_layers_of_no_other_image(store: Imag
     freed = await store.remove("a")
     left = {layer.key for layer in store.usage()}
     assert left == set(store.record("b").all_layers)
-    assert len(before - left) == 2  # its own layer, and its account over it
+    assert len(before - left) == 2  # its own layer, and the layer of accounts on top
     assert freed >= 1000
     with pytest.raises(UnknownImage):
         store.find("a")
@@ -74,7 +74,7 @@ async def test_layers_of_a_living_process_are_kept(store: ImageStore, archives: 
     assert (pruned.images, pruned.layers, len(store.usage())) == ((), 0, layers)
     assert await store.remove("a") == 0
     assert len(store.usage()) == layers
-    # Killed, not ended: the kernel lets its lease go.
+    # Killed: the kernel releases its lease.
     process.kill()
     await process.wait()
     pruned = await store.prune()

@@ -1,4 +1,4 @@
-"""Tar archives made layers, good ones and all the wrong ones."""
+"""Layers made from tar archives, valid and faulty ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Sandboxes for the terminal environment: one runtime a module, each of those that this machine has.
+"""Sandboxes for the terminal environment: one runtime a module, for each runtime that this machine has.
 
-The service is the one that a server has, but for its runtime and its store, which are the test's own.
+The service is the server's, except for its runtime and its store, which are the test's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 
 
 class Service:
-    """What ``preparation.Service`` asks for, without warm sandboxes and without a queue."""
+    """The interface ``preparation.Service``, without warm sandboxes and without a queue."""
 
     def __init__(self, runtime: Runtime, folder: Path, toolset: Toolset) -> None:
         self.runtime = runtime
@@ -55,7 +55,7 @@ class Service:
 
 @pytest.fixture(scope="session")
 def images() -> Iterator[Path]:
-    """A store of images for a run of the tests, which everybody may pass through: pytest's own are private."""
+    """Create the test run's store of images where every user may pass through: pytest's own directories are private."""
     with tempfile.TemporaryDirectory(prefix="ors-images-") as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
@@ -63,7 +63,7 @@ def images() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def toolset(images: Path) -> Toolset:
-    """The graders' Python, made once, where the servers of these tests look for it too."""
+    """Build the graders' Python once, where the servers of these tests look for it, too."""
     try:
         return asyncio.run(python_toolset(images / "toolsets"))
     except RuntimeUnavailable as error:
@@ -72,14 +72,14 @@ def toolset(images: Path) -> Toolset:
 
 @pytest.fixture(scope="session")
 def isolated(toolset: Toolset) -> None:
-    """Skips where a server could have no sandbox."""
+    """Skip where a server could not start sandboxes."""
     if reason := asyncio.run(sandboxes_unavailable()):
         pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
 def state() -> Iterator[Path]:
-    """Where a runtime keeps its leases."""
+    """Create the directory for a runtime's leases."""
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         path = Path(directory)
         path.chmod(0o755)
@@ -111,7 +111,7 @@ async def service(runtime: Runtime, toolset: Toolset, images: Path) -> Service:
 
 @pytest.fixture
 def with_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No module is taken for plain."""
+    """Run every module with pytest, also those of plain tests."""
 
     def none(text: str) -> None:
         return None

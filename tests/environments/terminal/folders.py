@@ -1,4 +1,4 @@
-"""Task folders as they are published, written for tests."""
+"""Task folders in the published form, written for tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_folder(
     files: Mapping[str, str | None] | None = None,
     rate: float | None = None,
 ) -> Path:
-    """Write one task; ``words`` go over those of task.json, ``files`` over the files, None for one that is missing."""
+    """Write one task; ``words`` override those of task.json, ``files`` the files. None leaves a file out."""
     folder = parent / name
     folder.mkdir(parents=True)
     description = {

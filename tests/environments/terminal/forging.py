@@ -1,12 +1,12 @@
-"""Attacks on what the tests' own programs say, each with a state that is not solved and tests that such a lie passes.
+"""Attacks on the output of the tests' own programs: an unsolved state, and tests that pass if the output is forged.
 
-``FORGER`` is a program of the agent's: it looks for processes that are not its own in a tight loop and tries on each
-what its arguments name. Three kinds of examinations give it a chance. *live*: it runs as a service of the agent's.
-*frozen*: a program of the agent's that the first test starts leaves it behind for the second. *same*: for the rest of
-the same test.
+``FORGER`` is a program of the agent: in a tight loop it looks for processes that are not its own, and applies to each
+the attacks that its arguments name. Three kinds of examinations give it a chance. *live*: it runs as a service of the
+agent. *frozen*: a program of the agent that the first test starts leaves it behind for the second test. *same*:
+likewise for the rest of the same test.
 
-Where a form has a service (``overhearing``), that runs in place of the forger, live; where it is handed something, the
-first test starts the program that does so.
+Where a form has a service (``overhearing``), the service runs instead of the forger, in live examinations only. Where
+the service receives something, the first test starts the program that passes it.
 """
 
 from __future__ import annotations
@@ -203,22 +203,22 @@ while True:
 
 @dataclass(frozen=True)
 class Form:
-    """A form of lie: what the forger does, and the body of a test that it passes. ``T`` is a token nobody knows."""
+    """A kind of forgery: the forger's attacks, and a test's body that it passes. ``T`` is a secret token."""
 
     deeds: str
     body: str
-    #: Whether a program of the same test can be kept from it: one cannot keep what the same user may do in any case.
+    #: Whether the defence holds within one test. It cannot, where any process of the same user may do the same.
     same: bool = True
-    #: Whether the kernel must keep the agent's signals away, as it does where the server is root (Linux 6.12).
+    #: Whether the kernel must block the agent's signals, as it does for a server that is root (Linux 6.12).
     scoped: bool = False
-    #: What ``overhearing.LISTENER`` does, in a live examination alone; and whether it is handed something.
-    #: Only the examiners' group is in its way, which takes a sandbox with more than one id.
+    #: The mode of ``overhearing.LISTENER``, for live examinations only. Only the examiners' group stops it, which needs
+    #: a sandbox with more than one id. ``handed``: whether it receives a descriptor.
     service: str = ""
     handed: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those of ``KINDS`` in which it can be tried."""
+        """The items of ``KINDS`` in which the form can be tried."""
         return ("live",) if self.service else KINDS if self.same else KINDS[:2]
 
 
@@ -297,7 +297,7 @@ FORMS: Mapping[str, Form] = {
 
 KINDS = ("live", "frozen", "same")
 
-#: What the agent does: nothing of the task, and the forger.
+#: The agent's commands: the task stays undone, and the forger starts.
 _SETUP = """
 cd /home/user; echo no > wrong; yes wro | head -c 4000000 > many; echo wrong >> many
 cat > forger.py <<'END'
@@ -314,7 +314,7 @@ _STARTING = "setsid python3 /home/user/forger.py {deeds} > /dev/null 2>&1 < /dev
 
 
 def setup_of(form: Form, kind: str) -> str:
-    """The command that the agent runs before it is graded."""
+    """Return the command that the agent runs before it is graded."""
     starting = _STARTING.format(deeds=form.service or form.deeds)
     program = "python3 /home/user/forger.py hand" if form.handed else starting
     return _SETUP.format(
@@ -342,9 +342,9 @@ T = "TOKEN-" + secrets.token_hex(8)
 
 
 def module_of(form: Form, kind: str) -> str:
-    """The tests that a forged answer passes."""
+    """Return the tests that a forged output passes."""
     program = 'subprocess.run(["/home/user/program"], check=True)'
-    argument = "" if "tempfile" in form.body else "tmp_path"  # with it, pytest runs them
+    argument = "" if "tempfile" in form.body else "tmp_path"  # with this fixture, pytest runs them
     first = f"def test_its_program({argument}):\n    {program}\n\n\n" if kind == "frozen" or form.handed else ""
     before = f"{program}; " if kind == "same" else ""
     return f"{_HEAD}\n\n{first}def test_paid({argument}):\n    {before}{form.body}\n"

@@ -1,4 +1,4 @@
-"""Run by test_forging, as a user that is not root, with the system's Python: prints what each try earned."""
+"""Program of test_forging, run as a user that is not root, with the system's Python: prints the reward of each try."""
 
 from __future__ import annotations
 

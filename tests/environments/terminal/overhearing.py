@@ -1,8 +1,8 @@
-"""A service of the agent's that tells a live examination what this one has itself said, or was handed.
+"""A service of the agent that answers a live examination with the examination's own token.
 
-``LISTENER`` is started with what it does. ``pipe``, ``file``, ``web``: it answers in this way with a token that it sees
-in the arguments of programs. ``take``: it looks and writes in the folders whose descriptors another program of the
-agent's, which a test has started, hands on (``hand``).
+The mode is the argument of ``LISTENER``. ``pipe``, ``file``, ``web``: it answers in this way with a token that it sees
+in the arguments of programs. ``take``: it reads and writes in folders whose descriptors another program of the agent,
+which a test has started, passes to it (``hand``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The terminal environment's modules, as a server loads them: by path, in a package of their own."""
+"""The terminal environment's modules, loaded as a server loads them: by path, in a package of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episodes played by hand: a task of a test's own, its commands, and what they earn."""
+"""Episodes played by hand: a task of the test, its commands, and the reward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Episode", "environment_of", "episode", "own_task"]
 
 
 def own_task(final_tests: str, **changes: object) -> task.TerminalTask:
-    """A task in the plain image."""
+    """Return a task in the plain image."""
     plain = task.TerminalTask(
         name="own",
         prompt="Do it.",
@@ -51,7 +51,7 @@ class Episode:
         return await self.call("done")
 
     async def text(self, command: str) -> str:
-        """What a command shows."""
+        """Run a command and return its text."""
         (block,) = (await self.bash(command)).blocks
         assert block.type == "text"
         return block.text
@@ -60,7 +60,7 @@ class Episode:
 def environment_of(
     made_service: preparation.Service, played: task.TerminalTask, made_settings: settings.TerminalSettings | None = None
 ) -> type[environment.TerminalEnvironment]:
-    """The environment with one task and the sandboxes of a service."""
+    """Return the environment with one task and the sandboxes of a service."""
 
     class Own(environment.TerminalEnvironment):
         @classmethod
@@ -90,5 +90,5 @@ def environment_of(
 def episode(
     made_service: preparation.Service, played: task.TerminalTask, made_settings: settings.TerminalSettings | None = None
 ) -> Episode:
-    """An episode of a task in the sandboxes of a service."""
+    """Return an episode of a task in the sandboxes of a service."""
     return Episode(environment_of(made_service, played, made_settings)({"id": played.name}))

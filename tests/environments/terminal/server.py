@@ -13,7 +13,7 @@ __all__ = ["serving"]
 
 @contextlib.contextmanager
 def serving(folder: Path, images: Path, *arguments: str | Path, **variables: str) -> Generator[str]:
-    """The address of a server that keeps images in ``images``; afterwards no traceback may stand in its log."""
+    """Run a server that keeps images in ``images``. Yield its address; afterwards fail if its log has a traceback."""
     with served(folder, *arguments, ORS_IMAGES=str(images), **variables) as url:
         yield url
     log = (folder / "log").read_text()

@@ -1,4 +1,4 @@
-"""What an agent may try instead of solving the task: alone it earns 0, beside an honest solution it changes nothing.
+"""Cheats instead of a solution: alone a cheat earns 0, beside an honest solution it changes nothing.
 
 Each cheat is played through the environment's own tools, on each runtime that the machine has.
 """
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SETTINGS = settings.TerminalSettings(disk=24 * 2**20, memory=192 * 2**20, pids=48, command_timeout=2)
 
-#: Uses whatever an agent could have put in the way: modules, programs by name, a shell, Python, temporary files.
+#: Uses everything that an agent could have replaced: modules, programs by name, a shell, Python, temporary files.
 FINAL = """
 import json
 import os
@@ -53,7 +53,7 @@ HONEST = """echo '{"answer": 42}' > /home/user/answer.json"""
 
 
 def names(cheats: Mapping[str, object]) -> list[Any]:
-    """The names of cheats, for `parametrize`."""
+    """Return the names of cheats, for `parametrize`."""
     assert set(cheats) & LEFT_TO_THE_LONG_RUN
     return [pytest.param(name, marks=pytest.mark.long) if name in LEFT_TO_THE_LONG_RUN else name for name in cheats]
 
@@ -90,7 +90,7 @@ async def test_left_running(service: Service, what: str) -> None:
 
 # ── through the agent's own program ──
 
-#: Runs the agent's program, which is how it gets to run while it is graded, with the grader's user.
+#: Runs the agent's program, which therefore runs during the grading, with the grader's user.
 PROGRAM_FINAL = """
 import subprocess
 
@@ -107,7 +107,7 @@ def test_after_it():
 
 
 def written(deed: str) -> str:
-    """Shell text that writes the program which does something, and does the rest of the task."""
+    """Return shell text that writes a program with this action, and does the rest of the task."""
     return f"cat > program <<'END'\n#!/bin/bash\n{ANCESTORS}\n{deed}\nEND\nchmod 755 program; echo also > second"
 
 
@@ -132,7 +132,7 @@ async def test_a_program_that_ends_the_grader_earns_nothing(service: Service, de
         assert (output.reward, output.finished) == (0.0, True)
 
 
-# ── from beside a live examination ──
+# ── beside a live examination ──
 
 
 async def test_a_live_examination_is_closed_to_what_goes_on_beside_it(service: Service) -> None:

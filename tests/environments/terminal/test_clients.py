@@ -34,7 +34,7 @@ def generated_url(
 
 
 async def play(environment: Environment, name: str, *commands: str) -> list[float | None]:
-    """Play a task by its name; the rewards of all calls, ``done`` last."""
+    """Play a task by its name. Return the rewards of all calls, ``done`` last."""
     task = next(task for task in await environment.tasks("train") if task.task_spec["id"] == name)
     async with environment.session(task) as session:
         (block,) = await session.prompt()
@@ -48,7 +48,7 @@ async def play(environment: Environment, name: str, *commands: str) -> list[floa
 
 async def test_generated_tasks(generated_url: str) -> None:
     async with connected("openreward-async", generated_url) as client:
-        # As a trainer names it that trains on the platform's environment.
+        # The name that a trainer for the platform's environment uses.
         environment = await client.environment("kanishk/EndlessTerminals")
         assert await environment.count("train") == 60
         for family in FAMILIES:

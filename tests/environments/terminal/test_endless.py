@@ -1,4 +1,4 @@
-"""Folders of Endless Terminals tasks: splits and filters as published, and what is said of broken ones."""
+"""Folders of Endless Terminals tasks: splits and filters as published, and the report of broken folders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_splits_are_the_published_ones(tmp_path: Path) -> None:
     for name in names(230):
         write_folder(tmp_path, name)
     source = endless.EndlessSource([tmp_path])
-    # As the published code does it.
+    # As in the published code.
     expected = sorted(os.listdir(tmp_path))  # noqa: PTH208
     random.seed(42)
     random.shuffle(expected)

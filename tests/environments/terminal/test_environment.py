@@ -1,4 +1,4 @@
-"""An episode, from its prompt to its reward: tools, budgets, and what a client may and may not see."""
+"""Episodes from prompt to reward: tools, budgets, and the data that a client may and may not see."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SOLVE = "echo SECRET-EXPECTED > answer"
 
 @pytest.fixture(scope="module", params=["bubblewrap"])
 def runtime_name(request: pytest.FixtureRequest) -> str:
-    """What the environment does with a sandbox is the same on every runtime."""
+    """Select one runtime: the environment uses sandboxes in the same way on every runtime."""
     return request.param
 
 
@@ -184,7 +184,7 @@ async def test_what_is_left_out_of_the_home_counts_too(service: Service) -> None
         assert (await played.done()).reward == 1.0
 
 
-# ── tasks with an image, and with something running ──
+# ── tasks with an image, and with running processes ──
 
 
 async def test_files_set_up_and_start_are_there(service: Service) -> None:
@@ -210,14 +210,14 @@ async def test_files_set_up_and_start_are_there(service: Service) -> None:
 
 
 def generated_file(content: bytes = b"", mode: int = 0o644, link: str | None = None, directory: bool = False) -> Any:
-    """A file of a generated task."""
+    """Return a file of a generated task."""
     from importlib import import_module
 
     families = import_module(f"{generated.__name__.rpartition('.')[0]}.families.task")
     return families.GeneratedFile(content, mode, link, directory)
 
 
-# ── what clients see ──
+# ── the client's view ──
 
 
 class Served:
@@ -294,7 +294,7 @@ async def test_a_task_that_is_none_is_the_clients_mistake(spec: dict[str, Any]) 
         Own(spec)
 
 
-# ── when the machine fails ──
+# ── failures of the machine ──
 
 
 class Failing(Service):

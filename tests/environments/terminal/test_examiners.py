@@ -1,4 +1,4 @@
-"""What tests see and make as members of the examiners' group, which no process of the agent's is in."""
+"""Access of tests as members of the examiners' group, to which no process of the agent belongs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .parts import grading
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-#: A service that its own user may not inspect, as `ssh-agent` is one.
+#: A service that its own user may not inspect, such as `ssh-agent`.
 _CLOSED = """
 cat > closed.py <<'END'
 import ctypes, time

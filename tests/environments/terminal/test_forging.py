@@ -1,4 +1,4 @@
-"""What programs of the tests say cannot be forged by the agent's processes, however these run beside them."""
+"""The agent's processes cannot forge the output of the tests' programs, however they run beside them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRIES = 3
 
 
 async def forged(service: Service, form: str, kind: str, *, root: bool = False) -> grading.Verdict:
-    """The verdict on one try."""
+    """Return the verdict on one try."""
     tools = await service.toolset()
     image = service.runtime.host_image()
     image = dataclasses.replace(image, binds=(*image.binds, tools.bind))
@@ -43,13 +43,13 @@ async def forged(service: Service, form: str, kind: str, *, root: bool = False) 
 
 
 def scopes_signals() -> bool:
-    """Whether the launcher keeps the agent's signals away from examinations here."""
+    """Return whether the launcher blocks the agent's signals to examinations here."""
     create_ruleset, version = 444, 1
     return os.geteuid() == 0 and ctypes.CDLL(None).syscall(create_ruleset, None, 0, version) >= 6
 
 
 CHANCES = [(name, kind) for name, form in FORMS.items() for kind in form.kinds]
-#: One of every way in; the others are played by `make test-all`.
+#: One form of every kind; the others are played by `make test-all`.
 QUICK = {
     ("stdout", "live"),
     ("exit status of a shell", "live"),
@@ -63,7 +63,7 @@ QUICK = {
     ("files", "frozen"),
     ("descriptors", "same"),
 }
-#: What can be kept from everybody.
+#: Forms with a defence that does not need scoped signals.
 UNSCOPED = [(form, kind) for form, kind in CHANCES if not FORMS[form].scoped]
 EARNS_NOTHING = ("failed", "killed", "timed out")
 
@@ -84,7 +84,7 @@ async def test_nothing_is_paid_in_many_tries(service: Service, form: str, kind: 
     assert [verdict for verdict in verdicts if verdict.how not in EARNS_NOTHING] == []
 
 
-#: An own user with ids in /etc/subuid, as far as a process and what it starts can see.
+#: A user with ids in /etc/subuid, as far as a process and its children can see.
 _OWN_FILES = 'set -e; for name in passwd subuid subgid; do mount --bind "$0/$name" /etc/$name; done; exec "$@"'
 
 
@@ -98,7 +98,7 @@ def test_nothing_is_paid_where_the_server_is_an_ordinary_user(
     if ids == "a range" and shutil.which("newuidmap") is None:
         pytest.skip("newuidmap is missing (Debian: apt install uidmap)")
     user = str(300_000 + os.getpid() % 100_000)
-    # A service is kept out by a group, which takes more than one id.
+    # A group stops the services, which needs more than one id.
     chances = [(form, kind) for form, kind in UNSCOPED if (ids == "a range") == bool(FORMS[form].service)]
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         copy = Path(directory)

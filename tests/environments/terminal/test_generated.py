@@ -1,4 +1,4 @@
-"""The generated source: splits, names, and what is left out where programs are missing."""
+"""The generated source: splits, names, and families left out where programs are missing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_task_follows_from_its_name() -> None:
     "name",
     [
         *("", "nothing-000001", "csv_join", "csv_join-x", "csv_join-1/../2", "csv_join-000001 ", "csv_join-000001\n"),
-        # Other spellings of a number: a task has one name.
+        # Other spellings of the number: a task has one name.
         *("csv_join-1", "csv_join-00001", "csv_join-0000001", "csv_join-+00001"),
         *(f"csv_join-00000{chr(digit)}" for digit in (0x661, 0xFF11)),
     ],

@@ -1,4 +1,4 @@
-"""The tests' own ``git`` runs no program of the agent's where it only looks, and does its work where it shall."""
+"""The tests' own ``git`` runs no program of the agent when it reads, and works when a test is about programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ blob=$(git rev-parse HEAD:file); rm -f .git/objects/${blob%${blob#??}}/${blob#??
 git config remote.o.promisor true; git config extensions.partialClone o; git config core.repositoryFormatVersion 1
 """
 
-#: Left in the repository, and what a test asks git.
+#: Settings left in the repository, and a query of git that a test makes.
 RUN_BY_LOOKING = {
     "a promisor remote that is a program": (
         f"{_MISSING}git config remote.o.url 'ext::/home/user/evil'; git config protocol.ext.allow always",

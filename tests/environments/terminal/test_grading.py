@@ -1,4 +1,4 @@
-"""What the trusted tests say, whatever they are and whatever they meet."""
+"""Verdicts of the trusted tests, for every kind of tests and states."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def opened(service: Service) -> Sandbox:
 async def grade(
     service: Service, tests: str, *commands: str, live: bool = False, timeout: float = 60
 ) -> grading.Verdict:
-    """The verdict on what the commands leave behind."""
+    """Return the verdict on the state that the commands leave."""
     sandbox = await opened(service)
     try:
         for command in commands:
@@ -46,7 +46,7 @@ async def grade(
 
 
 async def test_processes_that_do_not_end_earn_nothing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only the agent can bring about is its doing, and no failure of the machine."""
+    """Only the agent can cause this, so it is not an infrastructure failure."""
     sandbox = await opened(service)
 
     async def remaining(*_: object, **__: object) -> CommandResult:
@@ -230,7 +230,7 @@ async def see_refused(service: Service, tests: str, expected: str) -> None:
     tools = await service.toolset()
     try:
         await sandbox.run(AGENTS_CODE, timeout=10)
-        # By the grader's own Python: a module compiled for another version would not be loaded in any case.
+        # By the grader's own Python: a module compiled for another version would not be loaded at all.
         await sandbox.run(f"{tools.python} -I -S -c '{COMPILED.replace(chr(39), chr(34))}'", timeout=10)
         with pytest.raises(grading.GradingFailed, match=expected):
             await grading.run_tests(sandbox, tools, tests, live=False, timeout=60)
@@ -239,7 +239,7 @@ async def see_refused(service: Service, tests: str, expected: str) -> None:
         await sandbox.stop()
 
 
-#: What an agent can do to sound tests: it is its own doing, and earns 0.
+#: The agent's interference with sound tests: it earns 0.
 PLANTED = {
     "a pickle that runs something": (
         "import pickle\ndef test_a(): pickle.load(open('/home/user/pickle', 'rb'))",
@@ -276,7 +276,7 @@ async def test_what_only_the_agent_can_cause_earns_nothing(service: Service, wha
     assert (verdict.how, expected in verdict.detail) == ("failed", True), verdict
 
 
-#: Programs of tests, of which each finds in its own arguments what it looks for.
+#: Programs of tests that would each find the expected text in their own arguments.
 SEARCHES = {
     "a program": "subprocess.run(['grep', '-q', 'result: 4711', '/home/user/out']).returncode",
     "a program elsewhere": "subprocess.run(['grep', '-q', 'result: 4711', 'out'], cwd='/home/user').returncode",
@@ -297,7 +297,7 @@ async def test_a_file_that_leads_to_the_arguments_of_its_reader_earns_nothing(
     assert (await grade(service, tests, "echo result: 4711 > out")).how == "passed"
 
 
-#: A program of the agent's that interrupts the one that has started it, for as long as it can.
+#: A program of the agent that interrupts its parent process for as long as it can.
 INTERRUPTING = """
 cat > program <<'END'
 #!/bin/sh
@@ -350,7 +350,7 @@ async def test_live_tests_see_services_and_frozen_ones_do_not(service: Service) 
     assert (await grade(service, tests, "sleep 1000 &", live=False)).how == "failed"
 
 
-#: Leads whoever asks it to a host outside.
+#: Redirects every request to a remote host.
 REDIRECTS = """
 cat > service.py <<'END'
 import http.server
@@ -377,7 +377,7 @@ LED = {
 
 @pytest.mark.parametrize("how", LED)
 async def test_tests_that_the_agent_leads_outside_fail(service: Service, how: str) -> None:
-    """It is the agent that chose the host, so it is no fault of the tests and no void episode."""
+    """The agent chose the host, so neither the tests nor the infrastructure failed."""
     tests = f"import socket, urllib.request\ndef test_a():\n  assert {LED[how]}"
     verdict = await grade(service, tests, REDIRECTS, live=True)
     assert (verdict.passed, verdict.how) == (False, "failed"), verdict
@@ -391,7 +391,7 @@ async def test_the_detail_says_which_test_failed_and_why(service: Service) -> No
 
 
 class Stub:
-    """A sandbox whose examinations end as a test says."""
+    """A sandbox whose examinations end as the test says."""
 
     def __init__(self, result: CommandResult | Exception) -> None:
         self.result = result
@@ -426,7 +426,7 @@ async def test_an_examination_that_says_nothing_is_no_reward(toolset: Toolset, s
     ("said", "status", "expected"),
     [
         ("passed", 0, "passed"),
-        ("passed", 137, "killed"),  # between its verdict and its end
+        ("passed", 137, "killed"),  # between its verdict and its exit
         ("failed", 137, "failed"),
         ("failed", 1, "failed"),
         ("killed", 7, "killed"),
@@ -452,7 +452,7 @@ async def test_a_grader_that_never_began_is_no_reward_unless_the_agent_could_hav
 
 
 class Crowded:
-    """A sandbox in which live examinations fail, and others as a test says."""
+    """A sandbox in which live examinations fail, and frozen ones end as the test says."""
 
     def __init__(self, frozen: CommandResult | Exception) -> None:
         self.frozen = frozen

@@ -1,4 +1,4 @@
-"""What tests start, and the files they write: gone when the next test begins, and what several tests share is not."""
+"""Processes and files of a test are gone when the next test begins; those that several tests share are kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def alive(name):
     return any(name in words for words in found)
 """
 
-#: Programs of the agent's, and what they leave behind; each is `left` to `alive`, or has written to `beats` lately.
+#: Programs of the agent, and their leftovers; each is `left` to `alive`, or has recently written to `beats`.
 LEAVES = {
     "a daemon": "(setsid sleep 1000 &) > /dev/null 2>&1",
     "one that ignores": "(trap '' TERM INT HUP; setsid sleep 1000 &) > /dev/null 2>&1",

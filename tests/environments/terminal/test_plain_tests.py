@@ -1,4 +1,4 @@
-"""Tests that need no pytest get the verdict that pytest gives them."""
+"""Tests that run without pytest get the verdict that pytest gives them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _plain(table: dict[str, tuple[str, str]]) -> list[str]:
 @pytest.mark.usefixtures("with_pytest")
 @pytest.mark.parametrize("what", _plain(VERDICTS))
 async def test_pytest_says_the_same(service: Service, what: str) -> None:
-    tests, expected = VERDICTS[what]  # what `test_verdicts` gets without pytest
+    tests, expected = VERDICTS[what]  # the verdict in `test_verdicts`, without pytest
     verdict = await grade(service, tests, timeout=3 if "hangs" in what else 60)
     assert verdict.how in expected, verdict
     assert verdict.passed == (expected == "passed")

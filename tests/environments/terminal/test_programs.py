@@ -1,4 +1,4 @@
-"""Which programs an image has, as its own links and layers say."""
+"""The programs of an image, resolved by its own links and layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .parts import preparation
 
 
 def root_folder(folder: Path) -> Path:
-    """A root file system with a bash, and links that mean something else on the machine than in the image."""
+    """Create a root file system with bash, and links that resolve differently in the image than on the machine."""
     programs = folder / "usr" / "bin"
     programs.mkdir(parents=True)
     (folder / "bin").symlink_to("/usr/bin")

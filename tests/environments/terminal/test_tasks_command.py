@@ -1,4 +1,4 @@
-"""``ors-server tasks``: folders written, loaded back, verified; what is not sound is told."""
+"""``ors-server tasks``: folders are written, loaded back and verified; unsound tasks are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(images: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str
 
 
 def verified(images: Path, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
-    """Exit code and report of ``verify --json``."""
+    """Return exit code and report of ``verify --json``."""
     done = run(images, "verify", *arguments, "--json")
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Where no sandbox or no grader can be had, the terminal is not served, with the reason, and the rest is."""
+"""Without sandboxes or a grader the terminal is not served, with the reason, and the other environments are."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_wrong_folders_are_told_before_the_grader_is_made(tmp_path: Path, tasks:
 
 
 def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
-    """A real one: a small file system in a namespace of the test's own."""
+    """A real disk: a small file system in a mount namespace of the test."""
     disk = tmp_path / "disk"
     disk.mkdir()
     program = (

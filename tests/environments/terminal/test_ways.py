@@ -1,4 +1,4 @@
-"""No text and no bytes of the agent's run in the grader, whatever library the tests hand them to."""
+"""No text and no bytes of the agent run in the grader, whichever library the tests pass them to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def prepared(service: Service) -> Sandbox:
-    """A sandbox with what a cheat leaves."""
+    """Start a sandbox with the files that a cheat leaves."""
     sandbox = await opened(service)
     python = (await service.toolset()).python
     done = await sandbox.run(f"{AGENTS_DATA}\n{python} -I -S - <<'PROGRAM'\n{COMPILING}\nPROGRAM", timeout=30)
@@ -23,7 +23,7 @@ async def prepared(service: Service) -> Sandbox:
 
 
 async def graded(service: Service, tests: str) -> grading.Verdict:
-    """The verdict of tests on what a cheat leaves, none of which ran."""
+    """Return the verdict of tests on those files. Fail if any of them ran."""
     sandbox = await prepared(service)
     try:
         try:

@@ -1,4 +1,4 @@
-"""The generator as the server loads it, and one runtime for each test module."""
+"""Fixtures: the generator as the server loads it, and one runtime for each test module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.environments.terminal_families.loading import load_generation
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for ``family`` runs once for each."""
+    """Run a test that uses ``family`` once for each family."""
     if "family" in metafunc.fixturenames:
         metafunc.parametrize("family", list(cast("dict[str, object]", load_generation().FAMILIES)))
 
@@ -30,12 +30,12 @@ def generation() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def state() -> Iterator[Path]:
-    """A state directory like the real one: everybody may pass through, pytest's own are private."""
+    """Create a state directory with the usual mode: every user may pass through it, unlike pytest's own directories."""
     with tempfile.TemporaryDirectory(prefix="ors-test-") as directory:
         path = Path(directory)
         path.chmod(0o755)
         yield path
-        # After a test that failed in the middle: its server is gone, and the directory is about to be.
+        # For a test that failed midway: its server is gone, and the directory is about to be removed.
         asyncio.run(sweep(path))
 
 

@@ -1,6 +1,6 @@
-"""Digests of the tasks of every family, so that a change of them does not go unnoticed.
+"""Digests of the tasks of every family, which reveal every change of a task.
 
-``python tests/environments/terminal_families/digests.py [FAMILY]...`` writes those of these families anew, or all.
+``python tests/environments/terminal_families/digests.py [FAMILY]...`` records the digests of these families, or of all.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: A file for each family, so that changes of two families never meet in one.
+#: A file for each family, so that changes of two families never conflict.
 FOLDER = Path(__file__).with_name("digests")
-#: The first tasks of a family, every shape several times.
+#: The first tasks of a family, with every shape several times.
 SEEDS = range(12)
 
 
 def digest_of(generate: Callable[[int], Any]) -> str:
-    """The digest of everything the first tasks of a family consist of."""
+    """Return the digest of all data of a family's first tasks."""
     state = hashlib.sha256()
     for seed in SEEDS:
         task = generate(seed)
@@ -30,7 +30,7 @@ def digest_of(generate: Callable[[int], Any]) -> str:
 
 
 def recorded() -> dict[str, str]:
-    """What was written down for each family."""
+    """Return the recorded digest of each family."""
     return {file.stem: file.read_text().strip() for file in FOLDER.glob("*.txt")}
 
 

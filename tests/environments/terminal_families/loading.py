@@ -1,4 +1,4 @@
-"""The generator, as the server loads it."""
+"""Import of the generator as the server imports it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ENVIRONMENT = ROOT / "environments" / "terminal"
 
 
 def load_generation() -> ModuleType:
-    """``generation`` of the environment's folder, imported as ``ors-server serve`` imports it."""
+    """Return ``generation`` of the environment's folder, imported as ``ors-server serve`` imports it."""
     return folder_package(ENVIRONMENT).load("generation")
 
 
 def load_alternatives() -> ModuleType:
-    """The honest ways of every family."""
+    """Return the module of honest ways for every family."""
     return folder_package(ENVIRONMENT).load("families.alternatives")
 
 
 def load_requirements() -> ModuleType:
-    """What the ways of a task are."""
+    """Return the module of requirements and ways."""
     return folder_package(ENVIRONMENT).load("families.requirements")

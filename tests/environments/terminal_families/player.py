@@ -1,6 +1,6 @@
-"""Runs inside a sandbox: plays scripts on a task one after the other and prints what its tests say of each.
+"""Program for the inside of a sandbox: plays scripts on a task one after another and prints the failed tests of each.
 
-Run as a program; it needs the standard library alone. Its own files lie in ``/tmp/play``.
+It needs the standard library only. Its own files lie in ``/tmp/play``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 OWN = Path("/tmp/play")
 HOME = "/home/user"
-#: The home is emptied whatever the permissions in it are, and filled again.
+#: Empties the home, whatever its permissions, and fills it again.
 RESTORE = """
 chmod -R u+rwx {home} 2> /dev/null; find {home} -mindepth 1 -delete; find /tmp -mindepth 1 -maxdepth 1 ! -name play \
 -exec chmod -R u+rwx {{}} ';' -exec rm -rf {{}} +; cp -a {copy}/. {home}
@@ -30,7 +30,7 @@ def processes() -> set[int]:
 
 
 def end(before: set[int]) -> None:
-    """End what a script left running, as an examination of a frozen task does."""
+    """End the processes that a script left running, as an examination of a frozen task does."""
     deadline = time.monotonic() + 10
     while (left := [number for number in processes() - before if not is_zombie(number)]) and (
         time.monotonic() < deadline
@@ -49,8 +49,8 @@ def is_zombie(number: int) -> bool:
 
 
 def bash(script: str, folder: str, root: str, seconds: int) -> tuple[int, str]:
-    """Run a script as ``bash -c`` does; its exit status and what it printed."""
-    with tempfile.TemporaryFile(dir=OWN) as printed:  # a pipe would wait for what the script leaves running
+    """Run a script like ``bash -c``. Return its exit status and its output."""
+    with tempfile.TemporaryFile(dir=OWN) as printed:  # a pipe would wait for processes that the script leaves running
         finished = subprocess.run(
             ["bash", "-c", script],
             cwd=folder if Path(folder).is_dir() else HOME,
@@ -65,7 +65,7 @@ def bash(script: str, folder: str, root: str, seconds: int) -> tuple[int, str]:
 
 
 def failures(module: str, seconds: int) -> tuple[int, dict[str, str]]:
-    """How many tests a module has, and those that fail, run by a child as clean as this process."""
+    """Run a module's tests in a child as clean as this process. Return their number and the failures."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -98,7 +98,7 @@ def verdicts(module: str) -> tuple[int, dict[str, str]]:
 
 
 def copied(name: str) -> bool:
-    """Whether the home as it is now could be kept; one with closed files or directories cannot."""
+    """Copy the home. Return whether that was possible; a home with unreadable files or directories cannot be copied."""
     return subprocess.run(["cp", "-a", HOME, OWN / name], stderr=subprocess.DEVNULL).returncode == 0
 
 

@@ -1,8 +1,8 @@
-"""Generated tasks laid out in sandboxes, solutions of them played there, and what their tests say.
+"""Generated tasks laid out in sandboxes, with solutions played there and graded by the tasks' tests.
 
-The tests run with the sandbox's own Python and without pytest; how the environment runs them, out of the agent's reach,
-is tested with the environment. A ``frozen`` task is laid out once: before each play the home is put back as it was, and
-before the tests everything that the play left running is ended. Each play of a ``live`` task has a sandbox of its own.
+The tests run with the sandbox's own Python and without pytest. The environment's tests cover grading out of the agent's
+reach. A ``frozen`` task is laid out once: before each play the home is restored, and before the tests every process
+that the play left running is ended. Each play of a ``live`` task has a sandbox of its own.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["Play", "Played", "play"]
 
 _PLAYER = Path(__file__).with_name("player.py")
-#: Of a script, or of the tests after it.
+#: For a script, or for the tests after it.
 _SECONDS = 60
 
 
 @dataclass(frozen=True)
 class Play:
-    """What is done in a sandbox before the tests: the oracle where it is asked for, and a script."""
+    """Actions in a sandbox before the tests: the oracle if ``solved``, and a script."""
 
     script: str = ""
     #: The oracle runs first, and the script in the project's folder instead of in the home.
@@ -40,7 +40,7 @@ class Play:
 
 @dataclass(frozen=True)
 class Played:
-    """What came of it: how the script ended, how many tests there are, and which of them fail and why."""
+    """Result of a play: the script's end, the number of tests, and the failed tests with reasons."""
 
     status: int
     output: str
@@ -52,7 +52,7 @@ class Played:
 
 
 async def play(runtime: BubblewrapRuntime, task: GeneratedTask, plays: Sequence[Play]) -> list[Played]:
-    """Play them one after the other, each from the beginning."""
+    """Play them one after another, each from the initial state."""
     if task.grading == "frozen":
         async with _laid_out(runtime, task) as sandbox:
             return await _played(sandbox, task, plays)
@@ -79,12 +79,12 @@ async def _played(sandbox: Sandbox, task: GeneratedTask, plays: Sequence[Play]) 
 
 @asynccontextmanager
 async def _laid_out(runtime: BubblewrapRuntime, task: GeneratedTask) -> AsyncGenerator[Sandbox]:
-    """A sandbox in which the task begins."""
+    """Return a sandbox in which the task begins."""
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         await sandbox.write_file("/tmp/task.tar", _archive(task))
         commands = ["cd / && tar -xpf /tmp/task.tar && cd /home/user"]
         if task.setup:
-            # In a shell of its own: what it sets must not reach the agent's.
+            # In a shell of its own: its settings must not reach the agent's shell.
             commands.append(f"bash <<'SETUP OF THE TASK'\n{task.setup}\nSETUP OF THE TASK")
         await _must(sandbox, "\n".join(commands))
         if task.start:
@@ -93,7 +93,7 @@ async def _laid_out(runtime: BubblewrapRuntime, task: GeneratedTask) -> AsyncGen
 
 
 def _archive(task: GeneratedTask) -> bytes:
-    """The task's files and the modules of its tests."""
+    """Return an archive of the task's files and the modules of its tests."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, file in task.files.items():

@@ -1,4 +1,4 @@
-"""What holds for generated tasks without running them."""
+"""Properties of generated tasks that hold without running them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DOCS = ROOT / "docs" / "terminal_tasks.md"
 SEEDS = range(12)
 
-#: Prints the digest of a family's first tasks, in a Python that has nothing of the project installed.
+#: Prints the digest of a family's first tasks, in a Python without any of the project's packages.
 ELSEWHERE = """
 import sys
 sys.path[:0] = sys.argv[1:3]
@@ -122,12 +122,12 @@ def test_files_are_where_the_user_is(family: str) -> None:
             assert re.fullmatch(r"/home/user(/[^/\n]+)+", path)
             assert "/../" not in path
             assert file.mode & 0o400, f"the user could not read {path}"
-            # No file stands where another path needs a directory.
+            # No file exists where another path needs a directory.
             assert all(task.files[str(above)].directory for above in Path(path).parents if str(above) in task.files)
 
 
 def test_prompts_read_well(family: str) -> None:
-    """What a hasty change of a template breaks first."""
+    """Typical mistakes in templates: spaces, line ends, empty lines."""
     for task in _tasks(family):
         assert "/home/user/" in task.prompt
         assert task.prompt.endswith("\n")
@@ -144,7 +144,7 @@ def test_prompts_read_well(family: str) -> None:
 
 
 def test_prompts_vary(generation: ModuleType, family: str) -> None:
-    """More than names and numbers: each shape has several beginnings."""
+    """Beyond names and numbers: each shape has several beginnings."""
     shapes = len(_family(generation, family).shapes)
     for shape in range(shapes):
         prompts = [_task(family, shape + shapes * number).prompt for number in range(12)]
@@ -168,7 +168,7 @@ def test_modules_of_tests_need_nothing(family: str) -> None:
 
 
 def test_modules_of_tests_are_hidden_from_scripts() -> None:
-    """A program that is being graded could read its grader: the answers are there as digests alone."""
+    """A program that is being graded could read its grader, so the answers are there as digests only."""
     for family in ("scripting", "debugging"):
         for task in _tasks(family):
             assert "assert digest(printed) ==" in task.final_tests
@@ -179,7 +179,7 @@ def test_documentation_has_the_table(generation: ModuleType) -> None:
 
 
 def test_a_place_that_cannot_be_looked_into_is_not_empty(generation: ModuleType) -> None:
-    """``Checks.absent`` says that nothing is there only where that was seen."""
+    """``Checks.absent`` fails where it cannot look."""
     source = generation.generate("checksums", 0).initial_tests
     module: dict[str, object] = {}
     exec(source, module)

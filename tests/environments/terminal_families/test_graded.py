@@ -1,4 +1,4 @@
-"""Every family played and graded as in an episode: the image prepared once, the tests out of the agent's reach."""
+"""Every family is played and graded as in an episode: image prepared once, tests out of the agent's reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every family for real: tasks are laid out in sandboxes, left undone, solved, nearly solved, and played in each way.
+"""Every family in real sandboxes: tasks are laid out, left undone, solved, nearly solved, and played in each way.
 
 A breach of a sentence fails exactly the tests it names; an honest way fails none.
 """
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-#: At once; more only wait for the processor.
+#: Sandboxes at once; more would only wait for the processor.
 PARALLEL = 3
 MANY = 25
 
 
 async def test_each_shape(generation: ModuleType, family: str, runtime: BubblewrapRuntime) -> None:
-    """The first seed of every shape, which plays its share of the ways: all together as many as one shape has."""
+    """The first seed of every shape plays a share of the ways: all seeds together play as many as one shape has."""
     shapes = len(generation.FAMILIES[family].shapes)
     await _check(generation, family, runtime, range(shapes), shapes)
 
 
 @pytest.mark.long
 async def test_every_way(generation: ModuleType, family: str, runtime: BubblewrapRuntime) -> None:
-    """As above, with all ways of every shape."""
+    """All ways of every shape."""
     await _check(generation, family, runtime, range(len(generation.FAMILIES[family].shapes)), 1)
 
 
@@ -60,7 +60,7 @@ async def _check(generation: ModuleType, family: str, runtime: BubblewrapRuntime
 
 
 async def _faults(runtime: BubblewrapRuntime, task: GeneratedTask, share: int) -> list[str]:
-    """What is wrong with a task and with one in ``share`` of its ways."""
+    """Return the faults of a task and of every ``share``-th way."""
     breaches = [way for requirement in task.requirements for way in requirement.breaches]
     ways = [*breaches, *task.honest, *load_alternatives().everywhere(task.oracle)][task.seed % share :: share]
     plays = [Play(tests="initial"), Play(), Play(task.oracle), Play(task.near_miss)]
@@ -80,7 +80,7 @@ async def _faults(runtime: BubblewrapRuntime, task: GeneratedTask, share: int) -
 
 
 def _fault(way: Way, played: Played) -> str:
-    """What is wrong with what came of a way; empty where it failed exactly what it should."""
+    """Return the fault of a way's result; empty if it failed exactly the expected tests."""
     matching = load_requirements().matching
     meant = [set(matching(check, played.failed)) for check in way.checks]
     right = all(meant) and set().union(*meant) == set(played.failed)

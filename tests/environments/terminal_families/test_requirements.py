@@ -1,4 +1,4 @@
-"""Each sentence of a prompt that demands something has checks and false solutions; what they do is played elsewhere."""
+"""Each sentence of a prompt that states a requirement has checks and false solutions; other tests play them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from environments.terminal.generation import GeneratedTask
 
 SEEDS = range(12)
-#: Of a shape's own, and with those that every family has.
+#: Minimum of a shape's own ways, and of these with the ways of every family.
 OWN, HONEST = 2, 5
-#: Words of a sentence that demands something.
+#: Words of a sentence that states a requirement.
 DEMANDING = re.compile(
     r"\b(must|exactly|only|never|nothing|unchanged|leave|do not|don't|keep|every line|no others?|"
     r"without|newline|sorted|in this order|in the order)\b",
@@ -88,7 +88,7 @@ def test_there_are_honest_ways(family: str) -> None:
 
 
 def test_the_page_has_every_sentence_and_way(generation: ModuleType, family: str) -> None:
-    """What ``ors-server tasks requirements`` prints."""
+    """The output of ``ors-server tasks requirements``."""
     page = generation.requirements_page(family)
     for task in _tasks(family)[: len(generation.FAMILIES[family].shapes)]:
         for text in (*task.sentences, *(way.what for way in (*_breaches(task), *task.honest))):
