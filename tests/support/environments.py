@@ -16,13 +16,13 @@ class Text(BaseModel):
 
 
 class Number(BaseModel):
-    """Input of a tool that counts."""
+    """Input of a counting tool."""
 
     number: int
 
 
 def said(text: str = "", reward: float | None = None, *, finished: bool = False) -> ToolOutput:
-    """A tool's output of one text block."""
+    """Return a tool's output with one text block."""
     return ToolOutput(blocks=[TextBlock(text=text)], reward=reward, finished=finished)
 
 
@@ -42,7 +42,7 @@ class Bare(Environment):
 
 
 class Echo(Bare):
-    """``Bare`` with the usual tool, which also ends the episode when asked to."""
+    """``Bare`` with the usual tool, and a tool that ends the episode."""
 
     @tool(concurrent=True)
     async def echo(self, params: Text) -> ToolOutput:

@@ -17,14 +17,14 @@ LONGEST_LINE = 64 * 1024
 
 
 class Event(NamedTuple):
-    """One server-sent event as both SDKs hand it on."""
+    """One server-sent event as both SDKs deliver it."""
 
     name: str
     data: str
 
 
 class EventParser:
-    """Both SDKs' parser: splits on newlines only, strips all leading white space of a value, wants named events."""
+    """Both SDKs' parser: splits on newlines only, strips all leading white space of a value, requires event names."""
 
     def __init__(self) -> None:
         self.comments = 0
@@ -33,7 +33,7 @@ class EventParser:
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events this chunk completes. Raises ``ValueError`` where a real client would fail."""
+        """Return the events this chunk completes. Raises ``ValueError`` where a real client would fail."""
         events: list[Event] = []
         *lines, self._pending = (self._pending + chunk).split(b"\n")
         if len(self._pending) > LONGEST_LINE:
@@ -58,12 +58,12 @@ class EventParser:
 
 
 def parse_events(body: bytes) -> list[Event]:
-    """The events of a whole response."""
+    """Return the events of a whole response."""
     return EventParser().feed(body)
 
 
 class Reply:
-    """The events that answered a ``/call`` or ``/score_group``."""
+    """The events of the response to a ``/call`` or ``/score_group``."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self.events = list(events)
@@ -81,7 +81,7 @@ class Reply:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The JSON that ``chunk`` and ``end`` carry together."""
+        """The JSON of all ``chunk`` events and the ``end`` event together."""
         assert self.names[-1] == "end", self.events
         return json.loads("".join(event.data for event in self.events if event.name in ("chunk", "end")))
 
@@ -105,7 +105,7 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """Why the call ran no tool."""
+        """The reason why the call ran no tool."""
         result = self.result
         assert result["ok"] is False, result
         return result["reason"]

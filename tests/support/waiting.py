@@ -11,7 +11,7 @@ PATIENCE = 10.0
 
 
 async def until(condition: Callable[[], bool], what: str = "") -> None:
-    """Wait for something to become true."""
+    """Wait until a condition is true."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, what or "waited too long"
