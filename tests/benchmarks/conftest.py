@@ -1,4 +1,4 @@
-"""What the tests of the rollout benchmark share: an engine in wire format, and the model it speaks as."""
+"""Fixtures of the rollout benchmark's tests: an engine that speaks the wire format only, and the model it serves."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.benchmarks.engine_stand_in import EngineStandIn, echo_policy
 
 @pytest.fixture(scope="session")
 def rollout_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache in which the model is made."""
+    """Return the cache in which the model is made."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="session")
 def served_engine(rollout_cache: Path) -> Generator[EngineStandIn]:
-    """The engine, for the whole session."""
+    """Serve the engine for the whole session."""
     pytest.importorskip("transformers", reason="transformers is not installed")
     from transformers import AutoTokenizer
 
@@ -35,7 +35,7 @@ def served_engine(rollout_cache: Path) -> Generator[EngineStandIn]:
 
 @pytest.fixture
 def engine(served_engine: EngineStandIn, rollout_cache: Path, monkeypatch: pytest.MonkeyPatch) -> EngineStandIn:
-    """The engine, as new."""
+    """Return the engine, reset."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(rollout_cache))
     served_engine.reset()
     return served_engine

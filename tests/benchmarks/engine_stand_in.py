@@ -1,8 +1,8 @@
-"""A vLLM server in wire format and in nothing else: it says what an echo or counting environment wants to hear.
+"""A stand-in for a vLLM server with its wire format, whose turns suit echo and counting environments.
 
-It keeps to ``min_tokens`` as vLLM does, so that a replay has the lengths it asks for, and it has the routes by which
-the benchmark finds out what it serves and what it has counted, and empties its prefix cache. It can be wrong in each of
-them, and it can die.
+It honours ``min_tokens`` as vLLM does, so that a replay has the requested lengths. It has the routes by which the
+benchmark queries the model and the counters, and empties the prefix cache. Each of them can be made wrong, and the
+engine can be made to die.
 """
 
 import re
@@ -21,7 +21,7 @@ __all__ = ["EngineStandIn", "echo_policy"]
 
 
 def echo_policy(prompt: str) -> str:
-    """Wrong in an episode's first turn, right in its second."""
+    """Return a wrong answer in an episode's first turn, a right one in its second."""
     [word] = re.findall(r"with the text (\w+) to finish", prompt)
     text = word if "is not the word." in prompt else "nothing"
     return f'<tool_call>\n{{"name": "echo", "arguments": {{"text": "{text}"}}}}\n</tool_call>'
@@ -29,30 +29,30 @@ def echo_policy(prompt: str) -> str:
 
 @dataclass
 class EngineStandIn(ScriptedEngine):
-    """See the module."""
+    """The stand-in's state: its answers, its faults, and a record of its work."""
 
-    #: What it answers: a JSON value or text, and a status.
+    #: The response of the models' route: a JSON value or text, and a status.
     models: Any = field(default_factory=lambda: {"data": [{"id": "tiny"}]})
     version: Any = field(default_factory=lambda: {"version": "0.0"})
     models_status: int = 200
-    #: Of its route that empties the prefix cache: 404 outside of vLLM's development mode.
+    #: Status of its route that empties the prefix cache: 404 outside of vLLM's development mode.
     reset_status: int = 200
-    #: Whether it makes as many tokens as it is asked for.
+    #: Whether it generates exactly as many tokens as requested.
     exact: bool = True
-    #: Whether it is gone: it drops every connection.
+    #: Whether it is dead: it drops every connection.
     gone: bool = False
-    #: What it did, in order: "forget", ("live", tokens made) or ("replay", tokens made).
+    #: Its actions in order: "forget", ("live", generated tokens) or ("replay", generated tokens).
     done: list[Any] = field(default_factory=list[Any])
 
     def reset(self) -> None:
-        """As new."""
+        """Restore the initial state."""
         fresh = EngineStandIn(echo_policy, self.tokenizer)
         for name, value in vars(fresh).items():
             if name != "url":
                 setattr(self, name, value)
 
     def generate(self, ids: list[int], maximum: int) -> tuple[list[int], list[float], str, str]:
-        """As many tokens as were asked for at least."""
+        """Return at least the minimum of tokens."""
         least: int = self.requests[-1][1].get("min_tokens", 0)
         if not least:
             made = super().generate(ids, maximum)
@@ -64,7 +64,7 @@ class EngineStandIn(ScriptedEngine):
         return sampled, [scripted_logprob(len(ids) + position) for position in range(least)], "", "length"
 
     def application(self) -> FastAPI:
-        """With what vLLM has besides generating."""
+        """Return the application, with vLLM's routes besides generation."""
         app = super().application()
         app.add_middleware(_Mortal, engine=self)
 
@@ -98,12 +98,12 @@ class EngineStandIn(ScriptedEngine):
 
     @property
     def live(self) -> list[dict[str, Any]]:
-        """The requests of episodes."""
+        """Return the requests of episodes."""
         return [body for _, body in self.requests if "min_tokens" not in body]
 
     @property
     def replayed(self) -> list[dict[str, Any]]:
-        """The requests of replays."""
+        """Return the requests of replays."""
         bodies = [body for _, body in self.requests if "min_tokens" in body]
         assert all(body["structured_outputs"] == {"regex": REPLAYED} for body in bodies)
         assert all(body["min_tokens"] == body["max_tokens"] and body["ignore_eos"] for body in bodies)
@@ -111,7 +111,7 @@ class EngineStandIn(ScriptedEngine):
 
 
 class _Mortal:
-    """Cuts off every answer once the engine is gone."""
+    """Middleware that drops every response once the engine is dead."""
 
     def __init__(self, app: ASGIApp, engine: EngineStandIn) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The rollout benchmark as tests run it: in this process, against an engine in wire format."""
+"""The rollout benchmark in this process, against an engine that has only the wire format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["at", "bench", "run_bench"]
 
 
 def at(engine: EngineStandIn, concurrency: int = 2, episodes: int = 4) -> list[str]:
-    """Arguments of a small run with an engine, without charts."""
+    """Return arguments of a small run with an engine, without charts."""
     return [
         *("--engine", "url", "--engine-url", engine.url, "--turns", "2", "--concurrency", str(concurrency)),
         *("--episodes", str(episodes), "--no-charts"),
@@ -22,7 +22,7 @@ def at(engine: EngineStandIn, concurrency: int = 2, episodes: int = 4) -> list[s
 
 
 def run_bench(folder: Path, *arguments: str) -> int:
-    """The exit code of ``ors-server bench rollout``, run here: one round, without a warm-up unless asked for."""
+    """Run ``ors-server bench rollout``: one round, by default without a warm-up. Return the exit code."""
     with pytest.raises(SystemExit) as end:
         rollout.main(["--rounds", "1", "--warm-up", "0", *arguments, "--output", str(folder)])
     assert isinstance(end.value.code, int)
@@ -30,7 +30,7 @@ def run_bench(folder: Path, *arguments: str) -> int:
 
 
 def bench(folder: Path, *arguments: str) -> tuple[int, RolloutReport]:
-    """Its exit code, and its report."""
+    """Run the benchmark. Return its exit code and its report."""
     code = run_bench(folder, *arguments)
     [path] = folder.glob("*.json")
     return code, RolloutReport.model_validate_json(path.read_text())

@@ -1,4 +1,4 @@
-"""The virtual environments of the foreign servers: made once, outside the clone, and explained when they cannot be."""
+"""The virtual environments of the foreign servers: made once, outside of the clone; errors name the remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ors_benchmarks.server.floor import FLOOR
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and no package index."""
+    """Set an empty cache and no package index."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))

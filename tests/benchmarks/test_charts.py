@@ -1,4 +1,4 @@
-"""The charts: drawn where there are figures, and explained where there is no matplotlib."""
+"""The charts: drawn where there are figures; without matplotlib, a message says so."""
 
 from __future__ import annotations
 

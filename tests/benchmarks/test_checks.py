@@ -1,4 +1,4 @@
-"""Right answers count and wrong ones do not, whatever is wrong with them."""
+"""Checks of responses: right ones count, and wrong ones do not, whatever is wrong with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of the clients as a command: a small run of ours, and what makes it fail."""
+"""The benchmark of the clients as a command: a small run of ours, and its failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ors_server import cli
 
 
 def bench(*arguments: str | Path) -> int:
-    """The exit code of ``ors-server bench clients``, run here."""
+    """Run ``ors-server bench clients``. Return the exit code."""
     with pytest.raises(SystemExit) as end:
         clients.main([str(argument) for argument in arguments])
     assert isinstance(end.value.code, int)

@@ -1,4 +1,4 @@
-"""Timed requests over one connection; ``tests/clients`` has the tests of the HTTP parsing."""
+"""Timed requests over one connection; ``tests/clients`` tests the HTTP parsing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @contextlib.asynccontextmanager
 async def connected(handler: Handler) -> AsyncGenerator[Connection]:
-    """A connection to a server that this handler makes."""
+    """Return a connection to a server with this handler."""
     handled = asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +41,7 @@ async def connected(handler: Handler) -> AsyncGenerator[Connection]:
 
 
 async def exchange_with(handler: Handler) -> bytes:
-    """One request to a server that this handler makes."""
+    """Send one request to a server with this handler."""
     async with connected(handler) as connection:
         response = await connection.exchange(REQUEST)
         assert 0 < response.seconds < 10

@@ -1,4 +1,4 @@
-"""What counts, and when."""
+"""Selection of the requests that count in a measured interval."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_requests_under_way_in_the_window_count_for_latency_and_answers_within_i
     meter = Meter()
     meter.answered("call", answered(0.0, 0.5))
     meter.between(10.0)
-    meter.answered("call", answered(9.0, 0.5))  # over before
-    meter.answered("call", answered(9.5, 1.0))  # began before
+    meter.answered("call", answered(9.0, 0.5))  # ended before the interval
+    meter.answered("call", answered(9.5, 1.0))  # began before the interval
     meter.answered("call", answered(11.0, 1.0))
     meter.between(10.0, 20.0)
-    meter.answered("call", answered(19.0, 5.0))  # answered after
-    meter.answered("call", answered(20.0, 1.0))  # began after
+    meter.answered("call", answered(19.0, 5.0))  # the response came after the interval
+    meter.answered("call", answered(20.0, 1.0))  # began after the interval
     assert meter.latencies["call"] == [1.0, 1.0, 5.0]
     assert meter.completed["call"] == 2
     assert meter.percentile("call", 0.99) == 5.0

@@ -36,7 +36,7 @@ def test_cpu_and_memory_of_a_process() -> None:
 def test_a_server_starts_on_its_core_and_ends(
     candidate: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A setting of the shell's would make it another server than the default one; this one would not even start.
+    # A setting of the shell would change the server from the default; this value would keep it from starting.
     monkeypatch.setenv("ORS_PORT", "none")
     started = time.monotonic()
     server = ServerProcess.start(candidate.command(sys.executable), tmp_path, cores().server, name="one")

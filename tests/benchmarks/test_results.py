@@ -1,4 +1,4 @@
-"""From measurements to a report, its table and its file."""
+"""Reports of measurements, with their table and their file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_medians_and_spreads() -> None:
 
 def test_ratios_are_of_the_same_round() -> None:
     gathered = gather()
-    # A machine that slows down to half its speed: every round has the same ratio, and the spread is none.
+    # A machine that slows down to half its speed: every round has the same ratio, so the spread is zero.
     measured(gathered, ours=[50, 100, 100], ors_sdk=[600, 1200, 1200])
     ratio = gathered.figures("ours")["call_cpu_gain_ors-sdk"]["ours"]
     assert (ratio.low, ratio.median, ratio.high) == (12, 12, 12)
@@ -117,7 +117,7 @@ def test_every_figure_has_a_row_and_every_name_is_its_own() -> None:
     for keys in (names, [figure.key for figure in FIGURES], [candidate.name for candidate in CANDIDATES]):
         assert len(set(keys)) == len(keys)
     groups = [row for row, _ in itertools.groupby(figure.row for figure in FIGURES)]
-    assert len(set(groups)) == len(groups)  # a row's figures stand together in the table
+    assert len(set(groups)) == len(groups)  # the table shows a row's figures together
 
 
 def test_the_table() -> None:
@@ -161,7 +161,7 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("floor", "cell"),
     [
-        (23.0, "≤ 80.0 ✗"),  # the machine of the budgets: nothing to allow for
+        (23.0, "≤ 80.0 ✗"),  # the machine of the budgets: no allowance
         (46.0, "≤ 160 here ✗"),
         (69.0, "≤ 240 here ✓"),
     ],

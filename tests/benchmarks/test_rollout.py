@@ -1,4 +1,4 @@
-"""The rollout benchmark as a command: real servers and clients, and an engine in wire format."""
+"""The rollout benchmark as a command: real servers and clients, and an engine that has only the wire format."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_small_run(tmp_path: Path, engine: EngineStandIn, capsys: pytest.Captu
         assert cell.failures == {}
         assert set(cell.breakdown) == {"engine", "queue", "handover", "environment", "http", "client"}
         assert cell.latencies["generation"].count == 16
-        # Two calls, each of which the environment thinks about.
+        # Two calls, each with the environment's delay.
         assert cell.breakdown["environment"] >= 0.04
         assert cell.latencies["tool call"].p50 >= 20
         assert set(cell.memory_mib) == {"client", "server"}
@@ -75,7 +75,7 @@ def test_a_replay_is_the_same_generations(tmp_path: Path, engine: EngineStandIn)
     assert len(live) == len(replayed) == 16  # two of them are the warm-up's
     assert all("tool_call" in body["structured_outputs"]["regex"] for body in live)
     assert {body["temperature"] for body in live + replayed} == {0.7}
-    # The first turns have the very prompts; the second turns have as many tokens, but the engine's own in between.
+    # The first turns have the same prompts; the second turns have as many tokens, but contain the engine's own text.
     assert Counter(len(body["prompt"]) for body in live) == Counter(len(body["prompt"]) for body in replayed)
     prompts = {tuple(body["prompt"]) for body in live}
     assert len([body for body in replayed if tuple(body["prompt"]) in prompts]) == 8
@@ -84,7 +84,7 @@ def test_a_replay_is_the_same_generations(tmp_path: Path, engine: EngineStandIn)
 
 def test_each_round_is_held_against_its_own_replay_from_an_empty_cache(tmp_path: Path, engine: EngineStandIn) -> None:
     def policy(prompt: str) -> str:
-        # Each run is longer than the one before: another run's replay would have other lengths.
+        # Each run is longer than the one before, so another run's replay would have other lengths.
         return "word " * engine.done.count("forget") + echo_policy(prompt)
 
     engine.policy = policy
@@ -117,19 +117,19 @@ def test_processor_time_is_that_of_the_run(
     async def played_environment(*arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
         async with original(*arguments, **keywords) as environment:
             until = time.process_time() + 1.0
-            while time.process_time() < until:  # what tasks take to be listed
+            while time.process_time() < until:  # the cost of listing tasks
                 pass
             yield environment
 
     monkeypatch.setattr(rollout_benchmark, "played_environment", played_environment)
     _, report = bench(tmp_path, *at(engine))
     [cell] = report.cells
-    # Of one thread of Python, and of the engine's thread, which shares its lock; with some room for uvloop's.
+    # One thread of Python, plus the engine's thread, which shares the lock; with some allowance for uvloop's thread.
     assert 0 < cell.figures["client_cpu"].median < 1.5
 
 
 class _Bound(UrlEngine):
-    """As an engine in this process is opened: it says on which cores, and which GPU it uses."""
+    """Stand-in for an engine in this process: reports its cores and its GPU."""
 
     seen: ClassVar[dict[str, Any]] = {}
     url_of_it: ClassVar[str] = ""
@@ -140,7 +140,7 @@ class _Bound(UrlEngine):
         return await super().open(cls.url_of_it, "tiny")
 
     def gpus(self) -> list[str]:
-        """One of a machine's."""
+        """Return one of the machine's GPUs."""
         return ["3"]
 
 
@@ -197,7 +197,7 @@ def test_an_engine_of_this_machine_has_cores_of_its_own(
 
 @pytest.mark.long
 def test_two_servers_and_two_clients(tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The SDKs are installed here: their servers need no environment of their own.
+    # The SDKs are installed here: their servers need no virtual environment of their own.
     for candidate in SDKS:
         monkeypatch.setitem(rollout_servers.SERVERS, candidate.name, dataclasses.replace(candidate, requirements=()))
     code, report = bench(

@@ -1,4 +1,4 @@
-"""What goes wrong with a rollout benchmark, and what it says then."""
+"""Failures during a rollout benchmark, and the messages for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.benchmarks.rollout_command import at, bench, run_bench
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-#: Sets a third of its episodes' machines on fire.
+#: An environment that fails in a third of its episodes with an infrastructure error.
 FAILING = """
 from ors_server import Environment, InfrastructureFailure, TextBlock, ToolOutput, tool
 from pydantic import BaseModel
@@ -50,7 +50,7 @@ class Failing(Environment):
 """
 
 
-#: Its one tool takes a tree without leaves.
+#: Its only tool takes a recursive type without a base case.
 ENDLESS = """
 from __future__ import annotations
 from ors_server import Environment, TextBlock, ToolOutput, tool
@@ -130,7 +130,7 @@ def test_a_server_that_dies_half_way(
     assert cell.infrastructure_failures >= 4
     assert sum(cell.outcomes.values()) < 40
     assert report.ended_early is not None
-    # What it has is reported, and no ratio: half of a run is not what was replayed.
+    # Its figures are reported without a ratio: the replay does not match half of a run.
     assert cell.figures["generated_per_second"].median > 0
     assert report.ratio is None
 
@@ -142,7 +142,7 @@ def test_an_engine_that_refuses_a_parameter(tmp_path: Path, engine: EngineStandI
     assert report.ratio is None
     assert report.ended_early is not None
     assert "refused the request" in report.ended_early
-    assert len(engine.failures) == 98  # the warm-up found out
+    assert len(engine.failures) == 98  # the warm-up detected it
 
 
 def test_an_engine_that_is_away(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ class _Missing(Candidate):
 
 
 def after(engine: EngineStandIn, count: int, what: Callable[[], object]) -> None:
-    """Do something when so many generations of episodes have been asked for."""
+    """Run ``what`` once this many generations of episodes have been requested."""
 
     def policy(prompt: str) -> str:
         if len(engine.live) == count:
@@ -283,7 +283,7 @@ def test_generations_that_the_engine_breaks_off(tmp_path: Path, engine: EngineSt
     [cell] = report.cells
     assert cell.outcomes == {"finished": 3, "aborted": 1}
     assert cell.failures == {"SamplerFailed: The engine broke a generation off": 1}
-    # The twelfth is one of the replay.
+    # The twelfth is a request of the replay.
     assert report.ratio is None
     assert cell.notes == ["the engine broke a generation of the replay off"]
 
@@ -361,9 +361,9 @@ def test_a_peer_that_cannot_be_installed_and_comes_first(
 
 
 def test_ctrl_c_in_a_round(tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whoever started the tests may have had it ignored.
+    # The process that started the tests may ignore SIGINT.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Whether or not it can be made, it is not to be made now.
+    # The benchmark must not try to make it now.
     never = _Missing("ors-sdk", "ors-sdk", "ors", ("x",))
     monkeypatch.setitem(rollout_servers.SERVERS, "ors-sdk", never)
 

@@ -1,4 +1,4 @@
-"""The figures: what overlaps is not counted twice, and an episode's parts are the whole episode."""
+"""The figures: overlapping intervals are counted once, and an episode's parts add up to the episode."""
 
 from __future__ import annotations
 

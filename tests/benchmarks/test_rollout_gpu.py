@@ -1,4 +1,4 @@
-"""What ``nvidia-smi`` says, read; and that its absence is no fault."""
+"""Parsing of ``nvidia-smi``'s output; a missing ``nvidia-smi`` is not an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ors_benchmarks.rollout.gpu import GpuMeter, visible_gpus
 
-#: Three GPUs, one of which does not tell; none of them unless these are asked for.
+#: Three GPUs, one of them without figures; no output unless the expected query is made.
 SAYS = """#!/bin/sh
 [ "$1" = "--id=2,5,7" ] || exit 1
 while :; do

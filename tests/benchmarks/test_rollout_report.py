@@ -1,4 +1,4 @@
-"""What a report says of its ratio: the budget only where one was set, and the servers that it is to be above."""
+"""The report's statement on its ratio: the budget only where one was set, and the servers that must be exceeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server that the rollout benchmark starts: of each SDK, delayed and timed."""
+"""The server that the rollout benchmark starts: for each SDK, with delays and timing."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_synchronous_tools_toolsets_and_set_ups_are_timed_once(tmp_path: P
             assert (await session.call("far", {})).text == "far"
         finally:
             await session.close()
-    # Once for the set-up and once for each tool, though both are in another environment as well.
+    # Once for the set-up and once for each tool, although both are inherited by another environment.
     assert served.facts.environment_seconds is not None
     assert 0.5 <= served.facts.environment_seconds < 0.9
 
@@ -135,20 +135,20 @@ class Text(BaseModel):
 
 
 class Saying(Environment):
-    """Says what it is told."""
+    """Returns its input."""
 
     @classmethod
     def list_splits(cls) -> list[str]:
-        """One."""
+        """List one split."""
         return ["train"]
 
     @classmethod
     def list_tasks(cls, split: str) -> list[JSONObject]:
-        """One."""
+        """List one task."""
         return [{}]
 
     def get_prompt(self) -> list[TextBlock]:
-        """Nothing that matters."""
+        """Return a text without meaning."""
         return [TextBlock(text="go")]
 
     @tool

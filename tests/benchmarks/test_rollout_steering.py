@@ -1,4 +1,4 @@
-"""What the model is made to say: expressions, their examples, and the calls in them."""
+"""Steering of the model's output: expressions, their examples, and the calls in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DONE = ToolSpec(name="done", description="", input_schema=None)
 
 
 def call_of(turn: Turn, tools: list[ToolSpec]) -> ToolCall:
-    """The one call of the turn's example, which must match the turn's expression."""
+    """Return the only call of the turn's example, which must match the turn's expression."""
     assert re.fullmatch(turn.regex, turn.example), turn
     [call] = find_format("hermes").parse(turn.example, tools)
     assert isinstance(call, ToolCall)

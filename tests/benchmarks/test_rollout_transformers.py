@@ -1,4 +1,4 @@
-"""The way to transformers' engine process, without the process; the engine itself is under the long tests."""
+"""The interface to transformers' engine process, without the process; the long tests run the engine itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Pipe:
         self._output.feed_data(json.dumps(answer).encode() + b"\n")
 
     async def drain(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: there is no buffer."""
 
 
 def made(log: bytes = b"") -> tuple[TransformersEngine, _Pipe, asyncio.StreamReader]:
@@ -52,7 +52,7 @@ async def test_nothing_begins_like_what_was_forgotten() -> None:
     first, second, third, fourth = (request["ids"] for request in pipe.requests)
     assert first[1:] == third[1:] == [1, 2]
     assert second[1:] == [1, 2, 7, 8, 3]
-    # Turns of an episode share their beginning; those of two runs do not.
+    # Turns of an episode have a common prefix; turns of two runs have none.
     assert first[0] == second[0] != third[0] == fourth[0]
 
 

@@ -1,4 +1,4 @@
-"""What vLLM is told before it is there; the engine itself is under the long tests."""
+"""Settings of vLLM that the benchmark derives without importing it; the long tests run the engine itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ors_benchmarks.rollout.engines.vllm import sequences_for, set_environment
 
 
 def test_as_many_requests_run_as_are_played_at_once() -> None:
-    # AsyncLLM's own default is 128, and the 129th would wait.
+    # AsyncLLM's own default is 128; the 129th request would wait.
     assert sequences_for(1) == {"max_num_seqs": 256}
     assert sequences_for(1024) == {"max_num_seqs": 1024}
     # vLLM refuses a step with fewer tokens than requests.
@@ -21,7 +21,7 @@ def test_cuda_is_not_started_by_asking_for_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "environ", environment)
     set_environment()
     assert environment["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
-    assert environment["VLLM_WORKER_MULTIPROC_METHOD"] == "fork"  # what the user has set stays
+    assert environment["VLLM_WORKER_MULTIPROC_METHOD"] == "fork"  # the user's value is kept
     del environment["VLLM_WORKER_MULTIPROC_METHOD"]
     set_environment()
     assert environment["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"

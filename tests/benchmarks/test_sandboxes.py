@@ -1,4 +1,4 @@
-"""The sandboxes' benchmark as a command: a small run with real sandboxes, and what makes it fail."""
+"""The benchmark of sandboxes as a command: a small run with real sandboxes, and its failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUn
 
 
 def bench(*arguments: str | Path) -> int:
-    """The exit code of ``ors-server bench sandboxes``, run here."""
+    """Run ``ors-server bench sandboxes``. Return the exit code."""
     with pytest.raises(SystemExit) as end:
         sandboxes.main(["--quick", *(str(argument) for argument in arguments)])
     assert isinstance(end.value.code, int)
@@ -75,7 +75,7 @@ def test_a_small_run_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture
     assert 0 < figures["warm_p50"]["bubblewrap"] < 5000
     assert figures["crowd_4_failures"] == {"bubblewrap": 0, "bwrap": 0}
     assert figures["group_one"]["bubblewrap"] >= 0.5  # the set-up itself
-    assert 0.5 <= figures["group_wall"]["bubblewrap"] < 16 * 0.5  # and once for all sixteen
+    assert 0.5 <= figures["group_wall"]["bubblewrap"] < 16 * 0.5  # once for all sixteen
     assert figures["examine_p50"]["bubblewrap"] > 0
     assert re.fullmatch(r"\d+(\.\d+)+", report.packages["bubblewrap"]["bubblewrap"])
     assert report.packages["bwrap"]["bwrap"] == report.packages["bubblewrap"]["bubblewrap"]
@@ -101,7 +101,7 @@ def test_other_candidates(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 class Liar(ByHand):
-    """Starts nothing, and answers what it pleases."""
+    """Starts nothing and returns wrong results."""
 
     name = title = program = "liar"
     answer = b"1\n"
@@ -135,7 +135,7 @@ class Absent(Liar):
 
 
 class Unsteady(Liar):
-    """Does not start every time."""
+    """Fails to start from time to time."""
 
     name = title = program = "unsteady"
 

@@ -1,4 +1,4 @@
-"""The benchmark as a command: a small run of ours and the floor, and what makes it fail."""
+"""The benchmark of the server as a command: a small run of ours and the floor, and its failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ors_benchmarks.server.runner import Plan
 
 
 def bench(*arguments: str | Path) -> int:
-    """The exit code of ``ors-server bench server``, run here."""
+    """Run ``ors-server bench server``. Return the exit code."""
     with pytest.raises(SystemExit) as end:
         server.main([str(argument) for argument in arguments])
     assert isinstance(end.value.code, int)
@@ -91,7 +91,7 @@ def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert figures["ping_p99_16"]["ours"] > 0
     assert figures["live_sessions"]["ours"] == 64
     assert 0.2 <= figures["slow_wall"]["ours"] < 5
-    assert 0.2 <= figures["block_wall"]["ours"] < 2  # one after the other they would take 4 s
+    assert 0.2 <= figures["block_wall"]["ours"] < 2  # one after another they would take 4 s
     assert 1 <= figures["setup_wall"]["ours"] < 10
     assert figures["task_cpu"]["ours"] > 0
     assert figures["output_cpu"]["ours"] > 0
@@ -120,7 +120,7 @@ def test_candidates_take_turns_and_long_rows_are_measured_half_as_often() -> Non
 def test_a_wrong_answer_fails_the_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The floor answers 200 to everything, and always the same: as a server it is wrong.
+    # The floor returns 200 for everything, and always the same response: as a server it is wrong.
     liar = replace(FLOOR, name="liar", title="liar")
     monkeypatch.setattr(server, "CANDIDATES", (FLOOR, liar))
     code = bench(
@@ -176,7 +176,7 @@ def test_both_ways_to_start_it(command: list[str]) -> None:
 
 @pytest.mark.long
 def test_the_short_form_with_all_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Makes the virtual environments of both SDKs if they are not there; then at most 90 s on a calm machine."""
+    """Makes the virtual environments of both SDKs if they do not exist; then at most 90 s on a quiet machine."""
     code = bench("--quick", "--output", tmp_path)
     assert code == 0, capsys.readouterr().out
     report = only_report(tmp_path)

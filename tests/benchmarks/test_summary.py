@@ -1,4 +1,4 @@
-"""The one page of all benchmarks: what is on it, and that one that fails does not keep the others off it."""
+"""The summary page of all benchmarks: its content, and that a failing benchmark does not affect the others."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_every_part_is_shown(tmp_path: Path) -> None:
     assert "**Failed or not run:** there is no such program here" in written
 
 
-#: Starts a process that outlives it, unless somebody ends that too, and says that it did.
+#: Starts a child that outlives it unless the child is ended, too, and records a request to stop.
 HANGS = """
 import pathlib, subprocess, sys, time
 child = subprocess.Popen(["sleep", "600"])
@@ -104,7 +104,7 @@ while {hangs}:
 
 
 def ended(process: int) -> bool:
-    """Whether a process is gone, or is a zombie that nobody has asked for."""
+    """Return whether a process is gone, or a zombie that has not been reaped."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -123,7 +123,7 @@ def test_a_part_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monkey
     if hangs:
         assert outcome.problem is not None
         assert "not done after" in outcome.problem
-        # It was asked to report what it had.
+        # It was asked for its results so far.
         assert (tmp_path / "asked").exists()
     else:
         assert outcome.problem is None

@@ -1,4 +1,4 @@
-"""Models from nothing: every id decodes, the template appends and speaks Hermes, the sizes are those of Qwen3."""
+"""Models from scratch: every id decodes, the template appends and uses Hermes's format, the sizes are Qwen3's."""
 
 from __future__ import annotations
 

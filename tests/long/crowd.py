@@ -1,4 +1,4 @@
-"""Clients by the thousand, each answer checked: small sessions over the benchmarks' connections."""
+"""Thousands of clients, each response checked: small sessions over the benchmarks' connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Member", "Probes", "each", "open_sessions", "probing", "raise_file_l
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: How long one request may take before it counts as hung, in seconds.
+#: Seconds after which one request counts as hung.
 PATIENCE = 60.0
 _numbers = itertools.count()
 
@@ -44,20 +44,20 @@ def request_bytes(method: str, path: str, sid: str | None = None, body: object =
 
 
 class Wire:
-    """One connection at a time to a server, opened when it is needed."""
+    """One connection at a time to a server, opened on demand."""
 
     def __init__(self, port: int) -> None:
         self._address = Address("127.0.0.1", port)
         self._connection: Connection | None = None
 
     async def exchange(self, request: bytes) -> Response:
-        """Send a request; once more, where the server has closed an idle connection meanwhile."""
+        """Send a request; retry once if the server closed the idle connection meanwhile."""
         if self._connection is None or not self._connection.open:
             self._connection = await Connection.to(self._address)
         return await asyncio.wait_for(self._connection.exchange(request), PATIENCE)
 
     async def ask(self, method: str, path: str, sid: str | None = None, body: object = None) -> Any:
-        """The JSON of an answer that must be 200."""
+        """Return the JSON of a response that must be 200."""
         response = await self.exchange(request_bytes(method, path, sid, body))
         assert response.status == 200, (response.status, response.body[:500])
         return json.loads(response.body)
@@ -101,7 +101,7 @@ class Member:
 async def each(
     port: int, items: Iterable[Item], work: Callable[[Wire, Item], Awaitable[Result]], connections: int = 64
 ) -> list[Result]:
-    """Do something for each item, over so many connections; the first failure is raised."""
+    """Run `work` for each item, over this many connections; raise the first failure."""
     remaining, results = iter(items), list[Result]()
 
     async def worker() -> None:
@@ -119,7 +119,7 @@ async def each(
 
 
 async def open_sessions(port: int, count: int, **spec: Any) -> list[Member]:
-    """Sessions that are being set up, each with a connection of its own that is not open yet."""
+    """Open sessions that are being set up, each with a connection of its own that is not open yet."""
 
     async def one(wire: Wire, number: int) -> Member:
         sid = f"session-{next(_numbers)}"
@@ -130,7 +130,7 @@ async def open_sessions(port: int, count: int, **spec: Any) -> list[Member]:
 
 
 async def totals(port: int, tool: str = "totals") -> Any:
-    """What the server's environments have counted."""
+    """Return the counts of the server's environments."""
     wire = Wire(port)
     member = await Member(f"totals-{next(_numbers)}", wire).create("totals")
     try:
@@ -142,19 +142,19 @@ async def totals(port: int, tool: str = "totals") -> Any:
 
 @dataclass
 class Probes:
-    """Seconds that `/health` and `/ping` took, beside a load."""
+    """Durations in seconds of `/health` and `/ping` under a load."""
 
     seconds: list[float] = field(default_factory=list[float])
 
     def report(self, what: str) -> None:
-        """Print the figures: they are looked at, they never decide."""
+        """Print the figures, which are informative only."""
         worst, p99 = max(self.seconds), percentile(self.seconds, 0.99)
         print(f"\n{what}: {len(self.seconds)} probes, p99 {p99 * 1000:.0f} ms, worst {worst * 1000:.0f} ms")
 
 
 @contextlib.asynccontextmanager
 async def probing(server: Running, what: str) -> AsyncGenerator[Probes]:
-    """Ask for `/health` and `/ping` every 20 ms while the block runs; every answer must be right."""
+    """Request `/health` and `/ping` every 20 ms during the block; every response must be right."""
     probes, stopped = Probes(), False
     member = await Member(f"probe-{next(_numbers)}", Wire(server.port)).create()
 

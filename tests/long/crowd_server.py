@@ -12,15 +12,15 @@ from pydantic import BaseModel
 
 from ors_server import Blocks, Environment, JSONObject, Server, Split, TextBlock, ToolOutput, tool
 
-#: What happened to all instances together; and the subjects that were torn down, where a task names one.
+#: Counts of all instances' events, and the subjects that were torn down, where a task names one.
 TOTALS: Counter[str] = Counter()
 TORN_DOWN: list[str] = []
-#: How often each call ran whose text names it.
+#: Number of runs of each call whose text names it.
 RUNS: Counter[str] = Counter()
 
 
 class Work(BaseModel):
-    """A call: what to say, how long to take for it, and how much more to say."""
+    """Input of a call: the text, the duration, and the size of the output."""
 
     text: str
     seconds: float = 0.0
@@ -32,7 +32,7 @@ def said(text: str) -> ToolOutput:
 
 
 class Crowd(Environment):
-    """One of thousands."""
+    """One of thousands of environments."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)
@@ -72,7 +72,7 @@ class Crowd(Environment):
 
     @tool(concurrent=True)
     def block(self, params: Work) -> ToolOutput:
-        """The same on a thread."""
+        """Say a text, after a while, on a thread."""
         RUNS[params.text] += 1
         time.sleep(params.seconds)
         return said(params.text)
@@ -86,7 +86,7 @@ class Crowd(Environment):
 
     @tool
     async def count(self) -> ToolOutput:
-        """The calls so far of one tool that runs in order."""
+        """Return the number of calls so far of one tool that runs in order."""
         self.calls += 1
         return said(str(self.calls))
 
@@ -100,18 +100,18 @@ class ManyTasks(Crowd):
 
 
 class Totals(Crowd):
-    """Tells what happened to all of them."""
+    """Returns the counts of all environments."""
 
     @tool
     async def totals(self) -> ToolOutput:
-        """All counts, and who was torn down since the last time."""
+        """Return all counts, and the subjects torn down since the last time."""
         told = json.dumps({"totals": TOTALS, "torn down": TORN_DOWN})
         TORN_DOWN.clear()
         return said(told)
 
     @tool
     async def runs(self) -> ToolOutput:
-        """How many texts ran, and those that ran more than once; forgets them."""
+        """Return the number of texts that ran, and those that ran more than once; forget them."""
         twice = {text: count for text, count in RUNS.items() if count > 1}
         texts = len(RUNS)
         RUNS.clear()

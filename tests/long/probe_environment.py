@@ -17,7 +17,7 @@ class AnswerInput(BaseModel):
 
 
 class ProbeEnvironment(Environment):
-    """Tasks by index only: a client that asked for the whole list would get 100,000."""
+    """Tasks by index only: a client that requests the whole list would get 100,000."""
 
     @classmethod
     def list_splits(cls) -> list[Split]:
@@ -39,7 +39,7 @@ class ProbeEnvironment(Environment):
 
     @tool
     def answer(self, params: AnswerInput) -> ToolOutput:
-        """Hand in the answer."""
+        """Submit the answer."""
         if self.secrets.get("grader_key") != "opens the grader":
             return ToolOutput(blocks=[TextBlock(text=f"not graded, note {params.note!r}")])
         right = params.text == str(self.task_spec["number"])

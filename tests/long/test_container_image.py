@@ -1,8 +1,8 @@
-"""Builds the project's image and the Space of the echo environment, runs them, and plays an episode against each.
+"""The project's image and the Space of the echo environment: built, run, and played.
 
-Everything is real but the base image: instead of one pulled from a registry it is a Debian 12 that ``debootstrap``
-makes, kept in the cache folder for the next run. pip works offline inside the builds, from wheels downloaded outside.
-Where podman or debootstrap cannot work, the tests are skipped with what the program said.
+Everything is real except the base image: instead of an image pulled from a registry it is a Debian 12 that
+``debootstrap`` makes, kept in the cache folder for the next run. pip works offline inside the builds, from wheels
+downloaded outside. Where podman or debootstrap cannot work, the tests are skipped with the program's message.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ors-
 BASE = "localhost/debian-python"
 SUITE = "bookworm"
 BASE_PACKAGES = ("bubblewrap", "ca-certificates", "git", "make", "python3", "python3-venv", "sqlite3")
-#: What the Dockerfile says of docker, in podman's words for the last one.
+#: The Dockerfile's advice for docker, with podman's spelling of the last option.
 NAMESPACES = ("seccomp=unconfined", "apparmor=unconfined", "unmask=ALL")
-# podman's defaults are more than a root without CAP_SYS_RESOURCE, as inside many virtual machines, may set.
+# podman's defaults exceed what a root without CAP_SYS_RESOURCE may set, as inside many virtual machines.
 LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
 MEGABYTE = 10**6
 
@@ -77,14 +77,14 @@ json.dump({}, sys.stdout)
 
 @dataclass
 class Podman:
-    """podman with a storage of its own, so that the images of whoever runs the tests stay as they are."""
+    """podman with a storage of its own, so that the user's images stay unchanged."""
 
     storage: Path
     containers: list[str] = field(default_factory=list[str])
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs one podman command; fails the test with podman's output when ``check`` is set and the command fails."""
-        # runc, because crun refuses to run where version 1 and version 2 control groups are mixed.
+        """Run one podman command. With ``check``, fail the test with podman's output if the command fails."""
+        # runc, because crun does not run where version 1 and version 2 control groups are mixed.
         command = ["podman", "--root", f"{self.storage}/root", "--runroot", f"{self.storage}/run", "--runtime", "runc"]
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
         if check and done.returncode:
@@ -92,20 +92,20 @@ class Podman:
         return done
 
     def build(self, tag: str, context: Path, *options: str) -> str:
-        """Builds the image that a folder describes. The docker format, because the other one has no health checks."""
+        """Build the image that a folder describes, in the docker format, because OCI's has no health checks."""
         offline = ("--pull=never", "--build-arg", f"BASE_IMAGE={BASE}")
         self.run("build", "--format", "docker", *offline, *LIMITS, "--tag", tag, *options, str(context))
         return tag
 
     def start(self, image: str, port: int, *command: str, options: tuple[str, ...] = ()) -> Container:
-        """Starts a container with a port published on a free port of the loopback interface."""
+        """Start a container with a port published on a free port of the loopback interface."""
         publish = ("--publish", f"127.0.0.1::{port}")
         started = self.run("run", "--detach", *LIMITS, *publish, *options, image, *command)
         self.containers.append(started.stdout.strip())
         return Container(self, self.containers[-1], port)
 
     def close(self) -> None:
-        """Removes the containers and the storage."""
+        """Remove the containers and the storage."""
         for container in self.containers:
             self.run("rm", "--force", "--time", "1", container, check=False)
         mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
@@ -126,7 +126,7 @@ class Container:
         return f"http://{self.podman.run('port', self.id, f'{self.port}/tcp').stdout.strip()}"
 
     def healthy(self) -> bool:
-        """Runs the image's health check once. (podman would repeat it by systemd timers, which are not everywhere.)"""
+        """Run the image's health check once, because podman would need systemd timers to repeat it."""
         return self.podman.run("healthcheck", "run", self.id, check=False).returncode == 0
 
     def wait_until_healthy(self) -> None:
@@ -141,14 +141,14 @@ class Container:
         return self.podman.run("inspect", "--format", f"{{{{.State.{what}}}}}", self.id).stdout.strip()
 
     def user_of_server(self) -> int:
-        """The user id of the container's first process."""
+        """Return the user id of the container's first process."""
         script = "import os; print(os.stat('/proc/1').st_uid)"
         return int(self.podman.run("exec", self.id, "python3", "-c", script).stdout)
 
 
 @pytest.fixture(scope="module")
 def base_archive() -> Path:
-    """A Debian with Python and what the image would install by apt: what stands in for an image from a registry."""
+    """Return a Debian with Python and the packages that the image installs by apt, instead of a registry's image."""
     architecture = os.uname().machine
     packages = hashlib.sha256(" ".join(BASE_PACKAGES).encode()).hexdigest()[:12]
     archive = CACHE / f"debian-{SUITE}-{packages}-{architecture}.tar"
@@ -160,7 +160,7 @@ def base_archive() -> Path:
 
 @pytest.fixture(scope="module")
 def podman(base_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    """podman, with the base image, after it has shown that it can run a container here."""
+    """Return podman with the base image, after a check that it can run a container here."""
     if shutil.which("podman") is None or shutil.which("runc") is None:
         pytest.skip("podman or runc is not installed (root gets both by `make test-all`)")
     podman = Podman(tmp_path_factory.mktemp("podman"))
@@ -178,11 +178,11 @@ def podman(base_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> Offline:
-    """Every wheel that a build needs, and the configuration that makes pip use them and nothing else."""
+    """Return every wheel that a build needs, and the configuration that limits pip to them."""
     folder = tmp_path_factory.mktemp("offline")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     requirements = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
-    # The Python of the base image, whichever runs the tests.
+    # The Python of the base image, whichever Python runs the tests.
     selection = ["--only-binary", ":all:", "--python-version", "3.11"]
     command = [sys.executable, "-m", "pip", "download", "--quiet", *selection, "--dest", str(folder / "wheels")]
     done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
@@ -199,7 +199,9 @@ class Offline:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """For ``podman build``: the configuration travels as the Dockerfiles say, the wheels as a read-only folder."""
+        """Return options for ``podman build``: pip's configuration as the Dockerfiles read it, and the folder of
+        wheels.
+        """
         return "--secret", f"id=pip.conf,src={self.pip_configuration}", "--volume", f"{self.wheels}:/wheels:ro"
 
 
@@ -212,7 +214,7 @@ def image(podman: Podman, offline: Offline) -> str:
 def space(
     request: pytest.FixtureRequest, podman: Podman, offline: Offline, tmp_path_factory: pytest.TempPathFactory
 ) -> str:
-    """The Space of the echo environment, and of an environment that brings no more than its ``environment.py``."""
+    """Return the Space of the echo environment, and of an environment that has only its ``environment.py``."""
     source = ROOT / "environments" / "echo"
     if request.param == "a written Dockerfile":
         source = tmp_path_factory.mktemp("bare") / "echo"
@@ -313,7 +315,7 @@ def _assert_that_an_episode_can_be_played(url: str) -> None:
 
 
 def _play(program: str, url: str) -> dict[str, Any]:
-    """By ``openreward``, in a process of its own and pointed at the server as its users do it: by two variables."""
+    """Play by ``openreward``, in a process of its own, configured as users do it: by two variables."""
     variables = {"OPENREWARD_API_URL": url, "OPENREWARD_SESSION_URL": url}
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -328,7 +330,7 @@ def _play(program: str, url: str) -> dict[str, Any]:
 
 
 def _bootstrap(archive: Path) -> None:
-    """Writes the archive of a root file system, or skips the test where that cannot be done."""
+    """Write the archive of a root file system, or skip the test where that is not possible."""
     if shutil.which("debootstrap") is None:
         pytest.skip("debootstrap is not installed (root gets it by `make test-all`)")
     if os.geteuid() != 0:
@@ -350,7 +352,7 @@ def _bootstrap(archive: Path) -> None:
 
 
 def _mirror() -> list[str]:
-    """The mirror that apt takes this release from, so that a machine without the public one can do it too."""
+    """Return the mirror from which apt gets this release, for machines without access to the public mirror."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", f"Codename: {SUITE}"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()[:1]
 

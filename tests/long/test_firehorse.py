@@ -1,8 +1,8 @@
 """OpenReward's own harness, ``firehorse-cli``, unchanged: its command plays episodes on this server.
 
-It runs in the virtual environment that scripts/openreward-venv makes; the model it asks is scripted
-(``openreward/scripted_model.py``). It asks the server for the number of tasks, the required secrets, tasks and tools,
-plays an episode a task, and uploads what was said.
+It runs in the virtual environment that scripts/openreward-venv makes, with a scripted model
+(``openreward/scripted_model.py``). It queries the server for the number of tasks, the required secrets, tasks and
+tools, plays an episode for each task, and uploads the conversations.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_three_episodes_of_three(
             (f"test-{number}", 1.0, True) for number in range(3)
         ]
         assert KEY not in said
-        # What it uploaded, as its own client reads it.
+        # Its uploads, as its own client reads them.
         monkeypatch.setenv("OPENREWARD_API_URL", served.url)
         monkeypatch.setenv("OPENREWARD_SESSION_URL", served.url)
         client = _client.OpenReward(api_key="any")
@@ -83,7 +83,7 @@ def test_three_episodes_of_three(
 
 
 def variables(server: str) -> dict[str, str]:
-    """The environment variables of a user who keeps everything on their own machine."""
+    """Return the environment variables of a user who keeps everything on their own machine."""
     keys = ("OPENREWARD", "OPENAI", "ANTHROPIC", "OPENROUTER")
     return {
         **{f"{name}_API_KEY": "any" for name in keys},

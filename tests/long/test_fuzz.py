@@ -1,6 +1,6 @@
-"""Generated requests by the hundred for every operation of the OpenAPI document, and the model of sessions for longer.
+"""Hundreds of generated requests for every operation of the OpenAPI document, and longer runs of the model of sessions.
 
-`ORS_FUZZ_EXAMPLES` says how many requests an operation gets; the model gets as many runs.
+`ORS_FUZZ_EXAMPLES` is the number of requests for each operation and of the model's runs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ EXAMPLES = int(os.environ.get("ORS_FUZZ_EXAMPLES", "30"))
 #: Seconds after which a request counts as hung.
 PATIENCE = 10.0
 
-#: What the server logs of a fault of its own.
+#: Log lines of the server's own faults.
 FAULTS = re.compile(r".*(?:request failed|housekeeping failed|Exception in|never retrieved|ending a session failed).*")
 
-#: Every path of the document; a test below sees that none is missing.
+#: Every path of the document; a test below checks that none is missing.
 OPERATIONS = [
     "GET /v1/environments/{owner}/{name}",
     *(
@@ -53,7 +53,7 @@ OPERATIONS = [
 ]
 
 
-#: Nothing can be wrong with a request for these.
+#: No request for these can be invalid.
 ALWAYS_RIGHT = [
     *(f"GET /{name}" for name in ("health", "version", "list_environments", "tools", "splits")),
     *(f"GET /v1/environments/{{owner}}/{{name}}{rest}" for rest in ("", "/variants", "/required-secrets")),
@@ -95,7 +95,7 @@ def test_every_operation_is_played(operations: dict[str, Any]) -> None:
 def test_whatever_is_sent_is_answered_as_documented(
     server: Running, operations: dict[str, Any], operation: str, mode: str
 ) -> None:
-    """By requests that fit the document, and by such that do not: no 500, no hang, no undocumented answer."""
+    """For requests that fit the document and for others: no 500, no hang, no undocumented response."""
     checks: Any = __import__("schemathesis.checks", fromlist=["checks"])
     specific: Any = __import__("schemathesis.specs.openapi.checks", fromlist=["checks"])
     wanted = [
@@ -116,7 +116,7 @@ def test_whatever_is_sent_is_answered_as_documented(
     def play(case: Any) -> None:
         nonlocal number
         number += 1
-        if case.headers is not None and number % 4:  # a live session, one that never was, and what is generated
+        if case.headers is not None and number % 4:  # a live session, an unknown session, and generated ids
             case.headers["X-Session-ID"] = sids[number % 2]
         response = case.call(timeout=PATIENCE)
         case.validate_response(response, checks=wanted)

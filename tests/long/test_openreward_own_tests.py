@@ -1,9 +1,9 @@
-"""OpenReward's own tests, from openreward's source distribution, with our ``Server`` in place of theirs.
+"""OpenReward's own tests, from openreward's source distribution, with our ``Server`` instead of theirs.
 
 They run in the virtual environment that scripts/openreward-venv makes, in a process of their own; the plugin
-``openreward/our_server.py`` puts our ``Server`` where they import theirs from. That process has a loopback device of
-its own, because their servers' ports are fixed (8080 is one), and no network. Some cannot pass, each for a reason that
-is written here: a new failure is a fault of ours, and a new success wants its line removed.
+``openreward/our_server.py`` replaces the ``Server`` that they import. That process has a loopback device of its own,
+because their servers' ports are fixed (8080 is one), and no network. Some tests cannot pass, each for a reason listed
+here: a new failure is a fault of ours, and after a new success its line has to be removed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.long
 OWN_LOOPBACK = ("bwrap", "--dev-bind", "/", "/", "--unshare-net", "--die-with-parent", "--")
 #: Sets a constant of the reference server's module.
 PRIVATE = "patches a private part of the reference server"
-#: Takes a route out of the application's router, to have an older server. Ours answers episodes before its router.
+#: Takes a route out of the application's router, to simulate an older server. Ours answers episodes before its router.
 ROUTER = "takes a route out of the reference server's router"
-#: Its client goes to the hosted platform.
+#: Its client uses the hosted platform.
 INTERNET = "needs the internet"
 EXPECTED = {
     "test_environment.test_readiness_wait_returns_retryable_starting_on_timeout": PRIVATE,
@@ -39,7 +39,7 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def openreward_python() -> Path:
-    """The Python that has the packages. The first run of a machine downloads them."""
+    """Return the Python that has the packages. The first run of a machine downloads them."""
     command = [sys.executable, ROOT / "scripts" / "openreward-venv"]
     made = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     if made.returncode != 0:

@@ -1,9 +1,9 @@
-"""Published environments, unchanged: ``ors-server serve FOLDER`` answers as the server of their own SDK does.
+"""Published environments, unchanged: ``ors-server serve FOLDER`` responds as their own SDK's server does.
 
 ``ORS_PUBLISHED_ENVIRONMENTS`` names a folder with a checkout in each of its folders (or several, separated as in PATH).
-Each gets a virtual environment of its own, outside the clone. The same script (``published/transcripts.py``) is played
-on two reference servers and on this one, at the same time; what the two reference servers answer differently
-(environments that draw lots) is not compared.
+Each gets a virtual environment of its own, outside of the clone. The same script (``published/transcripts.py``) is
+played on two reference servers and on this one, at the same time. Responses in which the two reference servers differ
+(environments with randomness) are not compared.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ pytestmark = pytest.mark.long
 
 HERE = Path(__file__).resolve().parent / "published"
 VARIABLE = "ORS_PUBLISHED_ENVIRONMENTS"
-#: Requests that both answered, of those that were compared; fewer would show nothing.
+#: Minimum of compared responses; fewer would prove nothing.
 LEAST = 40
 
 
 def checkouts() -> list[Path]:
-    """The folders of published environments that this machine has."""
+    """Return the folders of published environments that this machine has."""
     parents = [Path(each) for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each]
     return sorted(path.parent for parent in parents for path in parent.glob("*/server.py"))
 
 
 @contextlib.contextmanager
 def running(command: Sequence[str | Path], port: int, folder: Path, log: Path) -> Generator[str]:
-    """A server in a process of its own; its URL."""
+    """Run a server in a process of its own. Yield its URL."""
     variables = {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'containers'}",
         "PYTHONHASHSEED": "0",
-        # What pip has not compiled is compiled once: openreward imports thousands of modules.
+        # Modules that pip has not compiled are compiled once: openreward imports thousands of modules.
         "PYTHONDONTWRITEBYTECODE": "",
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
         "ORS_DATA_DIR": str(log.parent / "data"),
@@ -85,7 +85,7 @@ def free_port() -> int:
 
 
 def play(checkout: Path, name: str, python: Path, folder: Path) -> Transcript:
-    """What the reference server (``name`` is not "here") or this one answers to the script."""
+    """Play the script on this server if ``name`` is "here", else on a reference server. Return the transcript."""
     port = free_port()
     folder = folder / name
     folder.mkdir()
@@ -98,11 +98,11 @@ def play(checkout: Path, name: str, python: Path, folder: Path) -> Transcript:
 
 
 def differences(reference: Transcript, again: Transcript, here: Transcript) -> tuple[int, list[str]]:
-    """How many answers were compared, and those that are not equal."""
+    """Return the number of compared responses, and those that differ."""
     compared, found = 0, list[str]()
     for number, (asked, expected) in enumerate(reference):
         if number >= len(again) or again[number] != (asked, expected):
-            continue  # it draws lots
+            continue  # the environment is random
         compared += 1
         answered = here[number] if number < len(here) else (asked, "nothing")
         if answered != (asked, expected):
@@ -111,7 +111,7 @@ def differences(reference: Transcript, again: Transcript, here: Transcript) -> t
 
 
 def first_difference(reference: object, here: object) -> str:
-    """Where two answers differ first, with what stands around it."""
+    """Return the first difference of two responses, with its context."""
     texts = [json.dumps(each, sort_keys=True) for each in (reference, here)]
     equal = next((place for place, (one, other) in enumerate(zip(*texts, strict=False)) if one != other), 0)
     start = max(equal - 100, 0)

@@ -1,4 +1,4 @@
-"""Exports loaded by Hugging Face's ``datasets``, which lives in the environment that scripts/trl-venv makes."""
+"""Exports loaded by Hugging Face's ``datasets``, in the virtual environment that scripts/trl-venv makes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_datasets_loads_both_formats(tmp_path: Path) -> None:
     expected = [row_of(each) for each in stored(data_dir)]
     parquet, lines = map(json.loads, loaded.stdout.splitlines()[-2:])
     assert parquet == expected
-    # datasets reads times that stand in JSON as times.
+    # datasets converts times in JSON to timestamps.
     for rows in (lines, expected):
         for row in rows:
             for timed, key in ((row, "created_at"), *((said, "sent_at") for said in row["messages"])):

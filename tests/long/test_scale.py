@@ -1,6 +1,6 @@
-"""Sessions, calls, tasks and results by the thousand: no error, bounded memory, and a server that answers throughout.
+"""Thousands of sessions, calls, tasks and results: no error, bounded memory, and a server that always responds.
 
-How long anything takes is printed and never decides; the bounds on memory are generous. Run with `-s` for the figures.
+Durations are only printed; the bounds on memory are generous. Run with `-s` for the figures.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def many_files() -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Generator[Running]:
-    """Anew for each test, so that memory is its own."""
+    """Start a server for each test, so that memory is its own."""
     with launched("long.crowd_server", tmp_path) as running:
         yield running
     assert running.process.returncode == 0
@@ -69,7 +69,7 @@ async def test_16384_live_sessions(server: Running) -> None:
     assert server.resident - before < growth + 16 * MIB
     counted = (await totals(server.port))["totals"]
     assert counted["torn down"] >= count
-    # The session that asks is the only one that lives.
+    # The session that queries is the only live one.
     assert counted["constructed"] - counted["torn down"] == 1
     assert (await totals(server.port, "runs"))["twice"] == {}
 
@@ -160,7 +160,7 @@ async def test_outputs_of_a_mebibyte(server: Running) -> None:
 
         await asyncio.gather(*(call(session) for session in sessions))
     print(f"memory for 512 results of 1 MiB: {peak / MIB:.0f} MiB")
-    # 64 MiB of delivered results are kept; beside them, what 32 clients are being sent.
+    # 64 MiB of delivered results are kept, in addition to the results being sent to 32 clients.
     assert peak < 512 * MIB
 
 
@@ -193,7 +193,7 @@ async def test_a_hundred_thousand_tasks(server: Running) -> None:
 
 
 async def test_sessions_abandoned_by_the_thousand(tmp_path: Path) -> None:
-    """Their clients hang up while results are on their way to them, and never come back."""
+    """Their clients disconnect while results are being sent, and never return."""
     count = 5000
     variables = {"ORS_SESSION_TTL": "3", "ORS_RESULT_MEMORY": str(32 * MIB)}
     with launched("long.crowd_server", tmp_path, variables=variables) as server:
@@ -224,7 +224,7 @@ async def test_sessions_abandoned_by_the_thousand(tmp_path: Path) -> None:
             assert response.status == 410
         late.close()
         print(f"memory: {abandoned / MIB:.0f} MiB with them, {(server.resident - before) / MIB:.0f} MiB after them")
-        # Their 477 MiB of results are bounded to 32, and what a burst holds beside them goes again.
+        # Their 477 MiB of results are bounded to 32, and a burst's additional memory is freed.
         assert abandoned < 128 * MIB
         assert server.resident - before < 96 * MIB
     assert server.process.returncode == 0

@@ -1,4 +1,4 @@
-"""Tasks and episodes on the servers of ``openreward`` and ``ors-sdk`` as on ours, by the same functions."""
+"""Tasks and episodes on the servers of ``openreward`` and ``ors-sdk`` with the functions that play on ours."""
 
 from __future__ import annotations
 

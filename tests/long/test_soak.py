@@ -1,6 +1,6 @@
 """Random clients for a long time: every result is checked, every session ends once, and memory stays flat.
 
-`ORS_SOAK_SECONDS` says for how long (the hour of a release: 3600), `ORS_SOAK_REPORT` names a file for the figures, and
+`ORS_SOAK_SECONDS` is the duration (the hour of a release: 3600), `ORS_SOAK_REPORT` names a file for the figures, and
 `ORS_SOAK_SEED` repeats a run's choices.
 """
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.long
 SECONDS = float(os.environ.get("ORS_SOAK_SECONDS", "120"))
 CLIENTS = 48
 MIB = 2**20
-#: Small numbers, so that everything that is kept for a while is as much after the first minute as after the last.
+#: Short times, so that memory that is kept for a while has its full size after the first minute.
 VARIABLES = {
     "ORS_SESSION_TTL": "6",
     "ORS_RESULT_TTL": "2",
@@ -41,7 +41,7 @@ VARIABLES = {
     "ORS_STREAM_AFTER": "0.02",
     "ORS_HEARTBEAT": "0.5",
 }
-#: What the server logs of a fault of its own.
+#: Log lines of the server's own faults.
 FAULTS = ("request failed", "housekeeping failed", "never retrieved", "Exception in", "ending a session failed")
 
 
@@ -56,17 +56,17 @@ def server(tmp_path: Path) -> Generator[Running]:
 
 @dataclass
 class Book:
-    """What was done, and what has to come of it."""
+    """Record of the actions and of the results they must have."""
 
     done: Counter[str] = field(default_factory=Counter[str])
-    #: Sessions that were created and not yet seen torn down.
+    #: Sessions that were created and not yet torn down.
     expected: set[str] = field(default_factory=set[str])
-    #: Memory of the server, in bytes, at seconds since the start.
+    #: Memory of the server in bytes, at seconds since the start.
     memory: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
 
 
 class Player:
-    """One client that plays random episodes and checks all it gets."""
+    """One client that plays random episodes and checks every response."""
 
     def __init__(self, number: int, server: Running, proxy: int, book: Book, chance: random.Random) -> None:
         self.name = f"client-{number}"
@@ -78,7 +78,7 @@ class Player:
         self.number = 0
 
     def text(self) -> str:
-        """A text that nobody has said before."""
+        """Return a unique text."""
         self.number += 1
         return f"{self.name} {self.number}"
 
@@ -86,7 +86,7 @@ class Player:
         try:
             while time.monotonic() < end:
                 await self.episode()
-        except BaseException as error:  # only to say where: it is raised again
+        except BaseException as error:  # only adds the client's number: it is raised again
             error.add_note(f"{self.name} at its text {self.number}")
             raise
         finally:
@@ -98,7 +98,7 @@ class Player:
         spec: dict[str, Any] = {"subject": sid, "set up": chance.choice([0, 0, 0, 0.05])}
         self.book.expected.add(sid)
         self.book.done["sessions"] += 1
-        for _ in range(chance.choice([1, 1, 1, 2])):  # the same again is the same session
+        for _ in range(chance.choice([1, 1, 1, 2])):  # a repeated request returns the same session
             await member.create(**spec)
         if chance.random() < 0.5:
             assert await member.prompt() == "set up: True"
@@ -154,7 +154,7 @@ class Player:
         return replies[0]
 
     def cut(self, length: int) -> Cut:
-        """A loss anywhere in a request of so many bytes, or in a response."""
+        """Return a random loss within a request of this many bytes, or within a response."""
         manner: Literal["end", "reset"] = "end" if self.chance.random() < 0.5 else "reset"
         if self.chance.random() < 0.33:
             return Cut("request", manner, self.chance.randint(0, length))
@@ -171,7 +171,7 @@ class Player:
         return Reply(parse_events(response.body))
 
     async def leave(self, member: Member) -> None:
-        """Mostly as one should."""
+        """Leave the session, mostly by deleting it."""
         way = self.chance.random()
         if way < 0.75:
             for _ in range(self.chance.choice([1, 1, 2])):
@@ -182,7 +182,7 @@ class Player:
         elif way < 0.85:
             self.book.done["abandonments"] += 1
         else:
-            # Under a call whose result nobody reads.
+            # During a call whose result no client reads.
             arguments = {"text": self.text(), "size": 30_000, "seconds": self.chance.choice([0.0, 0.1, 1.0])}
             body = {"name": self.chance.choice(["work", "block"]), "input": arguments}
             request = call_request(member.sid, body, None, Cut("response", "reset", self.chance.choice([0, 200, 1000])))
@@ -193,7 +193,7 @@ class Player:
 
 
 async def watch(server: Running, book: Book, started: float) -> None:
-    """Note the server's memory each second, and what has been torn down and run, which must be once each."""
+    """Record the server's memory each second, and check that each session was torn down and each call run once."""
     while True:
         await asyncio.sleep(1)
         book.memory.append((time.monotonic() - started, server.resident))
@@ -230,16 +230,16 @@ async def test_soak(server: Running) -> None:
             outcomes = await asyncio.gather(watching, *playing, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         assert not failures, failures
-        # The abandoned ones expire.
+        # The abandoned sessions expire.
         async with asyncio.timeout(60):
             while book.expected:
                 await asyncio.sleep(0.5)
                 await settle(server, book)
     at_rest = server.resident
     counted = (await totals(server.port))["totals"]
-    assert counted["constructed"] - counted["torn down"] == 1  # the one that asks
+    assert counted["constructed"] - counted["torn down"] == 1  # the querying session
 
-    # The first quarter warms up: pools, caches, and what is kept for a while.
+    # The first quarter warms up: pools, caches, and data that is kept for a while.
     quarters = [
         statistics.median(
             [size for moment, size in book.memory if SECONDS * part / 4 <= moment < SECONDS * (part + 1) / 4]

@@ -1,10 +1,10 @@
 """The adapters with the real packages: atroposlib with its ``run-api``, gem, Hydra; and with checkouts of trainers.
 
 The packages live in the virtual environment that scripts/trainers-venv makes. The tests of ``tests/clients`` run there
-once more without their stand-ins, then what only works with the real packages (``tests/long/trainers``), then the
-scripts that users verify their own machine with. slime, Miles, ROLL and Atropos's trainer are on no package index:
-their drivers run where ``ORS_SLIME_CHECKOUT``, ``ORS_MILES_CHECKOUT``, ``ORS_ROLL_CHECKOUT`` and
-``ORS_ATROPOS_CHECKOUT`` name a checkout, those of slime and Miles in the environment of scripts/upstream-venv.
+again without their stand-ins, then checks that need the real packages (``tests/long/trainers``), then the scripts with
+which users verify their own machine. slime, Miles, ROLL and Atropos's trainer are on no package index: their drivers
+run where ``ORS_SLIME_CHECKOUT``, ``ORS_MILES_CHECKOUT``, ``ORS_ROLL_CHECKOUT`` and ``ORS_ATROPOS_CHECKOUT`` name a
+checkout, those of slime and Miles in the virtual environment of scripts/upstream-venv.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CHECKS = ("check_run_api.py", "check_roll_start.py", "check_math_verify.py")
 
 @pytest.fixture(scope="module")
 def trainers_python() -> Path:
-    """The Python that has the packages. The first run of a machine downloads them."""
+    """Return the Python that has the packages. The first run of a machine downloads them."""
     return made_by("trainers-venv")
 
 
 def made_by(script: str) -> Path:
-    """The Python of the environment that one of ``scripts`` makes."""
+    """Return the Python of the virtual environment that one of ``scripts`` makes."""
     command = [sys.executable, ROOT / "scripts" / script]
     made = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     if made.returncode != 0:
@@ -50,7 +50,7 @@ def made_by(script: str) -> Path:
 
 
 def run(python: Path, *arguments: str | Path) -> str:
-    """Run something there; what it printed."""
+    """Run a command there. Return its output."""
     variables = {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}:{ROOT / 'containers'}",
         "HF_HUB_OFFLINE": "1",
@@ -71,7 +71,7 @@ FILES = [CLIENTS / name for name in ADAPTERS] + [ROOT / "tests" / "long" / "trai
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_with_the_real_packages(trainers_python: Path, file: Path) -> None:
-    # Warnings are errors in the project's own environment; here they are those of other people's packages.
+    # Warnings are errors in the project's own environment; here they come from other projects' packages.
     report = run(trainers_python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", file)
     passed = re.search(r"(\d+) passed", report)
     assert passed is not None

@@ -1,8 +1,8 @@
-"""TRL, as it comes from its package, uses and trains against servers in processes of their own.
+"""TRL, unmodified from its package, uses and trains against servers in processes of their own.
 
-TRL and PyTorch live in the virtual environment that scripts/trl-venv makes; the scripts of tests/long/trl run there and
-report what they saw, and the tests here judge it. A relay between the two keeps what went over the wire, so that "the
-server ran the tool" rests on neither side's word.
+TRL and PyTorch live in the virtual environment that scripts/trl-venv makes. The scripts of tests/long/trl run there and
+write reports, and the tests here check these. A relay between client and server records the bytes on the wire, so that
+the evidence for "the server ran the tool" comes from neither side.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.servers import served
 pytestmark = pytest.mark.long
 
 SCRIPTS = Path(__file__).resolve().parent / "trl"
-#: Where the scripts find the tiny model, and the packages of this checkout.
+#: Paths of the tiny model's module and of this checkout's packages, for the scripts.
 PYTHONPATH = os.pathsep.join(
     map(str, [ROOT / "clients" / "recipes" / "trl", ROOT / "clients", ROOT / "containers", ROOT])
 )
@@ -38,12 +38,12 @@ PROBE = f"{Path(__file__).resolve().parent / 'probe_environment.py'}:ProbeEnviro
 TARGETS = ["hello", "world", "trl", "openreward"]
 
 
-# --- what runs the parts -------------------------------------------------------------------------
+# --- helpers that run the parts -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def trl_python() -> Path:
-    """The Python that has TRL. The first run of a machine downloads it."""
+    """Return the Python that has TRL. The first run of a machine downloads it."""
     made = subprocess.run(
         [sys.executable, ROOT / "scripts" / "trl-venv"], capture_output=True, text=True, timeout=3600, check=False
     )
@@ -53,9 +53,9 @@ def trl_python() -> Path:
 
 
 def run_script(trl_python: Path, report: Path, script: str, *urls: str) -> dict[str, Any]:
-    """Run a script of tests/long/trl against servers; its report."""
+    """Run a script of tests/long/trl against servers. Return its report."""
     variables = {
-        # Without these two the client looks for https://api.HOST and https://sessions.HOST.
+        # Without these two variables the client uses https://api.HOST and https://sessions.HOST.
         "OPENREWARD_API_URL": urls[0],
         "OPENREWARD_SESSION_URL": urls[0],
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
@@ -76,7 +76,7 @@ def run_script(trl_python: Path, report: Path, script: str, *urls: str) -> dict[
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """Passes connections on to a server and keeps every byte that went either way."""
+    """Forwards connections to a server and records every byte in both directions."""
 
     request_queue_size = 128
 
@@ -91,7 +91,7 @@ class Relay(socketserver.ThreadingTCPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def count(self, path: str) -> int:
-        """How many POST requests a path got, with or without an environment's name before it."""
+        """Return the number of POST requests to a path, with or without an environment's name before it."""
         pattern = rb"POST (?:/[^ /]+)?" + path.encode() + rb" HTTP/1\.1\r\n"
         return sum(len(re.findall(pattern, requests)) for requests in self.requests)
 
@@ -103,7 +103,7 @@ class Relay(socketserver.ThreadingTCPServer):
 
 
 class RelayedConnection(socketserver.BaseRequestHandler):
-    """One connection of a `Relay`: a thread for either way."""
+    """One connection of a `Relay`, with a thread for each direction."""
 
     def handle(self) -> None:
         relay = cast("Relay", self.server)
@@ -112,7 +112,7 @@ class RelayedConnection(socketserver.BaseRequestHandler):
         relay.requests.append(requests)
         relay.responses.append(responses)
         with socket.create_connection(("127.0.0.1", relay.server_port)) as upstream:
-            for connection in (client, upstream):  # else what was sent in two pieces waits 40 ms for the second
+            for connection in (client, upstream):  # otherwise the second of two pieces is delayed by 40 ms
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             back = threading.Thread(target=pass_on, args=(upstream, client, responses))
             back.start()
@@ -121,8 +121,8 @@ class RelayedConnection(socketserver.BaseRequestHandler):
 
 
 def pass_on(source: socket.socket, target: socket.socket, kept: bytearray) -> None:
-    """Copy one way until it ends."""
-    with contextlib.suppress(OSError):  # either end may go away at any time; the other then learns it
+    """Copy one direction until it ends."""
+    with contextlib.suppress(OSError):  # either end may close at any time, and the other end is then closed
         while data := source.recv(65536):
             kept += data
             target.sendall(data)
@@ -167,7 +167,7 @@ def test_grpo_trains_two_steps(trl_python: Path, tmp_path: Path) -> None:
         assert logged["reward"] == pytest.approx(fmean(last_rewards), abs=1e-5)
         assert 0 < logged["reward"] < 1
 
-    # Every call the trainer counts went over the wire once, and every reward it learned from came from the server.
+    # Every call that the trainer counts went over the wire once, and every reward it got came from the server.
     in_training = [rewards for step in report["rewards_of_steps"] for rewards in step]
     assert relay.count("/call") == report["recorded_calls"] + sum(len(rewards) for rewards in in_training)
     right_and_wrong_while_recording = [1.0] * len(TARGETS) + [0.0] * len(TARGETS) * (len(TARGETS) - 1)
@@ -184,7 +184,7 @@ def without_none(rewards: list[float | None]) -> list[float]:
 
 @pytest.fixture(scope="module")
 def adapter_report(trl_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What use_adapter.py saw; one run for all the tests below."""
+    """Run use_adapter.py once for all the tests below. Return its report."""
     directory = tmp_path_factory.mktemp("adapter")
     with (
         served(directory / "echo", "echo") as echo_url,

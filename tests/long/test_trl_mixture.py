@@ -31,14 +31,14 @@ NAMES = ["echoenvironment", "awkwardenvironment", "answeringenvironment"]
 
 
 def test_one_run_trains_on_three_environments(trl_python: Path, tmp_path: Path) -> None:
-    """Two steps and an evaluation of the recipe's train.py; each rollout with the tools of its own environment."""
+    """Two steps and an evaluation of the recipe's train.py; each rollout has the tools of its own environment."""
     with served(tmp_path / "server", "echo", AWKWARD, ANSWERING) as url, relayed(url) as relay:
         report = run_script(trl_python, tmp_path / "report.json", "train_mixture.py", relay.url)
 
     rows = report["rows"]
     assert [row["environment"] for row in rows] == [NAMES[0]] * 4 + [NAMES[1]] * 2 + [NAMES[2]] * 2
     assert [row["target"] for row in rows[:5]] == ["hello", "world", "trl", "openreward", None]
-    assert [row["number"] for row in rows[4:]] == ["0", "1", '"two"', '"three"']  # of two types, hence JSON
+    assert [row["number"] for row in rows[4:]] == ["0", "1", '"two"', '"three"']  # of two types, therefore JSON
     assert [json.loads(row["nested"]) for row in rows[4:6]] == [{"key 0": 0}, {"key 1": 1}]
     assert not {"solution", "_hidden", "_ors_task"} & set(rows[4])
 
@@ -51,10 +51,10 @@ def test_one_run_trains_on_three_environments(trl_python: Path, tmp_path: Path) 
     for logged in report["log"]:
         assert math.isfinite(logged["loss"])
         assert 0 < logged["reward"] < 1
-        # Every environment's rollouts scored something: its tools, and only they, were called as they were taught.
+        # Some rollouts of every environment earned a reward: its own tools, and no others, were called as taught.
         for name in NAMES:
             assert 0 < logged[f"environments/{name}/reward"] <= 1
-        # What the infrastructure failed was left out, and the rest of its group was trained on.
+        # Episodes that the infrastructure failed were left out, and the rest of their groups was trained on.
         failed = [logged[f"environments/{name}/failed"] for name in NAMES]
         assert failed[0] == failed[2] == 0
         assert 0 < failed[1] < 1
@@ -63,12 +63,12 @@ def test_one_run_trains_on_three_environments(trl_python: Path, tmp_path: Path) 
     assert report["weights_finite"]
     assert report["largest_weight_change"] > 0
 
-    # Sessions ended as often as they were begun, all of them over the wire.
+    # As many sessions ended as began, all of them over the wire.
     assert relay.count("/create") == relay.count("/delete") > 2 * 8 * len(rows)
 
 
 def test_the_asynchronous_trainers_rollouts_have_the_episodes_rewards(trl_python: Path, tmp_path: Path) -> None:
-    """TRL's own worker process, with our factories: rewards, advantages and tokens are those of what happened."""
+    """TRL's own worker process with our factories: rewards, advantages and tokens are those of the episodes."""
     with served(tmp_path / "server", AWKWARD) as url:
         report = run_script(trl_python, tmp_path / "report.json", "use_async_trainer.py", url)
 
@@ -84,7 +84,7 @@ def test_the_asynchronous_trainers_rollouts_have_the_episodes_rewards(trl_python
         reward = worth["lost" if name == "lose" else name]
         assert math.isnan(sample["reward"]) if reward is None else sample["reward"] == reward
         groups.setdefault(sample["group"], []).append((reward, sample["advantage"]))
-        # What was sampled, all of it and nothing else, is trained on.
+        # The sampled tokens, all of them and no others, are trained on.
         assert sample["trained"].count("<|im_end|>") == 1 + len(calls)
         assert "tool_response" not in sample["trained"]
         turns = [logprob for logprob in sample["logprobs"] if logprob == pytest.approx(-0.001)]
@@ -102,7 +102,7 @@ def test_the_asynchronous_trainers_rollouts_have_the_episodes_rewards(trl_python
 
 
 def test_the_echo_recipe_learns(trl_python: Path, tmp_path: Path) -> None:
-    """The script from the README, from nothing: it starts its own server, and its reward rises."""
+    """The README's script, from scratch: it starts its own server, and its reward rises."""
     finished = subprocess.run(
         [trl_python, ROOT / "clients" / "recipes" / "trl" / "train_echo.py", "--output", tmp_path, "--steps", "20"],
         env=os.environ | {"PYTHONPATH": PYTHONPATH, "HF_HUB_OFFLINE": "1"},
@@ -132,7 +132,7 @@ def test_an_episode_outlives_the_servers_patience(tmp_path: Path, monkeypatch: p
         kept, silent = (slot_of(mixture, "echoenvironment") for _ in range(2))
         for slot in (kept, silent):
             slot.reset(task_index=0)
-        keepalive.KEEP_ALIVE.discard(silent._session._session._beat)  # what happens without pings
+        keepalive.KEEP_ALIVE.discard(silent._session._session._beat)  # simulates a client without pings
         deadline = time.monotonic() + 25
         while time.monotonic() < deadline:
             hold_the_lock(900_000)

@@ -24,7 +24,7 @@ FAMILIES = ("csv_join", "links", "services")
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One store for all servers: what graders need is made once."""
+    """Return one store for all servers, so that the graders' Python is made once."""
     return tmp_path_factory.mktemp("images")
 
 

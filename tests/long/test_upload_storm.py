@@ -1,6 +1,7 @@
-"""Tool calls beside a storm of uploads: every answer is right, every event is stored, and the table says what it costs.
+"""Tool calls during a storm of uploads: every result is right, every event is stored, and a table shows the cost.
 
-Times are shown and not judged: they are the machine's as much as the server's. ``pytest -m long -s`` shows the table.
+Times are printed but not checked: they depend on the machine as much as on the server. ``pytest -m long -s`` shows the
+table.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ MESSAGES, LENGTH = 127, 500
 
 
 def request(path: str, content: bytes, sid: str = "") -> bytes:
-    """A whole HTTP request."""
+    """Return a whole HTTP request."""
     head = f"POST {path} HTTP/1.1\r\nhost: server\r\ncontent-length: {len(content)}\r\nx-session-id: {sid}\r\n\r\n"
     return head.encode() + content
 
 
 def thread_seconds(pid: int) -> tuple[float, float]:
-    """Processor time of a process's main thread, and of its others."""
+    """Return the processor time of a process's main thread, and of its other threads."""
     spent = {True: 0, False: 0}
     for thread in Path(f"/proc/{pid}/task").iterdir():
         fields = (thread / "stat").read_text().rpartition(")")[2].split()
@@ -72,7 +73,7 @@ def thread_seconds(pid: int) -> tuple[float, float]:
 
 
 async def keep_pace(rate: float, until: float, turn: Callable[[], Awaitable[None]]) -> None:
-    """Take turns, so many a second, until a moment."""
+    """Take turns at a rate, until a time."""
     due = time.monotonic()
     while (now := time.monotonic()) < until:
         await asyncio.sleep(max(0.0, due - now))
@@ -81,7 +82,7 @@ async def keep_pace(rate: float, until: float, turn: Callable[[], Awaitable[None
 
 
 async def play(address: Address, pid: int, uploads: float) -> tuple[str, int]:
-    """Call for some seconds, and upload so often a second meanwhile; a line of the table, and the events stored."""
+    """Call for some seconds while uploading at a rate. Return a line of the table, and the number of stored events."""
     seconds: list[float] = []
     stored = 0
     until = time.monotonic() + SECONDS

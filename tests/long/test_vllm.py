@@ -31,7 +31,7 @@ QUICK = ("--quick", "--rounds", "1", "--episodes", "16", "--warm-up", "4")
 
 @pytest.fixture(scope="module")
 def python() -> str:
-    """The Python of vLLM's environment."""
+    """Return the Python of vLLM's virtual environment."""
     made = subprocess.run(
         [sys.executable, ROOT / "scripts" / "vllm-venv"], capture_output=True, text=True, timeout=1800
     )
@@ -40,8 +40,8 @@ def python() -> str:
     return made.stdout.strip()
 
 
-#: Runs the benchmark, in which nobody may ask for CUDA in a way that starts it, and, if it is told to, kills a process
-#: of the engine's in the middle of the first run.
+#: Runs the benchmark, fails on any call that would initialise CUDA, and kills, if configured, a process of the engine
+#: in the middle of the first run.
 PROGRAM = """
 import os, signal, sys, threading
 import torch
@@ -73,7 +73,7 @@ if __name__ == "__main__":
 def bench(
     python: str, folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
 ) -> tuple[int, RolloutReport, str]:
-    """The exit code of a benchmark, its report, and what it said."""
+    """Run a benchmark. Return its exit code, its report and its output."""
     program = folder / "program"
     program.write_text(PROGRAM)
     done = subprocess.run(
@@ -90,7 +90,7 @@ def bench(
 
 
 def check(report: RolloutReport, episodes: int = 16) -> None:
-    """Every episode came to its end, and its time is known."""
+    """Check that every episode ended and has a duration."""
     assert report.ended_early is None
     for cell in report.cells:
         assert cell.outcomes == {"finished": episodes}, cell
@@ -103,13 +103,13 @@ def check(report: RolloutReport, episodes: int = 16) -> None:
 
 
 def test_vllm_in_process(python: str, tmp_path: Path) -> None:
-    # Long paths are none that a socket can have.
+    # A socket's path must be short.
     with tempfile.TemporaryDirectory() as temporary:
         code, report, said = bench(
             python, tmp_path, *QUICK, "--servers", "ours,openreward", "--clients", "ours,openreward",
             variables={"TMPDIR": temporary},
         )  # fmt: skip
-        # vLLM's sockets are not left there.
+        # vLLM's sockets are removed.
         assert [path for path in Path(temporary).rglob("*") if path.is_socket()] == []
     assert code == 0, said
     check(report)
@@ -123,7 +123,7 @@ def test_vllm_in_process(python: str, tmp_path: Path) -> None:
         assert cell.figures["prefix_hits"].median > 0.1
         assert cell.breakdown["queue"] >= 0
         assert cell.figures["replayed_prefix_hits"].median == pytest.approx(cell.figures["prefix_hits"].median, abs=0.1)
-        # It is bound to half of the machine's cores, and no time before or after the run is counted.
+        # It is bound to half of the machine's cores, and time before and after the run is not counted.
         assert 0.1 < cell.figures["engine_cpu"].median < max(1, len(os.sched_getaffinity(0)) // 2) + 0.1
     assert len(list(tmp_path.glob("*.png"))) == 2
     assert "Traceback" not in said
@@ -160,7 +160,7 @@ def test_vllm_at_a_url(python: str, tmp_path: Path) -> None:
     [cell] = report.cells
     assert cell.outcomes == {"finished": 16}
     assert cell.ratio is not None
-    assert cell.breakdown["queue"] >= 0  # as the engine's metrics have it
+    assert cell.breakdown["queue"] >= 0  # from the engine's metrics
     assert 0 < cell.figures["prefix_hits"].median <= 1
 
 
@@ -193,7 +193,7 @@ def test_an_engine_that_dies_half_way(python: str, tmp_path: Path, engine: str, 
 
 
 def test_an_engine_that_refuses_a_parameter(python: str, tmp_path: Path) -> None:
-    # A context in which no turn's tokens find room: the engine refuses each request.
+    # The context is shorter than any turn: the engine refuses each request.
     code, report, said = bench(python, tmp_path, *QUICK, "--engine-option", "max_model_len=64", "--no-charts")
     assert code == 1, said
     assert report.ended_early is not None
@@ -203,7 +203,7 @@ def test_an_engine_that_refuses_a_parameter(python: str, tmp_path: Path) -> None
 
 @contextmanager
 def served(python: str, model: Path, log: Path) -> Generator[str]:
-    """vLLM's own server."""
+    """Run vLLM's own server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,6 +1,6 @@
-"""Read the events of a ``/call`` or ``/score_group`` as both SDKs read them.
+"""Event parser of the tests: reads responses to ``/call`` and ``/score_group`` as both SDKs do.
 
-The parser follows the rules of both SDKs' own parsers (protocol, section 2), faults included, so that what passes here
+The parser follows the rules of both SDKs' own parsers (protocol, section 2), faults included. A stream that passes here
 reaches real clients unaltered.
 """
 

@@ -1,4 +1,4 @@
-"""A client of the protocol's tests that speaks plain HTTP."""
+"""A plain HTTP client for the protocol's tests."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Wait for a condition, and no longer than a test may take."""
+"""Waits for conditions, with the time limit of tests."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 __all__ = ["PATIENCE", "until"]
 
-#: Seconds after which anything in a test counts as hung.
+#: Seconds after which any wait in a test counts as hung.
 PATIENCE = 10.0
 
 

@@ -1,4 +1,4 @@
-"""Texts that went wrong on the wire somewhere: a tool sends them, a test knows what has to arrive."""
+"""Texts that some implementation altered on the wire: a tool sends them, and a test knows what has to arrive."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def _texts() -> dict[str, str]:
     texts = {
         "empty": "",
         "one mebibyte": "".join(f"{number:07d}\n" for number in range(mebibyte // 8)),
-        # Long enough that every cut of a reasonable size falls into white space, which parsers strip.
+        # Long enough that any cut of a reasonable size falls into white space, which parsers strip.
         "spaces": " " * 200_000,
         "newlines": "\n" * 100_000,
         "white space of all kinds": "".join(character * 9_000 for character in _WHITE_SPACE),
         "indented": "".join(" " * (number % 61) + f"line {number}\n" for number in range(6_000)),
-        # Each of these ends a line for some parser.
+        # Each of these characters ends a line for some parser.
         "line ends": "a\nb\rc\r\nd\u2028e\u2029f\x85g\vh\fi\x1cj\x1dk\x1el" * 3_000,
         "emoji": "👩‍👩‍👧‍👦🏴‍☠️🇩🇪e\u0301" * 5_000,
         "control characters": "".join(map(chr, range(32))) * 1_500 + "\x7f\x80\x9f",
@@ -25,15 +25,15 @@ def _texts() -> dict[str, str]:
         "backslashes": '\\"\\u0041\\\\n' * 9_000,
         "event stream": "event: end\r\ndata: {}\r\n\r\n: ping\r\n" * 3_000,
     }
-    # Characters of two, three and four bytes, moved by each number of bytes a cut can be off.
+    # Characters of two, three and four bytes, moved by each number of bytes that a cut can be off.
     texts |= {f"long, moved by {offset}": "x" * offset + "é€😀\u3000\xa0" * 20_000 for offset in range(8)}
     return texts
 
 
-#: What a tool sends and a client must receive, character for character.
+#: Texts that a tool sends and a client must receive, character for character.
 TEXTS = _texts()
 
-#: What JSON cannot carry, and what arrives in its place.
+#: Texts that JSON cannot carry, and the texts that arrive instead.
 REPLACED = {
     "lone high surrogate": ("a\ud83db", "a\ufffdb"),
     "lone low surrogate": ("\ude00", "\ufffd"),

@@ -1,8 +1,8 @@
-"""The four real clients, played by the same tests.
+"""One interface to the four real clients, so that each test is written once.
 
-`openreward` and `ors-sdk` name their methods alike, and each has an asynchronous and a synchronous client. What is here
-only awaits the one and runs the other on a thread of its own, so that a test is written once; everything that goes over
-the wire is the SDK's doing.
+`openreward` and `ors-sdk` name their methods alike, and each has an asynchronous and a synchronous client. This module
+only awaits the asynchronous methods and runs the synchronous ones on a thread of their own; the SDK does everything
+that goes over the wire.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class ToolOutput(Protocol):
 
 
 class Runner(Protocol):
-    """How a method of an SDK is called."""
+    """Call of an SDK's method: awaited, or run on a thread."""
 
     async def __call__(self, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any: ...
 
 
-#: Seconds after which a test takes a client for hung; the SDKs themselves wait for ever.
+#: Seconds after which a test counts a client as hung; the SDKs themselves wait without a limit.
 _PATIENCE = 60
 
 
@@ -63,7 +63,7 @@ def _on(thread: ThreadPoolExecutor) -> Runner:
 
 
 class Session:
-    """An episode. `sdk` is the SDK's own object, for what only one of them has."""
+    """An episode. `sdk` is the SDK's own object, for methods that only one SDK has."""
 
     def __init__(self, sdk: Any, run: Runner, asynchronous: bool) -> None:
         self.sdk = sdk
@@ -91,7 +91,7 @@ class Session:
         return await self.run(self.sdk.call_tool, tool, arguments)
 
     async def text(self, tool: str, **arguments: Any) -> str:
-        """Call a tool that answers with one block of text."""
+        """Call a tool that returns one block of text."""
         output = await self.call(tool, **arguments)
         (block,) = output.blocks
         return block.text
@@ -149,11 +149,11 @@ class Client:
         return Environment(sdk, self.run, self.asynchronous)
 
     async def named(self, name: str) -> Environment:
-        """The hosted environment of a name, for this client's way to name one in the path."""
+        """Return the hosted environment of a name, in this client's spelling of paths."""
         return await (self.environment(name, variant=name) if self.is_openreward else self.environment(name))
 
     def task(self, environment_name: str, **spec: Any) -> Task:
-        """A task made by the client itself."""
+        """Return a task made by the client itself."""
         if self.is_openreward:
             return openreward_sdk.task(environment_name, environment_name, spec)
         return ors_sdk.task(environment_name, spec)
@@ -161,7 +161,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def connected(kind: ClientKind, url: str) -> AsyncGenerator[Client]:
-    """A client of a server, closed at the end."""
+    """Return a client of a server, closed at the end."""
     asynchronous = kind.endswith("-async")
     sdk = (openreward_sdk if kind in OPENREWARD else ors_sdk).new_client(url, asynchronous=asynchronous)
     if asynchronous:
@@ -185,12 +185,12 @@ async def connected(kind: ClientKind, url: str) -> AsyncGenerator[Client]:
 async def with_every_client(
     play: Callable[[ClientKind], Awaitable[None]], kinds: tuple[ClientKind, ...] = EVERY_CLIENT
 ) -> None:
-    """Let all clients play at the same time: for what takes seconds. A failure says whose it is."""
+    """Let all clients play at the same time, because a play takes seconds. A failure names its client."""
 
     async def one(kind: ClientKind) -> None:
         try:
             await play(kind)
-        except BaseException as error:  # only to say where: it is raised again
+        except BaseException as error:  # only adds the client's name: it is raised again
             error.add_note(f"with the client {kind}")
             raise
 
@@ -200,7 +200,7 @@ async def with_every_client(
 
 
 async def failure(awaitable: Awaitable[Any]) -> Any:
-    """The exception that something raises; fails where it raises none."""
+    """Return the exception of an awaitable; fail if it raises none."""
     try:
         outcome = await awaitable
     except Exception as error:  # noqa: BLE001 - the caller looks at its type

@@ -1,4 +1,4 @@
-"""Environments written for `ors_server` that the real clients play."""
+"""Environments written for `ors_server`, for the real clients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def text_output(text: str) -> ToolOutput:
 
 
 class Noted(Environment):
-    """Notes the parts of its life under the task's `token`, if it has one."""
+    """Records the events of its life under the task's `token`, if it has one."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006 - the SDKs' signature
         super().__init__(task_spec, secrets)
@@ -148,7 +148,7 @@ class SlowStart(Guess):
 
 
 class Endless(Guess):
-    """A million tasks that can be had by index only."""
+    """A million tasks that are available by index only."""
 
     @classmethod
     def name(cls) -> str:
@@ -173,7 +173,7 @@ class Endless(Guess):
         return {"id": f"{split}-{index}", "number": index}
 
 
-# --- everything a tool can do --------------------------------------------------------------------
+# --- every feature of a tool ------------------------------------------------------------------------
 
 
 class WorkInput(BaseModel):
@@ -209,7 +209,7 @@ class Opaque:
 
 
 class Workbench(Prompted):
-    """A tool for each thing that a client has to survive."""
+    """A tool for each situation that a client has to handle."""
 
     toolsets = (Deck,)
     aliases = ("Someone/TheBench",)
@@ -257,7 +257,7 @@ class Workbench(Prompted):
 
     @tool
     def annotate(self) -> ToolOutput:
-        """Give metadata that is no JSON."""
+        """Give metadata that JSON cannot express."""
         metadata: dict[str, Any] = {
             "object": Opaque(),
             "time": datetime(2026, 1, 2, tzinfo=UTC),
@@ -332,7 +332,7 @@ class Conversation(Noted):
         return ToolOutput(blocks=[], reward=1.0 if "42" in params.text else 0.0, finished=True)
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore | float]:
-        """Longer answers are better; the judge takes a while, and fails when it is told to."""
+        """Score longer answers higher; the judge takes a while, and fails where the candidates demand it."""
         note("score", self.task_spec.get("token", "-"))
         await asyncio.sleep(0.1)
         scores: list[GroupScore | float] = []
@@ -347,7 +347,7 @@ class Conversation(Noted):
         return scores
 
 
-# --- what goes wrong before the first call -------------------------------------------------------
+# --- failures before the first call ------------------------------------------------------------------
 
 
 class Troubled(Guess):

@@ -1,4 +1,4 @@
-"""Sessions that wait for many seconds: played in the background, while other tests run."""
+"""Sessions that wait for many seconds, played in the background while other tests run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from .process import RunningServer
 
 #: Time to live of the sessions, in seconds: a little longer than the 10 s between the pings of both SDKs.
 TIME_TO_LIVE = 12
-#: Longer than sessions live, and than the server takes to notice, which is a quarter of that at most.
+#: Longer than sessions live plus the server's delay, which is at most a quarter of the time to live.
 _WAIT = 16
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What came of a session: the answer to a request after the wait, and what the journal says until then."""
+    """Result for a session: the response to a request after the wait, and the journal until then."""
 
     answer: str
     events: list[str]
 
 
 async def play_idle_sessions(server: RunningServer, doomed_server: RunningServer) -> dict[str, Observed]:
-    """For each client an idle session and one whose server is stopped under a call; one that nobody pings, and one
-    that nobody pings while its tool runs."""
+    """Play, for each client, an idle session and a session whose server is stopped during a call.
+
+    Also play two sessions without pings: an idle one, and one whose tool runs.
+    """
     calls: dict[ClientKind, asyncio.Event] = {kind: asyncio.Event() for kind in EVERY_CLIENT}
     plays = {
         **{f"idle {kind}": _idle(kind, server) for kind in EVERY_CLIENT},
@@ -45,7 +47,7 @@ async def play_idle_sessions(server: RunningServer, doomed_server: RunningServer
 async def _named(name: str, play: Awaitable[Observed]) -> Observed:
     try:
         return await play
-    except BaseException as error:  # only to say where: it is raised again
+    except BaseException as error:  # only adds the play's name: it is raised again
         error.add_note(f"in the play {name!r}")
         raise
 
@@ -66,7 +68,7 @@ async def _idle(kind: ClientKind, server: RunningServer) -> Observed:
 
 
 async def _stop(server: RunningServer, calls: list[asyncio.Event]) -> None:
-    """Stop a server once the calls of all clients run."""
+    """Stop a server once the calls of all clients are running."""
     for call in calls:
         await call.wait()
     server.process.terminate()

@@ -1,6 +1,6 @@
-"""What environments did, written by the server's process and read by the tests'.
+"""A journal of environments' actions, written by the server's process and read by the tests'.
 
-Only this says how often something really happened: a client that got one answer cannot tell whether its tool ran once.
+It shows how often an action happened: a client that got one response cannot know whether its tool ran once.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-#: Names the journal's file in the server's process.
+#: Variable with the journal's file, for the server's process.
 VARIABLE = "REAL_CLIENTS_JOURNAL"
 
 
@@ -26,6 +26,6 @@ class Journal:
         path.touch()
 
     def events(self, subject: str) -> list[str]:
-        """What happened to a subject, in order."""
+        """Return the events of a subject, in order."""
         lines = (line.rpartition(" ") for line in self.path.read_text().splitlines())
         return [event for event, _, name in lines if name == subject]

@@ -1,4 +1,4 @@
-"""`openreward.environments`, typed: the SDK has no types of its own, and its authoring surface is the one of ours."""
+"""`openreward.environments`, with types: the SDK has none, and its authoring interface is the same as ours."""
 
 from __future__ import annotations
 

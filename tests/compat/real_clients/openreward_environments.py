@@ -1,4 +1,4 @@
-"""Environments as authors of `openreward` write them; our server hosts them as they are."""
+"""Environments in the style of `openreward`'s authors; our server hosts them unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Word(BaseModel):
 
 
 class Shell(Toolset):
-    """The SDK's own base insists on a sandbox and takes it from the environment."""
+    """The SDK's own base requires a sandbox and takes it from the environment."""
 
     sandbox: Any
 
@@ -90,27 +90,27 @@ class Riddle(Environment):
 
     @tool
     def walk(self, params: Move) -> ToolOutput:
-        """Calls of one tool never overlap."""
+        """Take a while; calls of one tool never overlap."""
         return self.stay("walk", params.seconds)
 
     @tool
     def talk(self, params: Move) -> ToolOutput:
-        """Calls of different tools do."""
+        """Take a while; calls of different tools overlap."""
         return self.stay("talk", params.seconds)
 
     @tool(concurrent=True)
     def look(self, params: Move) -> ToolOutput:
-        """So do calls of this one."""
+        """Take a while; calls of this tool overlap, too."""
         return self.stay("look", params.seconds)
 
     @tool(exclusive=True)
     def submit(self, params: Move) -> ToolOutput:
-        """Runs alone."""
+        """Take a while; this tool runs alone."""
         return self.stay("submit", params.seconds)
 
     @tool
     def shout(self) -> str:
-        """Returns no ToolOutput: the SDK leaves such a tool out without a word."""
+        """Return a value other than ToolOutput: the SDK silently leaves such a tool out."""
         return "oops"
 
 
@@ -142,11 +142,11 @@ class Interview(Environment):
     @terminal
     @tool
     def answer(self, params: Word) -> ToolOutput:
-        """The answer."""
+        """Submit the answer."""
         return ToolOutput(blocks=[], reward=float(len(params.word)), finished=True)
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> list[GroupScore | float]:
-        assert all(isinstance(candidate, GroupCandidate) for candidate in candidates)  # the SDK's class, not ours
+        assert all(isinstance(candidate, GroupCandidate) for candidate in candidates)  # the SDK's class instead of ours
         texts: list[Any] = [candidate.messages[-1].blocks[0] for candidate in candidates]
         return [GroupScore(reward=len(text.text), metadata={"text": text.text}) for text in texts]
 

@@ -1,4 +1,4 @@
-"""The `openreward` client, behind types: the SDK has none of its own."""
+"""The `openreward` client, with types: the SDK has none."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ScoreGroupFailed: type[Exception] = _errors.ScoreGroupFailed
 #: An HTTP status that is not retried; has `status` and `message`.
 SessionResponseError: type[Exception] = _http.SessionResponseError
 
-#: Held while a client reads its variables: tests on another thread have another server.
+#: Held while a client reads its variables: tests on another thread use another server.
 _variables = threading.Lock()
 
 
 def new_client(url: str, *, asynchronous: bool) -> Any:
-    """`AsyncOpenReward` or `OpenReward`, set up for a server as the server's banner says: by two variables."""
+    """Return an `AsyncOpenReward` or `OpenReward`, configured as the server's banner says: by two variables."""
     with _variables, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENREWARD_API_URL", url)
         patch.setenv("OPENREWARD_SESSION_URL", url)
@@ -36,12 +36,12 @@ def new_client(url: str, *, asynchronous: bool) -> Any:
 
 
 def new_client_without_url(*, asynchronous: bool) -> Any:
-    """A client that knows no server yet; each environment then names its own."""
+    """Return a client without a server's URL; each environment then names its own."""
     return (_openreward.AsyncOpenReward if asynchronous else _openreward.OpenReward)(api_key="the-api-key")
 
 
 def task(server_name: str, environment_name: str, spec: dict[str, Any]) -> Any:
-    """A task as code that stores tasks builds it."""
+    """Return a task in the form of code that stores tasks."""
     return _types.Task(server_name=server_name, environment_name=environment_name, task_spec=spec, namespace=None)
 
 
@@ -62,10 +62,10 @@ def candidate(messages: list[Any], metadata: dict[str, Any]) -> Any:
 
 
 def forget_dead_call(error: BaseException) -> None:
-    """Let go of the error of a call on a session that the client knows to be dead.
+    """Release the error of a call on a session that the client knows to be dead.
 
-    The client makes a coroutine for such a call and never awaits it; the error's traceback keeps it alive, and the
-    warning about it would come in whatever test runs when the collector does.
+    The client makes a coroutine for such a call and never awaits it. The error's traceback keeps the coroutine alive,
+    and its warning would appear in whichever test runs when the collector frees it.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "coroutine '(resumable_sse|_do_request)' was never awaited", RuntimeWarning)

@@ -1,4 +1,4 @@
-"""`ors`, typed with our types: its own do not allow what its documentation shows (a plain `list_splits`)."""
+"""`ors`, with our types: its own types reject what its documentation shows (a plain `list_splits`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments as authors of `ors-sdk` write them; our server hosts them as they are."""
+"""Environments in the style of `ors-sdk`'s authors; our server hosts them unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Interest(Toolset):
 
 
 class Bank(Environment):
-    """Reach the target balance. Its code relies on one thread, as ors-sdk's authors may."""
+    """Reach the target balance. The code relies on a single thread, as ors-sdk's authors may."""
 
     toolsets = (Interest,)
 
@@ -66,7 +66,7 @@ class Bank(Environment):
         self.threads.append(threading.get_ident())
 
     def teardown(self) -> None:
-        # Thread-local data is there only on the thread that put it there.
+        # Thread-local data exists only on the thread that set it.
         if "token" in self.task_spec:
             note("torn down" if self.local.constructed else "lost", self.task_spec["token"])
 
@@ -110,7 +110,7 @@ class Bank(Environment):
 
     @tool(shared=False)
     def ask(self) -> ToolOutput:
-        """What the bank knows."""
+        """Return the bank's records."""
         known = {"threads": sorted(set(self.threads)), "most_inside": self.most_inside, "password": self.password}
         return ToolOutput(blocks=[TextBlock(text=json.dumps(known))])
 

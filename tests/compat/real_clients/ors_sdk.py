@@ -1,4 +1,4 @@
-"""The `ors-sdk` client, behind types."""
+"""The `ors-sdk` client, with types."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ ToolCallError: type[Exception] = _client.ToolCallError
 
 
 def new_client(url: str, *, asynchronous: bool) -> Any:
-    """`AsyncORS` or `ORS`."""
+    """Return an `AsyncORS` or `ORS`."""
     return (_client.AsyncORS if asynchronous else _client.ORS)(base_url=url)
 
 
 def task(environment_name: str, spec: dict[str, Any]) -> Any:
-    """A task as code that stores tasks builds it."""
+    """Return a task in the form of code that stores tasks."""
     return _client.Task(environment_name=environment_name, task_spec=spec)
 
 
 async def close(client: Any) -> None:
-    """Close an `AsyncORS`: it has no method for it, and leaves its connections to the garbage collector."""
+    """Close an `AsyncORS`: it has no method for this and leaves its connections to the garbage collector."""
     for session in client.environments._clients.values():
         await session.close()

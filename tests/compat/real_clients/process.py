@@ -17,7 +17,7 @@ from tests.support.servers import running
 
 from .journal import VARIABLE, Journal
 
-#: What a server writes about a fault of its own, as opposed to one of an environment.
+#: Log lines of a server's own faults, as opposed to an environment's.
 FAULTS = re.compile(
     r".*(?:request failed|housekeeping failed|ending a session failed|session still busy|teardown timed out"
     r"|Exception in|never retrieved|never awaited|was destroyed but it is pending).*"
@@ -36,7 +36,7 @@ class RunningServer:
 
 @contextlib.contextmanager
 def serving(hosted: Literal["all", "one"], folder: Path, **settings: str) -> Generator[RunningServer]:
-    """Serve while the block runs, with settings as ORS_* variables; afterwards no fault may stand in the log."""
+    """Serve during the block, with settings as ORS_* variables. Afterwards fail if the log has a fault."""
     folder.mkdir()
     journal = Journal(folder / "journal")
     command = [sys.executable, "-m", "tests.compat.real_clients.serve", hosted]

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Request:
-    """A request that went through, and how much of its response did."""
+    """A request that was forwarded, and the forwarded part of its response."""
 
     path: str
     head: bytes
@@ -27,8 +27,10 @@ class Request:
 
 @dataclass(slots=True)
 class Cut:
-    """Lose the connection of the next `times` requests to a path, after so many bytes of the response, or after the
-    event that contains a marker."""
+    """Lose the connection of the next `times` requests to a path.
+
+    The loss happens after a number of bytes of the response, or after the event that contains a marker.
+    """
 
     path: str
     after: int | bytes
@@ -36,7 +38,7 @@ class Cut:
 
 
 class Proxy:
-    """Passes everything on, except for what a `Cut` says."""
+    """Forwards everything, except for the connections that a `Cut` loses."""
 
     def __init__(self, url: str) -> None:
         self._port = int(url.rpartition(":")[2])
@@ -51,11 +53,11 @@ class Proxy:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def cut(self, path: str, after: int | bytes, times: int = 1) -> None:
-        """Lose connections; `path` is the last segment, as in "call"."""
+        """Lose connections; `path` is the last segment, for example "call"."""
         self._cuts.append(Cut(path, after, times))
 
     def to(self, path: str) -> list[Request]:
-        """The requests to a path so far, in order."""
+        """Return the requests to a path so far, in order."""
         return [request for request in self.requests if _last(request.path) == path]
 
     async def start(self) -> None:
@@ -73,7 +75,7 @@ class Proxy:
         connection = asyncio.create_task(self._connect(reader, writer))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)
-        connection.add_done_callback(lambda _: writer.close())  # also where it was cancelled before its first step
+        connection.add_done_callback(lambda _: writer.close())  # also where it is cancelled before its first step
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -85,7 +87,7 @@ class Proxy:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Before anything is awaited, because `stop` may cancel this too.
+            # Before any await, because `stop` may cancel this, too.
             for end in (writer, upstream_writer):
                 end.close()
             for task in tasks:
@@ -96,7 +98,7 @@ class Proxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, current: list[Request]
     ) -> None:
         while data := await reader.read(65536):
-            # Without pipelining, which no client here does, the next request comes only after the response.
+            # Without pipelining, which no client here uses, the next request comes only after the response.
             if data.startswith((b"POST /", b"GET /")):
                 head, _, body = data.partition(b"\r\n\r\n")
                 request = Request(head.split(b" ", 2)[1].decode(), head, bytearray(body))
@@ -121,7 +123,7 @@ class Proxy:
                 return
 
     def _allowed(self, request: Request, data: bytes) -> int:
-        """How many bytes of `data` may pass; fewer than there are ends the connection, and uses up a cut."""
+        """Return how many bytes of `data` may pass. Fewer than its length end the connection and use up a cut."""
         for cut in self._cuts:
             if cut.times and cut.path == _last(request.path):
                 if isinstance(cut.after, int):
@@ -147,7 +149,7 @@ def _end_of_event(response: bytes, marker: bytes) -> int:
 
 @contextlib.asynccontextmanager
 async def proxied(url: str) -> AsyncGenerator[Proxy]:
-    """A proxy in front of a server."""
+    """Run a proxy in front of a server."""
     proxy = Proxy(url)
     await proxy.start()
     try:

@@ -11,10 +11,10 @@ from . import environments
 
 
 def hosted(which: str) -> list[type[Any]]:
-    """The environments to host, the default first."""
+    """Return the environments to host, the default first."""
     if which == "one":
         return [environments.Workbench]
-    # Here, because the SDK they are written for takes seconds to import.
+    # Imported here, because the SDKs they are written for take seconds to import.
     from . import openreward_environments, ors_environments
 
     return [*environments.OWN, *openreward_environments.ENVIRONMENTS, *ors_environments.ENVIRONMENTS]

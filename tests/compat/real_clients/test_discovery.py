@@ -1,4 +1,4 @@
-"""What a client finds out before an episode: splits, tasks, tools."""
+"""Discovery before an episode: splits, tasks, tools."""
 
 from __future__ import annotations
 

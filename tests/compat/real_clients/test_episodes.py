@@ -93,7 +93,7 @@ async def test_tools_of_a_task(client: Client) -> None:
 
     async with environment.session(split="train", index=1) as session:
         tools = {tool.name: tool for tool in await session.tools()}
-        # Those of the class, and those that its own list keeps back.
+        # The shared tools of the class, and those that `list_task_tools` adds.
         assert sorted(tools) == ["give_up", "guess", "peek", "riddle"]
         assert tools["riddle"].input_schema is None
         assert tools["peek"].description == "Look at the number."
@@ -108,7 +108,7 @@ async def test_tools_of_a_task(client: Client) -> None:
 async def test_a_task_describes_its_tools_in_its_own_words(
     client: Client, name: str, tool: str, description: str
 ) -> None:
-    """The words of `list_task_tools` count, not those of the method that is called."""
+    """The descriptions of `list_task_tools` take precedence over those of the methods."""
     environment = await client.named(name)
 
     async with environment.session(split="train", index=1) as session:
@@ -130,7 +130,7 @@ async def test_a_toolset_with_state(client: Client) -> None:
 @pytest.mark.parametrize("style", ["async", "sync"])
 async def test_secrets(server: RunningServer, sdk: str, style: str) -> None:
     kind: Any = f"{sdk}-{style}"
-    # The header that carries this is several times what many servers allow.
+    # The header with this secret is several times larger than many servers allow.
     long = "0123456789" * 3_000
     given: dict[str, Any]
     if sdk == "openreward":
@@ -196,7 +196,7 @@ async def test_a_prompt_as_messages(openreward_client: Client) -> None:
 
 
 async def test_messages_as_a_prompt(client: Client) -> None:
-    """What a client gets that knows nothing of messages, as ors-sdk does."""
+    """The view of a client without messages, such as ors-sdk."""
     environment = await client.named("conversation")
 
     async with environment.session(split="train", index=0) as session:
@@ -244,7 +244,7 @@ async def test_no_terminal_tool(openreward_client: Client) -> None:
 
 
 async def test_a_terminal_tool_by_its_name(ors_client: Client) -> None:
-    """ors-sdk knows no terminal tools: its list leaves it out, and it can be called like any other."""
+    """ors-sdk has no terminal tools: its list omits the tool, and a call of it works like any other."""
     environment = await ors_client.environment("conversation")
 
     async with environment.session(split="train", index=0) as session:
@@ -271,7 +271,7 @@ async def test_group_scoring(openreward_client: Client) -> None:
             (2.0, None),
         ]
 
-        # A judge that fails costs the scores and not the session.
+        # A judge that fails costs the scores but not the session.
         error = await failure(
             session.run(session.sdk.score_group, [openreward_sdk.candidate(long, {"judge": "fails"})])
         )
@@ -279,7 +279,7 @@ async def test_group_scoring(openreward_client: Client) -> None:
         assert "RuntimeError: the judge has no opinion" in str(error)
         assert (await session.run(session.sdk.score_group, [long]))[0].reward == 8.0
         assert (await session.run(session.sdk.call_terminal_tool, "42")).reward == 1.0
-        # Scoring compares whole rollouts: it comes after their end.
+        # Scoring compares whole rollouts, so it is allowed after their end.
         assert (await session.run(session.sdk.score_group, [long]))[0].reward == 8.0
 
 
@@ -324,7 +324,7 @@ async def test_variables_for_the_platform_are_let_pass(openreward_client: Client
 
 @pytest.mark.parametrize("kind", ["openreward-async", "ors-sdk-async"])
 async def test_many_episodes_at_once(server: RunningServer, kind: ClientKind) -> None:
-    """Each of a hundred sessions of one client gets its own answers."""
+    """Each of a hundred sessions of one client gets its own responses."""
     async with connected(kind, server.url) as client:
         environment = await client.named("guessit")
 
@@ -344,7 +344,7 @@ async def test_many_episodes_at_once(server: RunningServer, kind: ClientKind) ->
 
 @pytest.mark.parametrize("kind", ["openreward-async", "ors-sdk-async"])
 async def test_calls_that_end_just_when_their_stream_opens(server: RunningServer, kind: ClientKind) -> None:
-    """The server waits 50 ms before it opens a stream; calls around that length get their answers as any others do."""
+    """The server waits 50 ms before it opens a stream; calls of about that duration get their results, too."""
     async with connected(kind, server.url) as client:
         environment = await client.named("workbench")
 

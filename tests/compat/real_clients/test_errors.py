@@ -1,4 +1,4 @@
-"""What goes wrong reaches each client as the error it has for it, and leaves the server healthy."""
+"""Each failure reaches a client as its own kind of error, and the server stays healthy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def assert_healthy(environment: Environment) -> None:
-    """The next episode of the same environment is played as if nothing had happened."""
+    """Play another episode of the same environment, which must be unaffected."""
     async with environment.session(split="train", index=0) as session:
         assert await session.text("repeat", text="still here") == "still here"
 
@@ -51,7 +51,7 @@ async def test_a_tool_that_fails(client: Client, http: httpx.AsyncClient, kind: 
 
 
 async def test_a_call_that_no_tool_takes(client: Client) -> None:
-    """The model's mistake: it is told, and the episode goes on."""
+    """The model's mistake: it gets an error, and the episode goes on."""
     environment = await client.named("workbench")
 
     async with environment.session(split="train", index=0) as session:
@@ -82,7 +82,7 @@ async def test_input_that_is_no_object(client: Client) -> None:
 
 
 async def test_a_machine_that_fails_under_a_tool(client: Client, http: httpx.AsyncClient) -> None:
-    """An error and never a reward; the session is lost, and says so to whoever asks."""
+    """An error and never a reward; the session is lost, and later requests get that error."""
     environment = await client.named("workbench")
 
     async with environment.session(split="train", index=0) as session:
@@ -109,7 +109,7 @@ async def test_a_machine_that_fails_under_a_tool(client: Client, http: httpx.Asy
 
 
 async def test_trouble_before_the_first_call(server: RunningServer) -> None:
-    """ors-sdk asks three times before it believes an error, and openreward where it is a 503; so all at once."""
+    """ors-sdk tries three times before it raises an error, and openreward retries a 503; so all plays run at once."""
 
     async def play(kind: ClientKind, where: str) -> None:
         async with connected(kind, server.url) as client:
@@ -132,7 +132,7 @@ async def test_trouble_before_the_first_call(server: RunningServer) -> None:
             assert str(status) in str(error)
             assert "Traceback" not in str(error)
             events = server.journal.events(token)
-            tries = 1 if client.is_openreward else 3  # what each client does with a 500
+            tries = 1 if client.is_openreward else 3  # each client's tries after a 500
             assert (
                 events
                 == {
@@ -160,12 +160,12 @@ async def test_trouble_before_the_first_call(server: RunningServer) -> None:
 
 
 async def test_a_set_up_that_fails_under_a_call(client: Client) -> None:
-    """The call waits for the set-up in an open stream, and gets its error there."""
+    """The call waits for the set-up in an open stream, and gets the error there."""
     environment = await client.named("troubled")
 
     async with environment.session(client.task("troubled", id="x", number=1, fails="setup")) as session:
         error = await failure(session.call("guess", number=1))
 
     assert isinstance(error, client.failed)
-    # The author's error, as `/prompt` reports it, and nothing of ours around it.
+    # The author's error as `/prompt` reports it, without a wrapper.
     assert str(error).rpartition(") ")[2] == "LookupError: trouble in the setup"

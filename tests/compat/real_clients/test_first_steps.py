@@ -1,4 +1,4 @@
-"""Each client used as its own documentation shows, without anything of ours around it."""
+"""Each client used as its own documentation shows, without helpers of ours."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_async_openreward(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_openreward_with_the_url_named_at_the_environment(server: RunningServer, slash: str) -> None:
-    """The other way to point it at a server of one's own; no variable is set."""
+    """The other way to select a server of your own; no variable is set."""
     with openreward_sdk.new_client_without_url(asynchronous=False) as client:
         environment = client.environments.get("guessit", base_url=server.url + slash)
         with environment.session(split="train", index=0) as session:

@@ -59,7 +59,7 @@ async def test_an_environment_of_ors_sdk(client: Client, server: RunningServer) 
 
 
 async def test_secrets_reach_an_environment_of_ors_sdk(client: Client) -> None:
-    """Which its own server never let happen: it reads the body, and its client sends a header."""
+    """Its own server never delivered them: it reads the body, and its client sends a header."""
     environment = await client.named("bank")
     password = "sesame" if not client.is_openreward else ("sesame", ["example.org"])
 
@@ -102,18 +102,18 @@ async def test_a_conversation_of_openreward(openreward_client: Client) -> None:
 
 
 async def test_a_malformed_tool_is_left_out_and_named_in_the_log(server: RunningServer) -> None:
-    """openreward leaves it out without a word."""
+    """The SDK of openreward silently leaves the tool out."""
     log = server.log.read_text()
 
     (line,) = [line for line in log.splitlines() if "Riddle.shout" in line and "Harder" not in line]
     assert re.search(r"tool left out.*Riddle\.shout.*ToolOutput", line)
 
 
-# --- what runs at the same time ------------------------------------------------------------------
+# --- concurrency -----------------------------------------------------------------------------------
 
 
 async def log_of(session: Session, *tools: str) -> list[str]:
-    """What an openreward environment went through while these tools were called, each a moment after the last."""
+    """Call these tools, each a moment after the last, and return the environment's log of the calls."""
 
     async def call(delay: float, tool: str) -> None:
         await asyncio.sleep(delay)
@@ -146,7 +146,7 @@ async def test_which_tools_of_openreward_overlap(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("kind", ["openreward-async", "ors-sdk-async"])
 async def test_the_synchronous_code_of_ors_sdk_has_a_thread_of_its_own(server: RunningServer, kind: ClientKind) -> None:
-    """Its authors assume that nothing of a session runs at the same time, or on another thread."""
+    """Its authors assume that methods of a session never overlap and never run on another thread."""
     async with connected(kind, server.url) as client:
         environment = await client.named("bank")
 
@@ -165,7 +165,7 @@ async def test_the_synchronous_code_of_ors_sdk_has_a_thread_of_its_own(server: R
         elapsed = time.monotonic() - started
 
     assert len(set(threads)) == 5
-    # One session's blocking tool holds nobody else up: 5 sessions of 0.4 s each, in less than two of them take.
+    # One session's blocking tool does not block others: 5 sessions of 0.4 s each, in less time than two in sequence.
     assert 0.4 < elapsed < 1.5
 
 

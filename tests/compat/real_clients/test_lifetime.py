@@ -1,4 +1,4 @@
-"""How sessions begin and end by the clock: slow set-ups, pings, the time to live."""
+"""Time limits of sessions: slow set-ups, pings, the time to live."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_slow_set_up(server: RunningServer) -> None:
-    """openreward rides 503s out, ors-sdk waits for the one answer; both get it, and the set-up runs once."""
+    """The client of openreward retries after 503s, ors-sdk waits for a single response; the set-up runs once."""
 
     async def play(kind: ClientKind) -> None:
         token = f"slow-set-up-{kind}"
@@ -67,7 +67,7 @@ async def test_a_call_during_a_slow_set_up(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("kind", ["openreward-async", "openreward-sync", "ors-sdk-async"])
 async def test_pings_keep_an_idle_session_alive(idle_sessions: Future[dict[str, Observed]], kind: ClientKind) -> None:
-    """openreward pings from a thread of its own, ors-sdk from its event loop."""
+    """The client of openreward pings from a thread of its own, ors-sdk from its event loop."""
     observed = (await asyncio.wrap_future(idle_sessions))[f"idle {kind}"]
 
     assert observed == Observed("after", ["constructed", "set up"])
@@ -93,7 +93,7 @@ async def test_a_call_that_runs_keeps_its_session_alive(idle_sessions: Future[di
 
     assert observed.events == ["constructed", "set up", "work"]
     assert '"ok":true' in observed.answer
-    # It took longer than the 10 s between the comments that keep a connection from idling.
+    # It took longer than the 10 s between the comments that keep a connection from being idle.
     assert "\n: ping" in observed.answer
 
 

@@ -1,4 +1,4 @@
-"""Results that are large or awkward reach a client as the tool gave them, character for character."""
+"""Large or unusual results reach a client unchanged, character for character."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def difference(received: str, sent: str) -> str | None:
-    """Where two long texts part; pytest would take minutes to show it."""
+    """Return the position where two long texts differ; pytest would take minutes to show it."""
     if received == sent:
         return None
     place = next((i for i, pair in enumerate(zip(received, sent, strict=False)) if pair[0] != pair[1]), None)
@@ -31,7 +31,7 @@ async def test_a_text(client: Client, kind: str) -> None:
     assert difference(received, TEXTS[kind]) is None
 
 
-# aiohttp would rather have a file than a request of a mebibyte; neither SDK asks us.
+# aiohttp recommends a file for a body of a mebibyte; the SDKs decide that, not these tests.
 @pytest.mark.filterwarnings("ignore:.*Sending a large body directly:ResourceWarning")
 @pytest.mark.parametrize("kind", TEXTS)
 async def test_a_text_there_and_back(client: Client, kind: str) -> None:
@@ -69,7 +69,7 @@ async def test_lone_surrogates_are_replaced(client: Client, kind: str) -> None:
 
 
 async def test_lone_surrogates_from_the_client(client: Client) -> None:
-    """A model's text may hold half an emoji; the clients send it as an escape, which is JSON, and both SDKs take it."""
+    """A model's text may contain half an emoji; the clients send it as an escape, and both SDKs accept it."""
     environment = await client.named("workbench")
 
     async with environment.session(split="train", index=0) as session:

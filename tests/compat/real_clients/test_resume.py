@@ -1,7 +1,7 @@
-"""Calls that outlast their connection: the tool runs once, whatever happens to the answer on its way.
+"""Calls that outlast their connection: the tool runs once, whatever happens to the response.
 
-Between client and server stands a proxy that loses connections. A client waits before it tries again, so everything
-here is played at the same time, by each client, and each test looks at what became of one play.
+A proxy between client and server loses connections. A client waits before it retries, so all plays run at the same
+time, for each client, and each test checks the result of one play.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LONG = "white space of all kinds"
 
 
 def resumed(proxy: Proxy, path: str = "call") -> list[bool]:
-    """For each request to a path, whether it asks for the call that the first one's response was about."""
+    """Return, for each request to a path, whether it resumes the call of the first response."""
     requests = proxy.to(path)
     asked = [request.json.get("task_id") for request in requests]
     return [task_id is not None and task_id.encode() in requests[0].passed for task_id in asked]
 
 
 async def slow_call(client: Client, proxy: Proxy, journal: Journal) -> None:
-    """Nothing is lost; but the tool is not done when the server opens a stream."""
+    """Play without a loss; the tool is still running when the server opens a stream."""
     environment = await client.named("workbench")
     async with environment.session(split="train", index=0) as session:
         output = await session.call("work", token=f"slow-{client.kind}", seconds=0.3)
@@ -44,7 +44,7 @@ async def slow_call(client: Client, proxy: Proxy, journal: Journal) -> None:
 
 
 async def lost_while_the_tool_runs(client: Client, proxy: Proxy, journal: Journal) -> None:
-    """The client comes back after half a second: to a call that has ended meanwhile, or still runs."""
+    """Lose the stream; the client retries after half a second, when the call has ended or still runs."""
     environment = await client.named("workbench")
     for tool in ("work", "grind"):
         for seconds in (0.2, 0.8):
@@ -60,7 +60,7 @@ async def lost_while_the_tool_runs(client: Client, proxy: Proxy, journal: Journa
 
 
 async def lost_again_and_again(client: Client, proxy: Proxy, journal: Journal) -> None:
-    """The client comes back as often as it takes, and the second answer's `task_id` is the first one's."""
+    """Lose the stream repeatedly; the second response has the same `task_id` as the first."""
     environment = await client.named("workbench")
     async with environment.session(split="train", index=0) as session:
         proxy.cut("call", after=b"event: task_id", times=3)
@@ -70,7 +70,7 @@ async def lost_again_and_again(client: Client, proxy: Proxy, journal: Journal) -
 
 
 async def lost_in_the_middle_of_the_result(client: Client, proxy: Proxy, journal: Journal) -> None:
-    """The result comes in one response, or in a stream; the client gets all of it, from the start."""
+    """Lose the result midway, in a single response or in a stream; the client gets all of it, from the start."""
     environment = await client.named("workbench")
     for seconds in (0, 0.1):
         token = f"middle-{seconds}-{client.kind}"
@@ -85,9 +85,10 @@ async def lost_in_the_middle_of_the_result(client: Client, proxy: Proxy, journal
 
 
 async def lost_before_the_client_knew_the_call(client: Client, proxy: Proxy, journal: Journal) -> None:
-    """The client can only send the call again, which means the same one; the next like it is another.
+    """Lose the connection before `task_id`; the client's repetition is the same call, and the next one is another.
 
-    Only while the server has not written its last byte: the tool takes far longer than the loss takes to be seen.
+    This holds only while the server has not written its last byte: the tool takes far longer than the detection of a
+    loss.
     """
     token, seconds = f"before-{client.kind}", 2.0
     environment = await client.named("workbench")
@@ -102,7 +103,7 @@ async def lost_before_the_client_knew_the_call(client: Client, proxy: Proxy, jou
 
 
 async def lost_around_the_call(client: Client, proxy: Proxy, journal: Journal) -> None:
-    """Each request of a session comes twice: there is one instance, set up once and torn down once."""
+    """Lose the response to each request of a session; there is one instance, set up once and torn down once."""
     token = f"around-{client.kind}"
     environment = await client.named("workbench")
     for path in ("create_session", "create", "prompt", "task_tools", "delete"):
@@ -117,7 +118,7 @@ async def lost_around_the_call(client: Client, proxy: Proxy, journal: Journal) -
 
 
 async def lost_scores(client: Client, proxy: Proxy, journal: Journal) -> None:
-    """A judge is asked once, as a tool is."""
+    """Lose the response to a scoring; the judge runs once, as a tool does."""
     token = f"scores-{client.kind}"
     environment = await client.named("conversation")
     candidate = [openreward_sdk.message("assistant", openreward_sdk.text("42"))]
@@ -144,7 +145,7 @@ Plays = dict[tuple[Play, ClientKind], asyncio.Task[None]]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def plays(server: RunningServer) -> AsyncGenerator[Plays]:
-    """All plays, each by a client and through a proxy of its own."""
+    """Run all plays, each by a client and through a proxy of its own."""
 
     async def one(play: Play, kind: ClientKind) -> None:
         async with proxied(server.url) as proxy, connected(kind, proxy.url) as client:

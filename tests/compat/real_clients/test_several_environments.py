@@ -1,4 +1,4 @@
-"""Which environment a request means: by variant, by name, by owner and name, by the session; and where there is one."""
+"""The environment of a request: by variant, by name, by owner and name, by the session; or the only one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def play_workbench(environment: Environment) -> None:
-    """Play an episode by task and one by index, where only the workbench will do; it is not the default."""
+    """Play an episode by task and an episode by index that only the workbench supports; it is not the default."""
     task = await environment.task("train", 0)
     assert task.task_spec == {"id": "workbench-0"}
     async with environment.session(task) as session:
@@ -26,13 +26,13 @@ async def play_workbench(environment: Environment) -> None:
 
 @pytest.mark.parametrize("variant", ["workbench", "WorkBench"])
 async def test_openreward_by_variant(openreward_client: Client, variant: str) -> None:
-    """The variant goes into the path, and wins over the name, which is nobody's here."""
+    """The variant goes into the path and takes precedence over the name, which is unknown here."""
     await play_workbench(await openreward_client.environment("nobody/nothing", variant=variant))
 
 
 @pytest.mark.parametrize("name", ["workbench", "WorkBench", "anybody/WorkBench", "Someone/TheBench"])
 async def test_openreward_by_name_alone(openreward_client: Client, name: str) -> None:
-    """The name does not go into the path, only into a header: whole, or its last part; the last one is an alias."""
+    """The name goes only into a header: whole, or its last part; the last case is an alias."""
     await play_workbench(await openreward_client.environment(name))
 
 
@@ -63,7 +63,7 @@ async def test_ors_sdk_session_that_nothing_is_asked_of(ors_client: Client) -> N
 
 
 async def test_a_session_keeps_to_its_environment(client: Client) -> None:
-    """A task of one environment, opened through another: the client then asks for the other one's tools."""
+    """The task of one environment, opened through another: the client then requests the other environment's tools."""
     guess = await client.named("guessit")
 
     async with guess.session(client.task("workbench", id="made up")) as session:
@@ -83,7 +83,7 @@ async def test_openreward_with_a_name_that_is_not_hosted(openreward_client: Clie
 
 
 async def test_trl_gives_no_name(openreward_client: Client) -> None:
-    """Its default, `env`, is nobody's name and means the first environment."""
+    """Its default, `env`, is an unknown name and selects the first environment."""
     environment = await openreward_client.environment("env")
 
     assert [task.environment_name for task in await environment.tasks("train")] == ["guessit"] * 4

@@ -1,10 +1,11 @@
 """Environments written for `openreward` and for `ors-sdk`, served by that SDK's own server and by ours.
 
-The same classes and the same requests, so that a test sees both what goes wrong there and what goes right here.
+Both serve the same classes and get the same requests, so that a test shows the reference's fault and our correct
+behaviour.
 
     python -m tests.compat.reference_servers.beside own|openreward|ors-sdk
 
-Prints the server's address. The environments note what is done to them in the file that a variable names.
+Prints the server's address. The environments record their events in the file that a variable names.
 """
 
 # Annotations must stay objects: both SDKs look at those of tools, and these refer to a local name.
@@ -24,14 +25,14 @@ from typing import Any
 from fastapi import HTTPException
 from pydantic import BaseModel
 
-#: Names the file for what environments note.
+#: Variable with the file for environments' events.
 JOURNAL = "BESIDE_JOURNAL"
-#: Seconds that a reference server is told to keep results, instead of 60.
+#: Seconds for which a reference server keeps results, instead of 60.
 LINGER = 0.2
 
 
 def note(event: str, subject: object) -> None:
-    """One `write` of a short line to a file opened for appending is atomic."""
+    """Write one line. One `write` of a short line to a file opened for appending is atomic."""
     with Path(os.environ[JOURNAL]).open("a") as file:
         file.write(f"{event} {subject}\n")
 
@@ -45,7 +46,7 @@ class Seconds(BaseModel):
 
 
 def environments(sdk: Any, prefix: str) -> list[type[Any]]:
-    """The environments, of one SDK's classes."""
+    """Return the environments, made of one SDK's classes."""
 
     def said(text: str, **more: Any) -> Any:
         return sdk.ToolOutput(blocks=[sdk.TextBlock(text=text)], **more)
@@ -154,7 +155,7 @@ def environments(sdk: Any, prefix: str) -> list[type[Any]]:
             return [{"subject": "derived"}]
 
     class Listing(Bench):
-        """Its task says which of the tools it keeps back a session has."""
+        """Its task says which of the unshared tools a session has."""
 
         def list_task_tools(self) -> Any:
             if not self.is_set_up and "listed" not in self.task_spec:
@@ -167,7 +168,7 @@ def environments(sdk: Any, prefix: str) -> list[type[Any]]:
 
         @sdk.tool(shared=False)
         async def hint(self) -> sdk.ToolOutput:
-            """Of the class."""
+            """Return the class's hint."""
             return said("hint")
 
         @sdk.tool(shared=False)
@@ -175,7 +176,7 @@ def environments(sdk: Any, prefix: str) -> list[type[Any]]:
             return said("solved", reward=1.0, finished=True)
 
     class Dynamic(Bench):
-        """Answers names that are no tools, and looks at every call before and after the SDK does."""
+        """Responds to names that are not tools, and sees every call before and after the SDK does."""
 
         async def _call_tool(self, name: str, input: Any) -> Any:
             note(f"called-{name}", self.subject)

@@ -1,5 +1,7 @@
-"""The faults of the reference servers: each scenario is played to the SDK's own server, which shows the fault, and to
-ours, which must not. The environments are the same classes (`beside`); `docs/faults.md` is the table of all faults.
+"""The faults of the reference servers.
+
+Each scenario is played on the SDK's own server, which shows the fault, and on ours, which must not. The environments
+are the same classes (`beside`); `docs/faults.md` has the table of all faults.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Side:
     is_reference: bool
     http: httpx.AsyncClient
     journal: Path
-    #: The environment of a session that is not of `bench`.
+    #: The environment of a session other than `bench`.
     others: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -56,7 +58,7 @@ class Side:
         return [event for event, _, name in lines if name == subject]
 
     async def until(self, subject: str, *events: str) -> None:
-        """Wait until all of these have been noted."""
+        """Wait until all of these have been recorded."""
         async with asyncio.timeout(10):
             while not set(events) <= set(self.noted(subject)):  # noqa: ASYNC110 - noted by another process
                 await asyncio.sleep(0.01)
@@ -91,7 +93,7 @@ class Side:
     async def events_within(
         self, limit: float, sid: str, tool: str, *, only_first: bool = False, **arguments: Any
     ) -> list[Event]:
-        """The events that come within so many seconds, or until the stream ends; then the client hangs up."""
+        """Return the events of a call within this many seconds, or until the stream ends; then disconnect."""
         parser, events = EventParser(), list[Event]()
         body, headers = {"name": tool, "input": arguments}, {"X-Session-ID": sid}
         with contextlib.suppress(TimeoutError):
@@ -108,7 +110,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Servers:
-    """All three."""
+    """All three servers."""
 
     running: dict[str, Running]
     journals: dict[str, Path]
@@ -139,7 +141,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Generator[Servers]:
 
 @pytest_asyncio.fixture(loop_scope="module", params=[*EVERY_SDK, "own-openreward", "own-ors-sdk"])
 async def side(request: pytest.FixtureRequest, servers: Servers) -> AsyncGenerator[Side]:
-    """Each reference server, and ours with the classes of each SDK."""
+    """Return each reference server, and ours with the classes of each SDK."""
     parameter: str = request.param
     which = "own" if parameter.startswith("own-") else parameter
     sdk: SDK = "openreward" if parameter.endswith("openreward") else "ors-sdk"
@@ -167,7 +169,7 @@ async def test_white_space_at_chunk_borders(side: Side) -> None:
 async def test_a_reward_that_is_no_number(side: Side) -> None:
     reply = await side.call(await side.open(), "nan")
     if side.is_reference:
-        assert reply.output["reward"] is None  # as if the tool had given none
+        assert reply.output["reward"] is None  # as if the tool had returned none
     else:
         assert reply.names == ["task_id", "error"]
 
@@ -185,7 +187,7 @@ async def test_metadata_that_is_no_json(side: Side) -> None:
     reply = await side.call(sid, "metadata")
     assert side.noted(sid).count("metadata") == 1
     if side.is_reference:
-        assert reply.names[-1] == "error"  # after the tool did all it does
+        assert reply.names[-1] == "error"  # after the tool has had all its effects
     else:
         assert reply.text == "done"
 
@@ -193,7 +195,7 @@ async def test_metadata_that_is_no_json(side: Side) -> None:
 async def test_a_tool_that_is_cancelled(side: Side) -> None:
     events = await side.events_within(0.5, await side.open(), "cancelled")
     if side.is_reference:
-        assert [event.name for event in events] == ["task_id"]  # and nothing more, ever
+        assert [event.name for event in events] == ["task_id"]  # and nothing more, without end
     else:
         assert [event.name for event in events] == ["task_id", "error"]
 
@@ -209,7 +211,7 @@ async def test_the_id_of_another_sessions_call(side: Side) -> None:
 
 
 async def test_a_result_fetched_late(side: Side) -> None:
-    """The reference keeps results for a minute, here shortened; ours moves those nobody got to disk, here at once."""
+    """The reference keeps results for a minute, here less; ours moves undelivered results to disk, here at once."""
     sid = await side.open()
     first, *_ = await side.events_within(5, sid, "nap", only_first=True, seconds=0.15)
     await asyncio.sleep(0.15 + LINGER + 0.2)
@@ -221,7 +223,7 @@ async def test_a_result_fetched_late(side: Side) -> None:
 
 
 async def test_what_an_error_event_tells(side: Side) -> None:
-    """Every server here is told to return no errors."""
+    """Every server here is configured to return no errors."""
     reply = await side.call(await side.open(), "leak")
     assert ("hunter2" in reply.error) is side.is_reference
 
@@ -238,7 +240,7 @@ async def test_a_create_that_is_retried_while_the_first_runs(side: Side) -> None
     await side.post("/delete", sid)
     noted = side.noted(sid)
     if side.is_reference:
-        # Two instances; the one that answers was never set up, the other is never torn down.
+        # Two instances; the one in use was never set up, the other is never torn down.
         assert (noted.count("constructed"), noted.count("torn down")) == (2, 1)
     else:
         assert noted == ["construct", "constructed", "set up", "torn down"]
@@ -303,9 +305,9 @@ async def test_a_set_up_that_is_cancelled_from_within(side: Side) -> None:
 
 
 async def test_a_read_time_out_during_set_up(side: Side) -> None:
-    """The clients' own code, which gives up a silent response; after 30 s, here after 0.3 s.
+    """The clients' own code, which cancels a silent response; after 30 s, shortened here to 0.3 s.
 
-    openreward's server answers 503 after 25 s, and so in time for its own client's 30.
+    openreward's server answers 503 after 25 s, in time for its own client's 30.
     """
     resumable_sse: Any = importlib.import_module(PARSERS[side.sdk]).resumable_sse
     sid = await side.open(setup=0.9)
@@ -321,7 +323,7 @@ async def test_a_read_time_out_during_set_up(side: Side) -> None:
 
 @of_ors_sdk
 async def test_secrets_in_the_header(side: Side) -> None:
-    """Which is where both SDKs' clients put them."""
+    """Both SDKs' clients send secrets there."""
     sid = uuid.uuid4().hex
     secrets = base64.b64encode(json.dumps({"key": {"value": "hunter2"}}).encode()).decode()
     body: dict[str, Any] = {"task_spec": {}, "env_name": "obench"}
@@ -364,7 +366,7 @@ async def test_a_subclass_with_splits_and_tasks_of_its_own(side: Side) -> None:
 
 
 async def test_tools_that_the_author_keeps_back(side: Side) -> None:
-    """A session has the shared tools and those that `list_task_tools` names; theirs runs the others all the same."""
+    """A session has the shared tools and those that `list_task_tools` names; the reference runs the others, too."""
 
     async def tools(sid: str) -> dict[str, str]:
         response = await side.http.get(side.path("task_tools", "listing"), headers={"X-Session-ID": sid})
@@ -389,7 +391,7 @@ async def test_tools_that_the_author_keeps_back(side: Side) -> None:
 
 
 async def test_a_call_tool_of_the_authors_own(side: Side) -> None:
-    """`_call_tool` is run for every call, and `super()._call_tool` runs tools; the same answers as theirs."""
+    """`_call_tool` is run for every call, and `super()._call_tool` runs tools; the responses equal the reference's."""
     sid = await side.open("dynamic")
     made = (await side.call(sid, "made.up", b=1, a=[2])).output
     assert made["blocks"][0]["text"] == "up [('a', [2]), ('b', 1)]"
@@ -409,7 +411,7 @@ async def test_a_call_tool_of_the_authors_own(side: Side) -> None:
 
 
 async def test_a_call_tool_of_the_authors_own_ends_the_episode(side: Side) -> None:
-    """Once: theirs grants a reward for each call that a class answers by itself."""
+    """Once: the reference grants a reward for each call that a class handles by itself."""
     sid = await side.open("dynamic")
     first = asyncio.create_task(side.call(sid, "finish", seconds=0.3))
     second = asyncio.create_task(side.call(sid, "finish.again", seconds=0.1))
@@ -465,7 +467,7 @@ async def test_what_is_wrong_with_a_body_is_said_without_the_body(side: Side) ->
 
 @of_ors_sdk
 async def test_a_body_over_any_limit(side: Side) -> None:
-    """17 MiB, a little over what ours takes."""
+    """17 MiB, a little over our limit."""
     body = {"name": "echo", "input": {"text": "x" * 17 * 2**20}}
     response = await side.post(side.path("call"), await side.open(), body)
     assert response.status_code == (200 if side.is_reference else 413)

@@ -1,4 +1,4 @@
-"""An environment that needs a secret: the model wins by echoing the task's word, if the client sent the judge's key."""
+"""An environment that needs a secret: the model wins by echoing the task's word if the client sent the judge's key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Guess(BaseModel):
 
 
 class Keyed(Environment):
-    """Reward 1 for the right word, 0 for another one."""
+    """Reward 1 for the right word, 0 for another word."""
 
     aliases = ("Somebody/Keyed",)
     required_secrets = ("tavily_api_key",)

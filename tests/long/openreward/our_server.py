@@ -1,4 +1,4 @@
-"""A pytest plugin for OpenReward's own tests: where they ask for openreward's ``Server`` they get ours."""
+"""A pytest plugin for OpenReward's own tests that replaces openreward's ``Server`` by ours."""
 
 # pyright: reportMissingTypeStubs=false
 

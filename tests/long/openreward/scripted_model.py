@@ -1,7 +1,7 @@
-"""A model that plays by a script, behind the interfaces of OpenAI (both) and Anthropic.
+"""A scripted model behind the interfaces of OpenAI (both) and Anthropic.
 
-It guesses wrong once, and then says the word that the prompt names. As real ones do, it refuses tools without a name or
-a schema.
+It guesses wrong once, and then says the word that the prompt names. Like real models' servers, it refuses tools without
+a name or a schema.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _USAGE = {
 
 
 def _word(request: JSONObject) -> str:
-    """What to say now: the answers to earlier calls are in the request."""
+    """Return the next word, from the results of earlier calls in the request."""
     text = json.dumps(request.get("messages") or request.get("input"))
     named = re.search(r"text='(\w+)'", text)
     assert named is not None, text
@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def scripted_model() -> Generator[str]:
-    """The model's base URL, on the loopback device."""
+    """Serve the model on the loopback device. Yield its base URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

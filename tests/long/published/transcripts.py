@@ -1,9 +1,9 @@
-"""What a server answers to a script: discovery, tasks, and episodes with calls that fit and calls that do not.
+"""Transcripts of a server's responses to a script: discovery, tasks, and episodes with valid and invalid calls.
 
-The script is made from what the server says: its names, splits and schemas, with a seeded generator. Two servers of the
-same environment get the same requests as long as they answer the same. Ids and times are no part of a transcript. Where
-this server deliberately differs from the reference (``docs/protocol.md``), a transcript has what both must say: of an
-error its status or its reason, and what comes before the first colon.
+The script follows from the server's own responses (names, splits and schemas) and a seeded generator. Two servers of
+the same environment get the same requests as long as their responses agree. Transcripts omit ids and times. Where this
+server deliberately differs from the reference (``docs/protocol.md``), a transcript has the common part: of an error its
+status or its reason, up to the first colon.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import httpx
 
 __all__ = ["Transcript", "transcript"]
 
-#: One entry a request: what was asked, and what was answered.
+#: One entry for each request: the request, and the response.
 Transcript = list[tuple[str, Any]]
 JSONObject = dict[str, Any]
 
@@ -98,7 +98,7 @@ def _episode(http: httpx.Client, name: str, task: JSONObject, chooser: random.Ra
 
 
 def _call(number: int, tools: list[JSONObject], seen: str, chooser: random.Random) -> tuple[str, Any]:
-    """The next call; every fourth is one that does not fit."""
+    """Return the next call; every fourth is invalid."""
     tool = chooser.choice(tools)
     schema: JSONObject = tool["input_schema"] or {}
     arguments = cast("JSONObject", _value(schema, schema, seen, chooser)) if schema else {}
@@ -154,7 +154,7 @@ def _status(response: httpx.Response) -> int:
 
 
 def _answer(response: httpx.Response) -> Any:
-    """The JSON of an answer; of an error its status and the beginning of what it says."""
+    """Return the JSON of a response; of an error its status and the beginning of its text."""
     if response.status_code == 200:
         return response.json()
     return response.status_code
@@ -173,10 +173,10 @@ def _events(response: httpx.Response) -> Any:
 
 
 def _parsed(text: str) -> Iterator[tuple[str, str]]:
-    """Parse events by the standard, which takes one space off a line's data.
+    """Parse events by the standard, which strips one space of a line's data.
 
-    The SDKs' own parsers and ``tests.support.events`` take off all of them, and so lose the white space that a piece of
-    the reference server's answers begins with.
+    The SDKs' own parsers and ``tests.support.events`` strip all of them, and so lose the white space at the beginning
+    of a piece of the reference server's response.
     """
     for event in re.split(r"\r?\n\r?\n", text):
         fields = [line.split(":", 1) for line in re.split(r"\r?\n", event) if line and not line.startswith(":")]
@@ -186,5 +186,5 @@ def _parsed(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _beginning(text: str) -> str:
-    """What comes before the first colon or full stop: both say the same there."""
+    """Return the text up to the first colon or full stop, on which both servers agree."""
     return re.split(r"[:.]", text, maxsplit=1)[0]

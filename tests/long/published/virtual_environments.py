@@ -1,9 +1,9 @@
-"""The virtual environment of a published environment: what its ``requirements.txt`` asks for, and this project.
+"""The virtual environment of a published environment: its ``requirements.txt``, and this project.
 
     python -m tests.long.published.virtual_environments FOLDER…
 
-They lie outside the clone (``ors_benchmarks.harness.virtualenvs``), one for each set of requirements, because those of
-different environments shut each other out.
+They lie outside of the clone (``ors_benchmarks.harness.virtualenvs``), one for each set of requirements, because those
+of different environments exclude each other.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["python_of"]
 
 
 def python_of(folder: Path) -> Path:
-    """The Python that runs the environment in ``folder``; its environment is made where it is missing.
+    """Return the Python that runs the environment in ``folder``; create its virtual environment if missing.
 
-    Raises ``subprocess.CalledProcessError`` where pip cannot install what it asks for.
+    Raises ``subprocess.CalledProcessError`` where pip cannot install the requirements.
     """
     wanted = sorted(set((folder / "requirements.txt").read_text().split("\n")) - {""})
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]

@@ -28,7 +28,7 @@ data: Any = import_module("example_trainer.data")
 
 
 def played(reply: list[int], reward: float) -> Trajectory:
-    """An episode of two turns, between them an answer of the environment."""
+    """Return an episode of two turns with a tool's result between them."""
     trajectory = Trajectory("one")
     trajectory.segments = [
         Segment("prompt", [1, 2, 3], [0.0] * 3, False, ""),

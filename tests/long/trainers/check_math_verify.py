@@ -22,7 +22,7 @@ from tests.clients.byte_tokenizer import save_byte_tokenizer
 from tests.support.paths import ROOT
 from tests.support.servers import served
 
-#: Answers to 2 + 2. Only mathematics can judge two of them.
+#: Answers to 2 + 2. Two of them can only be judged by mathematics.
 ANSWERS = [
     ("It is $\\boxed{4}$.", 1.0),
     ("It is $\\boxed{\\frac{8}{2}}$.", 1.0),

@@ -1,9 +1,9 @@
-"""Miles' own modules with our functions plugged in, up to the tensors that would be trained on.
+"""Miles' own modules with our functions, up to the tensors that would be trained on.
 
 ``ORS_MILES_CHECKOUT`` names a checkout of radixark/miles. Its ``Dataset``, data source, rollout functions (synchronous,
 fully asynchronous, evaluation), session server with its template merger, conversion, normalisation, logging and
-argument parser run as they are; SGLang is scripted behind its wire format, the environments are served by a process of
-ours.
+argument parser run unmodified. SGLang is scripted behind its wire format, and a process of ours serves the
+environments.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Run:
         self.rollout = compatibility.load_rollout_function(given, args.rollout_function_path)
 
     def batch(self, rollout_id: int = 0) -> tuple[list[Any], dict[str, Any]]:
-        """As ``RolloutManager.generate``, without what it ships to GPUs: the samples and the training data."""
+        """Return samples and training data like ``RolloutManager.generate``, without what it sends to GPUs."""
         given = base_types.RolloutFnTrainInput(rollout_id=rollout_id)
         output = compatibility.call_rollout_function(self.rollout, given)
         samples, metadata = postprocessing.postprocess_rollout_data(self.args, output.samples, {"dp_size": 1})
@@ -93,7 +93,7 @@ class Run:
         return samples, data
 
     def evaluate(self) -> dict[str, Any]:
-        """As ``RolloutManager.eval``: what is logged."""
+        """Return the logged values like ``RolloutManager.eval``."""
         self.args.eval_datasets = [
             eval_config.EvalDatasetConfig(
                 name="e",
@@ -113,7 +113,7 @@ class Run:
 
 
 async def _stop(runs: Sequence[Run]) -> None:
-    """End what a fully asynchronous rollout would go on with."""
+    """End work that a fully asynchronous rollout would continue."""
     for run in runs:
         worker: Any = getattr(run.rollout, "_worker", None)
         if worker is not None:
@@ -126,7 +126,7 @@ Start = Callable[..., Run]
 
 @pytest.fixture
 def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Start]:
-    """Starts a run whose model says what ``outcomes`` has for each episode."""
+    """Start a run whose model says what ``outcomes`` has for each episode."""
     opened: list[Any] = []
     runs: list[Run] = []
     checkpoint = tmp_path / "checkpoint"
@@ -215,7 +215,7 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
 
 
 def check_batch(run: Run, samples: Sequence[Any], data: dict[str, Any]) -> None:
-    """Every sample is one of an episode that ended, with its reward, and the baseline is that of its group."""
+    """Check that every sample is of an episode that ended, with its reward and its group's baseline."""
     for place, sample in enumerate(samples):
         assert not sample.remove_sample
         assert not sample.metadata["failure"]
@@ -293,7 +293,7 @@ def test_an_evaluation_leaves_lost_rollouts_out(start: Start, agent: str | None)
 @pytest.mark.parametrize("agent", FORMS.values(), ids=FORMS)
 def test_a_complete_batch_waits_for_no_tool(start: Start, agent: str | None) -> None:
     slow = [call("wait", seconds=60), earn(1.0)]
-    # Whichever group has the slow episode, the other one completes the batch.
+    # The group without the slow episode completes the batch.
     outcomes = [slow, earn(0.5)]
     run = start(outcomes, n_samples_per_prompt=2, over_sampling_batch_size=2, global_batch_size=2, agent=agent)
     begun = time.monotonic()
@@ -303,7 +303,7 @@ def test_a_complete_batch_waits_for_no_tool(start: Start, agent: str | None) -> 
 
 @pytest.mark.parametrize("agent", FORMS.values(), ids=FORMS)
 def test_partial_rollouts_are_begun_anew(start: Start, agent: str | None) -> None:
-    # Whichever group has the slow episode is aborted, and is all that the second batch is made of.
+    # The group with the slow episode is aborted, and alone makes up the second batch.
     slow = [call("wait", seconds=60), earn(1.0)]
     run = start(
         [slow, earn(0.5)],
@@ -324,7 +324,7 @@ def test_partial_rollouts_are_begun_anew(start: Start, agent: str | None) -> Non
 
 @pytest.mark.parametrize("path", MODES.values(), ids=MODES)
 def test_prompts_over_the_limit_are_dropped_until_too_many_are(start: Start, path: str) -> None:
-    # Miles would generate them again without end, fully asynchronous, and at once.
+    # Miles would generate them again without end, fully asynchronously and at once.
     run = start(
         [earn(1.0)],
         rollout_function_path=path,

@@ -1,10 +1,10 @@
-"""ROLL's own modules with our environments: the tensors that would be trained on are those of what happened.
+"""ROLL's own modules with our environments: the tensors that would be trained on match the episodes.
 
-Run by ``tests/long/test_trainers.py`` with ``ORS_ROLL_CHECKOUT``, the folder of a checkout of alibaba/ROLL. From it
-come the configuration classes, the environment manager with its rollout loop, the proxy to the policy, the group
-queue, the scheduler's batches, ``DataProto``, and the functions that make returns and advantages. The engine is
-scripted, Ray is a stand-in of actors without processes (``roll_checkout``). Weights, losses and engines on GPUs are
-not run.
+Run by ``tests/long/test_trainers.py`` with ``ORS_ROLL_CHECKOUT``, the folder of a checkout of alibaba/ROLL. The
+configuration classes, the environment manager with its rollout loop, the proxy to the policy, the group queue, the
+scheduler's batches, ``DataProto``, and the functions that compute returns and advantages come from the checkout. The
+engine is scripted, and Ray is a stand-in of actors without processes (``roll_checkout``). Weights, losses and engines
+on GPUs are not run.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ RECIPES = ROOT / "clients" / "recipes"
 TERMINALS = ("roll", "openreward_endless_terminals_reinforce_qwen35_2b")
 GSM8K = ("roll-atropos", "atropos_gsm8k_grpo_qwen25_0.5b")
 ENVIRONMENTS = ROOT / "tests" / "clients" / "roll_environments.py"
-#: Advantages as they come, without what the recipes do to them afterwards.
+#: Plain advantages, without the recipes' whitening and clipping.
 PLAIN = ("whiten_advantages=false", "advantage_clip=1000")
 
 
 def always(value: Any) -> Callable[..., Any]:
-    """A function that takes anything and gives this."""
+    """Return a function that accepts any arguments and returns this value."""
 
     def function(*_: Any, **__: Any) -> Any:
         return value
@@ -67,13 +67,13 @@ def always(value: Any) -> Callable[..., Any]:
 
 
 def first(value: Any, *_: Any) -> Any:
-    """Give back what is given."""
+    """Return the argument."""
     return value
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ROLL writes logs into the current folder, and waits ten seconds after a reset that failed."""
+    """Change to an empty folder, where ROLL writes logs, and shorten its wait of ten seconds after a failed reset."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(native, "time", SimpleNamespace(time=time.time, sleep=always(None)))
 
@@ -86,14 +86,14 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 
 def configuration(recipe: tuple[str, str], *overrides: str) -> Any:
-    """The recipe as ROLL's start script makes it: Hydra, OmegaConf, dacite, and ROLL's own checks."""
+    """Return the recipe's configuration from ROLL's start script: Hydra, OmegaConf, dacite, and ROLL's checks."""
     composed = compose(str(RECIPES / recipe[0]), recipe[1], ["track_with=stdout", *overrides])
     plain = omegaconf.OmegaConf.to_container(composed, resolve=True)
     return dacite.from_dict(data_class=agentic_config.AgenticConfig, data=plain)
 
 
 def terminals(url: str, groups: int, size: int, *overrides: str, **env_config: Any) -> Any:
-    """The OpenReward recipe on the tests' environment; ``groups`` of ``size`` are one batch."""
+    """Return the OpenReward recipe on the tests' environment; ``groups`` of ``size`` are one batch."""
     options = {"base_url": url, "retry_max_attempts": 0, "nonterminal_reward": -0.5, **env_config}
     tag = "custom_envs.OpenRewardEndlessTerminalsTrain"
     return configuration(
@@ -115,14 +115,15 @@ def terminals(url: str, groups: int, size: int, *overrides: str, **env_config: A
 
 Play: TypeAlias = "Callable[[Any, Policy], Run]"
 
-#: The model: number of the environment, number of its episode, number of the turn; what it writes.
+#: The model's text, by number of the environment, number of its episode and number of the turn.
 Policy = Callable[[int, int, int], str]
 
 
 class Engine:
-    """The client of ROLL's router, as its proxy sees it: answers with ids and log-probabilities.
+    """The client of ROLL's router, as its proxy uses it: returns ids and log-probabilities.
 
-    ``written`` holds for each environment the ids of each turn: prompt, response and log-probabilities."""
+    ``written`` holds for each environment the ids of each turn: prompt, response and log-probabilities.
+    """
 
     def __init__(self, policy: Policy, tokenizer: Any) -> None:
         self._policy = policy
@@ -175,7 +176,7 @@ class Environments:
 
 
 class Run:
-    """One of ROLL's training runs up to the weights: ``batch`` is what a step trains on."""
+    """One of ROLL's training runs up to the weights; ``batch`` is the data of a step."""
 
     def __init__(self, config: Any, policy: Policy) -> None:
         tokenizer = tiny_tokenizer("qwen3")
@@ -213,7 +214,7 @@ class Run:
         self._scheduler._maybe_dump_batch = _nothing
 
     def collect(self) -> Any:
-        """The samples of a step, as the scheduler gives them to the pipeline."""
+        """Return the samples of a step, as the scheduler passes them to the pipeline."""
 
         async def collect() -> Any:
             request = protocol.DataProto(meta_info={"global_step": 0})
@@ -224,7 +225,7 @@ class Run:
             return asyncio.run_coroutine_threadsafe(collect(), roll_checkout.loop).result(60)
 
     def batch(self) -> Any:
-        """The batch of a step with its advantages, by the calls of ``AgenticPipeline.run``."""
+        """Return the batch of a step with its advantages, by the calls of ``AgenticPipeline.run``."""
         return advantages(self.collect(), self.config)
 
     def close(self) -> None:
@@ -278,7 +279,7 @@ def advantages(batch: Any, config: Any) -> Any:
 
 
 def by_turn(batch: Any, *, twice: bool = False) -> dict[tuple[int, int], float]:
-    """The advantage that all tokens of a turn's response have, by environment and turn; ``twice``: turns may repeat."""
+    """Return the common advantage of each turn's tokens by environment and turn; ``twice``: turns may repeat."""
     found: dict[tuple[int, int], float] = {}
     for place, (env, step) in enumerate(
         zip(batch.non_tensor_batch["env_ids"], batch.non_tensor_batch["step"], strict=True)
@@ -293,9 +294,10 @@ def by_turn(batch: Any, *, twice: bool = False) -> dict[tuple[int, int], float]:
 
 
 def check_advantages(batch: Any, rewards: dict[str, float]) -> None:
-    """Every turn has its episode's reward less the mean of its group, where all episodes have as many turns.
+    """Check that a turn's advantage is its episode's reward less the group's mean; episodes have equally many turns.
 
-    ``rewards``: what an episode is worth that ends with these words of the model."""
+    ``rewards`` are the rewards of episodes that end with these texts of the model.
+    """
     tokenizer = tiny_tokenizer("qwen3")
     places: dict[str, list[int]] = {}
     for place, name in enumerate(batch.non_tensor_batch["traj_id"]):
@@ -400,7 +402,7 @@ def test_samples_are_the_ids_of_prompt_and_response(url: str, play: Play) -> Non
         mask = batch.batch["response_mask"][place].int().tolist()
         assert mask[:length] == [0] * len(prompt) + [1] * len(response)
         assert sum(mask) == len(response)
-        # Those of the tokens that are trained on; entry i belongs to token i + 1.
+        # The values of the trained tokens; entry i belongs to token i + 1.
         kept = batch.batch["infer_logprobs"][place][batch.batch["response_mask"][place, 1:].bool()].tolist()
         assert kept == pytest.approx(logprobs)
         scores = batch.batch["scores"][place].tolist()
@@ -416,13 +418,13 @@ def test_every_turn_has_the_advantage_of_its_episode(url: str, play: Play, estim
     if estimator == "step_reinforce":
         assert [found[(env, step)] for env in range(3) for step in range(3)] == pytest.approx([0.25] * 9)
         assert [found[(3, step)] for step in range(3)] == pytest.approx([-0.75] * 3)
-    else:  # it adds a comparison of turns that begin in the same state, as the first turns do
+    else:  # it also compares turns that begin in the same state, as the first turns do
         for step in range(3):
             assert min(found[(env, step)] for env in range(3)) > 0 > found[(3, step)]
 
 
 def test_an_environment_that_is_faster_than_its_sibling_plays_episodes_of_its_own(url: str, play: Play) -> None:
-    """ROLL fills a free place of a group from any environment, and names a trajectory by group and environment alone.
+    """ROLL fills a free place of a group from any environment, and identifies a trajectory by group and environment.
 
     So it would add up the returns of two episodes of one environment.
     """
@@ -451,14 +453,14 @@ def test_estimators_that_blame_winners_early_turns_are_refused(
         play(config, plans)
 
     monkeypatch.setattr("ors_clients.roll.env_manager._check_estimator", always(None))
-    if estimator != "gae":  # which needs a critic's values
+    if estimator != "gae":  # it needs a critic's values
         found = by_turn(play(config, plans).batch())
         assert found[(0, 0)] == pytest.approx(found[(3, 0)])  # a winner's first turn is worth a loser's
         assert found[(0, 0)] < 0
 
 
 def test_the_recipe_trains_on_whole_groups(url: str, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ROLL fits the number of samples to that of its ranks before it compares the members of a group."""
+    """ROLL adjusts the number of samples to its number of ranks before it compares the members of a group."""
     run = play(terminals(url, 3, 4), by_environment(WINNER, WINNER, LOSER, WINNER))
     workers = SimpleNamespace(
         pipeline_config=run.config,
@@ -501,11 +503,11 @@ def test_an_episode_cut_at_its_last_turn_has_the_penalty(url: str, play: Play) -
     assert [returns[(1, step)] for step in range(2)] == [-0.5, -0.5]
 
 
-# --- what is not ---------------------------------------------------------------------------------
+# --- episodes that are not trained on ---------------------------------------------------------------
 
 
 def test_no_group_with_a_lost_episode_reaches_the_batch(url: str, play: Play) -> None:
-    """An outage in the first three episodes of every group: one member of each loses its machine."""
+    """An outage in the first three episodes of every group: one member of each has an infrastructure failure."""
 
     def policy(env: int, episode: int, turn: int) -> str:
         if env % 2 == 0 and episode < 3:
@@ -520,7 +522,7 @@ def test_no_group_with_a_lost_episode_reaches_the_batch(url: str, play: Play) ->
 
 
 def test_rolls_own_filter_keeps_lost_groups(url: str, play: Play) -> None:
-    """The recipes' former filter: the placeholder's 0 is in its siblings' mean."""
+    """The recipes' former filter: the placeholder's 0 counts in its siblings' mean."""
     theirs = "roll.pipeline.agentic.env_manager.agent_native_env_manager.GroupFilter"
     lost = by_environment(scripted(call("lose")), WINNER)
     batch = play(terminals(url, 1, 2, f"group_filter_cls={theirs}"), lost).collect()
@@ -529,7 +531,7 @@ def test_rolls_own_filter_keeps_lost_groups(url: str, play: Play) -> None:
 
 @pytest.mark.parametrize("plan", [scripted(call("lose")), []], ids=["machine", "prompt"])
 def test_a_run_in_which_every_episode_is_lost_ends(url: str, play: Play, plan: list[str]) -> None:
-    """The prompt alone is longer than the context in one of them."""
+    """In one case, the prompt alone exceeds the context."""
     overrides = ["++custom_envs.OpenRewardEndlessTerminalsTrain.max_lost_groups_in_row=3"]
     overrides += [] if plan else ["sequence_length=64"]
     run = play(terminals(url, 2, 2, *overrides), by_environment(plan))

@@ -1,6 +1,6 @@
-"""ROLL's start: the recipes composed by the real Hydra and OmegaConf, read by the real dacite.
+"""ROLL's start: the recipes composed by the real Hydra and OmegaConf, and read by the real dacite.
 
-ROLL and Ray are stand-ins that record what they are given. Run by ``tests/long/test_trainers.py`` in the trainers'
+ROLL and Ray are stand-ins that record their arguments. Run by ``tests/long/test_trainers.py`` in the trainers' virtual
 environment.
 """
 
@@ -21,7 +21,7 @@ from tests.support.paths import RECIPES
 
 @dataclass
 class AgenticConfig:
-    """A few fields of ROLL's own; dacite leaves the others out, there as here."""
+    """A few fields of ROLL's own class; dacite ignores the others, there as here."""
 
     exp_name: str
     max_steps: int
@@ -30,7 +30,7 @@ class AgenticConfig:
 
 
 class Pipeline:
-    """Asks Ray for its nodes when it is made, as ROLL's ResourceManager does, and then runs."""
+    """Queries Ray for its nodes when it is made, like ROLL's ResourceManager, and then runs."""
 
     made: ClassVar[list[Any]] = []
 
@@ -107,7 +107,7 @@ def test_overrides_inside_of_env_config() -> None:
 
 
 def test_environments_take_the_types_of_omegaconf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ROLL passes ``env_config`` on as it is."""
+    """ROLL passes ``env_config`` on unchanged."""
     from ors_clients.atropos.host import AtroposSettings
     from ors_clients.roll import OpenRewardEnv
     from ors_clients.roll.atropos_env import AtroposEnv

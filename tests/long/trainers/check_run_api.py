@@ -1,7 +1,7 @@
 """An ORS environment played for an Atropos trainer: the real ``run-api`` and Atropos's own command line, as processes.
 
-The inference server is scripted (``tests/clients/scripted_engine.py``) and keeps every request, so that what reaches
-the trainer can be compared with what was asked. Run by ``tests/long/test_trainers.py`` in the trainers' environment.
+The inference server is scripted (``tests/clients/scripted_engine.py``) and records every request, so that the trainer's
+data can be compared with the requests. Run by ``tests/long/test_trainers.py`` in the trainers' virtual environment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.clients.scripted_engine import ScriptedEngine
 from tests.support.servers import served
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "clients" / "roll_environments.py"
-#: What a trainer registers with.
+#: Registration of a trainer.
 TRAINER = {
     "wandb_group": "check",
     "wandb_project": "check",
@@ -47,7 +47,7 @@ def call(name: str, **arguments: Any) -> str:
 
 
 def waited_for(look: Callable[[], Any], log: Path, seconds: float = 150.0) -> Any:
-    """Return the result of ``look``; fail with the log of the program that was to bring it."""
+    """Return the result of ``look``; fail with the program's log if there is none in time."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, log.read_text()[-6000:]
@@ -57,7 +57,7 @@ def waited_for(look: Callable[[], Any], log: Path, seconds: float = 150.0) -> An
 
 @contextlib.contextmanager
 def running(log: Path, *command: str) -> Generator[subprocess.Popen[bytes]]:
-    """A program that runs meanwhile."""
+    """Run a program during the block."""
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -92,7 +92,7 @@ def ors_url(tmp_path: Path) -> Generator[str]:
 
 @pytest.fixture
 def api(tmp_path: Path) -> Generator[httpx.Client]:
-    """The trajectory API, with a trainer registered."""
+    """Run the trajectory API, with a trainer registered."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     program = str(Path(sys.executable).with_name("run-api"))
@@ -113,7 +113,7 @@ def api(tmp_path: Path) -> Generator[httpx.Client]:
 
 
 def environment(ors_url: str, api: httpx.Client, engine: ScriptedEngine, tokenizer_name: str, **more: str) -> list[str]:
-    """The command line of ``OrsAtroposEnv``."""
+    """Run the command line of ``OrsAtroposEnv``."""
     flags = {
         "env.ors_url": ors_url,
         "env.ors_environment": "rewardenvironment",
@@ -155,7 +155,7 @@ def test_groups_reach_the_trainer_token_exact(
 
     assert len(batch) == 2  # two groups of two fill the batch of four
     for group in batch:
-        assert sorted(group["scores"]) == [0.25, 1.25]  # groups whose scores are equal stay away
+        assert sorted(group["scores"]) == [0.25, 1.25]  # groups with equal scores are left out
         assert group["generation_params"] == {"temperature": 0.7}
         for tokens, masks, logprobs, messages in zip(
             group["tokens"], group["masks"], group["inference_logprobs"], group["messages"], strict=True
@@ -165,7 +165,7 @@ def test_groups_reach_the_trainer_token_exact(
             assert [masks[place] for place in trained] == [tokens[place] for place in trained]
             assert [logprobs[place] for place in trained] == [scripted_logprob(place) for place in trained]
             assert {logprob for place, logprob in enumerate(logprobs) if masks[place] == -100} == {1.0}
-            # Its three requests are prefixes of what is trained on.
+            # Its three requests are prefixes of the trained tokens.
             assert len({len(ids) for ids in asked if tokens[: len(ids)] == ids}) == 3
             text = tokenizer.decode([tokens[place] for place in trained])
             assert text.count("<|im_end|>") == 3
@@ -179,7 +179,7 @@ def test_groups_reach_the_trainer_token_exact(
 def test_lost_machines_are_never_scored(
     tmp_path: Path, ors_url: str, api: httpx.Client, tokenizer: Any, tokenizer_name: str
 ) -> None:
-    """Task 3 loses its machine; the others finish. No sample of task 3 arrives, also not with a reward of 0."""
+    """Task 3 loses its machine; the others finish. No sample of task 3 arrives, not even with a reward of 0."""
     numbers = itertools.count()
 
     def policy(prompt: str) -> str:
@@ -190,7 +190,7 @@ def test_lost_machines_are_never_scored(
     groups: list[Any] = []
     with engine.serve(), running(log, *environment(ors_url, api, engine, tokenizer_name)):
         deadline = time.monotonic() + 150
-        # Until the lost task has come up and been put back for good.
+        # Until the lost task has been tried and finally dropped.
         while len(groups) < 8 or log.read_text().count("group of task 3 is dropped") < 4:
             assert time.monotonic() < deadline, log.read_text()[-6000:]
             groups += api.get("/batch").json()["batch"] or []

@@ -1,8 +1,8 @@
-"""slime's own modules with our functions plugged in, up to the tensors that would be trained on.
+"""slime's own modules with our functions, up to the tensors that would be trained on.
 
 ``ORS_SLIME_CHECKOUT`` names a checkout of THUDM/slime. Its ``Dataset``, data source, rollout functions (synchronous,
-fully asynchronous, evaluation), conversion, normalisation and logging run as they are; SGLang is scripted behind its
-wire format, the environments are served by a process of ours.
+fully asynchronous, evaluation), conversion, normalisation and logging run unmodified. SGLang is scripted behind its
+wire format, and a process of ours serves the environments.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Run:
         self.manager.custom_convert_samples_to_train_data_func = None
 
     def batch(self, rollout_id: int = 0) -> tuple[list[Any], dict[str, Any]]:
-        """As ``RolloutManager.generate``, without what it ships to GPUs: the samples and the training data."""
+        """Return samples and training data like ``RolloutManager.generate``, without what it sends to GPUs."""
         samples, metrics = self.manager._get_rollout_data(rollout_id)
         rollout_metrics.log_rollout_data(rollout_id, self.args, samples, metrics, 1.0)
         return samples, self.manager._convert_samples_to_train_data(samples)
 
     def evaluate(self) -> dict[str, Any]:
-        """As ``RolloutManager.eval``: what is logged."""
+        """Return the logged values like ``RolloutManager.eval``."""
         result = base_types.call_rollout_fn(sglang_rollout.generate_rollout, self.args, 0, self.source, evaluation=True)
         return rollout_metrics.log_eval_rollout_data(0, self.args, result.data, result.metrics)
 
@@ -93,7 +93,7 @@ Start = Callable[..., Run]
 
 @pytest.fixture
 def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Start]:
-    """Starts a run whose model says what ``outcomes`` has for each episode."""
+    """Start a run whose model says what ``outcomes`` has for each episode."""
     engines: list[Any] = []
     tokenizer = tiny_tokenizer("qwen3")
     checkpoint = tmp_path / "checkpoint"
@@ -136,7 +136,7 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
             rollout_num_gpus=1,
             rollout_num_gpus_per_engine=1,
             rollout_num_engines=1,
-            # Fully asynchronous, it is also the number of groups under way.
+            # Fully asynchronous, it is also the number of concurrent groups.
             sglang_server_concurrency=1 if arguments.get("rollout_function_path") == FULLY_ASYNC else 64,
             sglang_dp_size=1,
             sglang_router_ip=host,
@@ -167,7 +167,7 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
 
 
 def check_batch(run: Run, samples: Sequence[Any], data: dict[str, Any]) -> None:
-    """Every sample is one of an episode that ended, with its reward, and the baseline is that of its group."""
+    """Check that every sample is of an episode that ended, with its reward and its group's baseline."""
     for place, sample in enumerate(samples):
         assert not sample.remove_sample
         assert sample.metadata["failure"] is None
@@ -261,7 +261,7 @@ def evaluate_on(run: Run) -> None:
 
 
 def test_a_complete_batch_waits_for_no_tool(start: Start) -> None:
-    # Whichever group has the slow episode, the other one completes the batch.
+    # The group without the slow episode completes the batch.
     slow = [call("wait", seconds=60), earn(1.0)]
     run = start([slow, earn(0.5)], n_samples_per_prompt=2, over_sampling_batch_size=2)
     begun = time.monotonic()
@@ -271,7 +271,7 @@ def test_a_complete_batch_waits_for_no_tool(start: Start) -> None:
 
 
 def test_partial_rollouts_are_begun_anew(start: Start) -> None:
-    # Whichever group has the slow episode is aborted, and is all that the second batch is made of.
+    # The group with the slow episode is aborted, and alone makes up the second batch.
     slow = [call("wait", seconds=60), earn(1.0)]
     run = start([slow, earn(0.5)], n_samples_per_prompt=2, over_sampling_batch_size=2, partial_rollout=True)
     first = run.batch(0)

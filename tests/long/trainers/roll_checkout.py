@@ -2,7 +2,7 @@
 
 ``ORS_ROLL_CHECKOUT`` names the checkout. ROLL runs each actor in a process of Ray; here ``ray`` is a small module in
 which an actor is the object itself and ``ray.get`` runs what its methods return. Other packages that ROLL imports and
-that nothing here calls (vLLM, Megatron, …) are modules whose every name is an empty class.
+no check calls (vLLM, Megatron, …) are modules whose every name is an empty class.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ CHECKOUT = Path(folder) if (folder := os.environ.get("ORS_ROLL_CHECKOUT")) else 
 #: Packages that ROLL imports and that no check here calls.
 STUBS = ("ray", "transfer_queue", "mcp", "mcore_adapter", "megatron", "vllm")
 
-#: ROLL opens a log file as soon as it is imported. The folder goes with this process.
+#: ROLL opens a log file when it is imported. The folder is removed with this process.
 _logs = tempfile.TemporaryDirectory()
 
-#: The event loop of all actors, as each has one of its own in Ray.
+#: The event loop of all actors; in Ray each has its own.
 loop = asyncio.new_event_loop()
 
 
 class _Remote:
-    """A method of an actor; ``remote`` calls it in the actors' loop and gives what ``ray.get`` waits for."""
+    """A method of an actor; ``remote`` runs it in the actors' loop and returns what ``ray.get`` waits for."""
 
     def __init__(self, method: Any) -> None:
         self._method = method
@@ -93,7 +93,7 @@ class _Empty:
 
 
 class _Stub(ModuleType):
-    """A module that has every name: an empty class of that name."""
+    """A module in which every name is an empty class."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -104,7 +104,7 @@ class _Stub(ModuleType):
 
 
 class _StubFinder(MetaPathFinder, Loader):
-    """Finds modules that are not installed, of the packages that are named."""
+    """Finds stubs for modules of the named packages that are not installed."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self._packages = frozenset(packages)
@@ -125,7 +125,7 @@ class _StubFinder(MetaPathFinder, Loader):
 def add_checkout(checkout: Path) -> None:
     """Put ROLL on the search path, and stubs behind everything that is installed."""
     os.environ["ROLL_LOG_DIR"] = _logs.name
-    sys.path.append(str(checkout))  # behind ours, for ROLL has a package `tests` too
+    sys.path.append(str(checkout))  # after ours, because ROLL has a package `tests`, too
     absent = [name for name in STUBS if importlib.util.find_spec(name) is None]
     sys.meta_path.append(_StubFinder(absent))
     threading.Thread(target=loop.run_forever, name="actors", daemon=True).start()

@@ -1,8 +1,8 @@
-"""Helpers for the drivers of trainers' own modules: importable checkouts, and stand-ins for what a CPU lacks.
+"""Helpers for the drivers of trainers' own modules: importable checkouts, and stand-ins for packages that need a GPU.
 
-A trainer's rollout code imports engines, clusters and parallel backends that it does not use on the way from a prompt
-to the tensors of a batch. ``import_checkout`` puts the checkout on ``sys.path``, and answers imports of those packages
-with empty modules whose attributes are empty classes. No module of the trainer itself is replaced.
+A trainer's rollout code imports engines, clusters and parallel backends that it does not use between the prompt and the
+tensors of a batch. ``import_checkout`` puts the checkout on ``sys.path``, and resolves imports of those packages to
+empty modules whose attributes are empty classes. No module of the trainer itself is replaced.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ __all__ = [
     "write_rows",
 ]
 
-#: The environment that the drivers play, and a turn of its model in which the infrastructure loses the episode.
+#: The environment that the drivers play, and a turn of its model in which the infrastructure fails the episode.
 STEPS = "stepenvironment"
 LOST = call("lose")
 
-#: Packages that take a GPU, or a cluster.
+#: Packages that need a GPU or a cluster.
 ABSENT = (
     "deep_ep",
     "kubernetes_asyncio",
@@ -65,7 +65,7 @@ ABSENT = (
 
 
 class _Nothing:
-    """Takes any arguments."""
+    """A class that accepts any arguments."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         pass
@@ -112,18 +112,18 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if module.__name__ == "sglang.srt.debug_utils.dumper":
             vars(module)["DumperConfig"] = type("DumperConfig", (), {"_kv_pairs_to_dict": _no_pairs})
         if module.__name__ == "sglang.srt.entrypoints.openai.protocol":
-            # Miles hands on what of a rollout's parameters is a field of SGLang's request.
+            # Miles passes on those rollout parameters that are fields of SGLang's request.
             fields = dict.fromkeys(("max_tokens", "temperature", "top_p", "top_k", "stop", "stop_token_ids", "seed"))
             vars(module)["ChatCompletionRequest"] = type("ChatCompletionRequest", (), {"model_fields": fields})
 
 
 def _no_pairs(raw: Any) -> dict[str, Any]:
-    """SGLang's reader of what is to be dumped, which is nothing."""
+    """Parse SGLang's option for dumps, which is empty."""
     return {}
 
 
 def _undecorated(*args: Any, **options: Any) -> Any:
-    """``ray.remote``, with which a class stays the class that it is."""
+    """Stand in for ``ray.remote``: return the class unchanged."""
 
     def decorate(decorated: Any) -> Any:
         return decorated
@@ -132,8 +132,7 @@ def _undecorated(*args: Any, **options: Any) -> Any:
 
 
 def checkout(variable: str, package: str) -> Path | None:
-    """The checkout that an environment variable names, None where it names none. Fails for a folder without
-    ``package``."""
+    """Return the checkout that an environment variable names, or None. Fail for a folder without ``package``."""
     name = os.environ.get(variable)
     if not name:
         return None
@@ -151,12 +150,12 @@ def import_checkout(folder: Path) -> None:
 
 
 class Outcomes:
-    """A policy that gives each episode what is next in a list: the turns that its model says. The last one repeats."""
+    """A policy that gives each episode the next item of a list: the turns of its model. The last item repeats."""
 
     def __init__(self, outcomes: Iterable[str | Sequence[str]]) -> None:
         self._left = [[outcome] if isinstance(outcome, str) else list(outcome) for outcome in outcomes]
         self._lock = threading.Lock()
-        #: Turns that are left of the episodes under way, by what was said in them so far.
+        #: Remaining turns of the running episodes, by the turns so far.
         self._open: list[tuple[str, list[str]]] = []
         self.begun = 0
 
@@ -176,16 +175,16 @@ class Outcomes:
 
 
 def earn(reward: float) -> str:
-    """A turn of the model that ends the episode with this reward."""
+    """Return a turn of the model that ends the episode with this reward."""
     return call("finish", reward=reward)
 
 
 def log_nothing(*args: Any, **options: Any) -> None:
-    """Stands for the function with which a trainer logs metrics."""
+    """Replace a trainer's function that logs metrics."""
 
 
 def write_rows(file: Path, environment: str, specs: Iterable[dict[str, Any]], **more: Any) -> Path:
-    """Rows of tasks as ``prepare_tasks`` writes them."""
+    """Write rows of tasks as ``prepare_tasks`` writes them."""
     metadata = [row_of(environment, spec, index=number) for number, spec in enumerate(specs)]
     rows = [json.loads(TaskRow.of_metadata(row).line) | more for row in metadata]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -193,10 +192,10 @@ def write_rows(file: Path, environment: str, specs: Iterable[dict[str, Any]], **
 
 
 def check_tokens(tokens: Sequence[int], mask: Sequence[int], logprobs: Sequence[float], engine: ScriptedEngine) -> None:
-    """Compare what would be trained on with what the engine was asked and answered.
+    """Compare the tokens that would be trained on with the engine's requests and responses.
 
-    Every request of the episode is a prefix of the tokens; what is trained on has the log-probability that the engine
-    gives at its place, and what the model did not make has none.
+    Every request of the episode is a prefix of the tokens. A trained token has the log-probability that the engine
+    returned for its position; tokens that the model did not generate have none.
     """
     begin = len(tokens) - len(mask)
     assert len(mask) == len(logprobs)
@@ -210,7 +209,7 @@ def check_tokens(tokens: Sequence[int], mask: Sequence[int], logprobs: Sequence[
 
 
 def check_baselines(data: dict[str, Any], size: int) -> None:
-    """Compare the rewards that would be trained on with GRPO's of each group of ``size`` samples."""
+    """Compare the rewards that would be trained on with GRPO's, for each group of ``size`` samples."""
     for first in range(0, len(data["raw_reward"]), size):
         raw = data["raw_reward"][first : first + size]
         mean = sum(raw) / size
@@ -219,7 +218,7 @@ def check_baselines(data: dict[str, Any], size: int) -> None:
         assert data["rewards"][first : first + size] == pytest.approx(expected, abs=1e-4)
 
 
-#: What the recipes' command lines have for Megatron's, the FSDP backend's and SGLang's own parsers.
+#: Options of the recipes' command lines for the parsers of Megatron, the FSDP backend and SGLang.
 BACKENDS = {
     "--accumulate-allreduce-grads-in-fp32",
     "--adam-beta1",
@@ -258,7 +257,7 @@ def parse_recipe(trainer: str, add_arguments: Callable[[Any], Any], *options: st
 
 
 def ended(function: Callable[[], Any], seconds: float = 60) -> Any:
-    """Return or raise the outcome of ``function``; fail the test if it still runs after so many seconds."""
+    """Return or raise the outcome of ``function``; fail the test if it still runs after this many seconds."""
     outcome: dict[str, Any] = {}
 
     def target() -> None:

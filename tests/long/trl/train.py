@@ -1,10 +1,10 @@
-"""Two GRPO steps against a running echo environment, every object given to the trainer made by `OpenRewardSpec`.
+"""Two GRPO steps against a running echo environment, with every object of the trainer made by `OpenRewardSpec`.
 
     python train.py URL REPORT.json
 
-The tiny model is first taught, on transcripts recorded from the server itself, to call `echo` with one of the targets
-at random: about a quarter of the rollouts then earn the reward. Writes what it saw to REPORT.json and asserts nothing:
-tests/long/test_trl.py judges it. Runs in the environment that scripts/trl-venv makes.
+The tiny model is first taught, on transcripts recorded from the server itself, to call `echo` with a random target:
+about a quarter of the rollouts then earn the reward. Writes its observations to REPORT.json and asserts nothing:
+tests/long/test_trl.py checks the report. Runs in the virtual environment that scripts/trl-venv makes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def record_transcripts(environment: Any, rows: list[dict[str, Any]]) -> list[Tra
 
 
 class StepRecorder(TrainerCallback):
-    """Reads, after every step, what its rollouts left in the environments, before the next `reset` clears it."""
+    """Reads, after every step, the rollouts' state in the environments, before the next `reset` clears it."""
 
     def __init__(self) -> None:
         self.trainer: GRPOTrainer | None = None
@@ -48,7 +48,7 @@ class StepRecorder(TrainerCallback):
 
 def main() -> None:
     url, report_path = sys.argv[1], Path(sys.argv[2])
-    # So small a model gains nothing from more threads, and on a busy machine they wait for each other, ten times over.
+    # Such a small model gains nothing from more threads, and on a busy machine waits between them slow it down tenfold.
     torch.set_num_threads(1)
     spec = OpenRewardSpec(url, env_name="echoenvironment")
     rows = spec.train_dataset.to_list()

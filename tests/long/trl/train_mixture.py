@@ -2,9 +2,9 @@
 
     python train_mixture.py URL REPORT.json
 
-URL serves echo and the environments of tests/clients/trl_environments.py. The tiny model is first taught how each of
-the three is answered, right or wrong. Writes what it saw to REPORT.json and asserts nothing:
-tests/long/test_trl_mixture.py judges it. Runs in the environment that scripts/trl-venv makes.
+URL serves echo and the environments of tests/clients/trl_environments.py. The tiny model is first taught right and
+wrong answers for each of the three. Writes its observations to REPORT.json and asserts nothing:
+tests/long/test_trl_mixture.py checks the report. Runs in the virtual environment that scripts/trl-venv makes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENVIRONMENTS = {
 
 
 def record_transcripts(mixture: EnvironmentMixture) -> list[Transcript]:
-    """Every task with right and wrong answers."""
+    """Record every task with right and wrong answers."""
     rows = mixture.train_dataset.to_list()
     echo, awkward, answering = (factory() for factory in mixture.environment_factory.values())
     echo_rows, awkward_rows, answering_rows = (
@@ -43,7 +43,7 @@ def record_transcripts(mixture: EnvironmentMixture) -> list[Transcript]:
     for row in awkward_rows * 2:
         right, wrong = row["task_index"], 7
         transcripts += [play(awkward, row, "say", {"number": number}) for number in (right, right, wrong)]
-        transcripts.append(play(awkward, row, "lose", {}))  # the infrastructure fails
+        transcripts.append(play(awkward, row, "lose", {}))  # an infrastructure failure
     for row in answering_rows * 2:
         user = {"role": "user", "content": answering.reset(task_index=row["task_index"])}
         transcripts += [Transcript([user, {"role": "assistant", "content": digit}], []) for digit in ("2", "3")]

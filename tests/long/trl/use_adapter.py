@@ -1,10 +1,10 @@
-"""What a TRL user does with `OpenRewardSpec` short of training: datasets, tools, episodes.
+"""Uses of `OpenRewardSpec` by a TRL user short of training: datasets, tools, episodes.
 
     python use_adapter.py ECHO_URL PROBE_URL REPORT.json
 
-ECHO_URL serves the bundled echo environment alone, PROBE_URL that one first and then the environment of
-tests/long/probe_environment.py. Writes what it saw to REPORT.json and asserts nothing: tests/long/test_trl.py judges
-it. Runs in the environment that scripts/trl-venv makes.
+ECHO_URL serves only the bundled echo environment, PROBE_URL serves it first and then the environment of
+tests/long/probe_environment.py. Writes its observations to REPORT.json and asserts nothing: tests/long/test_trl.py
+checks the report. Runs in the virtual environment that scripts/trl-venv makes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from trl.experimental.openreward import OpenRewardSpec
 
 
 def aim_client_at(url: str) -> None:
-    """Tell the openreward client that one host serves everything; else it looks for api.HOST and sessions.HOST."""
+    """Set one host for everything; otherwise the openreward client uses api.HOST and sessions.HOST."""
     os.environ["OPENREWARD_API_URL"] = url
     os.environ["OPENREWARD_SESSION_URL"] = url
 
 
 def dataset(spec: OpenRewardSpec) -> dict[str, Any]:
-    """The columns and rows a trainer gets."""
+    """Return the columns and rows that a trainer gets."""
     return {"columns": spec.train_dataset.column_names, "rows": spec.train_dataset.to_list()}
 
 
 def tools(environment: Any) -> dict[str, Any]:
-    """The tools by name, as the trainer renders them."""
+    """Return the tools by name, as the trainer renders them."""
     return {schema["function"]["name"]: schema["function"] for schema in tool_schemas(environment)}
 
 
 def state(environment: Any) -> dict[str, Any]:
-    """What reward functions may read of a rollout."""
+    """Return the attributes of a rollout that reward functions may read."""
     return {
         "reward": environment.reward,
         "rewards": list(environment.rewards),
@@ -65,10 +65,10 @@ def use_echo(url: str) -> dict[str, Any]:
         "answers": answers,
         "winner": state(winner),
         "loser": state(loser),
-        # GRPOTrainer does not look at `finished`: a model may go on calling.
+        # GRPOTrainer does not read `finished`: a model may continue to call tools.
         "call_after_the_end": winner.echo(text="trl"),
         "winner_after_the_end": state(winner),
-        # What a model gets wrong: TRL raises on a name it does not know, but sends any argument.
+        # The model's mistakes: TRL raises on an unknown name, but sends any argument.
         "wrong_type": loser.echo(text=["not", "a", "string"]),
         "loser_after_wrong_type": state(loser),
         "rewards_for_the_trainer": spec.reward_funcs(environments=[winner, loser, idle]),
@@ -98,7 +98,7 @@ def use_echo(url: str) -> dict[str, Any]:
 
 def use_probe(url: str) -> dict[str, Any]:
     aim_client_at(url)
-    # The client takes a secret of a name it does not know only with the domains it may be sent to.
+    # The client accepts a secret with an unknown name only with the domains to which it may be sent.
     secrets = {"openai_api_key": "unused", "grader_key": ("opens the grader", ["grader.test"])}
     name = "probeenvironment"
     spec = OpenRewardSpec(url, env_name=name, indices=[0, 7, 99_999], secrets=secrets)
@@ -108,7 +108,7 @@ def use_probe(url: str) -> dict[str, Any]:
         "first_three": dataset(OpenRewardSpec(url, env_name=name, num_tasks=3)),
         "tools": tools(environment),
         "prompt": environment.reset(task_index=99_999),
-        "answer": environment.answer(text="99999"),  # TRL sends the argument left out as null
+        "answer": environment.answer(text="99999"),  # TRL sends the omitted argument as null
         "graded": state(environment),
     }
     environment._close()

@@ -3,8 +3,8 @@
     python use_async_trainer.py URL REPORT.json
 
 URL serves the environments of tests/clients/trl_environments.py. TRL's worker pickles the factories into the process it
-starts, plays groups of four rollouts there and scores them; what it puts into the queue of the trainer is reported. The
-trainer itself takes a GPU (FlashAttention). Asserts nothing: tests/long/test_trl_mixture.py judges it.
+starts, plays groups of four rollouts there and scores them; the report has the items of the trainer's queue. The
+trainer itself needs a GPU (FlashAttention). Asserts nothing: tests/long/test_trl_mixture.py checks the report.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ors_clients.trl import EnvironmentMixture, EnvironmentSpec
 from tiny_model import make_tokenizer, play
 
 GROUPS, GENERATIONS = 3, 4
-#: What rollouts begin with, in turn; of four in a row, each begins with another one.
+#: The first turns of rollouts, in rotation; four successive rollouts begin differently.
 OPENINGS = ("right", "wrong", "nothing", "lost")
 
 
@@ -71,19 +71,19 @@ class _Completions(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def main() -> None:
     url, report_path = sys.argv[1], Path(sys.argv[2])
-    PartialState()  # TRL logs through accelerate, which wants to know its processes; the trainer sees to that
+    PartialState()  # TRL logs through accelerate, which needs its state; the trainer would create it
     specs = [EnvironmentSpec("awkwardenvironment", indices=[1, 2, 3])]
     with EnvironmentMixture(specs, url=url) as mixture:
         rows = mixture.train_dataset.to_list()
         slot = mixture.environment_factory["awkwardenvironment"]()
         tokenizer = make_tokenizer([play(slot, row, "say", {"number": row["task_index"]}) for row in rows])
         engine = Engine(tokenizer)
-        worker_module.is_vllm_available = lambda *args, **options: True  # it is asked by HTTP only
+        worker_module.is_vllm_available = lambda *args, **options: True  # it is used over HTTP only
         worker = worker_module.AsyncRolloutWorker(
             model_name="tiny",
             dataset=mixture.train_dataset,

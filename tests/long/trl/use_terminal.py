@@ -1,9 +1,9 @@
-"""What TRL sees of the terminal environment: a dataset, tools, and episodes that are solved, or not.
+"""TRL on the terminal environment: a dataset, tools, and episodes that are solved or not.
 
     python use_terminal.py URL SOLUTIONS.json REPORT.json
 
-SOLUTIONS.json holds ``[index, command that solves the task of this index]`` pairs. Writes what it saw to
-REPORT.json and asserts nothing: tests/long/test_trl_terminal.py judges it. Runs in the environment that
+SOLUTIONS.json holds ``[index, command that solves the task of this index]`` pairs. Writes its observations to
+REPORT.json and asserts nothing: tests/long/test_trl_terminal.py checks the report. Runs in the virtual environment that
 scripts/trl-venv makes.
 """
 
@@ -39,7 +39,7 @@ def main() -> None:
         environment._close()
         return report
 
-    # A group of each task, played at the same time as a trainer does.
+    # A group for each task, played at the same time as a trainer does.
     with ThreadPoolExecutor(8) as pool:
         solved = [pool.submit(play, index, command) for index, command in solutions for _ in range(2)]
         idle = [pool.submit(play, index, None) for index, _ in solutions]
