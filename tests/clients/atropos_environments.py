@@ -1,6 +1,6 @@
-"""Atropos environments for the tests: one for each way in which environments ask their model.
+"""Atropos environments for the tests: one for each way in which environments query their model.
 
-Importable where atroposlib is, or its stand-in. Class variables record what happened, for tests in one process.
+Importable where atroposlib is installed, or its stand-in. Class variables record events, for tests in one process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class ItemEnv(_base.BaseEnv):
     """Items are numbers, as ``{"number": n}``, in a stream that never ends."""
 
     name = "items"
-    #: Written by episodes: what they did, in order.
+    #: Written by episodes: their events, in order.
     journal: ClassVar[list[str]] = []
 
     async def setup(self) -> None:
@@ -29,7 +29,7 @@ class ItemEnv(_base.BaseEnv):
         return {"number": self.position - 1}
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def scored(self, text: str, score: float) -> dict[str, Any]:
         ids = self.tokenizer.encode(text, add_special_tokens=False)
@@ -37,7 +37,7 @@ class ItemEnv(_base.BaseEnv):
 
 
 class ArithmeticEnv(ItemEnv):
-    """One turn, as GSM8K has it: a group by ``n``, shuffled; short answers left out; equal scores send nothing."""
+    """One turn, as in GSM8K: a group by ``n``, shuffled; short answers left out; equal scores send nothing."""
 
     async def setup(self) -> None:
         await super().setup()
@@ -71,7 +71,7 @@ class ArithmeticEnv(ItemEnv):
 
 
 class SolvingEnv(ArithmeticEnv):
-    """The same, compared by math_verify within its own time limits, as GSM8K's ``score`` does."""
+    """One turn, compared by math_verify within its own time limits, as GSM8K's ``score`` does."""
 
     def right(self, answer: str, text: str) -> bool:
         package = import_module("math_verify")
@@ -81,7 +81,7 @@ class SolvingEnv(ArithmeticEnv):
 
 
 class GuessingEnv(ItemEnv):
-    """Three guesses in one conversation, by plain chat completions; the score says how many were needed."""
+    """Three guesses in one conversation, by plain chat completions; the score is the number of guesses."""
 
     async def collect_trajectory(self, item: Any) -> Any:
         secret = str(item["number"])
@@ -131,7 +131,7 @@ class RaisingEnv(ItemEnv):
 
 
 class RaisingSetupEnv(ItemEnv):
-    """Cannot be set up the first time."""
+    """Its set-up fails the first time."""
 
     tries: ClassVar[int] = 0
 
@@ -147,7 +147,7 @@ class RaisingSetupEnv(ItemEnv):
 
 
 class SteppingEnv(ItemEnv):
-    """Sends one group a step, as environments with rewards for each step do."""
+    """Sends one group per step, as environments with rewards for each step do."""
 
     async def collect_trajectories(self, item: Any) -> Any:
         groups: list[Any] = []
@@ -159,7 +159,7 @@ class SteppingEnv(ItemEnv):
 
 
 class CarefulEnv(ItemEnv):
-    """Cleans up when it is cancelled, and asks from tasks of its own."""
+    """Cleans up when it is cancelled, and queries from tasks of its own."""
 
     async def collect_trajectory(self, item: Any) -> Any:
         try:
@@ -179,7 +179,7 @@ class CarefulEnv(ItemEnv):
 
 
 class ImpatientEnv(ItemEnv):
-    """Does not wait long for its first answer."""
+    """Sets a short time limit for its first response."""
 
     async def collect_trajectory(self, item: Any) -> Any:
         try:
@@ -233,7 +233,7 @@ class UnboundedEnv(ItemEnv):
 
 
 class SilentEnv(ItemEnv):
-    """Scores without asking."""
+    """Scores without a query."""
 
     async def collect_trajectory(self, item: Any) -> Any:
         return self.scored("x", 1.0), []
@@ -256,7 +256,7 @@ class StuckEnv(ItemEnv):
 
 
 class ProbingEnv(ItemEnv):
-    """Wants what a text policy does not have."""
+    """Uses attributes that a text policy does not have."""
 
     async def collect_trajectory(self, item: Any) -> Any:
         await self.server.get_logprobs(prompt="x")

@@ -1,4 +1,4 @@
-"""Atropos environments as ORS environments, for a server of its own; see ``atropos_environments``."""
+"""Atropos environments as ORS environments, for a server in a process of its own; see ``atropos_environments``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONFIG = {"tokenizer_name": os.environ.get("BYTE_TOKENIZER", "none")}
 
 
 class Served(AtroposEnvironment):
-    """Base: the tokenizer is that of the test."""
+    """Base with the test's tokenizer."""
 
     env_config: ClassVar[Mapping[str, Any]] = _CONFIG
 
@@ -67,7 +67,7 @@ class Careful(Served):
 
 
 class Unnamed(Served):
-    """Forgot to say which environment."""
+    """Does not name its Atropos environment."""
 
 
 environments = [Guessing, Arithmetic, Solving, Shaped, Lonely, Raising, Silent, Doubling, Careful, Unnamed]

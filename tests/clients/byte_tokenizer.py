@@ -15,7 +15,7 @@ TEMPLATE = (
 
 
 def save_byte_tokenizer(folder: Path) -> str:
-    """Save it where ``AutoTokenizer.from_pretrained`` finds it; the folder's name."""
+    """Save the tokenizer where ``AutoTokenizer.from_pretrained`` finds it. Return the folder's name."""
     tokenizers: Any = import_module("tokenizers")
     transformers: Any = import_module("transformers")
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())

@@ -1,4 +1,4 @@
-"""An environment that writes down every call its tools ran, in the file ``TOOL_TRACE``."""
+"""An environment that records every call its tools ran, in the file ``TOOL_TRACE``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Count(BaseModel):
 
 
 class ConformanceEnvironment(Environment):
-    """Every tool does to the episode what its name says."""
+    """Every tool affects the episode as its name says."""
 
     @classmethod
     def list_splits(cls) -> list[Split]:

@@ -1,4 +1,4 @@
-"""The parts of math_verify that bound its work, where the package is not installed.
+"""The parts of math_verify that limit its time, where the package is not installed.
 
 math_verify 0.9.0 (huggingface/Math-Verify): ``utils.py`` has the decorator, which ``parser.py`` and ``grader.py``
 import by name and apply again at each call. The texts that are parsed and compared are not mathematics.
@@ -20,11 +20,11 @@ __all__ = ["TimeoutException", "install"]
 
 
 class TimeoutException(BaseException):
-    """The work took too long; as in the package no ``Exception``."""
+    """The work took too long; as in the package, this is not a subclass of ``Exception``."""
 
 
 def timeout(timeout_seconds: int | None = 10) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that lets SIGALRM end the function."""
+    """Return a decorator that lets SIGALRM end the function."""
     if timeout_seconds is None or timeout_seconds <= 0:
         return lambda function: function
 
@@ -48,7 +48,7 @@ def timeout(timeout_seconds: int | None = 10) -> Callable[[Callable[..., Any]], 
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Put the package in the place of the real one; its ``parser`` module."""
+    """Replace the real package. Return its ``parser`` module."""
     names = ("math_verify", "math_verify.errors", "math_verify.utils", "math_verify.parser", "math_verify.grader")
     for name in [name for name in sys.modules if name.partition(".")[0] == "math_verify"]:
         monkeypatch.delitem(sys.modules, name)

@@ -1,7 +1,7 @@
 """An environment for rollout tests, and a session that plays a list of results.
 
-``Bench`` has a tool for each thing that can happen in an episode; the tests run it in the server's own code. For
-cases no environment can bring about at will (a lost server, any sequence of results) ``PlayedSession`` stands in.
+``Bench`` has a tool for each event of an episode; the tests run it in the server's own code. ``PlayedSession`` covers
+cases that no environment can cause at will (a lost server, any sequence of results).
 """
 
 import asyncio
@@ -132,7 +132,7 @@ class Desk(Bench):
 
 @dataclass
 class PlayedSession:
-    """A session whose tool calls have the given results, one after another; an exception is raised."""
+    """A session whose tool calls return the given results, one after another; an exception is raised."""
 
     results: Sequence[ToolResult | Exception] = ()
     tool_specs: Sequence[ToolSpec] = (ToolSpec(name="echo", description="Repeats.", input_schema=None),)

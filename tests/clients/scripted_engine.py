@@ -1,9 +1,9 @@
-"""One scripted language model behind the wire formats of SGLang and vLLM; it logs every request.
+"""One scripted language model behind the wire formats of SGLang and vLLM; it records every request.
 
 Its policy is a function from the text of the prompt to the text of the turn. Log-probabilities depend on the position
-of a token in prompt and response together, so that a shift by one shows; every request body is kept, so that tests can
-compare what was asked with what is trained on. ``failures`` are statuses to answer first, or "drop" for a connection
-that is cut.
+of a token in prompt and response together, so that a shift by one is visible. Every request body is recorded, so that
+tests can compare requests with the tokens that are trained on. ``failures`` are statuses of the first responses, or
+"drop" for a connection that is cut.
 """
 
 import asyncio
@@ -28,26 +28,26 @@ Policy = Callable[[str], str]
 
 @dataclass
 class ScriptedEngine:
-    """``policy`` speaks; ``with engine.serve()`` serves."""
+    """Engine with the model ``policy``; ``with engine.serve()`` serves it."""
 
     policy: Policy
     tokenizer: Any
     end_of_turn: str = "<|im_end|>"
-    #: Seconds each generation takes.
+    #: Seconds per generation.
     delay: float = 0.0
-    #: Answered in order before anything else: a status, or "drop".
+    #: First responses, in order, before any others: a status, or "drop".
     failures: list[int | str] = field(default_factory=list[int | str])
-    #: The finish reason SGLang gives, where it is not its own.
+    #: The finish reason SGLang returns, if not its own.
     finish: str | None = None
     #: Changes a finished answer before it is sent.
     alter: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     #: Seconds after which an idle connection is closed: vLLM's uvicorn has 5.
     idle_seconds: int = 5
-    #: Path and body of every request that was answered.
+    #: Path and body of every answered request.
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     url: str = ""
-    #: Requests whose client went away before the answer.
+    #: Requests whose client disconnected before the response.
     cancelled: int = 0
 
     @property
@@ -60,7 +60,7 @@ class ScriptedEngine:
         ]
 
     def generate(self, ids: list[int], maximum: int) -> tuple[list[int], list[float], str, str]:
-        """Ids, log-probabilities, text and finish reason of the next turn."""
+        """Return ids, log-probabilities, text and finish reason of the next turn."""
         text = self.policy(self.tokenizer.decode(ids, skip_special_tokens=False)) + self.end_of_turn
         sampled: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         finish = "stop"
@@ -70,7 +70,7 @@ class ScriptedEngine:
         return sampled, logprobs, self.tokenizer.decode(sampled, skip_special_tokens=False), finish
 
     def application(self) -> FastAPI:
-        """The endpoints."""
+        """Return the application with its endpoints."""
         app = FastAPI()
 
         async def sglang(body: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class ScriptedEngine:
                 )
                 return self.tokenizer.encode(prompt, add_special_tokens=False)
 
-            # SGLang renders no messages where it is given ids.
+            # SGLang renders no messages where it receives ids.
             ids: list[int] = body["input_ids"] if "input_ids" in body else render()
             sampled, logprobs, text, finish = self.generate(ids, body.get("max_tokens") or 4096)
             return {
@@ -182,7 +182,7 @@ class ScriptedEngine:
         async def _health() -> dict[str, str]:
             return {"status": "ok"}
 
-        # What trainers ask of SGLang's router and of the engines behind it when they stop a batch.
+        # Requests of trainers to SGLang's router and to the engines behind it when they stop a batch.
 
         @app.get("/workers")
         async def _workers() -> dict[str, Any]:
@@ -207,7 +207,7 @@ class ScriptedEngine:
 
 @contextmanager
 def serve_application(application: Any, *, idle_seconds: int = 5) -> Generator[str]:
-    """An ASGI application on a free port, in a thread with its own event loop; its URL."""
+    """Serve an ASGI application on a free port, in a thread with its own event loop. Yield its URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -226,7 +226,7 @@ def serve_application(application: Any, *, idle_seconds: int = 5) -> Generator[s
 
 
 class _Dropped(Response):
-    """Half of an answer; the server then closes the connection."""
+    """Half a response, after which the server closes the connection."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100")]})

@@ -1,4 +1,4 @@
-"""The tree of errors: what a trainer can rely on of it."""
+"""The tree of errors, as trainers rely on it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_drawn_tree_is_the_tree() -> None:
 
 
 def test_every_error_of_the_package_is_drawn() -> None:
-    """Those of modules too that only some trainers' users can import."""
+    """Including those of modules that only some trainers' users can import."""
     folder = Path(str(errors.__file__)).parent
     classes = {
         node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}

@@ -1,4 +1,4 @@
-"""The event parser: what was sent comes out byte for byte, however it was cut into pieces."""
+"""The event parser: its output equals the sent bytes, however they were split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sse_starlette import ServerSentEvent
 from ors_server.encoding import encode
 from ors_server.sse import error_frame, result_frames, task_frame
 
-#: Anything that a stream may carry in a line: what ends lines, and what parsers mistake for their ends.
+#: Text of a stream's line: line ends, and characters that parsers mistake for line ends.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(
     ["  indented", "\t", " ", "\u3000x", "a\u2028b", "\x85", "\x00", ": no comment", "data: x", "é" * 7]
 )
@@ -60,12 +60,12 @@ def test_only_the_formats_own_space_is_taken_away(text: str, spaces: int) -> Non
 
 @pytest.mark.parametrize("stream", [b"event: end\ndata:\n\n", b"event: end\ndata\n\n", b"event: end\n\n"])
 def test_an_event_without_data_is_one(stream: bytes) -> None:
-    """`/create_session` ends with one."""
+    """`/create_session` ends with such an event."""
     assert parse([stream]) == [Event("end", b"")]
 
 
 def test_a_long_line_is_put_together_once() -> None:
-    """Not at each of its pieces, of which 16 MiB have hundreds."""
+    """The pieces are not joined at each of them, of which 16 MiB have hundreds."""
     parser, pieces = EventParser(), [b"event: end\ndata: ", *[b"x" * 100] * 50]
     assert [parser.feed(piece) for piece in pieces] == [[]] * 51
     assert parser._pending == [b"data: ", *pieces[1:]]  # pyright: ignore[reportPrivateUsage]
@@ -99,13 +99,13 @@ def test_what_our_server_says_of_errors(first: str, second: str) -> None:
     message = f"ValueError: {first}\n  {second}"
     events = CallEvents()
     events.feed(error_frame(message))
-    # Lines in a wider sense than the format's, as the server cuts them.
+    # Lines in a wider sense than the format's, as the server splits them.
     assert events.error == "\n".join(message.splitlines())
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 20_000])
 def test_what_the_reference_servers_frame(size: int) -> None:
-    """Both cut every 4,096 characters and frame with sse-starlette; white space stands after many of the cuts."""
+    """Both split every 4,096 characters and frame with sse-starlette; white space follows many of the cuts."""
     text = json.dumps({"ok": True, "text": "".join(f"        line {number}\n" for number in range(size // 8))})
     pieces = [text[at : at + 4096] for at in range(0, len(text), 4096)]
     frames = [ServerSentEvent(data="abc", event="task_id").encode()]

@@ -1,4 +1,4 @@
-"""Sessions live until their user ends or drops them: busy loops, cancellations, forks and exits."""
+"""Sessions live until their user closes or drops them: busy loops, cancellations, forks and exits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
 
 @pytest.fixture(scope="module")
 def brief(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
-    """Our server, whose sessions live for a moment only."""
+    """Our server, with sessions that live for a moment only."""
     with serving(tmp_path_factory.mktemp("brief"), ORS_SESSION_TTL=str(TTL)) as running:
         yield running
 
@@ -67,7 +67,7 @@ def session(client: AsyncClient, subject: str) -> AsyncSession:
 
 @pytest.mark.usefixtures("frequent_pings")
 async def test_a_busy_event_loop_loses_no_session(brief: Site) -> None:
-    await asyncio.sleep(1.1)  # the thread's last pause may have been the usual one
+    await asyncio.sleep(1.1)  # the thread's last pause may have had its usual length
     async with (
         AsyncClient(brief.url) as client,
         session(client, "busy") as kept,
@@ -121,7 +121,7 @@ async def test_a_cancelled_rollout_ends_its_session(site: Site) -> None:
 
 @pytest.mark.parametrize("turns", range(1, 12))
 async def test_cancelled_at_any_moment(site: Site, turns: int) -> None:
-    """Also while it is opened, or closed: whatever exists on the server is ended."""
+    """Also during opening or closing: everything that exists on the server is ended."""
     subject = f"early-{turns}"
 
     async def rollout() -> None:
@@ -129,20 +129,20 @@ async def test_cancelled_at_any_moment(site: Site, turns: int) -> None:
             pass
 
     async with AsyncClient(site.url) as client:
-        await client.environments()  # a connection is there
+        await client.environments()  # there is a connection
         task = asyncio.create_task(rollout())
         for _ in range(turns):
             await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.wait((task,))
-        await asyncio.sleep(0.2)  # what is still on its way arrives
+        await asyncio.sleep(0.2)  # requests on their way arrive
         if site.noted("constructed")[subject]:
             await site.until("torn-down", subject)
         assert site.noted("torn-down")[subject] == site.noted("constructed")[subject] <= 1
 
 
 async def test_cancelled_again_while_it_ends(site: Site) -> None:
-    """Its own event loop does not get to end it; the background thread does."""
+    """Its own event loop cannot end it; the background thread does."""
 
     async def rollout() -> None:
         async with session(client, "cancelled twice") as running:
@@ -222,7 +222,7 @@ sys.exit()
 
 
 async def test_forked_workers(site: Site, tmp_path: Path) -> None:
-    """They use the inherited client for sessions of their own, and do not end their parent's."""
+    """They use the inherited client for sessions of their own, and do not end their parent's sessions."""
     program = f"""
 import os, sys, gc
 from ors_clients.sync_client import Client

@@ -1,7 +1,7 @@
 """Rules of the client, over a scripted transport: the failures it retries, and the errors it raises.
 
-The transport stands in for a server so that every answer can be chosen; the same rules against real servers are in
-`test_client_servers` and `test_client_lifetime`.
+The transport replaces a server so that every response can be chosen; `test_client_servers` and `test_client_lifetime`
+test the same rules against real servers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def lost(*, sent: bool = True, stale: bool = False) -> ConnectionLost:
 
 
 class Script:
-    """A transport that gives its answers in turn: bytes are an event stream, which an exception may follow."""
+    """A transport that returns its responses in turn: bytes are an event stream, which an exception may follow."""
 
     threads = False
 
@@ -90,7 +90,7 @@ class Script:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Pauses are noted and not made."""
+    """Record pauses instead of making them."""
     pauses: list[float] = []
 
     async def note(seconds: float) -> None:
@@ -105,7 +105,7 @@ def client(script: Script, **options: Any) -> AsyncClient:
 
 
 async def opened(script: Script, *answers: Answer, promise: bool = True, **options: Any) -> AsyncSession:
-    """A session, at a server that makes the promise or does not; then come these answers."""
+    """Return a session at a server with or without the promise of at-most-once calls; then these responses follow."""
     created = Response(200, {"x-idempotent-calls": "true"} if promise else {}, b'{"sid":"s1"}')
     script.answers = [SID, created]
     session = client(script).environment("env").session(split="train", index=0, **options)
@@ -159,7 +159,7 @@ async def test_the_platforms_key_goes_to_the_platform_only(monkeypatch: pytest.M
 
     assert await sent("http://server") is None
     assert await sent("https://sessions.example.org") is None
-    assert await sent("https://sessions.example") == "platform"  # the same place, named by the program
+    assert await sent("https://sessions.example") == "platform"  # the same host, named by the program
     assert await sent(None) == "platform"
     assert await sent(None, api_key="own") == "own"
     monkeypatch.setenv("ORS_API_KEY", "server's")
@@ -193,10 +193,10 @@ async def test_redirects_stay_on_the_server() -> None:
         ours = client(script)
         assert await ours.environments() == await ours.environments() == []
         assert script.paths[:3] == ["/base/list_environments", "/b", "/c"]
-        assert script.paths[3] == later  # only 308 holds for good
+        assert script.paths[3] == later  # only 308 is permanent
 
 
-# --- waiting and trying again --------------------------------------------------------------------
+# --- waiting and retrying ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_redirects_stay_on_the_server() -> None:
     ],
 )
 async def test_not_yet_is_waited_out(refusal: Response, pause: float, no_pauses: list[float]) -> None:
-    """However often: it is not a failure."""
+    """Any number of times, because it is not a failure."""
     script = Script(*[refusal] * 9, Response(200, {}, b"[]"))
     assert await client(script, retries=0).environments() == []
     assert no_pauses == [pause] * 9
@@ -254,7 +254,7 @@ async def test_a_stale_connection_is_no_trouble(no_pauses: list[float]) -> None:
     script = Script(lost(stale=True), Response(200, {}, b"[]"))
     assert await client(script, retries=0).environments() == []
     assert no_pauses == []
-    assert script.requests[1].longest_idle < 0  # the next connection is a new one
+    assert script.requests[1].longest_idle < 0  # the next connection is new
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ async def test_no_id(answer: Answer) -> None:
 
 
 async def test_a_session_whose_creation_was_lost_is_ended_and_another_opened() -> None:
-    """Another id, because it is unknown whether the first exists; on some servers a repetition would break it."""
+    """A new id, because it is unknown whether the first exists; on some servers a repetition would break it."""
     created = Response(200, {}, b"{}")
     other = SID.replace(b"s1", b"s2")
     script = Script(SID, lost(), other, created)
@@ -389,7 +389,7 @@ def test_sessions_need_one_task(choice: dict[str, Any]) -> None:
 
 
 async def test_secrets_go_both_ways_and_nowhere_else() -> None:
-    """In the header, as both SDKs send them, and in the body, where the server takes them."""
+    """In the header, as both SDKs send them, and in the body, where the server accepts them."""
     refused = said(422, [{"loc": ["body", "secrets"], "msg": "Extra inputs are not permitted", "input": "hunter2"}])
     script = Script(SID, refused, Response(200, {}, b"{}"))
     secrets = {"key": "hunter2", "é": "ü"}
@@ -544,7 +544,7 @@ async def test_with_the_promise_a_lost_call_is_sent_again_with_its_key() -> None
     ],
 )
 async def test_without_it_nobody_can_know(trouble: Answer) -> None:
-    """A gateway's answer may come after the tool ran as well."""
+    """A gateway may also respond after the tool has run."""
     script = Script()
     session = await opened(script, trouble, RAN, promise=False)
     with pytest.raises(CallOutcomeUnknown):

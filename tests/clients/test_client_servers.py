@@ -1,4 +1,4 @@
-"""The client against our server and against both reference servers: one suite, the same results."""
+"""The client against our server and both reference servers: one suite with the same expectations."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_an_episode(site: Site, environment: AsyncEnvironment, subject: st
 
 @pytest.mark.parametrize("owner", ["someone/Workshop", None])
 async def test_with_an_owner_or_without_a_name(site: Site, owner: str | None, subject: str) -> None:
-    """Bare paths; the reference servers send them on, and the client remembers where to."""
+    """Bare paths; the reference servers redirect them, and the client remembers the targets."""
     async with AsyncClient(site.url) as client:
         environment = client.environment(owner)
         assert await environment.num_tasks("train") == 5
@@ -124,7 +124,7 @@ async def test_calls_that_run_no_tool_are_results(site: Site, environment: Async
         assert invalid.blocks == ()
         await session.call("finish", {"reward": 1})
         late = await session.call("work", {"text": "late"})
-        if site.kind == "ors-sdk":  # which lets the episode go on
+        if site.kind == "ors-sdk":  # ors-sdk allows further calls
             assert late.error is None
         else:
             assert (unknown.reason, invalid.reason, late.reason) == (
@@ -135,7 +135,7 @@ async def test_calls_that_run_no_tool_are_results(site: Site, environment: Async
 
 
 async def test_a_tool_that_raises(environment: AsyncEnvironment) -> None:
-    """The session goes on; what the tool said of a secret does not."""
+    """The session goes on; a secret in the tool's message is redacted."""
     async with environment.session(split="train", index=0, secrets={"key": SECRET}) as session:
         assert SECRET not in repr(session)
         assert (await session.call("whisper")).text == SECRET
@@ -200,7 +200,7 @@ async def test_the_promise_is_ours_alone(site: Site, environment: AsyncEnvironme
 
 
 async def test_over_httpx(site: Site, subject: str) -> None:
-    """With httpx in the place of our own sockets, for its proxies and what else it has."""
+    """With httpx instead of our own sockets, for its proxies and other features."""
     transport = HttpxTransport(site.url, lambda: httpx.AsyncClient(trust_env=False))
     async with AsyncClient(site.url, transport=transport, retries=0) as client:
         environment = client.environment("workshop")
@@ -240,14 +240,14 @@ async def test_the_synchronous_client(site: Site, subject: str) -> None:
     await site.until("torn-down", subject)
 
 
-# --- connections that are lost -------------------------------------------------------------------
+# --- lost connections ---------------------------------------------------------------------------------
 
-#: The `X-Cut` of the requests that a task sends.
+#: The `X-Cut` header of a task's requests.
 PLAN: ContextVar[str] = ContextVar("PLAN", default=UNCUT)
 
 
 class Planned(SocketTransport):
-    """Each request over a connection of its own, with the header that tells the proxy where to cut it."""
+    """Sends each request over a connection of its own, with the header that tells the proxy where to cut it."""
 
     async def exchange(self, request: Request, on_data: Callable[[bytes], None] | None = None) -> Response:
         request.headers = (*request.headers, Headers([("Connection", "close"), ("X-Cut", PLAN.get())]))
@@ -268,13 +268,13 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick_retries")
 @pytest.mark.parametrize("milliseconds", [0, 60], ids=["at once", "in a stream"])
 async def test_the_response_is_cut_at_every_byte(site: Site, milliseconds: int, subject: str) -> None:
-    """Whatever is lost, the tool runs once. The result still comes, or the error says that it is unknown."""
+    """Whatever is lost, the tool runs once. The result still arrives, or the error says that it is unknown."""
     unknown: list[int] = []
     async with through_the_knife(site) as environment, environment.session(task={"subject": subject}) as session:
         body = {"name": "work", "input": {"text": "0000", "milliseconds": milliseconds}}
         raw = call_request(session.id, body).replace(b"/call", b"/workshop/call", 1)
         length = len((await send(site.running.port, raw)).raw) + 2
-        # The reference servers always answer with a stream: the slow variant is another only for ours.
+        # The reference servers always respond with a stream: the slow variant differs only for ours.
         step = 1 if site.kind == "own" or not milliseconds else 7
         places = range(step, length, step)
 
@@ -294,7 +294,7 @@ async def test_the_response_is_cut_at_every_byte(site: Site, milliseconds: int, 
         await each(len(places), one, at_once=64)
     worked = site.noted("worked")
     assert {at for at in places if worked[f"{subject}/{at:04d}"] != 1} == set()
-    # Before the server has named the call nothing but a promise helps. After that everything comes.
+    # Before the server has sent the call's id, only the promise helps. After that, everything arrives.
     if site.kind == "own":
         assert not unknown
     else:
@@ -304,7 +304,7 @@ async def test_the_response_is_cut_at_every_byte(site: Site, milliseconds: int, 
 
 @pytest.mark.usefixtures("quick_retries")
 async def test_the_request_is_cut(site: Site, subject: str) -> None:
-    """A request that arrives in part does not run; one that arrives whole runs once."""
+    """A request that arrives in part does not run; a request that arrives whole runs once."""
     async with through_the_knife(site) as environment, environment.session(task={"subject": subject}) as session:
 
         async def one(number: int) -> None:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as servers speak it, and as they do not: the transport on sockets against bytes that a test chooses."""
+"""HTTP/1.1 in valid and invalid forms: the transport on sockets against bytes that a test chooses."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def listening(handler: Handler, tls: ssl.SSLContext | None = None) -> Asyn
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)  # the event loop closes what they left in its next turns
+        await asyncio.sleep(0.01)  # the event loop closes leftovers in its next turns
 
 
 @contextlib.asynccontextmanager
@@ -146,12 +146,12 @@ async def test_nobody_listens() -> None:
 
 
 async def test_a_kept_connection_that_the_server_closed(caplog: pytest.LogCaptureFixture) -> None:
-    """Told apart from one that was lost with a request under way."""
+    """Distinguished from a connection that was lost during a request."""
     wire = Wire(OK, None)
     async with wired(wire) as transport:
         await transport.exchange(GET)
         with pytest.raises(ConnectionLost) as lost:
-            await transport.exchange(GET)  # the server reads it, and closes: as if it had been idle for too long
+            await transport.exchange(GET)  # the server reads it and closes, as after a long idle time
         assert lost.value.stale
         wire.answers = [OK]
         assert (await transport.exchange(GET)).status == 200
@@ -179,7 +179,7 @@ async def test_one_that_has_been_idle_for_too_long_is_not_used() -> None:
 
 
 async def test_nor_is_one_that_came_free_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that waits for a file takes no connection that a request of its kind must not use."""
+    """A request that waits for a file descriptor uses no connection that requests of its kind must not use."""
     monkeypatch.setattr("ors_clients.transport.sockets._most_connections", lambda: 1)
     monkeypatch.setattr("ors_clients.transport.sockets.raise_file_limit", lambda: False)
     slow = b"<pause>" * 10 + OK
@@ -217,7 +217,7 @@ async def test_after_a_cancelled_request_its_connection_is_not_used() -> None:
 
 
 async def test_the_connection_of_a_cancelled_request_is_closed() -> None:
-    """So the server learns at once that the client does not wait for the result."""
+    """So the server learns at once that the client no longer waits for the result."""
     closed = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -243,7 +243,7 @@ async def test_a_deadline() -> None:
 
 
 async def test_a_stream_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection counts as lost, before the head that may take as long as it likes."""
+    """Its connection counts as lost, unlike a late first byte, for which there is no limit."""
     monkeypatch.setattr("ors_clients.transport.http11._SILENCE", 0.5)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     wire = Wire(b"<pause>" * 120 + head + b"3\r\n:x\n\r\n" + b"<pause>" * 500)
@@ -256,7 +256,7 @@ async def test_a_stream_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("kind", ["sockets", "httpx"])
 async def test_a_response_that_does_not_begin(kind: str) -> None:
-    """It is a loss of a request that was sent, where its time is limited."""
+    """With a time limit, it is a loss of a sent request."""
     in_time = b"<pause>" * 30 + OK
     async with listening(Wire(b"<pause>" * 3000, in_time).serve) as port:
         transport: Transport = SocketTransport("127.0.0.1", port)
@@ -275,7 +275,7 @@ NAMED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: task_
 
 
 class Mute:
-    """A server that opens sessions, and answers calls with the given bytes only: then the line is silent."""
+    """A server that opens sessions, and answers calls with the given bytes only, followed by silence."""
 
     def __init__(self, said: bytes = b"", *, promise: bool) -> None:
         self.said = said
@@ -302,7 +302,7 @@ class Mute:
 @pytest.mark.parametrize("said", [False, True], ids=["nothing", "a name and nothing more"])
 @pytest.mark.parametrize("promise", [False, True])
 async def test_a_call_that_is_never_answered(said: bool, promise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked for again where nothing can happen twice, until the retries end."""
+    """The client retries where nothing can happen twice, until the retries end."""
     monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
     for name in ("sessions._FIRST_BYTE", "sessions._FIRST_BYTE_OF_OTHERS", "transport.http11._SILENCE"):
         monkeypatch.setattr(f"ors_clients.{name}", 0.3)
@@ -321,7 +321,7 @@ async def test_a_call_that_is_never_answered(said: bool, promise: bool, monkeypa
 
 
 class Breaking(Mute):
-    """One whose streams go on for a while and break, except the fifth."""
+    """A server whose streams break after a while, except the fifth."""
 
     async def answer(self, writer: asyncio.StreamWriter) -> None:
         writer.write(self.said)
@@ -356,7 +356,7 @@ async def test_only_events_go_to_the_listener() -> None:
 
 @pytest.mark.parametrize("packed", [True, False])
 async def test_events_through_httpx_are_unpacked(packed: bool) -> None:
-    """None are asked to be packed, and some gateways pack them all the same."""
+    """The client requests no compression, but some gateways compress nevertheless."""
     events = b"event: end\ndata: 1\n\n"
     body = gzip.compress(events) if packed else events
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -416,7 +416,7 @@ async def test_idle_connections_that_the_server_closes(kind: str) -> None:
 
 
 async def test_more_calls_than_files(tmp_path: Path) -> None:
-    """The rest waits its turn; nothing fails."""
+    """The other calls wait their turn; nothing fails."""
     with live_server() as server:
         program = tmp_path / "program.py"
         program.write_text(f"""

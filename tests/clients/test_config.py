@@ -1,4 +1,4 @@
-"""Training configurations: the files of the field unchanged, and files that mean nothing."""
+"""Training configurations: common files unchanged, and invalid files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ors_clients.training.config import EnvironmentConfiguration, TrainingConfig
 from tests.clients.trainer_setup import sent_key
 from tests.support.paths import RECIPES
 
-# The file that the READMEs of openreward-cookbook's slime and Miles integrations document, as it stands there.
+# The file in the READMEs of openreward-cookbook's slime and Miles integrations, unchanged.
 DOCUMENTED = """\
 environments:
   GeneralReasoning/WhoDunit:  # Browse at https://openreward.ai/environments
@@ -189,7 +189,7 @@ def secrets(
 
 
 def test_a_null_secret_is_the_variable_of_its_name_or_of_its_capitals() -> None:
-    # The cookbook looks for `openai_api_key` itself, while its README has one set OPENAI_API_KEY.
+    # The cookbook reads `openai_api_key`, while its README sets OPENAI_API_KEY.
     assert secrets({"openai_api_key": None}, OPENAI_API_KEY="k") == {"openai_api_key": "k"}
     assert secrets({"openai_api_key": None}, openai_api_key="exact", OPENAI_API_KEY="k") == {"openai_api_key": "exact"}
     assert secrets({"openai_api_key": None}) == {}
@@ -197,14 +197,14 @@ def test_a_null_secret_is_the_variable_of_its_name_or_of_its_capitals() -> None:
 
 
 def test_an_empty_secret_is_none_and_no_variable() -> None:
-    """The configuration says that there is none: the machine's key must not go to every environment instead."""
+    """The configuration says that there is none: the machine's key must not be sent to every environment instead."""
     assert secrets({"openai_api_key": ""}, OPENAI_API_KEY="k", openai_api_key="k") == {}
     assert secrets({"openai_api_key": None}, {"openai_api_key": ""}, OPENAI_API_KEY="k") == {}
     assert secrets({"openai_api_key": ""}, {"openai_api_key": None}, OPENAI_API_KEY="k") == {"openai_api_key": "k"}
 
 
 def test_an_empty_key_holds_no_secrets(tmp_path: Path) -> None:
-    """As it stands when every entry below it is commented out."""
+    """As when every entry below it is commented out."""
     configuration = load(tmp_path, "environments:\n  a:\n    secrets:\nsecrets:\n")
     assert configuration.secrets == configuration.environment("a").secrets == {}
 
@@ -227,7 +227,7 @@ def test_an_error_of_yaml_says_its_kind_and_place_only(tmp_path: Path, text: str
 
 
 def give_keys(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
-    """The process has these variables, and no others of servers and keys."""
+    """Set these variables, and remove all others that name servers and keys."""
     for name in ("OPENREWARD_API_KEY", "OPENREWARD_SESSION_URL", "OPENREWARD_API_URL", "ORS_API_KEY", "ORS_URL"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -257,7 +257,7 @@ def give_keys(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
 def test_the_key_of_a_server(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], key: str) -> None:
     give_keys(monkeypatch, **variables)
     assert server_key("http://server") == key
-    # A client of the same server sends the same one, however the server was named.
+    # A client of the same server sends the same key, however the server was named.
     assert sent_key(AsyncClient("http://server")) == key
     assert sent_key(AsyncClient("http://server/")) == key
     if "ORS_URL" not in variables:
@@ -273,7 +273,7 @@ def test_the_platforms_own_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     for url in ("http://api.openreward.ai", "https://api.openreward.ai.evil.org", "https://openreward.ai", "http://x"):
         assert server_key(url) == sent_key(AsyncClient(url)) == "own"
     monkeypatch.delenv("OPENREWARD_API_KEY")
-    assert [server_key(url) for url in platform] == ["", ""]  # nor is your own key sent to the platform
+    assert [server_key(url) for url in platform] == ["", ""]  # and your own key is not sent to the platform
 
 
 def test_an_environments_own_secrets_override_the_runs() -> None:
@@ -307,7 +307,7 @@ def prompt(template: str | None) -> str | None:
         ("{tools}", "{tools}"),
         ('{tools}\n{{"name": 1}}', '{tools}\n{"name": 1}'),
         ('{{\\"name\\": 1}} {tools}', '{\\"name\\": 1} {tools}'),  # the cookbook's own file
-        ('{tools} {"name": {"a": 1}}', '{tools} {"name": {"a": 1}}'),  # no format string: taken literally
+        ('{tools} {"name": {"a": 1}}', '{tools} {"name": {"a": 1}}'),  # not a format string: used unchanged
         ("{tools} {other}", "{tools} {other}"),
         ("{tools} }", "{tools} }"),
     ],

@@ -1,7 +1,7 @@
-"""The same texts of the model mean the same in every adapter: rewards, the reason of the end, the calls that ran.
+"""Conformance of the adapters: the same texts of the model give the same rewards, stop reasons and calls in each.
 
-The calls are those the environment itself has written down. TRL owns its loop and its parser, and ends a rollout at the
-first turn without a call; the message after such a turn is not part of its contract, so it is left out of those cases.
+The environment itself records the calls. TRL owns its loop and its parser, and ends a rollout at the first turn without
+a call; the message after such a turn is not part of its contract, so it is left out of those cases.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MALFORMED = "<tool_call>\n{no json\n</tool_call>"
 class Outcome:
     """The result of an episode."""
 
-    #: None for one that is not to be trained on.
+    #: None for an episode that is not trained on.
     reward: float | None
     stop_reason: str
     #: Name and input of each call that the environment ran.
@@ -65,7 +65,7 @@ class Outcome:
 class Case:
     turns: Sequence[str]
     outcome: Outcome
-    #: Whether each turn before the end has a call that can be read.
+    #: Whether each turn before the end has a valid call.
     calls_only: bool = True
 
 
@@ -97,7 +97,7 @@ CASES = {
     "a lost machine": Case((EARN, call("lose"), FINISH), Outcome(None, "infrastructure", [_EARNED, ["lose", {}]])),
 }
 
-#: Reward and reason of an episode of these turns.
+#: Reward and stop reason of an episode of these turns.
 Play = Callable[[Sequence[str], str, Path, pytest.MonkeyPatch], Awaitable[tuple[float | None, str]]]
 
 
@@ -113,7 +113,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, trace: Path) -> Generator[str]
         yield address
 
 
-# --- one function an adapter ---------------------------------------------------------------------
+# --- one function for each adapter ------------------------------------------------------------------
 
 
 async def _rolled_out(session: EpisodeSession, turns: Sequence[str]) -> tuple[float | None, str]:
@@ -148,7 +148,7 @@ async def with_turns(
         session = client.environment(ENVIRONMENT).session(split="train", index=0)
         episode = TurnEpisode(session, find_format("auto"), RolloutLimits(max_turns=MAX_TURNS), RULE)
         await episode.reset()
-        taken = [await episode.step(text) for text in turns]  # once it is over, nothing more happens
+        taken = [await episode.step(text) for text in turns]  # after the end, nothing more happens
         await episode.close()
         assert taken[-1].stop_reason is not None
         return taken[-1].reward, taken[-1].stop_reason
@@ -238,7 +238,7 @@ async def with_atropos(
     await env.client.close()
     if group is None:
         return None, "infrastructure"
-    # Atropos has no stop reason; what it has is the conversation, which ends with the last turn or what answers it.
+    # Atropos has no stop reason, but the conversation, which ends with the last turn or its result.
     taken = sum(message["role"] == "assistant" for message in group["messages"][0])
     ended = "finish ran" in str(group["messages"][0][-1]["content"])
     assert ended or taken == MAX_TURNS
@@ -303,7 +303,7 @@ async def test_the_same_turns_mean_the_same(
 async def test_calls_whose_answers_are_swallowed_run_once(
     adapter: str, url: str, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every adapter sends a key with every call: the SDKs' clients, which send none, run each of these twice."""
+    """Every adapter sends a key with every call: the SDKs' clients send none and run each of these calls twice."""
     case = CASES["several calls in a turn"]
     async with swallowing(int(url.rpartition(":")[2])) as proxy:
         await test_the_same_turns_mean_the_same(

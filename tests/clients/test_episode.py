@@ -1,4 +1,4 @@
-"""Episodes a turn at a time, in the server's own code: what each text of a model brings about."""
+"""Episodes turn by turn, in the server's own code: the effect of each text of a model."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def episode(session: Any, **settings: Any) -> TurnEpisode:
 
 
 async def play(texts: list[str], task: dict[str, Any] | None = None, **settings: Any) -> tuple[TurnEpisode, TurnResult]:
-    """The episode and the last turn's result, after ``texts`` in a workshop."""
+    """Return the episode and the last turn's result, after ``texts`` in a workshop."""
     played = episode(local(Bench, task or {"goal": "work"}), **settings)
     try:
         await played.reset()
@@ -187,7 +187,7 @@ async def test_a_turn_that_was_cut_off_is_no_final_message() -> None:
 
 
 async def test_a_call_that_a_token_limit_may_have_cut_off_is_not_run() -> None:
-    """Another parameter may have followed."""
+    """The cut may have removed another parameter."""
     written = "<tool_call>\n<function=echo>\n<parameter=text>\na\n</parameter>\n"
     for text, ran in [
         (written, 0),
@@ -222,7 +222,7 @@ async def test_a_terminal_tool_may_want_no_message() -> None:
     assert session.calls == [("done", {})]
 
 
-# --- what the model sees -------------------------------------------------------------------------
+# --- the model's view --------------------------------------------------------------------------------
 
 
 async def test_a_system_prompt_may_name_the_tools() -> None:

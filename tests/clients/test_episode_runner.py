@@ -1,4 +1,4 @@
-"""Destinations of rollouts; runs that go on or end when their infrastructure loses rollouts."""
+"""Destinations of rollouts; runs that continue or end when their infrastructure loses rollouts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def runner(**options: Any) -> EpisodeRunner:
 
 
 def lose(runner: EpisodeRunner, count: int) -> None:
-    """So many rollouts begin, and then all of them are lost."""
+    """Begin ``count`` rollouts, and then lose all of them."""
     begun = [time.monotonic() for _ in range(count)]
     for each in begun:
         runner.count_failure(ROW, LOST, each)
 
 
 def test_a_restart_of_the_server_under_the_shipped_settings_does_not_end_a_run() -> None:
-    """run.sh has 32 prompts with 16 rollouts each in flight; and as many again that find the server still away."""
+    """run.sh has 32 prompts with 16 rollouts each in flight; as many again start while the server is still down."""
     run = runner()
     assert run.configuration.max_failures_in_row < 32 * 16
     for _ in range(4):
@@ -63,7 +63,7 @@ def test_a_rollout_that_is_played_ends_the_row() -> None:
 
 
 class Recorder:
-    """Instead of ``RolloutsSink``: notes which environments' rollouts were sent where."""
+    """Replaces ``RolloutsSink``: records the environments and destinations of rollouts."""
 
     def __init__(self, sent: list[tuple[str, str]], url: str) -> None:
         self.sent, self.url = sent, url
@@ -96,5 +96,5 @@ async def test_rollouts_are_uploaded_to_the_server_of_their_environment(
     places = {name: "elsewhere" if elsewhere else url for name, url in own.items()}
     expected = [(url, name) for name, url in places.items()] if upload else []
     assert sent[: len(expected)] == expected
-    # One sink a server.
+    # One sink for each server.
     assert sorted(sent[len(expected) :]) == sorted((url, "closed") for url in set(places.values()) if upload)

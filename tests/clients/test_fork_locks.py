@@ -1,4 +1,4 @@
-"""A forked worker whose parent was in the middle of drawing a progress bar."""
+"""A forked worker whose parent was drawing a progress bar."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DatasetsBar(Bar):
 
 @pytest.fixture
 def bars(monkeypatch: pytest.MonkeyPatch) -> Generator[type[Bar]]:
-    """tqdm, the real one where it is installed, with new locks; 0.2 s of waiting; ``datasets`` is not loaded."""
+    """Return tqdm, the real package if installed, with new locks and 0.2 s of waiting; ``datasets`` is not loaded."""
     monkeypatch.setattr(fork_locks, "_PATIENCE", 0.2)
     monkeypatch.setattr(fork_locks, "_prepared_process", 0)
     monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "0")
@@ -56,7 +56,7 @@ def bars(monkeypatch: pytest.MonkeyPatch) -> Generator[type[Bar]]:
 
 
 def in_a_fork(check: Callable[[], bool]) -> int:
-    """The exit status of a child that runs ``check``: 0 if it is true; killed after 20 s."""
+    """Return the exit status of a child that runs ``check``: 0 if it is true; killed after 20 s."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -89,7 +89,7 @@ def free(lock: Any) -> bool:
 
 @pytest.fixture
 def held(bars: type[Bar]) -> Generator[None]:
-    """Another thread is in the middle of drawing both bars."""
+    """Hold both bars' locks in another thread."""
     release, ready = threading.Event(), threading.Event()
 
     def draw() -> None:
@@ -142,7 +142,7 @@ def test_datasets_draws_no_bars_in_a_worker(bars: type[Bar], monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "datasets", datasets)
     fork_locks.prepare_worker()
     fork_locks.prepare_worker()
-    assert disabled == [True]  # once a process
+    assert disabled == [True]  # once per process
 
 
 def test_a_process_that_has_not_loaded_them_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

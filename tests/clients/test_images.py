@@ -1,4 +1,4 @@
-"""Images in a sample where what an environment said spells their placeholder."""
+"""Images in a sample where the environment's text contains their placeholder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGE = {"type": "image", "image": f"data:image/png;base64,{PICTURE}"}
 
 
 class VisionProcessor:
-    """Makes four tokens of every image, and refuses a text with another number of them, as transformers' do."""
+    """Makes four tokens of every image, and refuses a text with another number, like transformers' processors."""
 
     image_token = "<|image|>"
 

@@ -1,4 +1,4 @@
-"""The inversion itself: code that asks, suspended at each request."""
+"""Inversion of control: code that queries a model is suspended at each request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Make = Callable[[Callable[[], Awaitable[Any]]], InterceptedEpisode[Any]]
 
 @pytest_asyncio.fixture
 async def make() -> AsyncGenerator[Make]:
-    """Episodes that are closed at the end of the test."""
+    """Return a maker of episodes, which are closed at the end of the test."""
     made: list[InterceptedEpisode[Any]] = []
 
     def make_episode(play: Callable[[], Awaitable[Any]]) -> InterceptedEpisode[Any]:
@@ -29,7 +29,7 @@ async def make() -> AsyncGenerator[Make]:
     for episode in made:
         await episode.close()
     await asyncio.sleep(0)
-    assert len(asyncio.all_tasks()) == 1  # this one
+    assert len(asyncio.all_tasks()) == 1  # this task
 
 
 async def ask(text: str) -> str:
@@ -66,7 +66,7 @@ async def test_each_turn_is_a_request_and_the_end_is_the_outcome(make: Make) -> 
     assert turn.over
     assert turn.outcome == 6
     assert contents(turn.messages)[-2:] == ["question 2", "c"]
-    assert ran == ["question 0", "question 1", "question 2"]  # each once: nothing was played again
+    assert ran == ["question 0", "question 1", "question 2"]  # each once: nothing was replayed
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,4 +1,4 @@
-"""The launcher of slime and Miles: documented options, the command they become, and refused runs."""
+"""The launcher of slime and Miles: documented options, the resulting commands, and refused runs."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def no_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Launcher:
-    """Runs the launcher: in this process what only prints, with ``run.sh`` what becomes the trainer."""
+    """Runs the launcher: in this process for its output, with ``run.sh`` for the trainer's command."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
     def printed(self, trainer: str, *arguments: str) -> tuple[int, str, str]:
-        """Exit status, standard output and standard error of a run that does not reach the trainer."""
+        """Return exit status, standard output and standard error of a run that does not reach the trainer."""
         status = main([trainer, str(RECIPES / trainer), *arguments])
         out, err = self._capsys.readouterr()
         return status, out, err
 
     def command(self, trainer: str, *arguments: str) -> list[str]:
-        """The command that a run would become."""
+        """Return the command that a run would exec."""
         status, out, err = self.printed(trainer, "--dry-run", *arguments)
         assert status == 0, err
         return shlex.split(out)
 
     def refusal(self, trainer: str, *arguments: str) -> str:
-        """Why a run does not start."""
+        """Return the reason why a run does not start."""
         status, out, err = self.printed(trainer, *arguments)
         assert (status, out) == (2, "")
         assert err.startswith("error: ")
@@ -73,7 +73,7 @@ def launch(capsys: pytest.CaptureFixture[str]) -> Launcher:
 
 
 def trainer_repository(folder: Path, trainer: str, program: str = "import sys; print(*sys.argv[1:])") -> Path:
-    """A checkout of a trainer that has both backends and runs ``program``, with tasks in it."""
+    """Create a checkout of a trainer that has both backends and runs ``program``, with tasks in it."""
     repository = folder / trainer
     backend = repository / trainer / "backends" / "fsdp_utils"
     backend.mkdir(parents=True)
@@ -85,7 +85,7 @@ def trainer_repository(folder: Path, trainer: str, program: str = "import sys; p
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> dict[str, str]:
-    """Folders that look like a checkpoint of Hugging Face, and of a trainer (``torch_dist``)."""
+    """Create folders that look like checkpoints of Hugging Face and of a trainer (``torch_dist``)."""
     files = {"hugging_face": "config.json", "torch_dist": "latest_checkpointed_iteration.txt"}
     for name, file in files.items():
         (tmp_path / name).mkdir()
@@ -95,14 +95,14 @@ def checkpoints(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def megatron(tmp_path: Path) -> tuple[str, ...]:
-    """Options of every run with Megatron, besides its weights."""
+    """Return the options of every run with Megatron, except its weights."""
     model = tmp_path / "model.sh"
     model.write_text('echo noise\nMODEL_ARGS=(--num-layers 48 --hidden-size "2048")\nexport FROM_MODEL=yes\n')
     return ("--train-backend", "megatron", "--model-args", str(model), "--save", str(tmp_path / "checkpoints"))
 
 
 def value(words: list[str], flag: str) -> str:
-    """The value of a flag that is there once."""
+    """Return the value of a flag that occurs once."""
     assert words.count(flag) == 1, flag
     return words[words.index(flag) + 1]
 
@@ -186,14 +186,14 @@ def test_every_command_of_the_readme_is_taken(trainer: str, launch: Launcher) ->
         (("--no-importance-sampling",), "", "--use-tis"),
         (("--gradient-checkpointing",), "--gradient-checkpointing", ""),
         (("--no-gradient-checkpointing",), "", "--gradient-checkpointing"),
-        (("--", "--use-rollout-logprobs"), "", "--use-tis"),  # the trainers refuse both together
+        (("--", "--use-rollout-logprobs"), "", "--use-tis"),  # the trainers refuse the combination
         (("--", "--use-tis"), "--use-tis", ""),
         (("--", "--kl-coef", "0.00"), "", "--ref-load"),
         (("--", "--kl-coef", "0e0"), "", "--ref-load"),
         (("--weight-decay", ".5"), "--weight-decay .5", ""),
         (("--weight-decay", "1."), "--weight-decay 1.", ""),
         (("--weight-decay", "2.5E+3"), "--weight-decay 2.5E+3", ""),
-        # openreward-cookbook's names
+        # names of openreward-cookbook
         (
             ("--num-gpus", "8", "--actor-nodes", "2"),
             "python train.py --colocate --actor-num-gpus-per-node 8 --rollout-num-gpus 16",
@@ -231,7 +231,7 @@ def test_arguments_behind_two_dashes_are_passed_on_unchanged(trainer: str, launc
 def test_megatron_trains_the_tokens_that_the_engine_sampled(
     trainer: str, megatron: tuple[str, ...], checkpoints: dict[str, str], launch: Launcher
 ) -> None:
-    """Megatron's own defaults are a dropout of 0.1, and tensor parallelism without what mixtures of experts need."""
+    """Megatron's own defaults are a dropout of 0.1, and no sequence parallelism, which mixtures of experts need."""
     options = (*megatron, "--ref-load", checkpoints["torch_dist"])
     words = launch.command(trainer, *options, "--tp", "2")
     assert value(words, "--train-backend") == "megatron"
@@ -317,7 +317,7 @@ def test_a_penalty_has_a_reference_model(
 
 @both
 def test_the_reference_model_is_downloaded(trainer: str, tmp_path: Path, launch: Launcher) -> None:
-    """The trainers read it from a folder only, and ``--model`` is by default a name."""
+    """The trainers read it from a folder only, and ``--model`` is a name by default."""
     status, out, err = launch.printed(trainer, "--dry-run", "--", "--use-kl-loss")
     assert (status, "--ref-load Qwen/Qwen3-30B-A3B" in out) == (0, True)
     assert "note: a run has the folder of Qwen/Qwen3-30B-A3B's download" in err

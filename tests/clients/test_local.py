@@ -1,4 +1,4 @@
-"""The local mode: what an episode gives without a server is what it gives with one, for the classes of every SDK."""
+"""The local mode: an episode without a server has the same results as with one, for the classes of every SDK."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Number(BaseModel):
 
 
 class Guess(Environment):
-    """Guess a number; with every way for a tool to go wrong."""
+    """Guess a number; the tools can fail in every way."""
 
     ended: int = 0
 
@@ -92,7 +92,7 @@ class Guess(Environment):
     @terminal
     @tool
     async def answer(self, params: Number) -> ToolOutput:
-        """The answer."""
+        """Submit the answer."""
         return ToolOutput(blocks=[], reward=0.5, finished=True)
 
 
@@ -107,7 +107,7 @@ EPISODES: list[list[Step]] = [
 
 
 async def play(session: AsyncSession, steps: Sequence[Step]) -> list[object]:
-    """Everything that can be seen of an episode."""
+    """Return every visible result of an episode."""
     seen: list[object] = []
     async with session:
         seen += [await session.prompt(), await session.messages(), await session.tools(), session.terminal_tool]
@@ -130,7 +130,7 @@ async def test_the_same_as_served(steps: list[Step]) -> None:
         served = await play(client.environment("guess").session(**choice), steps)
     await server.sessions.close()
     assert await play(local(Guess, **choice), steps) == served
-    # The same over nothing but ASGI, streams and all.
+    # The same over ASGI alone, including streams.
     server = Server([Guess])
     async with AsyncClient(transport=ApplicationTransport(server.app)) as client:
         assert await play(client.environment("guess").session(**choice), steps) == served
@@ -171,11 +171,11 @@ def test_without_an_event_loop() -> None:
 
 
 async def test_it_ends_with_everything_it_started() -> None:
-    # Which, and not how many: threads of earlier tests may end meanwhile.
+    # The threads themselves rather than their number: threads of earlier tests may end meanwhile.
     before, threads, tasks = Guess.ended, set(threading.enumerate()), len(asyncio.all_tasks())
     async with local(Guess, {"target": 1}) as session:
         await session.call("guess", {"number": 1})
-        assert set(threading.enumerate()) - threads  # synchronous tools do not stop the loop
+        assert set(threading.enumerate()) - threads  # synchronous tools do not block the loop
     await session.close()
     assert Guess.ended == before + 1
     async with asyncio.timeout(5):

@@ -1,4 +1,4 @@
-"""``math_verify`` on other threads than the main one: its work is bounded there too, and nothing is hit afterwards."""
+"""``math_verify`` on other threads than the main thread: its time is limited there, too, without late interrupts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_it_works_on_every_thread(parser: ModuleType) -> None:
     def compare() -> bool:
         return package().verify(package().parse("boxed{4}"), package().parse("It is \\boxed{4}."))
 
-    assert isinstance(elsewhere(compare), ValueError)  # what is repaired
+    assert isinstance(elsewhere(compare), ValueError)  # the failure that the module repairs
     bound_math_verify()
     assert elsewhere(compare) is True
     assert compare() is True
@@ -78,7 +78,7 @@ def test_errors_and_results_of_the_work_are_its_own(parser: ModuleType) -> None:
 
 
 def test_a_timer_that_comes_late_hits_nothing(parser: ModuleType) -> None:
-    """The work ends in the very moment in which its time does, again and again."""
+    """The work ends at the moment of its limit, repeatedly."""
     bound_math_verify()
     ended = {"in time": 0, "too late": 0}
 
@@ -95,7 +95,7 @@ def test_a_timer_that_comes_late_hits_nothing(parser: ModuleType) -> None:
                 ended["in time"] += 1
             except TimeoutException:
                 ended["too late"] += 1
-            for _ in range(100):  # here it would hit
+            for _ in range(100):  # a late interrupt would arrive here
                 pass
         return ended
 
@@ -129,7 +129,7 @@ def test_without_the_package_nothing_happens(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "math_verify", None)  # as if it were not installed
     bound_math_verify()
-    other = ModuleType("math_verify")  # and as if it were another package
+    other = ModuleType("math_verify")  # as if it were another package
     vars(other)["__path__"] = []
     monkeypatch.setitem(sys.modules, "math_verify", other)
     bound_math_verify()

@@ -1,4 +1,4 @@
-"""An environment's messages as chat messages: every block in its place."""
+"""Conversion of an environment's messages to chat messages: every block keeps its place."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Rows for slime and Miles: of several environments, the same every time, and readable as the trainers read them."""
+"""Rows for slime and Miles: of several environments, reproducible, and readable as the trainers read them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_the_same_seed_gives_the_same_rows(url: str, tmp_path: Path) -> No
     assert len(first) == 24
     assert first == again
     assert set(first) != set(other)
-    # Another environment changes nothing about which tasks of the first are taken.
+    # Another environment does not change the selection of the first environment's tasks.
     alone = configure(url, tmp_path, {"stepenvironment": {"splits": ["long"]}})
     assert {row.line for row in await prepare_tasks(alone, max_tasks=20, seed=1)} <= set(first)
 

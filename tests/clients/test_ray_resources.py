@@ -1,4 +1,4 @@
-"""Resources under all the names that clusters report them by."""
+"""Resources under each name by which clusters report them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_ray_is_tolerant_while_the_resources_are_read_and_itself_afterwards() ->
     ray = SimpleNamespace(nodes=nodes, available_resources=lambda: {"GPU": 2.0}, cluster_resources=lambda: {"GPU": 2.0})
 
     def start() -> None:
-        """ROLL's ResourceManager on nodes that were started without processors for Ray."""
+        """Run ROLL's ResourceManager on nodes that were started without processors for Ray."""
         with tolerant_ray(ray):
             ordered = sorted(ray.nodes(), key=lambda node: node["Resources"]["CPU"])
             assert [node["NodeID"] for node in ordered] == ["a", "b"]

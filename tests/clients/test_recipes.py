@@ -1,4 +1,4 @@
-"""Rules for all recipes and remedies: the way to install the project, and no key on a command line."""
+"""Rules for all recipes and remedies: installation from a checkout, and no key on a command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECIPES = ROOT / "clients" / "recipes"
 
 
 def texts() -> Iterator[tuple[Path, str]]:
-    """Every text that tells people what to install."""
+    """Return every text with installation instructions."""
     folders = [ROOT / name for name in ("clients", "containers", "docs", "environments", "ors_server")]
     files = [ROOT / "README.md", *(file for folder in folders for file in folder.rglob("*"))]
     for file in files:
@@ -25,7 +25,7 @@ def texts() -> Iterator[tuple[Path, str]]:
 
 
 def test_the_project_is_installed_from_its_checkout() -> None:
-    """Under its name a package index has another project, which would be installed and imported in its place."""
+    """A package index has another project of this name, which would be installed and imported instead."""
     by_name = re.compile(r"(?<!/path/to/)ors-server\[|pip install ['\"]?ors-server")
     read = 0
     for file, text in texts():
@@ -55,7 +55,7 @@ def test_links_have_targets(recipe: str) -> None:
     ("variables", "chosen"), [({}, []), ({"GPUS": ""}, []), ({"GPUS": "3"}, ["--num_processes", "3"])]
 )
 def test_trl_trains_on_all_gpus_unless_told(tmp_path: Path, variables: dict[str, str], chosen: list[str]) -> None:
-    """accelerate takes all that there are where it is given no number."""
+    """Without a number, accelerate uses all GPUs."""
     recorder = tmp_path / "accelerate"
     recorder.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     recorder.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Rewards: each reduction, the non-terminal reward, the clamp that always holds, and the Universal Reward Bridge."""
+"""Rewards: each reduction, the non-terminal reward, the clamp, and the Universal Reward Bridge."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Samplers: the wire shapes of engines, and failures that are typed and never shift a token."""
+"""Samplers: the engines' wire formats, and typed failures that never shift a token."""
 
 import asyncio
 import sys
@@ -114,7 +114,7 @@ async def test_an_abort_of_the_engine_is_one() -> None:
 
 
 def changed(answer: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """The answer with another value at a dotted path; without it for ``...``."""
+    """Return the response with another value at a dotted path; without the value for ``...``."""
     inner: Any = answer
     *outer, last = (int(key) if key.isdigit() else key for key in path.split("."))
     for key in outer:
@@ -212,7 +212,7 @@ async def test_a_cancelled_generation_leaves_the_engine() -> None:
 
 
 class Engine:
-    """The part of vLLM's AsyncLLM that is used; ``tests/long`` runs the real one."""
+    """The used part of vLLM's AsyncLLM; ``tests/long`` runs the real class."""
 
     def __init__(self, *, logprobs: Any = "own", failure: Exception | None = None) -> None:
         self.logprobs = logprobs
@@ -232,7 +232,7 @@ class Engine:
 
 
 class Namespace:
-    """Attributes."""
+    """A namespace of attributes."""
 
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)

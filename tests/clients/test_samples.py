@@ -1,4 +1,4 @@
-"""The end of thinking in tokens, and samples that are withdrawn."""
+"""The end of thinking in tokens, and withdrawn samples."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_groups_nest() -> None:
 
 
 def test_a_group_with_a_sample_that_has_no_reward_of_its_own_is_dropped() -> None:
-    # Miles' session server says COMPLETED of a session whose episode was stopped behind a turn.
+    # Miles' session server says COMPLETED of a session whose episode was stopped after a turn.
     stopped = Sample(status=Sample.Status.COMPLETED, metadata={"stop_reason": "aborted"})
     assert drop_reason([Sample(), stopped]) == "infrastructure_failure"
     assert drop_reason([Sample(), Sample(remove_sample=True)]) == "prompt_too_long"

@@ -1,4 +1,4 @@
-"""Sinks: what they write, and that nothing which happens to them reaches a run."""
+"""Sinks: their output, and that their failures never reach a run."""
 
 import asyncio
 import dataclasses
@@ -144,7 +144,7 @@ async def test_a_file_gets_a_line_for_each_trajectory(tmp_path: Path) -> None:
     assert row["messages"] == trajectory.messages
     assert [step.get("name") for step in row["steps"]] == ["look", "earn", None, "finish"]
     assert row["steps"][2]["malformed"] == "<tool_call>{bad</tool_call>"
-    # A sink that was closed begins again.
+    # A closed sink starts again.
     sink.submit(trajectory, LABELS)
     await sink.close()
     assert len(path.read_text().splitlines()) == 4
@@ -197,7 +197,7 @@ async def test_a_file_that_cannot_be_written_costs_the_trajectories_only(
 
 
 class Store:
-    """A server that keeps the bodies it is sent."""
+    """A server that records the bodies of uploads."""
 
     def __init__(self, statuses: list[int] | None = None) -> None:
         self.statuses = statuses or []
@@ -254,7 +254,7 @@ async def test_the_platforms_key_goes_to_the_platform_only(monkeypatch: pytest.M
 
 
 async def test_an_upload_has_the_key_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same as the sessions there."""
+    """The same key as the sessions on that server."""
     monkeypatch.setenv("OPENREWARD_API_KEY", "platform's")
     monkeypatch.setenv("ORS_API_KEY", "server's")
     monkeypatch.delenv("OPENREWARD_SESSION_URL", raising=False)

@@ -1,4 +1,4 @@
-"""The synchronous client: the same names and arguments as the asynchronous one, and the manners of a thread."""
+"""The synchronous client: the same names and arguments as the asynchronous client, and the behaviour of a thread."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_background_thread_cannot_wait_for_itself() -> None:
 
 def test_an_interrupt_ends_the_session(server: LiveServer, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    # Tests in the background of a shell ignore interrupts, and so do the processes that they start.
+    # Tests in the background of a shell ignore interrupts, and so do their child processes.
     program.write_text(f"""
 import signal
 from ors_clients.sync_client import Client
@@ -97,7 +97,7 @@ except KeyboardInterrupt:
     )
     assert process.stdout is not None
     assert process.stdout.readline()
-    time.sleep(0.5)  # so that it is the call that is interrupted, and not the way to it
+    time.sleep(0.5)  # so that the interrupt comes during the call
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert (output, errors) == ("interrupted\n", "")

@@ -1,4 +1,4 @@
-"""Tool calls in text: every format, values by the schema, and any text whatever without an exception."""
+"""Tool calls in text: every format, values by the schema, and no exception for any text."""
 
 import json
 import time
@@ -461,7 +461,7 @@ def test_any_text_is_calls_or_malformed_calls_and_never_an_exception(text: str, 
         assert call.raw in text
         if isinstance(call, ToolCall):
             assert call.name
-            # What a client sends on: strict JSON in valid UTF-8.
+            # As a client sends it: strict JSON in valid UTF-8.
             json.dumps(call.input, allow_nan=False, ensure_ascii=False).encode()
         else:
             assert call.problem
@@ -491,7 +491,7 @@ def test_hermes_reads_back_whatever_was_written(calls: list[dict[str, Any]]) -> 
 
 
 def _repaired(value: Any) -> Any:
-    """A value with U+FFFD for each lone surrogate."""
+    """Return a value with U+FFFD for each lone surrogate."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
@@ -506,7 +506,7 @@ def test_a_long_turn_of_open_braces_takes_no_time() -> None:
     for format in TOOL_CALL_FORMATS:
         parse(format, '{"name":' * 20_000)
         parse(format, "<tool_call><function=work><parameter=count>\n" * 4_000)
-    # It is about 20 ms; quadratic time would be minutes.
+    # It takes about 20 ms; quadratic time would be minutes.
     assert time.perf_counter() - begun < 20
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers of transformers, made here: a byte-level BPE of a few hundred tokens, with the field's kinds of templates.
+"""Tokenizers of transformers, made here: a byte-level BPE of a few hundred tokens, with the common kinds of templates.
 
 The templates are written for these tests and do what the models' own do where it matters to a renderer: they drop the
 thinking of earlier turns, put an empty one into the last (Qwen3), join tool results into one user message (Qwen), quote
@@ -110,7 +110,7 @@ MISTRAL = """{%- for message in messages %}
 {%- else %}{{- ' ' + message.content + '<|endoftext|>' }}{%- endif %}
 {%- endfor %}"""
 
-#: No special token at all ends a turn.
+#: A turn ends without a special token.
 SCHOOL = """{%- for message in messages %}{{- '### ' + message.role + ':\n' + message.content + '\n\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- '### assistant:\n' }}{%- endif %}"""
 
@@ -130,7 +130,7 @@ LISTS = VISION.replace("{%- if message.content is string %}{{- message.content }
     "{%- endfor %}{%- endif %}\n", "{%- endfor %}\n"
 )
 
-#: Only the mark of the next speaker ends a turn (GLM).
+#: Only the marker of the next speaker ends a turn (GLM).
 NEXT_SPEAKER = """{%- for message in messages %}
 {{- {'user': '<|header|>', 'tool': '<|/header|>', 'assistant': '<|eot|>', 'system': '<|image|>'}[message.role] }}
 {{- message.content }}
@@ -157,7 +157,7 @@ TEMPLATES = {
 
 @cache
 def tiny_tokenizer(template: str = "qwen3", eos: str = "<|im_end|>") -> Any:
-    """A fast tokenizer of transformers with one of ``TEMPLATES``; skips the test where transformers is missing."""
+    """Return a fast tokenizer of transformers with one of ``TEMPLATES``; skip the test without transformers."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     tokenizers = pytest.importorskip("tokenizers")
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())

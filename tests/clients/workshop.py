@@ -1,8 +1,8 @@
-"""One environment, written three times over: for our server, for `openreward`'s and for `ors-sdk`'s, each on its own.
+"""One environment in three versions: for our server, for `openreward`'s and for `ors-sdk`'s, each on its own server.
 
     python -m tests.clients.workshop own|openreward|ors-sdk
 
-Prints the server's address. The environment notes what is done to it in the file that a variable names.
+Prints the server's address. The environment records its events in the file that a variable names.
 """
 
 # Annotations must stay objects: both SDKs look at those of tools, and these refer to a local name.
@@ -26,12 +26,12 @@ from pydantic import BaseModel
 
 from tests.support.servers import Running, launched
 
-#: Names the file for what the environment notes.
+#: Variable with the file for the environment's events.
 JOURNAL = "WORKSHOP_JOURNAL"
 MODULES = {"own": "ors_server", "openreward": "openreward.environments", "ors-sdk": "ors"}
 #: A transparent pixel.
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-#: Full of white space where a result is cut.
+#: Full of white space where a result is split.
 LINES = "".join(f"        line {number} \u3000\n" for number in range(4000))
 
 
@@ -48,12 +48,12 @@ class Site:
         return self.running.url
 
     def noted(self, event: str) -> Counter[str]:
-        """Return how often an event was noted, by its subject."""
+        """Return how often an event was recorded, by its subject."""
         pairs = (line.split(" ", 1) for line in self.journal.read_text().split("\n")[:-1])
         return Counter(subject for name, subject in pairs if name == event)
 
     async def until(self, event: str, subject: str) -> None:
-        """Wait until something has been noted."""
+        """Wait until an event has been recorded."""
         async with asyncio.timeout(10):
             while not self.noted(event)[subject]:  # noqa: ASYNC110 - noted by another process
                 await asyncio.sleep(0.01)
@@ -61,7 +61,7 @@ class Site:
 
 @contextlib.contextmanager
 def sites(folder: Path) -> Generator[dict[str, Site]]:
-    """All three, started at the same time."""
+    """Start all three at the same time."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor() as threads:
 
         def start(kind: str) -> Site:
@@ -75,13 +75,13 @@ def sites(folder: Path) -> Generator[dict[str, Site]]:
 
 
 def note(event: str, subject: object) -> None:
-    """One `write` of a short line to a file opened for appending is atomic."""
+    """Write one line. One `write` of a short line to a file opened for appending is atomic."""
     with Path(os.environ[JOURNAL]).open("a") as file:
         file.write(f"{event} {subject}\n")
 
 
 class Work(BaseModel):
-    """A piece of work, and how long it takes."""
+    """A piece of work, and its duration."""
 
     text: str = ""
     milliseconds: int = 0
@@ -92,7 +92,7 @@ class Grade(BaseModel):
 
 
 def workshop(kind: str) -> type[Any]:
-    """The environment, of one SDK's classes."""
+    """Return the environment, of one SDK's classes."""
     sdk: Any = importlib.import_module(MODULES[kind])
     tool: Any = sdk.tool if kind == "ors-sdk" else sdk.tool(concurrent=True)
 
@@ -175,7 +175,7 @@ def main() -> None:
         listening.bind(("127.0.0.1", 0))
         listening.listen(256)
         print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-        # 60 s is how long both SDKs keep idle connections.
+        # Both SDKs keep idle connections for 60 s.
         uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_keep_alive=60)).run(sockets=[listening])
 
 
