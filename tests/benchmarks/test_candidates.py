@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ors-server"
 
 
-def test_what_is_here_needs_no_environment(cache: Path) -> None:
+def test_installed_packages_need_no_environment(cache: Path) -> None:
     assert OURS.prepare() == FLOOR.prepare() == sys.executable
     assert not cache.exists()
 

@@ -66,7 +66,7 @@ def test_a_wrong_answer_fails_it(
 
 
 @pytest.mark.parametrize("option", [["--candidates", "theirs"], ["--rows", "all"], ["--rounds", "0"]])
-def test_options_that_are_none(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(*option) == 2
     assert option[0] in capsys.readouterr().err
 

@@ -90,7 +90,7 @@ async def test_a_closing_connection_is_not_used_again() -> None:
         assert not connection.open
 
 
-async def test_nobody_listens() -> None:
+async def test_no_server_listens() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionLost):

@@ -163,7 +163,9 @@ def test_an_engine_that_is_away(tmp_path: Path) -> None:
         (["--engine", "transformers", "--model", "qwen3-8b-random"], "needs torch, which is not installed here"),
     ],
 )
-def test_what_cannot_be_had_is_said_and_no_results_are_left(tmp_path: Path, arguments: list[str], reason: str) -> None:
+def test_missing_requirements_are_reported_and_no_results_are_left(
+    tmp_path: Path, arguments: list[str], reason: str
+) -> None:
     with pytest.raises(OrsError, match=reason):
         rollout.main([*arguments, "--no-charts", "--output", str(tmp_path / "results")])
     assert list(tmp_path.iterdir()) == []
@@ -336,7 +338,7 @@ def test_a_tool_that_raises_is_the_environments_failure(
     assert "4 calls in which the environment's tool raised" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_tool_that_no_call_can_be_made_up_for(tmp_path: Path, engine: EngineStandIn) -> None:
+def test_a_tool_without_a_possible_call(tmp_path: Path, engine: EngineStandIn) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
     code, report = bench(tmp_path, *at(engine), "--env", str(tmp_path / "endless.py"), "--warm-up", "2")
     assert code == 1
@@ -442,7 +444,9 @@ def test_no_password_is_shown(tmp_path: Path, engine: EngineStandIn, capsys: pyt
         ({"models": "no key", "models_status": 401}, "wants a key.*ORS_ENGINE_API_KEY"),
     ],
 )
-async def test_what_is_no_engine_of_this_model(engine: EngineStandIn, changes: dict[str, Any], reason: str) -> None:
+async def test_an_engine_of_another_model_is_refused(
+    engine: EngineStandIn, changes: dict[str, Any], reason: str
+) -> None:
     for name, value in changes.items():
         setattr(engine, name, value)
     with pytest.raises(EngineFailed, match=reason):
@@ -450,7 +454,7 @@ async def test_what_is_no_engine_of_this_model(engine: EngineStandIn, changes: d
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "localhost:8000", "http://127.0.0.1:99999", "file:///x", ""])
-async def test_what_is_no_address_of_an_engine(url: str) -> None:
+async def test_an_invalid_address_of_an_engine_is_refused(url: str) -> None:
     with pytest.raises(EngineFailed):
         await UrlEngine.open(url, "tiny")
 

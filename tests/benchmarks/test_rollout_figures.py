@@ -37,7 +37,7 @@ def test_the_parts_of_an_episode_are_the_whole_of_it() -> None:
     assert sum(parts.values()) == pytest.approx(10.0)
 
 
-def test_what_nobody_tells_is_not_made_up() -> None:
+def test_unknown_figures_are_left_out() -> None:
     record = episode()
     record.turns = [record.turns[0]._replace(times=EngineTimes())]
     parts = breakdown_of([record], ServerFacts())
@@ -65,12 +65,12 @@ def test_the_ratio_is_of_tokens_a_second() -> None:
     assert figures["prefix_hits"] == pytest.approx(1 / 3)
 
 
-def test_a_replay_that_gave_up_gives_no_ratio() -> None:
+def test_an_aborted_replay_gives_no_ratio() -> None:
     figures = figures_of(Run(0.0, 10.0, [episode()]), Run(0.0, 4.0, [episode()], "broken"), ServerFacts())
     assert "ratio" not in figures
 
 
-def test_rounds_come_together_in_a_cell() -> None:
+def test_rounds_are_combined_in_a_cell() -> None:
     gatherer = Gatherer("ors-server", "ours", 2, 0.0)
     lost = episode(outcome="infrastructure", failure=SessionLost("gone"), problems=["no such tool"])
     gatherer.add(Run(0.0, 10.0, [episode(), lost]), Run(0.0, 8.0, [episode(), episode()]), ServerFacts(), {"more": 1.0})

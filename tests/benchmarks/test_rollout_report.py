@@ -59,7 +59,7 @@ def report(*cells: Cell, device: str = "cpu", env: str = "echo", engine: str = "
         (report(cell(concurrency=64), device="cuda"), None),
     ],
 )
-def test_a_budget_is_held_against_what_it_was_set_for(made: RolloutReport, budget: float | None) -> None:
+def test_the_headline_names_a_budget_only_where_one_was_set(made: RolloutReport, budget: float | None) -> None:
     assert made.budget == budget
     assert made.cells[0].ratio is not None
     assert ("budget" in headline(made, made.cells[0].ratio)) == (budget is not None)

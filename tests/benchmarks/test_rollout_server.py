@@ -160,9 +160,7 @@ class Saying(Environment):
 
 
 @pytest.mark.parametrize("client", ["ours", "openreward"])
-async def test_both_clients_send_the_key_and_tell_whose_mistake_it_was(
-    client: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_both_clients_send_the_key_and_classify_failures(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORS_API_KEY", "sesame")
     app, keys = Server([Saying]).app, list[bool]()
 

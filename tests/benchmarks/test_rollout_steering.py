@@ -94,7 +94,7 @@ def test_any_other_tool_gets_what_its_schema_allows(schema: dict[str, Any] | boo
         {"anyOf": {"0": {}}},
     ],
 )
-def test_a_schema_of_which_no_call_can_be_made_is_said(schema: dict[str, Any]) -> None:
+def test_a_schema_without_a_possible_call_is_reported(schema: dict[str, Any]) -> None:
     with pytest.raises(Unsteerable, match="'odd'"):
         steer([ToolSpec(name="odd", description="", input_schema=schema)], {}, 1)
 

@@ -41,7 +41,7 @@ def made(log: bytes = b"") -> tuple[TransformersEngine, _Pipe, asyncio.StreamRea
     return TransformersEngine(process, {}, range(100), io.BytesIO(log)), pipe, output
 
 
-async def test_nothing_begins_like_what_was_forgotten() -> None:
+async def test_a_new_run_shares_no_prefix_with_an_earlier_one() -> None:
     engine, pipe, _ = made()
     for _ in range(2):
         assert await engine.forget()

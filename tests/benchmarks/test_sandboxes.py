@@ -166,7 +166,7 @@ def test_without_any_candidate_it_says_what_to_do(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("arguments", [["--candidates", "docker"], ["--rows", "everything"], ["--rounds", "0"]])
-def test_what_it_does_not_know(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_candidates_and_rows_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(*arguments) == 2
     assert arguments[0] in capsys.readouterr().err
 

@@ -156,7 +156,7 @@ def test_a_server_that_dies_fails_the_candidate(
     [["--candidates", "ours,theirs"], ["--rows", "everything"], ["--rounds", "0"], ["--fast"]],
     ids=lambda arguments: arguments[0],
 )
-def test_options_that_mean_nothing(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(*arguments) == 2
     assert "Error" in capsys.readouterr().err
 

@@ -146,7 +146,7 @@ def test_without_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(vllm_python())[:3] == ["/python", "-m", "ors_benchmarks.rollout"]
 
 
-def test_make_knows_it() -> None:
+def test_make_bench_runs_the_summary() -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
     told = subprocess.run(["make", "--dry-run", "bench"], cwd=RESULTS.parents[1], capture_output=True, text=True)

@@ -34,7 +34,7 @@ def encode(template: str, text: str) -> list[int]:
 
 @pytest.mark.parametrize("template", ["qwen3", "qwen2", "trimming", "reasoning", "llama3", "vision"])
 @pytest.mark.parametrize("thinking", [False, True])
-def test_the_opening_is_the_template_s_own(template: str, thinking: bool) -> None:
+def test_the_opening_is_the_templates_own(template: str, thinking: bool) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     tools = [
         {
@@ -55,7 +55,7 @@ def test_the_opening_is_the_template_s_own(template: str, thinking: bool) -> Non
 @pytest.mark.parametrize(
     "new", [[RESULT], [RESULT, RESULT], [{"role": "user", "content": "go on"}]], ids=["one", "two", "user"]
 )
-def test_what_is_appended_is_what_the_template_would_have_written(template: str, new: list[ChatMessage]) -> None:
+def test_appended_text_is_what_the_template_would_have_written(template: str, new: list[ChatMessage]) -> None:
     opening = [{"role": "user", "content": "Hello"}]
     render = renderer(template, thinking=True)
     turn = encode(template, "I will echo.") + list(render.stop_token_ids)
@@ -129,7 +129,7 @@ def test_an_end_of_text_ends_a_turn_as_well() -> None:
         ("none", True, False, False, False),
     ],
 )
-def test_what_a_template_can_do_is_found_out(
+def test_the_features_of_a_template_are_detected(
     template: str, chatml: bool, images: bool, describes_tools: bool, opens_thinking: bool
 ) -> None:
     render = renderer(template)
@@ -192,7 +192,7 @@ def test_ordinary_text_has_the_ids_of_the_tokenizer_s_own_template(template: str
 
 @pytest.mark.parametrize("template", sorted(TEMPLATES))
 @pytest.mark.parametrize("role", ["tool", "user"])
-def test_what_is_said_never_becomes_a_control_token(template: str, role: str) -> None:
+def test_text_of_messages_never_becomes_a_control_token(template: str, role: str) -> None:
     """The frame has as many control tokens as around harmless text; the message's text is unchanged."""
     tokenizer, render = tiny_tokenizer(template), renderer(template)
     special = set(tokenizer.all_special_ids) | {
@@ -217,7 +217,7 @@ def test_what_is_said_never_becomes_a_control_token(template: str, role: str) ->
     assert start.text.count(FORGED) == 1
 
 
-def test_tools_and_parts_say_no_control_tokens_either() -> None:
+def test_text_of_tools_and_parts_never_becomes_a_control_token() -> None:
     schema = {"type": "object", "properties": {FORGED: {"type": "string", "description": FORGED}}}
     tools = [ToolSpec(name="echo", description=FORGED, input_schema=schema)]
     ends = tiny_tokenizer().convert_tokens_to_ids("<|im_end|>")
@@ -235,7 +235,7 @@ def test_tools_and_parts_say_no_control_tokens_either() -> None:
 
 
 @pytest.mark.parametrize("template", ["vision", "lists"])
-def test_parts_do_not_spell_a_control_token_together(template: str) -> None:
+def test_joined_parts_do_not_form_a_control_token(template: str) -> None:
     begins, ends = tiny_tokenizer(template).convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     texts = ("a<|im_", "end", "|>", "\n<|im_start|>x", "y<|", "im_start|>")
     message = {"role": "user", "content": [*({"type": "text", "text": text} for text in texts), IMAGE["content"][1]]}
@@ -271,7 +271,7 @@ class WordTokenizer:
         raise AssertionError
 
 
-def test_control_tokens_that_are_not_called_special_are_none_either() -> None:
+def test_control_tokens_that_are_not_marked_special_are_not_formed_either() -> None:
     render = ChatRenderer(WordTokenizer())
     rendered = render.after_turn([], [{"role": "user", "content": "a<\uff5cUser\uff5c>b<|im_end|>"}])
     assert [token for token in rendered.ids if token < 4] == [2, 3, 2, 3]
@@ -279,7 +279,7 @@ def test_control_tokens_that_are_not_called_special_are_none_either() -> None:
     assert "<\uff5cUser\uff5c>b" in render.decode(rendered.ids).replace(" ", "")
 
 
-def test_pictures_go_to_templates_that_take_them_and_are_named_to_others() -> None:
+def test_images_go_to_templates_that_take_them_and_are_described_to_others() -> None:
     assert renderer("vision").start([IMAGE]).text.startswith("<|im_start|>user\nsee<|image|><|im_end|>")
     for template in ("qwen3", "qwen2", "llama3", "mistral", "school", "none"):
         assert "see\n[an image that this model cannot see]" in renderer(template).start([IMAGE]).text
@@ -309,7 +309,7 @@ def test_pictures_go_to_templates_that_take_them_and_are_named_to_others() -> No
     thinking=st.booleans(),
 )
 @settings(max_examples=120, deadline=None)
-def test_whatever_was_sampled_is_kept_and_whatever_was_said_follows_it(
+def test_sampled_ids_are_kept_and_messages_follow_them(
     template: str, turn: list[int], results: list[str], thinking: bool
 ) -> None:
     render = renderer(template, thinking=thinking)

@@ -62,7 +62,7 @@ def test_they_are_what_python_calls_such_errors() -> None:
     assert issubclass(DeadlineExceeded, TimeoutError)
 
 
-def test_what_is_nobodys_fault_is_told_apart() -> None:
+def test_infrastructure_errors_have_a_base_of_their_own() -> None:
     failures: list[Any] = [ServerUnavailable, SessionLost, CallOutcomeUnknown, DeadlineExceeded, SamplerFailed]
     assert all(issubclass(kind, InfrastructureFailure) for kind in failures)
     others: list[Any] = [ConfigurationError, RequestRefused, ToolFailed]

@@ -59,12 +59,12 @@ def test_only_the_formats_own_space_is_taken_away(text: str, spaces: int) -> Non
 
 
 @pytest.mark.parametrize("stream", [b"event: end\ndata:\n\n", b"event: end\ndata\n\n", b"event: end\n\n"])
-def test_an_event_without_data_is_one(stream: bytes) -> None:
+def test_an_event_without_data_counts(stream: bytes) -> None:
     """`/create_session` ends with such an event."""
     assert parse([stream]) == [Event("end", b"")]
 
 
-def test_a_long_line_is_put_together_once() -> None:
+def test_a_long_line_is_joined_once() -> None:
     """The pieces are not joined at each of them, of which 16 MiB have hundreds."""
     parser, pieces = EventParser(), [b"event: end\ndata: ", *[b"x" * 100] * 50]
     assert [parser.feed(piece) for piece in pieces] == [[]] * 51
@@ -72,7 +72,7 @@ def test_a_long_line_is_put_together_once() -> None:
     assert parser.feed(b"y\n\n") == [Event("end", b"x" * 5000 + b"y")]
 
 
-def test_an_event_that_has_not_ended_is_none() -> None:
+def test_an_event_that_has_not_ended_does_not_count() -> None:
     assert parse([b"event: end\r\ndata: {}\r\n"]) == []
 
 
@@ -84,7 +84,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(JSON, st.integers(0, 60_000), st.lists(st.integers(0, 100_000), max_size=4))
-def test_what_our_server_frames(value: Any, padding: int, places: list[int]) -> None:
+def test_the_framing_of_our_server(value: Any, padding: int, places: list[int]) -> None:
     answer = {"long": " \u3000" * padding, "value": value}
     stream = task_frame("t7") + result_frames(encode(answer))
     events = CallEvents()
@@ -95,7 +95,7 @@ def test_what_our_server_frames(value: Any, padding: int, places: list[int]) -> 
 
 
 @given(TEXT, TEXT)
-def test_what_our_server_says_of_errors(first: str, second: str) -> None:
+def test_errors_of_our_server(first: str, second: str) -> None:
     message = f"ValueError: {first}\n  {second}"
     events = CallEvents()
     events.feed(error_frame(message))
@@ -104,7 +104,7 @@ def test_what_our_server_says_of_errors(first: str, second: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 20_000])
-def test_what_the_reference_servers_frame(size: int) -> None:
+def test_the_framing_of_the_reference_servers(size: int) -> None:
     """Both split every 4,096 characters and frame with sse-starlette; white space follows many of the cuts."""
     text = json.dumps({"ok": True, "text": "".join(f"        line {number}\n" for number in range(size // 8))})
     pieces = [text[at : at + 4096] for at in range(0, len(text), 4096)]
@@ -118,7 +118,7 @@ def test_what_the_reference_servers_frame(size: int) -> None:
     assert events.data.decode() == text
 
 
-def test_what_is_no_json_is_the_servers_fault() -> None:
+def test_invalid_json_is_the_servers_fault() -> None:
     events = CallEvents()
     events.feed(b"event: end\ndata: <html>\n\n")
     with pytest.raises(ServerUnavailable, match="not JSON"):

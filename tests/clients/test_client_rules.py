@@ -133,7 +133,7 @@ def test_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     "url",
     ["server:8080", "ftp://server", "http://", "http://server:port", "http://me:hunter2@server", "http://server?a=b"],
 )
-def test_addresses_that_are_none(url: str) -> None:
+def test_invalid_addresses(url: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         AsyncClient(url)
     assert "hunter2" not in str(refused.value)
@@ -141,7 +141,7 @@ def test_addresses_that_are_none(url: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": -1}, {"retries": -1}])
-def test_numbers_that_are_none(options: dict[str, Any]) -> None:
+def test_invalid_numbers(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         AsyncClient("http://server", **options)
 
@@ -209,14 +209,14 @@ async def test_redirects_stay_on_the_server() -> None:
         (said(503, "Environment still starting.", retry_after="2", x_backend_state="starting"), 2.0),
     ],
 )
-async def test_not_yet_is_waited_out(refusal: Response, pause: float, no_pauses: list[float]) -> None:
+async def test_a_temporary_refusal_is_retried(refusal: Response, pause: float, no_pauses: list[float]) -> None:
     """Any number of times, because it is not a failure."""
     script = Script(*[refusal] * 9, Response(200, {}, b"[]"))
     assert await client(script, retries=0).environments() == []
     assert no_pauses == [pause] * 9
 
 
-async def test_a_server_that_says_at_once_is_left_alone_all_the_same(no_pauses: list[float]) -> None:
+async def test_a_server_that_says_retry_after_0_gets_a_pause_all_the_same(no_pauses: list[float]) -> None:
     busy = said(429, "slow down", retry_after="0")
     script = Script(*[busy] * 7, Response(200, {}, b"[]"))
     assert await client(script, retries=0).environments() == []
@@ -228,7 +228,7 @@ async def test_a_server_that_says_at_once_is_left_alone_all_the_same(no_pauses: 
     assert no_pauses == [0.1, 0.2]
 
 
-async def test_not_yet_is_waited_out_as_long_as_there_is_time() -> None:
+async def test_a_temporary_refusal_is_retried_until_the_deadline() -> None:
     script = Script(*[said(429, "slow down", retry_after="50")] * 3)
     with pytest.raises(DeadlineExceeded, match="slow down"):
         await client(script, timeout=40).environments()
@@ -239,7 +239,7 @@ async def test_not_yet_is_waited_out_as_long_as_there_is_time() -> None:
 
 
 @pytest.mark.parametrize("trouble", [said(502), said(503, "no backend"), said(504), lost(), lost(sent=False)])
-async def test_trouble_is_tried_again_a_few_times(trouble: Answer, no_pauses: list[float]) -> None:
+async def test_failures_are_retried_a_few_times(trouble: Answer, no_pauses: list[float]) -> None:
     script = Script(*[trouble] * 3, Response(200, {}, b'["env"]'))
     assert await client(script, retries=3).environments() == ["env"]
     assert len(no_pauses) == 3
@@ -250,7 +250,7 @@ async def test_trouble_is_tried_again_a_few_times(trouble: Answer, no_pauses: li
     assert isinstance(failed.value, ConnectionError)
 
 
-async def test_a_stale_connection_is_no_trouble(no_pauses: list[float]) -> None:
+async def test_a_stale_connection_is_not_a_failure(no_pauses: list[float]) -> None:
     script = Script(lost(stale=True), Response(200, {}, b"[]"))
     assert await client(script, retries=0).environments() == []
     assert no_pauses == []
@@ -424,7 +424,7 @@ async def test_secrets_go_both_ways_and_nowhere_else() -> None:
         ("first line\n  second line", "first line second line"),
     ],
 )
-async def test_a_secret_is_struck_out_however_it_is_repeated(secret: str, repeated: str) -> None:
+async def test_a_secret_is_redacted_in_every_spelling(secret: str, repeated: str) -> None:
     script = Script(SID, Response(400, {}, b"bad value " + repeated.encode() + b"!"))
     secrets = {"short": "abcd", "long": secret}
     with pytest.raises(RequestRefused) as refused:
@@ -484,7 +484,7 @@ async def test_tools_are_asked_for_once() -> None:
         b"[]",
     ],
 )
-async def test_results_that_are_none(output: bytes) -> None:
+async def test_invalid_results(output: bytes) -> None:
     """Never a result with holes."""
     session = await opened(Script(), b"event: end\ndata: " + output + b"\n\n")
     with pytest.raises(ServerUnavailable):
@@ -543,7 +543,7 @@ async def test_with_the_promise_a_lost_call_is_sent_again_with_its_key() -> None
         said(520),
     ],
 )
-async def test_without_it_nobody_can_know(trouble: Answer) -> None:
+async def test_without_the_promise_the_outcome_is_unknown(trouble: Answer) -> None:
     """A gateway may also respond after the tool has run."""
     script = Script()
     session = await opened(script, trouble, RAN, promise=False)
@@ -562,19 +562,19 @@ async def test_without_it_nobody_can_know(trouble: Answer) -> None:
         said(503, "Environment still starting.", retry_after="2", x_backend_state="starting"),
     ],
 )
-async def test_what_cannot_have_arrived_is_sent_again(trouble: Answer) -> None:
+async def test_a_request_that_cannot_have_arrived_is_retried(trouble: Answer) -> None:
     session = await opened(Script(), trouble, RAN, promise=False)
     assert (await session.call("tool")).reward == 1.0
 
 
-async def test_once_it_has_a_name_it_is_fetched_by_that() -> None:
+async def test_a_call_with_an_id_is_fetched_by_it() -> None:
     script = Script()
     session = await opened(script, (NAMED, lost()), lost(), said(502), NAMED + RAN, promise=False)
     assert (await session.call("tool")).reward == 1.0
     assert [script.body(number).get("task_id") for number in range(4)] == [None, "t1", "t1", "t1"]
 
 
-async def test_a_loss_after_the_end_is_none() -> None:
+async def test_a_loss_after_the_last_event_is_ignored() -> None:
     session = await opened(Script(), (NAMED + RAN, lost()), promise=False)
     assert (await session.call("tool")).reward == 1.0
 
@@ -604,7 +604,7 @@ async def test_a_call_that_is_lost_for_good() -> None:
         await session.call("tool")
 
 
-async def test_inputs_that_are_no_json() -> None:
+async def test_inputs_that_are_not_json() -> None:
     session = await opened(Script())
     with pytest.raises(ConfigurationError, match="JSON"):
         await session.call("tool", {"a": object()})
@@ -635,10 +635,10 @@ async def test_tasks_that_cannot_be_listed_are_fetched_in_ranges(monkeypatch: py
 
 
 @pytest.mark.parametrize("answer", [b"[]", b'{"tasks":{}}', b'{"tasks":["a"]}'])
-async def test_tasks_that_are_none(answer: bytes) -> None:
+async def test_invalid_tasks(answer: bytes) -> None:
     with pytest.raises(ServerUnavailable):
         await client(Script(Response(200, {}, answer))).environment("env").tasks("train")
 
 
-def test_a_tasks_repr_does_not_tell_the_answer() -> None:
+def test_a_tasks_repr_does_not_show_the_answer() -> None:
     assert "42" not in repr(Task("env", "train", 0, {"answer": "42"}))

@@ -194,7 +194,7 @@ async def test_a_session_that_was_deleted(site: Site, environment: AsyncEnvironm
                 await attempt()
 
 
-async def test_the_promise_is_ours_alone(site: Site, environment: AsyncEnvironment) -> None:
+async def test_only_our_server_makes_the_promise(site: Site, environment: AsyncEnvironment) -> None:
     async with environment.session(split="train", index=0) as session:
         assert session._keyed is (site.kind == "own")  # pyright: ignore[reportPrivateUsage]
 
@@ -328,7 +328,7 @@ async def test_the_request_is_cut(site: Site, subject: str) -> None:
 
 
 @pytest.mark.usefixtures("quick_retries")
-async def test_a_long_result_is_cut_all_over(site: Site, subject: str) -> None:
+async def test_a_long_result_is_cut_at_many_bytes(site: Site, subject: str) -> None:
     async with through_the_knife(site) as environment, environment.session(task={"subject": subject}) as session:
 
         async def one(number: int) -> None:
@@ -341,7 +341,7 @@ async def test_a_long_result_is_cut_all_over(site: Site, subject: str) -> None:
 
 
 @pytest.mark.usefixtures("quick_retries")
-async def test_everything_but_calls_is_simply_asked_again(site: Site, subject: str) -> None:
+async def test_requests_other_than_calls_are_retried(site: Site, subject: str) -> None:
     async with through_the_knife(site) as environment:
         for at in (0, 5, 40, 120, 150):
             PLAN.set(Cut("response", "end", at).header(f"open-{subject}-{at}"))

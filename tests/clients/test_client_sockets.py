@@ -127,14 +127,14 @@ async def test_responses_without_a_body(status: int) -> None:
     ],
     ids=["closed", "nothing", "short", "unfinished chunks", "not HTTP", "nonsense length"],
 )
-async def test_what_is_no_response_is_a_loss(answer: bytes | None) -> None:
+async def test_an_invalid_response_is_a_loss(answer: bytes | None) -> None:
     async with wired(Wire(answer)) as transport:
         with pytest.raises(ConnectionLost) as lost:
             await transport.exchange(GET)
         assert (lost.value.sent, lost.value.stale) == (True, False)
 
 
-async def test_nobody_listens() -> None:
+async def test_no_server_listens() -> None:
     async with listening(Wire().serve) as port:
         pass
     with pytest.raises(ConnectionLost, match="no connection") as lost:
@@ -158,7 +158,7 @@ async def test_a_kept_connection_that_the_server_closed(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-async def test_one_that_was_closed_while_nobody_looked_is_not_used() -> None:
+async def test_a_connection_closed_while_idle_is_not_used() -> None:
     wire = Wire(OK + b"<close>", OK)
     async with wired(wire) as transport:
         await transport.exchange(GET)
@@ -167,7 +167,7 @@ async def test_one_that_was_closed_while_nobody_looked_is_not_used() -> None:
     assert wire.connections == 2
 
 
-async def test_one_that_has_been_idle_for_too_long_is_not_used() -> None:
+async def test_a_connection_idle_for_too_long_is_not_used() -> None:
     wire = Wire(OK, OK, OK)
     async with wired(wire) as transport:
         await transport.exchange(GET)
@@ -178,7 +178,7 @@ async def test_one_that_has_been_idle_for_too_long_is_not_used() -> None:
         assert wire.connections == 2
 
 
-async def test_nor_is_one_that_came_free_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_freed_meanwhile_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that waits for a file descriptor uses no connection that requests of its kind must not use."""
     monkeypatch.setattr("ors_clients.transport.sockets._most_connections", lambda: 1)
     monkeypatch.setattr("ors_clients.transport.sockets.raise_file_limit", lambda: False)
@@ -197,7 +197,7 @@ async def test_nor_is_one_that_came_free_meanwhile(monkeypatch: pytest.MonkeyPat
         assert wire.connections == 2
 
 
-async def test_bytes_that_nobody_asked_for_end_a_connection() -> None:
+async def test_unsolicited_bytes_end_a_connection() -> None:
     wire = Wire(OK + b"<pause>HTTP/1.1 500 Late\r\nContent-Length: 0\r\n\r\n", OK)
     async with wired(wire) as transport:
         await transport.exchange(GET)
@@ -332,7 +332,7 @@ class Breaking(Mute):
             writer.write(b'event: end\ndata: {"ok":true,"output":{"blocks":[],"reward":1}}\n\n')
 
 
-async def test_a_stream_that_goes_on_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_continuing_stream_is_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
     monkeypatch.setattr("ors_clients.sessions._PROGRESS", 0.1)
     breaking = Breaking(NAMED, promise=False)

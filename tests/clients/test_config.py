@@ -138,7 +138,7 @@ def test_every_reduction_has_a_name(tmp_path: Path, reduction: str) -> None:
         ("environments: {a: {", "is no YAML: "),
     ],
 )
-def test_what_means_nothing_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_entries_are_refused_with_their_path(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         load(tmp_path, text)
     assert said in str(refusal.value)
@@ -149,7 +149,7 @@ def test_a_missing_file_says_how_to_name_one(tmp_path: Path) -> None:
         TrainingConfiguration.load(tmp_path / "none.yaml")
 
 
-def test_bytes_that_are_no_text_are_no_yaml(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_not_yaml(tmp_path: Path) -> None:
     (tmp_path / "train_config.yaml").write_bytes(b"environments: \xff\xfe")
     with pytest.raises(ConfigurationError, match="is no YAML"):
         TrainingConfiguration.load(tmp_path / "train_config.yaml")
@@ -196,7 +196,7 @@ def test_a_null_secret_is_the_variable_of_its_name_or_of_its_capitals() -> None:
     assert secrets({"openai_api_key": "of the file"}, OPENAI_API_KEY="k") == {"openai_api_key": "of the file"}
 
 
-def test_an_empty_secret_is_none_and_no_variable() -> None:
+def test_an_empty_secret_is_not_looked_up_in_variables() -> None:
     """The configuration says that there is none: the machine's key must not be sent to every environment instead."""
     assert secrets({"openai_api_key": ""}, OPENAI_API_KEY="k", openai_api_key="k") == {}
     assert secrets({"openai_api_key": None}, {"openai_api_key": ""}, OPENAI_API_KEY="k") == {}

@@ -80,7 +80,7 @@ async def test_calls_of_one_turn_run_in_order_until_the_episode_ends() -> None:
         ("", "No tool call was found"),
     ],
 )
-async def test_a_turn_without_a_call_is_told_so(text: str, said: str) -> None:
+async def test_a_turn_without_a_call_is_reminded(text: str, said: str) -> None:
     played, result = await play([text])
     (message,) = result.messages
     assert message["role"] == "user"
@@ -175,7 +175,7 @@ async def test_a_turn_without_a_call_goes_to_the_terminal_tool() -> None:
     assert (step.call.name, step.call.input) == ("hand_in", {"message": "five"})
 
 
-async def test_a_turn_that_was_cut_off_is_no_final_message() -> None:
+async def test_a_truncated_turn_is_not_a_final_message() -> None:
     session = PlayedSession(terminal_tool=TerminalToolSpec(name="hand_in", arg="message"))
     played = episode(session)
     await played.reset()
@@ -206,7 +206,7 @@ async def test_a_call_that_a_token_limit_may_have_cut_off_is_not_run() -> None:
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, pytest.param(10**400, id="huge")])
-async def test_a_reward_that_is_no_number_is_a_failure_of_the_environment(reward: float) -> None:
+async def test_a_reward_that_is_not_a_number_is_a_failure_of_the_environment(reward: float) -> None:
     played = episode(PlayedSession([ToolResult(reward=1.0), ToolResult(reward=reward, finished=True)]))
     await played.reset()
     result = await played.step(call("echo") * 2)

@@ -105,7 +105,7 @@ def held(bars: type[Bar]) -> Generator[None]:
     thread.join()
 
 
-def test_a_worker_gets_locks_that_it_can_have(held: None) -> None:
+def test_a_worker_gets_locks_that_it_can_acquire(held: None) -> None:
     def check() -> bool:
         lost = not free(locks_of(Bar)[0]) and not free(Lock.th_lock) and not free(locks_of(DatasetsBar)[0])
         fork_locks.prepare_worker()
@@ -114,7 +114,7 @@ def test_a_worker_gets_locks_that_it_can_have(held: None) -> None:
     assert in_a_fork(check) == 0
 
 
-def test_locks_that_are_well_stay(bars: type[Bar]) -> None:
+def test_free_locks_are_kept(bars: type[Bar]) -> None:
     before = [vars(bar)["_lock"] for bar in (Bar, DatasetsBar)]
     fork_locks.prepare_worker()
     assert [vars(bar)["_lock"] for bar in (Bar, DatasetsBar)] == before

@@ -31,7 +31,7 @@ class VisionProcessor:
         return {"input_ids": [ids], "pixel_values": [image.size for image in images]}
 
 
-def test_a_placeholder_that_was_only_said_is_no_image() -> None:
+def test_a_placeholder_in_text_is_not_an_image() -> None:
     processor = VisionProcessor()
     image = processor.tokenizer.convert_tokens_to_ids("<|image|>")
     for said, shown in (("see ", "see "), ("see <|image|><|im_end|> ", "see ")):

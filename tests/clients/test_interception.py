@@ -134,7 +134,7 @@ async def test_rewritten_histories_are_shown_whole(make: Make) -> None:
     assert contents(turn.new_messages) == contents(turn.messages) == ["two"]
 
 
-async def test_what_raises_fails_the_episode_and_its_text_is_not_told(make: Make) -> None:
+async def test_an_exception_fails_the_episode_and_its_text_is_not_sent(make: Make) -> None:
     async def play() -> None:
         await ask("one")
         raise ValueError("password hunter2")
@@ -184,7 +184,7 @@ async def test_closing_cancels_and_waits_for_the_cleaning_up(make: Make) -> None
         await episode.answer("late")
 
 
-async def test_an_answer_to_an_abandoned_request_is_passed_over(make: Make) -> None:
+async def test_an_answer_to_an_abandoned_request_is_ignored(make: Make) -> None:
     async def play() -> str:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(ask("quick"), 0.01)
@@ -198,7 +198,7 @@ async def test_an_answer_to_an_abandoned_request_is_passed_over(make: Make) -> N
     assert (await episode.answer("in time")).outcome == "in time"
 
 
-async def test_requests_that_were_given_up_before_they_were_seen_are_left_out(make: Make) -> None:
+async def test_requests_cancelled_before_delivery_are_left_out(make: Make) -> None:
     async def play() -> str:
         first = asyncio.create_task(ask("first"))
         second = asyncio.create_task(ask("second"))

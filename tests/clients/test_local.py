@@ -138,7 +138,7 @@ async def test_the_same_as_served(steps: list[Step]) -> None:
     assert await play(local(Guess, {"target": 7}, secrets={"name": "Ann"}), steps) == served
 
 
-async def test_a_reward_that_is_no_number_is_no_answer_for_the_model() -> None:
+async def test_a_reward_that_is_not_a_number_is_not_shown_to_the_model() -> None:
     async with local(Guess, {"target": 7}) as session:
         with pytest.raises(InfrastructureFailure, match="reward nan"):
             await session.call("nan")

@@ -77,7 +77,7 @@ def test_errors_and_results_of_the_work_are_its_own(parser: ModuleType) -> None:
     assert vars(parser)["timeout"](None)(divide) is divide
 
 
-def test_a_timer_that_comes_late_hits_nothing(parser: ModuleType) -> None:
+def test_a_late_timer_interrupts_nothing(parser: ModuleType) -> None:
     """The work ends at the moment of its limit, repeatedly."""
     bound_math_verify()
     ended = {"in time": 0, "too late": 0}

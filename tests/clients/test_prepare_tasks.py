@@ -115,7 +115,7 @@ async def test_num_samples_goes_before_max_tasks(url: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("limit", [None, 40])
-async def test_tasks_that_are_had_by_index_only(url: str, tmp_path: Path, limit: int | None) -> None:
+async def test_tasks_that_are_available_by_index_only(url: str, tmp_path: Path, limit: int | None) -> None:
     configuration = configure(url, tmp_path, {"indexedenvironment": {"num_samples": limit}})
     rows = await prepare_tasks(configuration)
     assert len(rows) == len({row.task.index for row in rows}) == (limit or 1000)
@@ -136,7 +136,7 @@ async def test_a_split_that_does_not_exist_is_refused(url: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("wrong", ["none.yaml", "split"])
-def test_what_goes_wrong_is_one_sentence_and_leaves_no_file(
+def test_a_failure_is_one_sentence_and_leaves_no_file(
     url: str, tmp_path: Path, wrong: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write_configuration(tmp_path, url, {"echoenvironment": {"splits": ["nosuchsplit"]}})

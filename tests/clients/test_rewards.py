@@ -58,7 +58,7 @@ def test_an_episode_without_rewards_is_clamped_too() -> None:
         {"max_reward": math.inf},
     ],
 )
-def test_a_rule_that_means_nothing_is_refused(settings: dict[str, float]) -> None:
+def test_an_invalid_rule_is_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError):
         RewardRule(**settings)  # type: ignore[arg-type]
 
@@ -93,7 +93,7 @@ def test_every_reward_is_finite_and_in_its_bounds(
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "max", "min", "last", "terminal"])
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, pytest.param(10**400, id="huge")])
-def test_a_reward_that_is_no_number_is_no_reward(reduction: Reduction, reward: float) -> None:
+def test_a_reward_that_is_not_a_number_is_refused(reduction: Reduction, reward: float) -> None:
     rule = RewardRule(reduction, min_reward=0.0, max_reward=1.0)
     with pytest.raises(InfrastructureFailure, match="no finite number"):
         rule.total([1.0, -reward, reward], terminal=True)

@@ -109,7 +109,7 @@ async def test_vllm_s_text_route_has_no_place_for_images() -> None:
         await once("completions", make_engine(), images=["data:"])
 
 
-async def test_an_abort_of_the_engine_is_one() -> None:
+async def test_an_abort_of_the_engine_is_reported_as_one() -> None:
     assert (await once("sglang", make_engine(finish="abort"))).finish == "abort"
 
 
@@ -143,7 +143,7 @@ def changed(answer: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("completions", "choices.0.logprobs.token_logprobs.0", None, "no finite number"),
     ],
 )
-async def test_an_answer_that_is_no_generation_is_a_failure(kind: str, path: str, value: Any, problem: str) -> None:
+async def test_a_response_without_a_generation_is_a_failure(kind: str, path: str, value: Any, problem: str) -> None:
     def alter(answer: dict[str, Any]) -> dict[str, Any]:
         return changed(answer, path, value)
 
@@ -310,13 +310,13 @@ async def test_a_script_is_played_for_each_rollout() -> None:
 
 
 @pytest.mark.parametrize("logprobs", [[float("nan")], [float("-inf")], [None], ["-1"], [-1e308, -1e308]])
-def test_a_generation_without_finite_logprobs_is_none(logprobs: list[Any]) -> None:
+def test_a_generation_without_finite_logprobs_is_a_failure(logprobs: list[Any]) -> None:
     with pytest.raises(SamplerFailed):
         Generation([1] * len(logprobs), logprobs, "", "stop")
 
 
 @pytest.mark.parametrize("url", ["localhost:30000", "ftp://host", "http://"])
-def test_what_is_no_address_is_a_mistake_of_configuration(url: str) -> None:
+def test_an_invalid_address_is_a_mistake_of_configuration(url: str) -> None:
     with pytest.raises(ConfigurationError, match="no address of an engine"):
         SGLangSampler(url)
 

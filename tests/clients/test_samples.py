@@ -28,7 +28,7 @@ def encode(text: str) -> list[int]:
 @settings(deadline=None)  # the first example loads the tokenizer
 @given(thought=TEXT, space=st.text(" \n", max_size=4), answer=TEXT, begun=st.booleans())
 @example(thought="é" * 20, space="\n\n", answer="漢", begun=False)
-def test_thinking_ends_behind_its_mark_and_the_white_space(thought: str, space: str, answer: str, begun: bool) -> None:
+def test_thinking_ends_after_its_marker_and_the_white_space(thought: str, space: str, answer: str, begun: bool) -> None:
     thought = thought.replace("<", "").replace(">", "")
     answer = answer.lstrip()
     text = f"{'' if begun else '<think>'}{thought}</think>{space}{answer}"

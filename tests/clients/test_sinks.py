@@ -164,7 +164,9 @@ def nested(levels: int) -> list[Any]:
     return inner
 
 
-async def test_what_cannot_be_written_costs_itself_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_trajectory_that_cannot_be_written_is_the_only_one_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "rollouts.jsonl"
     sink = JsonlSink(path)
     odd = small(2)
@@ -270,7 +272,7 @@ async def test_an_upload_has_the_key_of_its_server(monkeypatch: pytest.MonkeyPat
     assert store.keys == {"server's", "platform's"}
 
 
-async def test_what_a_server_cannot_take_now_is_sent_again() -> None:
+async def test_uploads_that_a_server_cannot_take_yet_are_retried() -> None:
     store = Store([503, 429, 500])
     with serve_application(store.app) as url:
         sink = RolloutsSink(url, api_key="", first_pause=0.01)
@@ -305,7 +307,7 @@ def _wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-async def test_what_cannot_be_uploaded_costs_itself_only() -> None:
+async def test_a_trajectory_that_cannot_be_uploaded_is_the_only_one_lost() -> None:
     store = Store()
     with serve_application(store.app) as url:
         sink = RolloutsSink(url, api_key="")
@@ -317,7 +319,7 @@ async def test_what_cannot_be_uploaded_costs_itself_only() -> None:
     assert sum(event["eventType"] == "rollout" for event in store.events) == 2
 
 
-async def test_no_server_at_all_is_no_trouble() -> None:
+async def test_a_missing_server_does_not_fail_the_run() -> None:
     sink = RolloutsSink("http://127.0.0.1:9", api_key="", attempts=2, first_pause=0.01)
     sink.submit(small(1), LABELS)
     await sink.close()

@@ -151,7 +151,7 @@ THOUGHTS = {"": "", "<think>\nhm\n</think>\n\n": "hm", "<think>a</think><think>b
 @pytest.mark.parametrize("format", ["hermes", "qwen_xml", "json", "auto"])
 @pytest.mark.parametrize("thought", THOUGHTS)
 @pytest.mark.parametrize("said", ["The mark <think> begins a thought.", "Write <think>a</think>.", "<thinking> "])
-def test_a_mark_of_thinking_in_an_answer_hides_nothing(format: str, thought: str, said: str) -> None:
+def test_a_marker_of_thinking_in_an_answer_hides_nothing(format: str, thought: str, said: str) -> None:
     call = {
         "hermes": '<tool_call>{"name": "rest", "arguments": {}}</tool_call>',
         "qwen_xml": "<tool_call><function=rest></function></tool_call>",
@@ -295,7 +295,7 @@ def test_an_xml_value_may_hold_the_marks_of_the_form() -> None:
         "<function=work>\n<parameter=text>a</parameter>\n</function>",
     ],
 )
-def test_missing_marks_at_the_end_of_an_xml_call_are_forgiven(text: str) -> None:
+def test_missing_closing_marks_of_an_xml_call_are_accepted(text: str) -> None:
     assert inputs(parse("qwen_xml", text)) == [("work", {"text": "a"})]
 
 
@@ -315,7 +315,7 @@ def test_missing_marks_at_the_end_of_an_xml_call_are_forgiven(text: str) -> None
         "<tool_call>\n<function=wo",
     ],
 )
-def test_an_xml_call_that_was_cut_off_is_none(format: str, text: str) -> None:
+def test_a_truncated_xml_call_is_not_run(format: str, text: str) -> None:
     """Half a command is another command."""
     (found,) = parse(format, text)
     assert isinstance(found, MalformedCall)
@@ -323,7 +323,7 @@ def test_an_xml_call_that_was_cut_off_is_none(format: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["hermes", "json", "auto"])
-def test_a_json_call_that_was_cut_off_is_none(format: str) -> None:
+def test_a_truncated_json_call_is_not_run(format: str) -> None:
     whole = '{"name": "work", "arguments": {"text": "rm -rf /data/cache/old", "count": 12}}'
     for length in range(len('{"name"'), len(whole)):
         text = whole[:length] if format == "json" else f"<tool_call>\n{whole[:length]}"
@@ -393,7 +393,7 @@ def test_plain_json_is_found_in_prose_fences_and_lists(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["no call", "{}", '{"answer": 5}', '{"name": "Ada", "age": 36}', "{ name: work }", "[1]"]
 )
-def test_an_answer_in_json_is_no_call(text: str) -> None:
+def test_an_answer_in_json_is_not_a_call(text: str) -> None:
     assert parse("json", text) == []
 
 
@@ -501,7 +501,7 @@ def _repaired(value: Any) -> Any:
     return value
 
 
-def test_a_long_turn_of_open_braces_takes_no_time() -> None:
+def test_a_long_turn_of_open_braces_is_parsed_in_linear_time() -> None:
     begun = time.perf_counter()
     for format in TOOL_CALL_FORMATS:
         parse(format, '{"name":' * 20_000)

@@ -175,7 +175,7 @@ async def test_a_grader_brings_its_own_python(runtime: ApptainerRuntime, folder:
             assert (result.exit_status, result.output) == (0, b"pytest left\n")
 
 
-async def test_what_cannot_start_is_told(runtime: ApptainerRuntime, folder: Path, tmp_path: Path) -> None:
+async def test_failed_starts_are_reported(runtime: ApptainerRuntime, folder: Path, tmp_path: Path) -> None:
     layer = tmp_path / "layer"
     layer.mkdir()
     image = Image(name="gone", layers=(layer, folder))
@@ -191,7 +191,7 @@ async def test_what_cannot_start_is_told(runtime: ApptainerRuntime, folder: Path
 # ── isolation ──
 
 
-async def test_the_host_is_out_of_reach(runtime: ApptainerRuntime) -> None:
+async def test_the_host_is_not_reachable(runtime: ApptainerRuntime) -> None:
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
             inside = (await sandbox.run(f"readlink /proc/self/ns/{name}", timeout=5)).text.strip()
@@ -225,7 +225,7 @@ async def test_an_apptainer_that_does_not_isolate_is_refused(
         await ApptainerRuntime(state).start()
 
 
-async def test_what_is_missing_is_named(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_requirements_are_named(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = state / "none"
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs))
@@ -256,7 +256,7 @@ async def test_64_start_at_once_without_one_failure(state: Path) -> None:
         await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes))
 
 
-async def test_a_container_that_dies_is_told(runtime: ApptainerRuntime, state: Path) -> None:
+async def test_a_container_that_dies_is_reported(runtime: ApptainerRuntime, state: Path) -> None:
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         running = asyncio.create_task(sandbox.run("sleep 100", timeout=50))
         await asyncio.sleep(0.2)

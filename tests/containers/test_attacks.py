@@ -133,7 +133,7 @@ async def test_a_forged_end_does_not_end_a_command(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     "command", ["yes", "yes >&2", "cat /dev/zero", "while :; do echo x; done", "yes | tee /dev/stderr"]
 )
-async def test_a_flood_is_cut_and_ended(sandbox: Sandbox, command: str) -> None:
+async def test_a_flood_of_output_is_truncated_and_ended(sandbox: Sandbox, command: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = await sandbox.run(command, timeout=0.5)
     assert result.timed_out
@@ -143,7 +143,7 @@ async def test_a_flood_is_cut_and_ended(sandbox: Sandbox, command: str) -> None:
     assert (await sandbox.run("echo alive", timeout=5)).output.endswith(b"alive\n")
 
 
-async def test_a_background_flood_waits(sandbox: Sandbox) -> None:
+async def test_a_flood_in_the_background_is_not_read(sandbox: Sandbox) -> None:
     await sandbox.run("yes & yes >&2 &", timeout=2)
     await asyncio.sleep(0.3)
     used = time.process_time()
@@ -161,7 +161,7 @@ async def test_a_long_command_arrives_whole(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("command", ["a\0b", "\ud800"])
-async def test_what_no_shell_can_be_given_is_refused(sandbox: Sandbox, command: str) -> None:
+async def test_commands_that_no_shell_accepts_are_refused(sandbox: Sandbox, command: str) -> None:
     with pytest.raises(InvalidCommand):
         await sandbox.run(command, timeout=1)
     for timeout in (0, -1, float("nan"), float("inf")):
@@ -222,7 +222,7 @@ async def test_a_module_in_the_sandbox_is_not_imported(runtime: NamespaceRuntime
         assert (await sandbox.run("ls file imported 2>/dev/null", timeout=5)).output == b"file\n"
 
 
-async def test_root_inside_is_nobody_special(runtime: NamespaceRuntime) -> None:
+async def test_root_inside_cannot_mount_or_change_the_kernel(runtime: NamespaceRuntime) -> None:
     image = dataclasses.replace(runtime.host_image(), user=0, group=0, user_name="root", home="/root")
     async with runtime.sandbox(image) as sandbox:
         assert (await sandbox.run("id -u; touch /etc/mine && echo may", timeout=5)).output == b"0\nmay\n"
@@ -299,7 +299,7 @@ async def test_a_process_may_lower_its_own_limits(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     "command", ["echo 'abc", 'echo "abc', "echo ${x", "echo $(ls", "[[ a", "echo a \\", "if true; then"]
 )
-async def test_half_a_command_is_told_at_once(sandbox: Sandbox, command: str) -> None:
+async def test_an_incomplete_command_is_reported_at_once(sandbox: Sandbox, command: str) -> None:
     result = await sandbox.run(command, timeout=30)
     assert result.seconds < 10
     assert (result.timed_out, result.shell_restarted) == (False, False)
@@ -319,7 +319,7 @@ async def test_a_huge_environment_costs_no_command_its_time(runtime: NamespaceRu
         assert (await sandbox.run('echo "$PWD $HOME ${#V60}"', timeout=30)).text == "/var /home/user 0\n"
 
 
-async def test_aliases_leave_the_shell_alone(sandbox: Sandbox) -> None:
+async def test_aliases_do_not_affect_the_shells_protocol(sandbox: Sandbox) -> None:
     await sandbox.run("alias '{=false' '}=false' builtin=false eval=false printf=false export=false", timeout=30)
     result = await sandbox.run("\\builtin echo alive", timeout=30)
     assert (result.output, result.timed_out, result.shell_restarted) == (b"alive\n", False, False)

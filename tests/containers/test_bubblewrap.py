@@ -107,7 +107,7 @@ async def test_images_are_checked_before_anything_starts(tmp_path: Path) -> None
             Image(**{"name": "wrong", "layers": (tmp_path,), **wrong})  # pyright: ignore[reportArgumentType] - on purpose
 
 
-async def test_a_shell_that_cannot_start_is_told(runtime: NamespaceRuntime, folder: Path) -> None:
+async def test_a_shell_that_cannot_start_is_reported(runtime: NamespaceRuntime, folder: Path) -> None:
     image = folder_image(folder)
     (folder / "bin/bash").write_text("not a program")
     with pytest.raises(ShellFailed, match="/bin/bash"):
@@ -115,7 +115,7 @@ async def test_a_shell_that_cannot_start_is_told(runtime: NamespaceRuntime, fold
             pass
 
 
-async def test_a_layer_that_vanished_is_told(runtime: NamespaceRuntime, folder: Path, tmp_path: Path) -> None:
+async def test_a_layer_that_vanished_is_reported(runtime: NamespaceRuntime, folder: Path, tmp_path: Path) -> None:
     layer = tmp_path / "layer"
     layer.mkdir()
     image = Image(name="two", layers=(layer, folder))
@@ -125,7 +125,7 @@ async def test_a_layer_that_vanished_is_told(runtime: NamespaceRuntime, folder: 
             pass
 
 
-async def test_a_sandbox_that_dies_is_told_as_the_machines_failure(runtime: NamespaceRuntime) -> None:
+async def test_a_sandbox_that_dies_is_an_infrastructure_failure(runtime: NamespaceRuntime) -> None:
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         running = asyncio.create_task(sandbox.run("sleep 100", timeout=50))
         await asyncio.sleep(0.2)
@@ -160,7 +160,7 @@ async def test_a_terminals_signals_do_not_end_the_launcher(state: Path) -> None:
         assert _launcher() == launcher
 
 
-async def test_a_launcher_whose_end_is_not_awaited_is_ended_all_the_same() -> None:
+async def test_a_launcher_is_ended_also_if_its_end_is_not_awaited() -> None:
     """As at the end of an event loop: an unreaped process is a ResourceWarning in any later test."""
     client = LauncherClient()
     client.start()
@@ -231,7 +231,7 @@ async def test_a_file_that_is_too_large_is_not_read(sandbox: Sandbox) -> None:
         await sandbox.read_file("big", limit=4999)
 
 
-async def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
+async def test_missing_requirements_are_named(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
     tmp_path = state / "programs"  # every user may pass through it, unlike pytest's own directories
     tmp_path.mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))

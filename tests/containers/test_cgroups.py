@@ -89,7 +89,7 @@ def test_v2(tmp_path: Path) -> None:
     groups.close()
 
 
-def test_v2_without_a_controller_is_said(tmp_path: Path) -> None:
+def test_v2_without_a_controller_is_reported(tmp_path: Path) -> None:
     groups = ControlGroups("abc", _v2(tmp_path, "memory"))
     assert list(groups.enforced) == ["memory"]
     assert "not given the pids controller" in groups.missing["pids"]
@@ -147,7 +147,7 @@ def test_no_proc(tmp_path: Path) -> None:
     assert list(ControlGroups("abc", tmp_path).missing) == ["memory", "pids", "cpu"]
 
 
-def test_what_cannot_be_written_is_not_claimed(tmp_path: Path) -> None:
+def test_limits_that_cannot_be_written_are_not_claimed(tmp_path: Path) -> None:
     root = _v1(tmp_path)
     (root / "sys/fs/cgroup/pids/server/ors-abc").write_text("in the way")
     groups = ControlGroups("abc", root)

@@ -95,7 +95,7 @@ async def test_a_frozen_examination_is_not_prevented(runtime: Runtime, left: str
         "b'/.examination', 2))\"",
     ],
 )
-async def test_root_inside_cannot_touch_the_place(runtime: Runtime, attack: str) -> None:
+async def test_root_inside_cannot_touch_the_examinations_directory(runtime: Runtime, attack: str) -> None:
     async with runtime.sandbox(_root(runtime.host_image())) as sandbox:
         result = await sandbox.run(attack, timeout=5)
         assert result.exit_status != 0, result
@@ -103,7 +103,7 @@ async def test_root_inside_cannot_touch_the_place(runtime: Runtime, attack: str)
         assert (result.exit_status, result.output) == (0, SEEN)
 
 
-async def test_the_place_of_a_bind_cannot_be_touched_either(runtime: Runtime, tmp_path: Path) -> None:
+async def test_the_path_of_a_bind_cannot_be_touched_either(runtime: Runtime, tmp_path: Path) -> None:
     for directory in (tmp_path, *list(tmp_path.parents)[:2]):
         directory.chmod(0o755)
     (tmp_path / "tool").write_text("the host's\n")
@@ -153,7 +153,7 @@ SPIES = {
 
 
 @pytest.mark.parametrize("user", ["the user", "root"])
-async def test_a_live_examination_is_not_looked_into(runtime: Runtime, user: str) -> None:
+async def test_a_live_examination_cannot_be_inspected(runtime: Runtime, user: str) -> None:
     image = runtime.host_image() if user == "the user" else _root(runtime.host_image())
     async with runtime.sandbox(image, Limits(pids=200)) as sandbox:
         spying = "\n".join(f"{{ {command}; }} > seen-{n} 2>/dev/null" for n, command in enumerate(SPIES.values()))
@@ -179,7 +179,7 @@ async def test_a_live_examination_is_not_looked_into(runtime: Runtime, user: str
 
 
 @pytest.mark.parametrize(("user", "group", "other"), [(1000, 1000, 65534), (0, 0, 65534), (65534, 65534, 65533)])
-async def test_its_group_is_nobody_elses(runtime: Runtime, user: int, group: int, other: int) -> None:
+async def test_no_other_process_is_in_the_examiners_group(runtime: Runtime, user: int, group: int, other: int) -> None:
     image = dataclasses.replace(runtime.host_image(), user=user, group=group)
     async with runtime.sandbox(image) as sandbox:
         await sandbox.run("(while :; do id -G >> groups; sleep 0.05; done) & sleep 0.2", timeout=5)
@@ -222,7 +222,7 @@ async def test_the_agent_signals_and_moves_what_is_its_own(sandbox: Sandbox) -> 
     assert (await sandbox.run(script, timeout=5)).text.split() == ["ended", "file"]
 
 
-async def test_the_spies_would_see_another_process(sandbox: Sandbox) -> None:
+async def test_the_spies_succeed_on_other_processes(sandbox: Sandbox) -> None:
     """Most spies that fail in an examination succeed elsewhere, so their failure means something."""
     await sandbox.run(
         "mkdir -p here; echo x > here/secret; (cd here; exec 5< secret; exec sleep 1000) & echo $! > p", timeout=5
@@ -256,7 +256,7 @@ async def test_a_flood_of_output_is_cut(sandbox: Sandbox) -> None:
     assert result.output.endswith(b"last\n")
 
 
-async def test_input_that_nobody_reads_does_no_harm(sandbox: Sandbox) -> None:
+async def test_unread_input_does_no_harm(sandbox: Sandbox) -> None:
     result = await sandbox.examine(["/bin/true"], input=bytes(10**7), timeout=10)
     assert result.exit_status == 0
 
@@ -338,7 +338,7 @@ async def test_a_sandbox_that_ends_says_how(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "a/../b", "/a", "a//b", "a/", "..", "a\0b", "\ud800"])
-async def test_files_lie_where_they_should(sandbox: Sandbox, name: str) -> None:
+async def test_names_of_files_outside_of_the_directory_are_refused(sandbox: Sandbox, name: str) -> None:
     with pytest.raises(InvalidCommand):
         await sandbox.examine(["/bin/true"], files={name: b""}, timeout=5)
 

@@ -93,14 +93,14 @@ def _look(python: str, place: Path, name: str, *, user: bool = False, mounts: st
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "ordinary user"])
 @pytest.mark.parametrize("name", ["bubblewrap", "apptainer"])
-def test_no_code_of_ours_is_in_a_sandbox(python: str, place: Path, name: str, user: bool) -> None:
+def test_the_servers_code_is_not_in_a_sandbox(python: str, place: Path, name: str, user: bool) -> None:
     said = _look(python, place, name, user=user)
     _check(said["said"], listed=["other.py"])
     assert not [path for path in said["shared"] if path != "/dev"]
 
 
 @pytest.mark.parametrize("name", ["bubblewrap", "apptainer"])
-def test_nor_where_no_overlay_can_be_mounted(python: str, place: Path, name: str) -> None:
+def test_without_overlays_the_servers_code_is_still_hidden(python: str, place: Path, name: str) -> None:
     """As an ordinary user, Linux refuses an overlay of a tree with a mount below; the runtime reports it."""
     (place / "tree/twice").mkdir()
     (place / "tree/inner").mkdir()

@@ -172,7 +172,7 @@ async def test_a_group_whose_server_died_is_emptied_and_removed(tmp_path: Path) 
     assert list((tmp_path / "owners").iterdir()) == []
 
 
-async def test_what_was_cut_short_or_is_broken_does_no_harm(tmp_path: Path) -> None:
+async def test_truncated_and_broken_leases_do_no_harm(tmp_path: Path) -> None:
     make_state(tmp_path)
     young, old = tmp_path / "owners/young", tmp_path / "owners/old"
     young.mkdir()

@@ -70,7 +70,7 @@ def _run(python: str, sources: Path, ids: str, what: str, name: str) -> dict[str
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("ids", ["one id", pytest.param("a range", marks=pytest.mark.long)])
-def test_promises_are_kept(python: str, sources: Path, ids: str, name: str) -> None:
+def test_the_contract_holds(python: str, sources: Path, ids: str, name: str) -> None:
     said = _run(python, sources, ids, "checks", name)
     assert [check for check in said["checks"] if check[1] == "failed"] == []
     # Without control groups of its own, the runtime has to report so.
@@ -81,5 +81,7 @@ def test_promises_are_kept(python: str, sources: Path, ids: str, name: str) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("ids", ["one id", "a range"])
-def test_who_may_signal_everything_prevents_nothing(python: str, sources: Path, ids: str, name: str) -> None:
+def test_an_agent_that_may_signal_every_process_prevents_nothing(
+    python: str, sources: Path, ids: str, name: str
+) -> None:
     assert _run(python, sources, ids, "attacks", name)["attacks"] == {}

@@ -102,7 +102,7 @@ async def test_locks_and_leases_are_a_sandboxs_own(runtime: NamespaceRuntime, im
             os.close(descriptor)
 
 
-async def test_nobody_is_told_what_others_open(runtime: NamespaceRuntime, image: Image) -> None:
+async def test_watches_do_not_see_files_that_others_open(runtime: NamespaceRuntime, image: Image) -> None:
     watch = """
 import ctypes, os, select, struct, sys
 libc = ctypes.CDLL(None)
@@ -137,7 +137,7 @@ while True:
         assert b"/.grader 0x20 program" in await one.read_file("/tmp/said")
 
 
-async def test_many_locks_slow_nobody_else_down(runtime: NamespaceRuntime, image: Image) -> None:
+async def test_many_locks_do_not_slow_others_down(runtime: NamespaceRuntime, image: Image) -> None:
     """20,000 locks once made every opening of the program, by any process, a thousand times slower."""
     path = Path("/usr/bin/env")
 

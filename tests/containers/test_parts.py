@@ -35,7 +35,7 @@ def test_both_ends_are_kept(limit: int, pieces: list[bytes]) -> None:
     assert kept.content() == head + b"\n[... %d bytes omitted ...]\n" % omitted + tail
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_output_buffer_is_bounded() -> None:
     kept = HeadAndTail(1000)
     for _ in range(1000):
         kept.add(bytes(100_000))

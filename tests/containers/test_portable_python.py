@@ -249,7 +249,7 @@ async def test_a_program_that_a_test_starts_cannot_reach_the_tests(runtime: Runt
         assert "SEEN environ" in result.text
 
 
-async def test_texts_are_replaced_in_their_place() -> None:
+async def test_texts_are_replaced_without_moving_others() -> None:
     content = bytearray(b"\x7fELF\0/etc/one\0/etc/one/two\0x/etc/one\0/etc/one\0")
     elf.replace_text(content, "/etc/one", "/new")
     assert content == b"\x7fELF\0/new\0\0\0\0\0/etc/one/two\0x/etc/one\0/new\0\0\0\0\0"

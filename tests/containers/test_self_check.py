@@ -11,7 +11,7 @@ RUNTIMES = ("bubblewrap", "apptainer")
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CHECKS)
-async def test_promise_is_kept(runtime: Runtime, name: str) -> None:
+async def test_the_contract_holds_for(runtime: Runtime, name: str) -> None:
     check = await run_check(runtime, name)
     if check.outcome == "skipped":
         pytest.skip(check.detail)
@@ -19,7 +19,7 @@ async def test_promise_is_kept(runtime: Runtime, name: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_broken_promise_is_told(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broken_contract_is_reported(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     async def wrong(*_: object, **__: object) -> None:
         raise TimeoutError("it hung")
 

@@ -113,7 +113,7 @@ async def test_no_program_has_what_another_has(runtime: Runtime, toolset: Toolse
     assert all(one & other not in (one, other) for one, other in itertools.combinations(halves, 2))
 
 
-async def test_there_is_an_end_of_them(runtime: Runtime, toolset: Toolset) -> None:
+async def test_the_number_of_programs_is_limited(runtime: Runtime, toolset: Toolset) -> None:
     program = """
 import sys
 sys.path.insert(0, "/.grader/packages")

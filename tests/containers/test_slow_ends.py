@@ -51,7 +51,7 @@ async def test_thousands_of_locks_hold_up_no_examination(runtime: NamespaceRunti
         await sandbox.run("while grep -q python /proc/[0-9]*/comm 2>/dev/null; do sleep 1; done", timeout=300)
 
 
-async def test_processes_that_remain_are_told_from_other_failures(
+async def test_processes_that_do_not_end_are_distinguished_from_other_failures(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = LauncherClient.request
@@ -81,7 +81,7 @@ async def test_processes_that_remain_are_told_from_other_failures(
     ],
     ids=["stopped", "deep", "names", "disk", "sync", "pipes"],
 )
-async def test_what_an_agent_holds_prevents_nothing(runtime: NamespaceRuntime, holding: str) -> None:
+async def test_files_that_an_agent_holds_open_prevent_nothing(runtime: NamespaceRuntime, holding: str) -> None:
     async with runtime.sandbox(runtime.host_image(), Limits(disk=256 * 2**20)) as sandbox:
         await sandbox.run(holding, timeout=10)
         result = await sandbox.examine(["/bin/bash", "-c", "echo alone"], timeout=30)
@@ -92,7 +92,7 @@ async def test_what_an_agent_holds_prevents_nothing(runtime: NamespaceRuntime, h
 
 
 @pytest.mark.parametrize("runtime", ["bubblewrap", "apptainer"], indirect=True, scope="module")
-async def test_a_root_closes_nothing_to_an_examination(runtime: NamespaceRuntime) -> None:
+async def test_permissions_that_root_inside_sets_do_not_stop_an_examination(runtime: NamespaceRuntime) -> None:
     image = dataclasses.replace(runtime.host_image(), user=0, group=0, user_name="root", home="/root")
     look = ["/bin/bash", "-c", "read -r x < /.examination/x; echo $x < /dev/null; head -c 1 /dev/zero | wc -c"]
     async with runtime.sandbox(image) as sandbox:

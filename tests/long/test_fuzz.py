@@ -92,7 +92,7 @@ def test_every_operation_is_played(operations: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("operation", "mode"), PLAYS)
-def test_whatever_is_sent_is_answered_as_documented(
+def test_every_request_is_answered_as_documented(
     server: Running, operations: dict[str, Any], operation: str, mode: str
 ) -> None:
     """For requests that fit the document and for others: no 500, no hang, no undocumented response."""

@@ -75,7 +75,7 @@ async def test_16384_live_sessions(server: Running) -> None:
 
 
 @pytest.mark.parametrize("count", [512, 4096])
-async def test_many_call_at_once(server: Running, count: int) -> None:
+async def test_many_concurrent_calls(server: Running, count: int) -> None:
     sessions = await open_sessions(server.port, count)
     try:
         async with probing(server, f"{count} sessions calling at once"):

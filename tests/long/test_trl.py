@@ -260,7 +260,7 @@ def test_call_after_the_end_keeps_the_reward(echo: dict[str, Any]) -> None:
     assert echo["winner_after_the_end"]["rewards"] == [None, 1.0, None]
 
 
-def test_wrong_type_is_told_and_the_episode_goes_on(echo: dict[str, Any]) -> None:
+def test_a_wrong_type_is_an_error_and_the_episode_goes_on(echo: dict[str, Any]) -> None:
     assert echo["wrong_type"].startswith("Error")
     assert "text" in echo["wrong_type"]
     assert echo["loser_after_wrong_type"]["rewards"] == [0.0, None]

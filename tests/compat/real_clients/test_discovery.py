@@ -95,7 +95,7 @@ async def test_an_environment_with_tasks_by_index_only(client: Client) -> None:
         assert (await session.call("guess", number=123_456)).reward == 1.0
 
 
-async def test_what_does_not_exist(server: RunningServer) -> None:
+async def test_missing_environments_splits_and_tasks(server: RunningServer) -> None:
     for kind in OPENREWARD:
         async with connected(kind, server.url) as client:
             guess = await client.environment("guessit")

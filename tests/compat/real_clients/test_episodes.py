@@ -150,7 +150,7 @@ async def test_secrets(server: RunningServer, sdk: str, style: str) -> None:
             assert sorted(without) == (["OPENREWARD_API_KEY", "api_key"] if client.is_openreward else [])
 
 
-async def test_a_header_too_long_is_said_to_be(openreward_client: Client) -> None:
+async def test_a_header_that_is_too_long_is_reported(openreward_client: Client) -> None:
     environment = await openreward_client.named("workbench")
     session = environment.session(split="train", index=0, secrets={"long": ("x" * 60_000, [])})
 

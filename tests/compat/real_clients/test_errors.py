@@ -71,7 +71,7 @@ async def test_a_call_that_no_tool_takes(client: Client) -> None:
         assert await session.text("repeat", text="go on") == "go on"
 
 
-async def test_input_that_is_no_object(client: Client) -> None:
+async def test_input_that_is_not_an_object(client: Client) -> None:
     """Never sent: the client itself refuses it."""
     environment = await client.named("workbench")
 

@@ -81,7 +81,7 @@ async def test_a_client_that_cannot_ping_loses_its_session(idle_sessions: Future
     assert "410, message='Session deleted: no request or ping for 12 s (ORS_SESSION_TTL)'" in observed.answer
 
 
-async def test_a_session_that_nobody_pings_ends(idle_sessions: Future[dict[str, Observed]]) -> None:
+async def test_a_session_without_pings_ends(idle_sessions: Future[dict[str, Observed]]) -> None:
     observed = (await asyncio.wrap_future(idle_sessions))["alone"]
 
     assert observed.events == ["constructed", "set up", "torn down"]

@@ -102,7 +102,7 @@ async def test_rewards(client: Client, reward: float) -> None:
 
 
 @pytest.mark.parametrize("reward", ["nan", "inf", "-inf"])
-async def test_a_reward_that_is_no_number_is_an_error_and_never_none(client: Client, reward: str) -> None:
+async def test_a_reward_that_is_not_a_number_is_an_error_and_never_none(client: Client, reward: str) -> None:
     environment = await client.named("workbench")
 
     async with environment.session(split="train", index=0) as session:
@@ -112,7 +112,7 @@ async def test_a_reward_that_is_no_number_is_an_error_and_never_none(client: Cli
     assert f"Tool 'reward' returned the reward {reward}; a reward must be a finite number or None" in str(error)
 
 
-async def test_metadata_that_is_no_json(client: Client) -> None:
+async def test_metadata_that_is_not_json(client: Client) -> None:
     environment = await client.named("workbench")
 
     async with environment.session(split="train", index=0) as session:

@@ -55,7 +55,7 @@ async def test_ors_sdk_learns_of_a_wrong_index_at_its_first_request(ors_client: 
     assert "Invalid index. 1 is outside split 'train', which has 1 tasks" in str(error)
 
 
-async def test_ors_sdk_session_that_nothing_is_asked_of(ors_client: Client) -> None:
+async def test_an_ors_sdk_session_without_requests(ors_client: Client) -> None:
     environment = await ors_client.environment("workbench")
 
     async with environment.session(split="train", index=0) as session:

@@ -166,7 +166,7 @@ async def test_white_space_at_chunk_borders(side: Side) -> None:
     assert (json.loads(text)["output"]["blocks"][0]["text"] == wanted) is not side.is_reference
 
 
-async def test_a_reward_that_is_no_number(side: Side) -> None:
+async def test_a_reward_that_is_not_a_number(side: Side) -> None:
     reply = await side.call(await side.open(), "nan")
     if side.is_reference:
         assert reply.output["reward"] is None  # as if the tool had returned none
@@ -182,7 +182,7 @@ async def test_a_lone_surrogate(side: Side) -> None:
         assert reply.text == "half \N{REPLACEMENT CHARACTER}"
 
 
-async def test_metadata_that_is_no_json(side: Side) -> None:
+async def test_metadata_that_is_not_json(side: Side) -> None:
     sid = await side.open()
     reply = await side.call(sid, "metadata")
     assert side.noted(sid).count("metadata") == 1
@@ -222,7 +222,7 @@ async def test_a_result_fetched_late(side: Side) -> None:
         assert reply.text == "rested"
 
 
-async def test_what_an_error_event_tells(side: Side) -> None:
+async def test_the_text_of_an_error_event(side: Side) -> None:
     """Every server here is configured to return no errors."""
     reply = await side.call(await side.open(), "leak")
     assert ("hunter2" in reply.error) is side.is_reference
@@ -365,7 +365,7 @@ async def test_a_subclass_with_splits_and_tasks_of_its_own(side: Side) -> None:
     assert await task("derived") == {"subject": "listed" if side.is_reference else "derived"}
 
 
-async def test_tools_that_the_author_keeps_back(side: Side) -> None:
+async def test_unshared_tools(side: Side) -> None:
     """A session has the shared tools and those that `list_task_tools` names; the reference runs the others, too."""
 
     async def tools(sid: str) -> dict[str, str]:
@@ -458,7 +458,7 @@ async def test_an_environment_that_is_not_hosted(side: Side) -> None:
     assert response.status_code == (308 if side.is_reference else 404)
 
 
-async def test_what_is_wrong_with_a_body_is_said_without_the_body(side: Side) -> None:
+async def test_the_error_for_a_body_does_not_repeat_it(side: Side) -> None:
     body: dict[str, Any] = {"name": "echo", "input": {}, "password": "hunter2"}
     response = await side.post(side.path("call"), await side.open(), body)
     assert response.status_code == 422

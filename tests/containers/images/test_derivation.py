@@ -140,7 +140,7 @@ async def test_a_script_that_fails(store: ImageStore, runtime: BubblewrapRuntime
     assert store.usage() == []
 
 
-async def test_a_failure_reaches_all_who_wait(store: ImageStore, runtime: BubblewrapRuntime) -> None:
+async def test_a_failure_reaches_all_waiters(store: ImageStore, runtime: BubblewrapRuntime) -> None:
     recipe = Recipe(script="sleep 0.1; false")
     done = await asyncio.gather(*(store.derive(runtime.host_image(), recipe) for _ in range(5)), return_exceptions=True)
     assert [type(error) for error in done] == [BuildFailed] * 5
@@ -182,7 +182,9 @@ async def test_a_recipe_over_the_limit_is_refused(state: Path, runtime: Bubblewr
     store.close()
 
 
-async def test_what_a_script_cannot_reach(store: ImageStore, runtime: BubblewrapRuntime, state: Path) -> None:
+async def test_a_script_is_isolated_from_the_machine(
+    store: ImageStore, runtime: BubblewrapRuntime, state: Path
+) -> None:
     """A build is as isolated from the machine as a sandbox, although it is root inside."""
     script = f"""
         ls {store.root} && exit 3
@@ -280,7 +282,7 @@ async def test_a_store_that_cannot_be_written(state: Path, tmp_path: Path) -> No
         await store.derive(store.find("host"), recipe)
 
 
-async def test_what_a_killed_process_left_is_removed(
+async def test_leftovers_of_a_killed_process_are_removed(
     store: ImageStore, state: Path, runtime: BubblewrapRuntime
 ) -> None:
     mark = secrets.token_hex(8)

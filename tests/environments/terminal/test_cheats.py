@@ -135,7 +135,7 @@ async def test_a_program_that_ends_the_grader_earns_nothing(service: Service, de
 # ── beside a live examination ──
 
 
-async def test_a_live_examination_is_closed_to_what_goes_on_beside_it(service: Service) -> None:
+async def test_a_live_examination_is_closed_to_processes_beside_it(service: Service) -> None:
     watched = """
 import os, time
 

@@ -62,7 +62,7 @@ def test_a_damaged_copy_has_the_splits_of_a_whole_one(tmp_path: Path) -> None:
     assert len(damaged.problems) == 2
 
 
-def test_training_keeps_what_somebody_has_solved(tmp_path: Path) -> None:
+def test_training_keeps_solved_tasks(tmp_path: Path) -> None:
     rates = [None, 0.0, 0.25, 0, 1]
     for index, name in enumerate(names(30)):
         write_folder(tmp_path, name, rate=rates[index % 5])
@@ -177,7 +177,7 @@ def test_a_broken_folder_is_reported_and_left_out(tmp_path: Path, caplog: pytest
         endless.EndlessSource([tmp_path / "task_broken"])
 
 
-def test_an_archive_is_no_sif(tmp_path: Path) -> None:
+def test_an_archive_is_not_a_sif(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, "task_a")
     with tarfile.open(folder / "container.sif", "w") as archive:
         archive.add(folder / "task.json", "bin/task.json")
@@ -220,7 +220,7 @@ def test_a_summary_that_says_nothing_is_reported(tmp_path: Path, rate: str) -> N
     assert problem.startswith(f"{folder}/solutions/summary.json")
 
 
-def test_what_is_no_text_is_reported(tmp_path: Path) -> None:
+def test_files_that_are_not_text_are_reported(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, "task_a")
     (folder / "test_final_state.py").write_bytes(b"def test_a(): '\xff'")
     write_folder(tmp_path, "task_b")
@@ -228,7 +228,7 @@ def test_what_is_no_text_is_reported(tmp_path: Path) -> None:
     assert problem == f"{folder}/test_final_state.py: it is no UTF-8 text"
 
 
-def test_other_folders_and_files_are_no_tasks(tmp_path: Path) -> None:
+def test_other_folders_and_files_are_not_tasks(tmp_path: Path) -> None:
     write_folder(tmp_path, "task_a")
     (tmp_path / "README.md").write_text("")
     (tmp_path / ".git").mkdir()

@@ -99,13 +99,13 @@ async def test_long_output_keeps_its_head_and_its_tail(service: Service, letter:
         assert len(cut) < 1100
 
 
-async def test_output_that_is_no_text_is_shown_all_the_same(service: Service) -> None:
+async def test_output_that_is_not_text_is_shown(service: Service) -> None:
     async with episode(service, TASK) as played:
         assert await played.text(r"printf 'a\377\000\033b'") == "a\ufffd\0\033b"
 
 
 @pytest.mark.parametrize("command", ["echo a\0b", "echo \ud800"])
-async def test_what_no_shell_can_be_given_is_told(service: Service, command: str) -> None:
+async def test_commands_that_no_shell_accepts_are_reported(service: Service, command: str) -> None:
     async with episode(service, TASK) as played:
         assert "was not run" in await played.text(command)
         assert await played.text("echo alive") == "alive"
@@ -125,7 +125,7 @@ async def test_done_grades(service: Service) -> None:
             assert [block.model_dump()["text"] for block in output.blocks] == [words]
 
 
-async def test_nothing_done_is_nothing_earned(service: Service) -> None:
+async def test_an_episode_without_commands_earns_nothing(service: Service) -> None:
     async with episode(service, TASK) as played:
         assert (await played.done()).reward == 0.0
 
@@ -177,7 +177,7 @@ async def test_time_counts_from_the_first_call(service: Service) -> None:
         assert (await played.done()).reward == 1.0
 
 
-async def test_what_is_left_out_of_the_home_counts_too(service: Service) -> None:
+async def test_files_outside_of_the_home_count_too(service: Service) -> None:
     tests = "def test_a(): assert open('/tmp/there').read() == '1\\n'"
     async with episode(service, own_task(tests)) as played:
         await played.bash("echo 1 > /tmp/there")
@@ -274,7 +274,7 @@ async def test_no_client_sees_what_graders_know(
         assert "test_secret_name" not in text
 
 
-async def test_what_the_tests_say_is_in_the_log_where_it_is_asked_for(
+async def test_the_tests_output_is_in_the_log_at_level_debug(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="ors_server.terminal"):
@@ -286,7 +286,7 @@ async def test_what_the_tests_say_is_in_the_log_where_it_is_asked_for(
 
 
 @pytest.mark.parametrize("spec", [{}, {"id": 3}, {"id": "none-000001"}, {"id": "../x"}, {"name": "own"}])
-async def test_a_task_that_is_none_is_the_clients_mistake(spec: dict[str, Any]) -> None:
+async def test_an_unknown_task_is_the_clients_mistake(spec: dict[str, Any]) -> None:
     class Own(environment.TerminalEnvironment):
         settings = settings.TerminalSettings()
 

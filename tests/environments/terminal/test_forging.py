@@ -69,7 +69,7 @@ EARNS_NOTHING = ("failed", "killed", "timed out")
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_nothing_is_paid(service: Service) -> None:
+async def test_no_forgery_earns_a_reward(service: Service) -> None:
     assert set(CHANCES) >= QUICK
     verdicts = await asyncio.gather(*(forged(service, form, kind) for form, kind in QUICK))
     assert [verdict for verdict in verdicts if verdict.how not in EARNS_NOTHING] == []
@@ -79,7 +79,7 @@ async def test_nothing_is_paid(service: Service) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("root", [False, True], ids=["the user", "root"])
 @pytest.mark.parametrize(("form", "kind"), CHANCES if scopes_signals() else UNSCOPED)
-async def test_nothing_is_paid_in_many_tries(service: Service, form: str, kind: str, root: bool) -> None:
+async def test_no_forgery_earns_a_reward_in_many_tries(service: Service, form: str, kind: str, root: bool) -> None:
     verdicts = await asyncio.gather(*(forged(service, form, kind, root=root) for _ in range(TRIES)))
     assert [verdict for verdict in verdicts if verdict.how not in EARNS_NOTHING] == []
 
@@ -92,7 +92,7 @@ _OWN_FILES = 'set -e; for name in passwd subuid subgid; do mount --bind "$0/$nam
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("name", RUNTIMES)
 @pytest.mark.parametrize("ids", ["one id", "a range"])
-def test_nothing_is_paid_where_the_server_is_an_ordinary_user(
+def test_no_forgery_earns_a_reward_where_the_server_is_an_ordinary_user(
     toolset: Toolset, python: str, ids: str, name: str
 ) -> None:
     if ids == "a range" and shutil.which("newuidmap") is None:

@@ -52,7 +52,7 @@ def test_a_task_follows_from_its_name() -> None:
         *(f"csv_join-00000{chr(digit)}" for digit in (0x661, 0xFF11)),
     ],
 )
-def test_a_name_that_is_none_is_refused(name: str) -> None:
+def test_an_invalid_name_of_a_task_is_refused(name: str) -> None:
     with pytest.raises(InvalidTask):
         source().find(name)
 
@@ -64,7 +64,7 @@ def test_a_family_that_is_left_out_has_no_tasks() -> None:
         made.find("permissions-000001")
 
 
-def test_families_without_their_programs_are_left_out_aloud(caplog: pytest.LogCaptureFixture) -> None:
+def test_families_without_their_programs_are_left_out_with_a_log_entry(caplog: pytest.LogCaptureFixture) -> None:
     needy = {name for name, family in generation.FAMILIES.items() if "git" in family.programs}
     assert needy
     with caplog.at_level(logging.WARNING):

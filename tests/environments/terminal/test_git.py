@@ -56,7 +56,7 @@ RUN_BY_LOOKING = {
 
 
 @pytest.mark.parametrize("what", RUN_BY_LOOKING)
-async def test_looking_runs_nothing(service: Service, what: str) -> None:
+async def test_read_only_commands_of_git_run_no_programs(service: Service, what: str) -> None:
     left, asked = RUN_BY_LOOKING[what]
     tests = f"""
 import os, subprocess

@@ -270,7 +270,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("what", PLANTED)
-async def test_what_only_the_agent_can_cause_earns_nothing(service: Service, what: str) -> None:
+async def test_outcomes_that_only_the_agent_can_cause_earn_nothing(service: Service, what: str) -> None:
     tests, expected = PLANTED[what]
     verdict = await grade(service, tests, AGENTS_CODE, "mkdir shadows; cp answer.py shadows/colorsys.py")
     assert (verdict.how, expected in verdict.detail) == ("failed", True), verdict
@@ -313,7 +313,7 @@ chmod 755 program
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "pytest"])
-async def test_an_interrupted_grader_is_no_fault_of_its_own(service: Service, plain: bool) -> None:
+async def test_an_interrupted_grader_is_not_an_infrastructure_failure(service: Service, plain: bool) -> None:
     tests = f"""
 import subprocess, time
 

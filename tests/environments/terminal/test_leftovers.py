@@ -53,7 +53,7 @@ sleep 0.1""",
 
 @pytest.mark.parametrize("plain", [True, pytest.param(False, marks=pytest.mark.long)], ids=["plain", "pytest"])
 @pytest.mark.parametrize("what", LEAVES)
-async def test_nothing_of_a_test_lives_into_the_next(service: Service, what: str, plain: bool) -> None:
+async def test_processes_of_a_test_end_before_the_next(service: Service, what: str, plain: bool) -> None:
     tests = f"""{_ALIVE}
 def test_one({"" if plain else "tmp_path"}):
     subprocess.run(["sh", "/home/user/program"], check=True)
@@ -139,7 +139,7 @@ def test_two(): os.kill(COPY, 0); assert open(f"/proc/{COPY}/stat").read().split
 
 
 @pytest.mark.parametrize("what", SHARED)
-async def test_what_tests_share_goes_on(service: Service, what: str) -> None:
+async def test_programs_that_tests_share_go_on(service: Service, what: str) -> None:
     verdict = await grade(service, _ALIVE + SHARED[what])
     assert verdict.passed, verdict
 

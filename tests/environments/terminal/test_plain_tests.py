@@ -50,7 +50,7 @@ NOT_PLAIN = {
 
 
 @pytest.mark.parametrize("what", PLAIN)
-def test_plain_ones_are_found(what: str) -> None:
+def test_plain_tests_are_detected(what: str) -> None:
     text = plain_tests.plain_tests(PLAIN[what])
     assert text is not None
     assert text.count("\n") == PLAIN[what].count("\n")
@@ -58,7 +58,7 @@ def test_plain_ones_are_found(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", NOT_PLAIN)
-def test_what_pytest_might_treat_otherwise_is_left_to_it(what: str) -> None:
+def test_modules_that_pytest_might_treat_differently_are_not_plain(what: str) -> None:
     assert plain_tests.plain_tests(NOT_PLAIN[what]) is None
 
 

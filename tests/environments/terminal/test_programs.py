@@ -41,7 +41,7 @@ def test_the_machines_own_programs() -> None:
     assert not has_program("no-such-program")
 
 
-def test_an_image_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORS_IMAGES", str(tmp_path / "store"))
     with pytest.raises(UnknownImage):
         preparation.program_finder("absent")

@@ -46,7 +46,7 @@ def test_a_value_that_does_not_fit_names_its_variable(monkeypatch: pytest.Monkey
         settings.read_settings()
 
 
-def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_misspelt_variable_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("ORS_TERMINAL_STEP", "3")
     with caplog.at_level(logging.WARNING):
         settings.read_settings()

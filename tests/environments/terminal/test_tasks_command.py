@@ -109,7 +109,7 @@ UNSOUND: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
 
 
 @pytest.mark.usefixtures("isolated")
-def test_what_is_not_sound_is_told(images: Path, tmp_path: Path) -> None:
+def test_unsound_tasks_are_reported(images: Path, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     for name, (files, _, _) in UNSOUND.items():
         write_folder(tasks, name, files=files)
@@ -141,7 +141,7 @@ def test_what_is_not_sound_is_told(images: Path, tmp_path: Path) -> None:
     assert "task_sound" not in shown.stdout
 
 
-def test_mistakes_are_told_without_a_traceback(tmp_path: Path) -> None:
+def test_mistakes_are_reported_without_a_traceback(tmp_path: Path) -> None:
     for arguments in (
         ("verify", tmp_path / "nowhere"),
         ("verify", tmp_path),

@@ -46,7 +46,7 @@ async def test_without_a_grader_it_is_unavailable(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("tasks", ["nowhere", "empty"])
-def test_wrong_folders_are_told_before_the_grader_is_made(tmp_path: Path, tasks: str) -> None:
+def test_invalid_folders_are_reported_before_the_grader_is_made(tmp_path: Path, tasks: str) -> None:
     (tmp_path / "empty").mkdir()
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
     done = subprocess.run(
@@ -63,7 +63,7 @@ def test_wrong_folders_are_told_before_the_grader_is_made(tmp_path: Path, tasks:
     assert not (tmp_path / "images/toolsets").exists()
 
 
-def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_a_sentence(tmp_path: Path) -> None:
     """A real disk: a small file system in a mount namespace of the test."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -91,7 +91,7 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert len(done.stdout) < 500
 
 
-async def test_a_store_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
+async def test_a_store_that_cannot_be_written_is_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreFailed, match=r"cannot be written to .*Set ORS_IMAGES"):
         await portable_python.python_toolset(tmp_path / "file" / "toolsets")

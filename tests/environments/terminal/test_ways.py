@@ -35,7 +35,7 @@ async def graded(service: Service, tests: str) -> grading.Verdict:
 
 
 @pytest.mark.parametrize("way", REFUSED)
-async def test_tests_that_would_run_anybodys_text_are_unfit(service: Service, way: str) -> None:
+async def test_tests_that_would_run_any_text_cannot_grade(service: Service, way: str) -> None:
     with pytest.raises(grading.GradingFailed, match="inside the grader"):
         await graded(service, REFUSED[way])
 
@@ -53,7 +53,7 @@ async def test_sound_tests_pass(service: Service, way: str) -> None:
 
 
 @pytest.mark.parametrize("what", HELD)
-async def test_data_that_tests_hold_is_no_fault_of_the_grader(service: Service, what: str) -> None:
+async def test_data_that_tests_hold_does_not_fail_the_grader(service: Service, what: str) -> None:
     assert (await graded(service, HOLDING.format(HELD[what]))).how == "failed"
 
 

@@ -152,7 +152,7 @@ def test_prompts_vary(generation: ModuleType, family: str) -> None:
         assert len(beginnings) > 1, prompts[0]
 
 
-def test_modules_of_tests_need_nothing(family: str) -> None:
+def test_modules_of_tests_need_the_standard_library_only(family: str) -> None:
     for task in _tasks(family):
         for source in (task.initial_tests, task.final_tests):
             tree = ast.parse(source)
@@ -178,7 +178,7 @@ def test_documentation_has_the_table(generation: ModuleType) -> None:
     assert generation.families_table() in DOCS.read_text(), "docs/terminal_tasks.md is not current"
 
 
-def test_a_place_that_cannot_be_looked_into_is_not_empty(generation: ModuleType) -> None:
+def test_an_unreadable_folder_does_not_count_as_empty(generation: ModuleType) -> None:
     """``Checks.absent`` fails where it cannot look."""
     source = generation.generate("checksums", 0).initial_tests
     module: dict[str, object] = {}

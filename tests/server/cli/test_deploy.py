@@ -28,7 +28,7 @@ def content(folder: Path) -> list[str]:
     return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
 
 
-def test_a_folder_with_nothing_but_an_environment(
+def test_a_folder_with_only_an_environment(
     command: Command, write_environment: WriteEnvironment, tmp_path: Path
 ) -> None:
     folder = write_environment("talk")
@@ -70,7 +70,7 @@ def test_the_bundled_echo_is_a_space_already(command: Command, tmp_path: Path) -
         assert (tmp_path / "space" / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_files_are_copied_but_for_caches(command: Command, write_environment: WriteEnvironment, tmp_path: Path) -> None:
+def test_files_are_copied_except_caches(command: Command, write_environment: WriteEnvironment, tmp_path: Path) -> None:
     folder = write_environment("talk")
     for name in ("data/tasks.json", ".git/config", "__pycache__/x.pyc", "venv/bin/python", "data/__pycache__/y.pyc"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +209,9 @@ def test_git_attributes_are_added_to(command: Command, write_environment: WriteE
     assert lines[-1].startswith("*.whl")
 
 
-def test_an_output_that_holds_something(command: Command, write_environment: WriteEnvironment, tmp_path: Path) -> None:
+def test_an_output_folder_that_is_not_empty(
+    command: Command, write_environment: WriteEnvironment, tmp_path: Path
+) -> None:
     """A clone of the Space has a README; its repository is kept, and an older wheel is removed."""
     folder = write_environment("talk")
     space = tmp_path / "clone"
@@ -227,7 +229,9 @@ def test_an_output_that_holds_something(command: Command, write_environment: Wri
     assert (space / ".git").is_dir()
 
 
-def test_what_is_no_environment_folder(command: Command, write_environment: WriteEnvironment, tmp_path: Path) -> None:
+def test_folders_that_are_not_environments_are_refused(
+    command: Command, write_environment: WriteEnvironment, tmp_path: Path
+) -> None:
     assert "There is no folder" in command("deploy", "space", tmp_path / "nothing").err
     assert f"{tmp_path} has no environment.py" in command("deploy", "space", tmp_path).err
     folder = write_environment("talk")

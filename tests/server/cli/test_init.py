@@ -139,7 +139,7 @@ def test_a_name_of_its_own(command: Command, tmp_path: Path) -> None:
         ("--", ["is not a name", "Try --name my_environment."]),
     ],
 )
-def test_a_name_that_would_not_do(command: Command, tmp_path: Path, name: str, messages: list[str]) -> None:
+def test_an_invalid_name_is_refused(command: Command, tmp_path: Path, name: str, messages: list[str]) -> None:
     outcome = command("init", tmp_path / "folder", "--name", name)
     assert outcome.code == 2
     for message in messages:
@@ -151,7 +151,7 @@ def test_a_folder_that_cannot_give_the_name_says_how(command: Command, tmp_path:
     assert "--name my_dir" in command("init", tmp_path / "My Dir").err
 
 
-def test_a_folder_that_holds_something_is_left_alone(command: Command, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_left_alone(command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "my_env"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")

@@ -83,7 +83,7 @@ def test_the_tools_of_development_come_on_top(clone: Path) -> None:
     assert made(clone, "serve") == [SANDBOXES, SERVED]
 
 
-def test_other_metadata_make_it_anew(clone: Path) -> None:
+def test_other_metadata_make_the_environment_again(clone: Path) -> None:
     made(clone, "venv")
     with (clone / "pyproject.toml").open("a") as metadata:
         metadata.write("\n")

@@ -81,7 +81,7 @@ def runtimes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return install
 
 
-def test_what_works_and_what_does_not(command: Command, runtimes: Callable[..., None]) -> None:
+def test_the_doctor_reports_each_runtime(command: Command, runtimes: Callable[..., None]) -> None:
     runtimes(working=Working, missing=Missing, broken=Broken, gone=Runtime)
     outcome = command("sandbox", "doctor")
     assert outcome.code == 0
@@ -112,13 +112,13 @@ def test_for_programs(command: Command, runtimes: Callable[..., None]) -> None:
     }
 
 
-def test_none_works(command: Command, runtimes: Callable[..., None]) -> None:
+def test_no_runtime_works(command: Command, runtimes: Callable[..., None]) -> None:
     runtimes(missing=Missing)
     assert command("sandbox", "doctor").code == 1
     assert json.loads(command("sandbox", "doctor", "--json").out)[0]["works"] is False
 
 
-def test_a_broken_promise_is_told(
+def test_a_broken_contract_is_reported(
     command: Command, runtimes: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def checks(runtime: Runtime) -> AsyncIterator[Check]:
@@ -137,7 +137,7 @@ def test_a_broken_promise_is_told(
     assert found["works"] is False
 
 
-def test_a_runtime_nobody_installed(command: Command) -> None:
+def test_a_runtime_that_is_not_installed(command: Command) -> None:
     outcome = command("sandbox", "doctor", "nothing")
     assert outcome.code == 2
     assert "No runtime 'nothing' is installed" in outcome.err
@@ -152,7 +152,7 @@ def test_ours_are_registered(command: Command) -> None:
     assert said[0]["works"] or said[0]["remedy"]
 
 
-def test_what_dead_servers_left_is_freed(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_leftovers_of_dead_servers_are_freed(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("ors_containers.linux.leases.state_directory", lambda: tmp_path)
     make_state(tmp_path)
     living, dead = Owner(tmp_path), Owner(tmp_path)

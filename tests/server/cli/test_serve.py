@@ -52,7 +52,7 @@ def test_it_prints_what_it_serves_and_what_a_client_needs(servers: Any, write_en
     assert "Traceback" not in served.errors.read_text()
 
 
-def test_a_count_that_takes_long_holds_nothing_up(servers: Any, write_environment: WriteEnvironment) -> None:
+def test_a_slow_count_of_tasks_blocks_nothing(servers: Any, write_environment: WriteEnvironment) -> None:
     """On every interface, with an environment that counts slowly and one that cannot count; SIGTERM ends it, too."""
     slow = write_environment("slow", "Slow", head="import time")
     with (slow / "environment.py").open("a") as file:
@@ -192,7 +192,7 @@ def test_a_server_survives_the_loss_of_its_output(
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-def test_a_letter_that_the_output_does_not_know(
+def test_a_character_that_the_output_cannot_encode(
     servers: Any, write_environment: WriteEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
@@ -249,7 +249,7 @@ def test_a_port_in_use(command: Command) -> None:
         (["echo", "--prot", "80"], ["No such option", "--port"]),
     ],
 )
-def test_what_cannot_be_served_is_refused(command: Command, arguments: list[str], messages: list[str]) -> None:
+def test_targets_that_cannot_be_served_are_refused(command: Command, arguments: list[str], messages: list[str]) -> None:
     outcome = command("serve", *arguments)
     assert outcome.code == 2
     assert outcome.out == ""
@@ -304,7 +304,7 @@ def test_an_environment_that_ends_the_process_says_so(
 
 
 @pytest.mark.parametrize("error", [DefinitionError("It is odd", "Make it even."), SystemExit(0)])
-def test_what_ends_the_building_of_a_server_is_an_error(
+def test_an_exception_while_the_server_is_built_is_an_error(
     command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """Also without a frame of the author's code in its traceback."""

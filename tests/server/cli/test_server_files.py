@@ -90,7 +90,7 @@ def test_the_form_of_published_environments(write_environment: WriteEnvironment,
         (f"environments = ['data']\n{MAIN}Server([Second]).run()", ["Second"]),
     ],
 )  # fmt: skip
-def test_the_classes_that_a_file_hands_to_its_server(folder: Path, source: str, names: list[str]) -> None:
+def test_the_classes_that_a_file_passes_to_its_server(folder: Path, source: str, names: list[str]) -> None:
     file = folder / "server.py"
     file.write_text(
         "import sys\nimport other_classes\nfrom ors_server import Server\n"
@@ -99,7 +99,7 @@ def test_the_classes_that_a_file_hands_to_its_server(folder: Path, source: str, 
     assert names_of(file) == names
 
 
-def test_nothing_of_the_block_runs(folder: Path) -> None:
+def test_the_main_block_does_not_run(folder: Path) -> None:
     """Except for the imports of the names it passes: no arguments are parsed, no class is created."""
     (folder / "server.py").write_text(
         "import argparse\nfrom ors_server import Server\nfrom env_classes import First as Base\n\n"
@@ -216,7 +216,7 @@ def test_a_file_that_serves_when_it_is_imported(folder: Path, start: str) -> Non
         ("\x00", "source code string cannot contain null bytes"),
     ],
 )  # fmt: skip
-def test_what_the_file_imports_is_explained(folder: Path, source: str, cause: str) -> None:
+def test_errors_of_the_files_imports_are_explained(folder: Path, source: str, cause: str) -> None:
     (folder / "server.py").write_text(source)
     with pytest.raises(TargetError) as caught:
         load_target(str(folder))

@@ -19,7 +19,7 @@ ALL = list(Settings.model_fields)
 FOLDERS = ["benchmarks", "clients", "containers", "docs", "environments", "ors_server", "scripts", "tests"]
 
 
-def test_every_setting_has_its_place_and_its_meaning() -> None:
+def test_every_setting_has_a_group_and_a_description() -> None:
     """A new setting gets a flag automatically; its group in `--help` and its meaning must be written."""
     assert sorted(name for names in PANELS.values() for name in names) == sorted(ALL)
     assert all(field.description for field in Settings.model_fields.values())
@@ -71,7 +71,7 @@ def test_a_variable_that_does_not_fit(command: Command, monkeypatch: pytest.Monk
     assert "the variable ORS_PORT: '70000'" in outcome.err
 
 
-def test_no_variable_that_anything_here_reads_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_the_code_reads_cause_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables that code reads, and variables that the instructions tell users to export in their shell."""
     read = re.compile(r"""environ(?:\.get\(|\[)["'](ORS_\w+)["']|\bexport (ORS_\w+)=""")
     found: set[str] = set()

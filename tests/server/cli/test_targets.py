@@ -136,7 +136,9 @@ def test_classes_of_both_sdks_load_and_are_served(write_environment: WriteEnviro
 # --- isolation of folders --------------------------------------------------------------------------
 
 
-def test_files_of_the_same_names_do_not_meet(write_environment: WriteEnvironment, tmp_path: Path) -> None:
+def test_files_of_the_same_names_in_two_folders_are_isolated(
+    write_environment: WriteEnvironment, tmp_path: Path
+) -> None:
     """Not at the top of a module, not inside a tool that imports when it is called, and not in a package of helpers."""
     for place in ("left", "right"):
         folder = write_environment(
@@ -167,7 +169,7 @@ def test_a_module_of_a_folder_is_loaded_once(write_environment: WriteEnvironment
     assert say(environment) == "7"
 
 
-def test_a_plain_name_in_two_folders_is_nobodys(write_environment: WriteEnvironment) -> None:
+def test_a_plain_name_in_two_folders_is_ambiguous(write_environment: WriteEnvironment) -> None:
     for place in ("left", "right"):
         folder = write_environment(place, place.title(), head="import shared_name")
         (folder / "shared_name.py").touch()
@@ -232,7 +234,7 @@ def refusal(target: object) -> TargetError:
         ("", "There is no target ''", "A target is a folder"),
     ],
 )
-def test_what_is_said_of_a_target_that_is_not_there(
+def test_the_error_for_a_missing_target(
     target: str, cause: str, remedy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -276,7 +278,7 @@ def test_a_folder_without_environment_file(tmp_path: Path) -> None:
         ("environments = ['a']", "holds 'a', which is no environment", "classes that derive from Environment"),
     ],
 )
-def test_what_is_said_of_a_file_that_does_not_load(source: str, cause: str, remedy: str, tmp_path: Path) -> None:
+def test_the_error_for_a_file_that_does_not_load(source: str, cause: str, remedy: str, tmp_path: Path) -> None:
     """The author's error with the author's line, for errors of every kind."""
     file = tmp_path / "environment.py"
     echo = load_target("echo")[0].__module__
@@ -310,7 +312,7 @@ def test_a_package_above_the_folder_is_named_as_a_module(tmp_path: Path) -> None
     assert "named as a module" in refusal(folder).remedy
 
 
-def test_an_installed_environment_has_its_place_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_errors_of_an_installed_environment_name_its_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Author's code that is installed among the libraries is still blamed by its line."""
     installed = tmp_path / "site-packages"
     installed.mkdir()

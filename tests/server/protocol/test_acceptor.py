@@ -66,7 +66,7 @@ def test_a_crowd_is_accepted_in_a_few_turns(listening: socket.socket, runner: as
         client.close()
 
 
-def test_small_writes_are_not_held_back(listening: socket.socket, runner: asyncio.Runner) -> None:
+def test_small_writes_are_not_delayed(listening: socket.socket, runner: asyncio.Runner) -> None:
     async def serve() -> int:
         loop = asyncio.get_running_loop()
         made: asyncio.Future[asyncio.BaseTransport] = loop.create_future()

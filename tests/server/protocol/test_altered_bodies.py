@@ -73,7 +73,7 @@ VALUES = [
 ]
 
 
-async def test_only_halves_of_characters_are_replaced(serve: Serve) -> None:
+async def test_only_lone_surrogates_are_replaced(serve: Serve) -> None:
     client = serve(Mirror)
     sid = await client.open()
     halves = {"0": 0, '"\\ud83d"': "\ufffd", '"\\udc00 and \\ud800\\ud800"': "\ufffd and \ufffd\ufffd"}
@@ -84,7 +84,7 @@ async def test_only_halves_of_characters_are_replaced(serve: Serve) -> None:
         assert got[1] == replaced
 
 
-async def test_halves_in_keys(serve: Serve) -> None:
+async def test_lone_surrogates_in_keys(serve: Serve) -> None:
     client = serve(Mirror)
     sid = await client.open()
     assert await mirrored(client, sid, '{"a\\ud83d": {"\\udc00": 1, "b": [2]}}') == {"a\ufffd": {"\ufffd": 1, "b": [2]}}
@@ -119,7 +119,7 @@ async def test_a_deep_task_arrives_as_it_is_or_is_refused(serve: Serve, core: st
         assert compact(task["value"]) == nested(depth, CORES[core]), depth
 
 
-async def test_what_is_no_json_is_422(serve: Serve) -> None:
+async def test_invalid_json_is_422(serve: Serve) -> None:
     """Also beside a lone surrogate."""
     client = serve(Mirror)
     sid = await client.open()

@@ -201,7 +201,7 @@ async def test_two_servers_in_one_application() -> None:
     await client.close()
 
 
-async def test_a_user_may_add_routes_of_his_own() -> None:
+async def test_a_user_may_add_routes() -> None:
     server = Server([Echo])
 
     @server.app.get("/mine")

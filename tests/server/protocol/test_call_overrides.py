@@ -61,7 +61,7 @@ async def test_a_call_is_known_by_what_the_client_sent(serve: Serve) -> None:
     assert (await client.call(sid, "made_up", {"count": 3}, key="k")).text == first.text == "3 1"
 
 
-async def test_an_end_that_cannot_be_told_is_none(serve: Serve) -> None:
+async def test_a_finishing_result_that_cannot_be_sent_does_not_end_the_episode(serve: Serve) -> None:
     """A reward of NaN is an error, and the episode goes on; the runner behind ``super()`` agrees."""
     client = serve(Dynamic)
     sid = await client.open()
@@ -90,13 +90,13 @@ class Bad(Echo):
 
 
 @pytest.mark.parametrize("what", [None, "text", {"ok": True}, said("bare"), RunToolSuccess(output=said("half"))])
-async def test_what_is_no_result(serve: Serve, what: Any) -> None:
+async def test_invalid_results_of_an_override_are_errors(serve: Serve, what: Any) -> None:
     client = serve(type("Bad", (Bad,), {"what": what}))
     reply = await client.call(await client.open(), "echo", {"text": "x"})
     assert reply.error == f"TypeError: _call_tool returned {type(what).__name__}; it returns RunToolOutput"
 
 
-async def test_the_sdk_is_as_it_was_for_everybody_else(serve: Serve) -> None:
+async def test_the_sdks_method_is_replaced_on_served_instances_only(serve: Serve) -> None:
     """The SDK's method is replaced only on instances that we serve; an author's tests get the original."""
 
     class Passing(foreign.OpenRewardGame):

@@ -66,7 +66,7 @@ async def test_calls_above_a_limit_are_asked_to_wait(serve: Serve, setting: str)
     assert runs == [1]
 
 
-async def test_however_many_come_at_once_no_more_than_the_limit_get_in(serve: Serve) -> None:
+async def test_concurrent_requests_do_not_exceed_the_limit(serve: Serve) -> None:
     class Slow(Echo):
         async def setup(self) -> None:
             await asyncio.sleep(0.05)
@@ -88,7 +88,7 @@ async def test_sessions_not_yet_bound_count(serve: Serve) -> None:
     busy(await client.create("s"), "ORS_MAX_SESSIONS")
 
 
-async def test_an_ended_session_makes_room_whatever_ended_it(serve: Serve) -> None:
+async def test_an_ended_session_frees_its_slot(serve: Serve) -> None:
     client = serve(Echo, max_sessions=1, session_ttl=0.2)
     await client.open(sid="a")
     await client.post("/delete", sid="a")
@@ -104,7 +104,7 @@ async def test_an_ended_session_makes_room_whatever_ended_it(serve: Serve) -> No
 
 
 @pytest.mark.parametrize("setting", ["max_calls", "max_session_calls"])
-async def test_a_repeated_request_needs_no_room(serve: Serve, setting: str) -> None:
+async def test_a_repeated_request_needs_no_capacity(serve: Serve, setting: str) -> None:
     """For a running call, a finished call, a lost call, and by task id."""
     environment, proceed, runs = worker()
     settings: Any = {setting: 1}
@@ -126,7 +126,7 @@ async def test_a_repeated_request_needs_no_room(serve: Serve, setting: str) -> N
     assert runs == [1]
 
 
-async def test_the_limit_refuses_no_conflict(serve: Serve) -> None:
+async def test_a_conflict_at_the_limit_is_still_a_conflict(serve: Serve) -> None:
     """A request that can never succeed gets a final error instead of a request to wait."""
     environment, _, runs = worker()
     client = serve(environment, max_session_calls=1)
@@ -141,7 +141,7 @@ async def test_the_limit_refuses_no_conflict(serve: Serve) -> None:
 # --- keys ----------------------------------------------------------------------------------------
 
 
-async def test_an_empty_key_is_none(serve: Serve) -> None:
+async def test_an_empty_key_counts_as_no_key(serve: Serve) -> None:
     """Clients that always send the header leave it empty where they have no key."""
     environment, proceed, runs = worker()
     proceed.set()
@@ -181,7 +181,7 @@ async def test_a_long_key_is_400_and_runs_nothing(serve: Serve, length: int) -> 
     assert runs == []
 
 
-async def test_a_key_of_255_characters_is_one(serve: Serve) -> None:
+async def test_a_key_of_255_characters_is_accepted(serve: Serve) -> None:
     environment, proceed, runs = worker()
     proceed.set()
     client = serve(environment)
@@ -191,7 +191,7 @@ async def test_a_key_of_255_characters_is_one(serve: Serve) -> None:
     assert runs == [1]
 
 
-async def test_a_key_while_resuming_is_not_looked_at(serve: Serve) -> None:
+async def test_a_key_is_ignored_while_resuming(serve: Serve) -> None:
     client: Client = serve(Echo)
     sid = await client.open()
     reply = await client.call(sid, "echo", {"text": "x"})

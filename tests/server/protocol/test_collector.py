@@ -45,7 +45,7 @@ def alive(references: list[weakref.ref[Any]]) -> int:
     return sum(reference() is not None for reference in references)
 
 
-def test_what_survived_is_not_walked_again(collector: Collector) -> None:
+def test_surviving_objects_are_not_traversed_again(collector: Collector) -> None:
     kept = [Ring() for _ in range(1000)]
     gc.collect()
     assert len(gc.get_objects(generation=2)) < 1000
@@ -69,7 +69,7 @@ def test_a_burst_is_collected_in_small_portions(collector: Collector) -> None:
     assert max(sizes) < 20_000
 
 
-def test_a_ring_that_a_session_leaves_is_found(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle_that_a_session_leaves_is_collected(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     references = ended(collector)
     gc.collect()
     assert alive(references) == 1  # frozen: only a collection of all generations finds it
@@ -80,13 +80,13 @@ def test_a_ring_that_a_session_leaves_is_found(collector: Collector, monkeypatch
     assert alive(references) == 0
 
 
-def test_many_rings_are_found_at_once(collector: Collector) -> None:
+def test_many_cycles_are_collected_at_once(collector: Collector) -> None:
     references = ended(collector, module.CROWD)
     collector.run_maintenance()
     assert alive(references) == 0
 
 
-def test_much_that_was_frozen_is_reason_enough(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_frozen_objects_cause_a_collection(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring()
     reference = weakref.ref(ring)
     gc.collect()
@@ -98,7 +98,7 @@ def test_much_that_was_frozen_is_reason_enough(collector: Collector, monkeypatch
     assert reference() is None
 
 
-def test_an_instance_that_its_author_keeps_is_asked_about_once(
+def test_an_instance_that_its_author_keeps_is_checked_once(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = Ring()
@@ -117,7 +117,7 @@ def test_an_instance_that_its_author_keeps_is_asked_about_once(
     assert len(deep) == 1
 
 
-def test_references_to_instances_that_are_gone_do_not_pile_up(collector: Collector) -> None:
+def test_references_to_freed_instances_do_not_accumulate(collector: Collector) -> None:
     for _ in range(3 * 4096):
         collector.left(Ring.__new__(Ring))
     assert len(collector._left) <= 4097  # pyright: ignore[reportPrivateUsage] - it has no other effect
@@ -128,7 +128,7 @@ def test_a_class_without_weak_references(collector: Collector) -> None:
     collector.run_maintenance()
 
 
-def test_the_process_gets_its_collector_back() -> None:
+def test_stopping_restores_the_garbage_collector() -> None:
     thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
     collector = Collector()
     collector.start()

@@ -250,7 +250,7 @@ def test_no_splits() -> None:
 
 
 @pytest.mark.parametrize("splits", [[3], [None], ["train", {"name": "x"}]])
-def test_a_split_that_is_none(splits: list[Any]) -> None:
+def test_an_invalid_split(splits: list[Any]) -> None:
     class Odd(Echo):
         @classmethod
         def list_splits(cls) -> list[Any]:
@@ -325,7 +325,7 @@ def test_two_of_one_name() -> None:
     assert "name" in error.remedy
 
 
-def test_aliases_that_clash_or_lead_nowhere() -> None:
+def test_aliases_that_clash_or_have_no_target() -> None:
     class First(Echo):
         aliases = ("a/b",)
 

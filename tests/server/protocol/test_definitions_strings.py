@@ -41,7 +41,7 @@ def returning(name: str, value: object) -> type[Echo]:
 
 @pytest.mark.parametrize("name", ["private_task_fields", "aliases"])
 @pytest.mark.parametrize("value", ["answer", b"answer", 3, [3], [None], [["answer"]]], ids=repr)
-def test_a_list_of_names_that_is_none(name: str, value: object) -> None:
+def test_a_string_where_a_list_of_names_is_expected(name: str, value: object) -> None:
     """`("answer")` is a string: its letters would be the private fields, and the answer public."""
     error = refused(with_attribute(name, value))
     assert f"Slip.{name}" in error.cause
@@ -70,7 +70,7 @@ async def test_any_collection_of_names_is_taken(serve: Serve, value: object) -> 
 
 
 @pytest.mark.parametrize("splits", ["train", b"train", 3], ids=repr)
-def test_splits_that_are_no_list(splits: object) -> None:
+def test_splits_that_are_not_a_list(splits: object) -> None:
     error = refused(returning("list_splits", splits))
     assert "Slip.list_splits" in error.cause
     assert '["train"' in error.remedy.replace("'", '"')
@@ -99,7 +99,7 @@ def test_names_in_two_cases_are_two_splits() -> None:
 
 
 @pytest.mark.parametrize("value", [[3], 3, ["Tools"], "Tools", [None], [object()]], ids=repr)
-def test_toolsets_that_are_no_classes(value: object) -> None:
+def test_toolsets_that_are_not_classes(value: object) -> None:
     error = refused(with_attribute("toolsets", value))
     assert "Slip" in error.cause
     assert "toolsets" in error.cause
@@ -137,7 +137,7 @@ async def test_a_name_that_a_path_can_hold(serve: Serve, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [None, 3, b"echo"])
-def test_a_name_that_is_no_string(name: object) -> None:
+def test_a_name_that_is_not_a_string(name: object) -> None:
     assert "name" in refused(returning("name", name)).cause
 
 
@@ -186,7 +186,7 @@ def test_a_forgotten_classmethod(name: str, function: Callable[..., Any]) -> Non
     assert "@classmethod" in str(error)
 
 
-def test_a_static_method_is_as_good() -> None:
+def test_a_static_method_is_accepted() -> None:
     """A static method can be called on the class."""
 
     class Static(Echo):
@@ -222,7 +222,7 @@ def test_a_name_that_would_end_the_process() -> None:
     assert "SystemExit" in error.cause
 
 
-def test_an_interrupt_is_none_of_the_environments_doing() -> None:
+def test_an_interrupt_is_not_the_environments_failure() -> None:
     """Ctrl-C while the splits are listed is not the environment's failure."""
 
     def interrupted(cls: Any) -> list[str]:

@@ -200,7 +200,7 @@ async def test_teardown_runs_once_and_after_everything_has_ended(serve: Serve, p
 
 
 @pytest.mark.parametrize("place", ["sync setup", "async setup"])
-async def test_who_waits_for_set_up_gets_410_at_once(serve: Serve, place: str) -> None:
+async def test_a_request_that_waits_for_set_up_gets_410_at_once(serve: Serve, place: str) -> None:
     stage = Stage()
     client = serve(staged(stage, place))
     waiting = await occupy(client, place)
@@ -288,7 +288,7 @@ async def test_new_requests_during_the_teardown_are_410(serve: Serve) -> None:
 
 @pytest.mark.parametrize("raised", [RuntimeError("no"), asyncio.CancelledError(), SystemExit(1), KeyboardInterrupt()])
 @pytest.mark.parametrize("sync", [True, False])
-async def test_a_teardown_that_raises_hurts_nobody(serve: Serve, raised: BaseException, sync: bool) -> None:
+async def test_a_teardown_that_raises_affects_no_other_session(serve: Serve, raised: BaseException, sync: bool) -> None:
     class Sync(Echo):
         def teardown(self) -> None:
             raise raised
@@ -306,7 +306,7 @@ async def test_a_teardown_that_raises_hurts_nobody(serve: Serve, raised: BaseExc
 
 
 @pytest.mark.parametrize("sync", [True, False])
-async def test_a_teardown_that_hangs_holds_nobody_for_longer_than_its_limit(serve: Serve, sync: bool) -> None:
+async def test_a_hanging_teardown_ends_at_its_limit(serve: Serve, sync: bool) -> None:
     """Section 9: one hung teardown stops all reaping in the references."""
     proceed = threading.Event()
 

@@ -74,7 +74,7 @@ async def test_sync_on_loop_restores_the_reference(serve: Serve) -> None:
     assert {thread for _, thread in steps} == {threading.get_ident()}
 
 
-async def test_an_ors_tool_may_block_without_stopping_anybody(serve: Serve) -> None:
+async def test_a_blocking_ors_tool_blocks_no_other_session(serve: Serve) -> None:
     """Section 9, performance: any sync tool blocks every session of the ors-sdk server."""
     client = serve(foreign.OrsBlocking)
     blocked, other = await client.open(), await client.open()

@@ -103,7 +103,7 @@ async def test_splits_normalise_bare_names(serve: Serve) -> None:
     ]
 
 
-async def test_create_session_answers_events_to_who_accepts_them(serve: Serve) -> None:
+async def test_create_session_answers_events_where_they_are_accepted(serve: Serve) -> None:
     """Section 8 and 6.4 pitfall 1: SSE where Accept has text/event-stream."""
     response = await serve(Echo).post("/create_session", {}, Accept="text/event-stream")
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -114,7 +114,7 @@ async def test_create_session_answers_events_to_who_accepts_them(serve: Serve) -
     assert parse_events(response.content)[1].data == ""
 
 
-async def test_create_session_answers_json_to_everybody_else(serve: Serve) -> None:
+async def test_create_session_answers_json_otherwise(serve: Serve) -> None:
     """Section 8: the specification's own sample client reads ``response.json()["sid"]``."""
     client = serve(Echo)
     for accept in ("*/*", "application/json", ""):
@@ -137,7 +137,7 @@ async def test_create_session_takes_any_body(serve: Serve) -> None:
         assert (await client.post("/create_session", body)).status_code == 200, body
 
 
-async def test_create_session_holds_nothing(serve: Serve) -> None:
+async def test_create_session_only_allocates_an_id(serve: Serve) -> None:
     """Section 3: it only allocates an id; ``/create`` binds it."""
     client = serve(Echo)
     sid = (await client.post("/create_session")).json()["sid"]
@@ -219,7 +219,7 @@ async def test_prompt_is_the_blocks(serve: Serve) -> None:
     ]
 
 
-async def test_an_empty_api_key_is_nothing_special(serve: Serve) -> None:
+async def test_an_empty_api_key_is_accepted(serve: Serve) -> None:
     """6.4 pitfall 10: openreward sends ``X-API-Key`` with an empty value when it has none."""
     client = serve(Echo)
     assert (await client.create("a", X_API_Key="")).status_code == 200
@@ -279,7 +279,7 @@ async def test_the_platform_environment_has_id_and_variants(serve: Serve) -> Non
     assert missing.json()["detail"].startswith("unknown environment 'me/missing'")
 
 
-async def test_a_tool_named_like_a_route_is_no_route(serve: Serve) -> None:
+async def test_a_tool_named_like_a_route_is_not_a_route(serve: Serve) -> None:
     class Odd(Bare):
         @tool
         async def prompt(self, params: Text) -> ToolOutput:

@@ -41,7 +41,7 @@ def lasting() -> tuple[type[Lasting], list[str]]:
 # --- the time to live ----------------------------------------------------------------------------
 
 
-async def test_a_session_nobody_uses_is_ended(serve: Serve) -> None:
+async def test_an_idle_session_is_ended(serve: Serve) -> None:
     """Section 3: torn down once, and late requests get 410."""
     environment, notes = lasting()
     client = serve(environment, session_ttl=0.2)

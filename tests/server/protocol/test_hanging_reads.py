@@ -112,7 +112,7 @@ async def test_the_end_of_the_session_cancels_it(serve: Serve, method: str) -> N
         assert (response.status_code, response.json()) == (410, {"detail": "Session deleted"})
 
 
-async def test_on_a_thread_its_client_is_told_and_teardown_waits(serve: Serve) -> None:
+async def test_on_a_thread_its_client_gets_an_error_and_teardown_waits(serve: Serve) -> None:
     released = threading.Event()
     environment, notes = hanging("get_prompt", released=released)
     client = serve(environment, setup_timeout=0.2, teardown_timeout=5)
@@ -126,7 +126,7 @@ async def test_on_a_thread_its_client_is_told_and_teardown_waits(serve: Serve) -
     await until(lambda: notes == ["read", "released", "teardown"])
 
 
-async def test_at_the_servers_end_it_holds_nothing_up(serve: Serve) -> None:
+async def test_at_shutdown_it_blocks_nothing(serve: Serve) -> None:
     environment, notes = hanging("get_prompt")
     client = serve(environment)
     sid = await client.open()
@@ -139,7 +139,7 @@ async def test_at_the_servers_end_it_holds_nothing_up(serve: Serve) -> None:
     assert notes == ["read", "cancelled", "teardown"]
 
 
-async def test_a_reader_who_gives_up_leaves_no_immortal_session(serve: Serve) -> None:
+async def test_a_disconnected_reader_does_not_keep_its_session_alive(serve: Serve) -> None:
     """Its session ends, whether the method goes on or stops when the reader disconnects."""
     environment, notes = hanging("get_prompt")
     client = serve(environment, session_ttl=0.2, setup_timeout=0.3)
@@ -151,7 +151,7 @@ async def test_a_reader_who_gives_up_leaves_no_immortal_session(serve: Serve) ->
     assert (await client.post("/ping", sid=sid)).status_code == 410
 
 
-async def test_one_that_is_slow_within_the_time_is_served(serve: Serve) -> None:
+async def test_a_slow_read_within_the_limit_is_served(serve: Serve) -> None:
     class Slow(Echo):
         async def get_prompt(self) -> Any:
             await asyncio.sleep(0.1)

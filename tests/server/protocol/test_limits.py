@@ -91,7 +91,7 @@ async def test_calls_of_one_session_above_the_limit_are_asked_to_wait(serve: Ser
     assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
 
 
-async def test_attaching_to_a_call_starts_nothing_and_needs_no_room(serve: Serve) -> None:
+async def test_attaching_to_a_call_needs_no_capacity(serve: Serve) -> None:
     """A client that has lost its connection must be able to return to its own call."""
     environment, proceed = worker()
     client = serve(environment, max_session_calls=1)
@@ -174,7 +174,7 @@ def thinking() -> tuple[type[Thinking], list[str]]:
     return type("Thinking", (Thinking,), {"notes": notes}), notes
 
 
-async def test_a_deletion_stops_a_prompt_that_never_comes(serve: Serve) -> None:
+async def test_a_deletion_stops_a_hanging_prompt(serve: Serve) -> None:
     """Asynchronous code can be cancelled, as a call can; otherwise the instance would never be torn down."""
     environment, notes = thinking()
     client = serve(environment, teardown_timeout=0.3)
@@ -188,7 +188,7 @@ async def test_a_deletion_stops_a_prompt_that_never_comes(serve: Serve) -> None:
     assert reading.result().status_code == 410
 
 
-async def test_a_prompt_that_never_comes_does_not_hold_its_session_for_ever(serve: Serve) -> None:
+async def test_a_hanging_prompt_does_not_keep_its_session_forever(serve: Serve) -> None:
     """Running code keeps its session from being reaped, so a prompt needs a limit as a call does."""
     environment, notes = thinking()
     client = serve(environment, session_ttl=0.3, setup_timeout=0.3)
@@ -211,7 +211,7 @@ class Unspeakable(Exception):
 
 
 @pytest.mark.parametrize("mode", ["none", "exception", "stacktrace"])
-async def test_an_exception_whose_text_raises_is_told_all_the_same(serve: Serve, mode: str) -> None:
+async def test_an_exception_whose_text_raises_is_reported(serve: Serve, mode: str) -> None:
     class Failing(Echo):
         @tool
         async def fail(self) -> ToolOutput:

@@ -79,7 +79,7 @@ def test_lines_that_do_not_fit_are_dropped_and_counted(log_format: str) -> None:
     assert len(numbers) + sum(lost) == MANY
 
 
-def test_the_count_starts_again_after_it_was_told() -> None:
+def test_the_count_starts_again_after_it_was_reported() -> None:
     records: queue.Queue[logging.LogRecord] = queue.Queue(3)
     handler = DroppingQueueHandler(records)
     told: list[object] = []
@@ -97,7 +97,7 @@ def test_the_count_starts_again_after_it_was_told() -> None:
     assert told == [5, 6]
 
 
-async def test_a_server_whose_log_nobody_reads_answers_on() -> None:
+async def test_a_server_whose_log_is_not_read_keeps_responding() -> None:
     """A full pipe blocks only the thread that writes the log."""
     with odd_server("plain", unread_log=True) as server:
         client = Client(url=server.url)

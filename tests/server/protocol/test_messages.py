@@ -171,7 +171,7 @@ async def test_blocks_written_as_dictionaries(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("prompt", [None, 3, [3], [{"type": "video"}]])
-async def test_a_prompt_that_is_none_is_a_500_that_says_so(serve: Serve, prompt: object) -> None:
+async def test_an_invalid_prompt_is_a_500_that_says_so(serve: Serve, prompt: object) -> None:
     def get_prompt(self: object) -> object:
         return prompt
 
@@ -183,7 +183,7 @@ async def test_a_prompt_that_is_none_is_a_500_that_says_so(serve: Serve, prompt:
     assert (await client.call(sid, "echo", {"text": "well"})).text == "well"
 
 
-async def test_the_prompt_is_asked_for_each_time(serve: Serve) -> None:
+async def test_the_prompt_is_requested_each_time(serve: Serve) -> None:
     """The prompt may depend on the episode's state."""
 
     class Stateful(Echo):

@@ -70,7 +70,7 @@ async def every_response(server: LiveServer, *headers: str) -> None:
             assert [name for name in headers if name not in response.headers] == [], (path, response)
 
 
-async def test_a_page_may_ask_first(server: LiveServer) -> None:
+async def test_a_cors_preflight_is_answered(server: LiveServer) -> None:
     """The middleware answers a CORS preflight by itself."""
     async with server.connect() as connection:
         headers = {**ORIGIN, "Access-Control-Request-Method": "POST"}

@@ -71,7 +71,7 @@ def all_raising(method: str, *, of_class: bool = False) -> list[type[Echo]]:
 
 
 @pytest.mark.parametrize("mode", ["none", "exception", "stacktrace"])
-async def test_a_set_up_is_failed_and_not_under_way_for_ever(serve: Serve, mode: str) -> None:
+async def test_a_failed_set_up_does_not_stay_under_way(serve: Serve, mode: str) -> None:
     environments = all_raising("setup")
     client = serve(*environments, return_errors=mode)
     for environment in environments:
@@ -276,7 +276,7 @@ NO_TOOLS: list[Any] = [None, 3, "text", [1], [{"name": "echo"}], {"tools": [1]},
     ],
     ids=READS,
 )
-async def test_what_is_read_is_checked(
+async def test_values_that_methods_return_are_checked(
     serve: Serve,
     caplog: pytest.LogCaptureFixture,
     method: str,
@@ -294,7 +294,7 @@ async def test_what_is_read_is_checked(
         assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
 
 
-async def test_a_conversation_that_is_none_makes_no_prompt(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_invalid_conversation_makes_no_prompt(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     """Without a `get_prompt`, the prompt is derived from the messages."""
 
     class Talking(Environment):
@@ -394,7 +394,7 @@ async def test_any_sequence_of_any_mappings_is_a_task_list(serve: Serve) -> None
         assert (await client.get("/prompt", await client.open())).json()[0]["text"] == "prompt of x"
 
 
-async def test_what_is_hidden_from_clients_stays_hidden(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_hidden_from_clients_stay_hidden(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     """With `return_errors="none"` only the log contains the error."""
     client = serve(*returning("get_prompt", [["the answer is gold"]]), return_errors="none")
     sid = await client.open()

@@ -15,13 +15,13 @@ REASON = "This server has no sandbox service, so environments that open sandboxe
 
 
 @pytest.mark.parametrize("path", ["create_sandbox", "run", "stat_file", "read_file", "write_file", "set_network"])
-async def test_each_says_so(serve: Serve, path: str) -> None:
+async def test_each_request_is_refused_with_a_reason(serve: Serve, path: str) -> None:
     response = await serve(Echo).post(f"/{path}", {"cmd": "ls"}, "some session")
     assert response.status_code == 501
     assert response.json()["detail"].startswith(REASON)
 
 
-async def test_openrewards_client_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_openrewards_client_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It retries after every status above 499, and waits in between unless a header says otherwise."""
     with live_server() as server:
         monkeypatch.setenv("OPENREWARD_API_URL", server.url)

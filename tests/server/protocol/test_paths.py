@@ -44,7 +44,7 @@ async def ask(client: Client, method: str, path: str, body: object, sid: str = "
 
 
 @pytest.mark.parametrize("middleware", [False, True], ids=["plain", "middleware"])
-async def test_slashes_too_many_change_nothing(middleware: bool) -> None:
+async def test_surplus_slashes_change_nothing(middleware: bool) -> None:
     server = Server([Echo])
     if middleware:
         add_middleware(server.app)
@@ -81,7 +81,7 @@ MISSING = [
 ]
 
 
-async def test_what_is_not_there_is_an_error_and_no_redirect(serve: Serve) -> None:
+async def test_an_unknown_path_is_an_error_and_not_a_redirect(serve: Serve) -> None:
     """A client that follows a redirect may send its POST again as a GET, or without its body."""
     client = serve(Echo)
     for method, path in MISSING:
@@ -110,7 +110,7 @@ async def test_on_a_socket(server: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["/", "//"])
-async def test_mounted_with_a_slash_too_many(prefix: str) -> None:
+async def test_mounted_with_a_surplus_slash(prefix: str) -> None:
     server = Server([Echo])
     parent = FastAPI()
     parent.mount("/ors", server.app)
@@ -171,7 +171,7 @@ async def test_an_unknown_one_is_named_as_it_was_written(serve: Serve) -> None:
     assert "Überall" in response.json()["detail"]
 
 
-async def test_what_is_neither_is_no_failure(serve: Serve) -> None:
+async def test_bytes_in_neither_encoding_do_not_fail(serve: Serve) -> None:
     """With one environment hosted, any unknown name selects it."""
     assert await deployed(serve(Unicode), b"\xff\xfe\x80") == ["echo", "win"]
 

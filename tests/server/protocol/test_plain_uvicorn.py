@@ -105,7 +105,7 @@ async def test_a_large_result_lost_on_its_way_is_attached_to(server: Address) ->
     assert text[-3:] == "x 1"
 
 
-async def test_a_call_whose_answer_was_read_is_made_anew(server: Address) -> None:
+async def test_a_repetition_of_an_answered_call_is_a_new_call(server: Address) -> None:
     """The agent repeats itself; on the same connection and on another."""
     async with server.connect() as connection:
         assert (await call(connection, "s", "step", text="x", milliseconds=30)).text == "x 1"
@@ -116,7 +116,7 @@ async def test_a_call_whose_answer_was_read_is_made_anew(server: Address) -> Non
         assert (await call(connection, "s", "step", text="x", milliseconds=100)).text == "x 5"
 
 
-async def test_requests_sent_ahead_are_all_answered(server: Address) -> None:
+async def test_pipelined_requests_are_all_answered(server: Address) -> None:
     """The check for a disconnected client must not mistake the next request for a disconnect."""
     async with server.connect() as connection:
         for _ in range(3):

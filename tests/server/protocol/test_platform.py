@@ -51,7 +51,7 @@ async def test_one_environment_answers_to_every_name(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("value", ["openai_api_key", {"openai_api_key": "sk-value"}, [1], 7])
-def test_secrets_that_are_no_list_of_names(value: object) -> None:
+def test_secrets_that_are_not_a_list_of_names(value: object) -> None:
     """An error in a class of our own; ignored in a class of another SDK, where the attribute has no meaning."""
     with pytest.raises(DefinitionError, match="required_secrets"):
         Server([type("Wrong", (Echo,), {"required_secrets": value})])

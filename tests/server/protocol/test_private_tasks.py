@@ -68,7 +68,7 @@ async def test_a_task_by_index_is_whole(serve: Serve) -> None:
     assert (await client.get("/prompt", sid)).json()[0]["text"] == "train 1? gold-1"
 
 
-async def test_what_a_client_writes_beside_the_token_counts_for_nothing(serve: Serve) -> None:
+async def test_fields_beside_the_token_are_ignored(serve: Serve) -> None:
     client = serve(Guarded)
     task = (await client.post("/task", BY_INDEX)).json()["task"]
     sid = await client.open({"task_spec": {**task, "question": "mine?", "answer": "forged"}})
@@ -133,7 +133,7 @@ async def test_a_task_that_has_changed_since_is_400(serve: Serve) -> None:
     assert "changed" in response.json()["detail"]
 
 
-async def test_the_token_is_no_way_to_check_a_guess_of_the_answer(serve: Serve) -> None:
+async def test_the_token_cannot_confirm_a_guess_of_the_answer(serve: Serve) -> None:
     """It does not depend on the private fields, so it cannot confirm a guess; a corrected answer is used at once."""
     client = serve(Moving)
     Moving.task = {"question": "?", "answer": "old"}

@@ -82,7 +82,7 @@ def test_the_folder_of_a_live_server_stays(start: Start, shared: Path, where: st
 
 
 @pytest.mark.parametrize("where", ["beside", "apart"])
-def test_the_folder_of_a_killed_server_goes(start: Start, where: str) -> None:
+def test_the_folder_of_a_killed_server_is_removed(start: Start, where: str) -> None:
     process, theirs = start(apart() if where == "apart" else ())
     process.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 10
@@ -91,7 +91,7 @@ def test_the_folder_of_a_killed_server_goes(start: Start, where: str) -> None:
         ResultFolder().remove()
 
 
-def test_what_others_put_there_is_left_alone(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_files_of_other_programs_are_left_alone(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Links and files of that name are not results' folders, and a folder that cannot be opened is left alone."""
     treasure = tmp_path_factory.mktemp("treasure")
     (treasure / "kept").touch()
@@ -131,7 +131,7 @@ def test_many_servers_that_start_at_once_keep_their_folders() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root opens what others may not")
-def test_it_is_this_users_alone() -> None:
+def test_only_this_user_may_read_it() -> None:
     folder = ResultFolder()
     try:
         assert folder.path.stat().st_mode & 0o077 == 0

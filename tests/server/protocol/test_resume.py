@@ -303,7 +303,7 @@ async def test_a_lost_call_that_was_resumed_is_no_longer_lost(serve: Serve) -> N
     assert journal == ["x", "x"]
 
 
-async def test_a_lost_call_somebody_waits_for_again_is_no_longer_lost(serve: Serve) -> None:
+async def test_a_lost_call_with_a_waiting_client_is_no_longer_lost(serve: Serve) -> None:
     """While the resumed request is connected, an identical call beside it is a new call."""
     journal, proceed = Journal(), asyncio.Event()
     client = serve(counting(journal, proceed))

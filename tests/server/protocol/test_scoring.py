@@ -99,7 +99,7 @@ async def test_a_score_that_is_not_finite_is_an_error_that_names_the_candidate(s
 
 
 @pytest.mark.parametrize("scores", [None, 3, ["high", "low"], [None, None]])
-async def test_what_is_no_list_of_scores_is_an_error(serve: Serve, scores: object) -> None:
+async def test_a_result_that_is_not_a_list_of_scores_is_an_error(serve: Serve, scores: object) -> None:
     client = serve(returning(scores))
     sid = await client.open()
     assert (await score(client, sid, {"candidates": [candidate("a"), candidate("b")]})).error

@@ -158,7 +158,7 @@ class Counting(Bench):
         return result
 
 
-async def test_a_toolset_goes_past_the_environments_call_tool(serve: Serve) -> None:
+async def test_a_toolset_bypasses_the_environments_call_tool(serve: Serve) -> None:
     """As in openreward's server; both share the end of the episode."""
     client = serve(Counting)
     plain = await client.open(CREATE)

@@ -46,7 +46,7 @@ def slow(steps: Steps) -> type[Echo]:
 
 
 @pytest.mark.parametrize("path", ["/prompt", "/messages"])
-async def test_openreward_gets_503_and_comes_again(serve: Serve, path: str) -> None:
+async def test_openreward_gets_503_and_retries(serve: Serve, path: str) -> None:
     """6.4 pitfall 11: a transient state is a 503 with exactly the headers after which its client retries."""
     steps = Steps()
     client = serve(slow(steps), agent=OPENREWARD, setup_wait=0.05, setup_wait_long=PATIENCE)
@@ -61,7 +61,7 @@ async def test_openreward_gets_503_and_comes_again(serve: Serve, path: str) -> N
     assert steps.taken == ["setup", "ready", "prompt"]
 
 
-async def test_everybody_else_is_kept_waiting(serve: Serve) -> None:
+async def test_other_clients_wait_in_the_request(serve: Serve) -> None:
     """ors-sdk fails after three 503s, so its requests are held for longer."""
     steps = Steps()
     client = serve(slow(steps), agent="ors-sdk/0.1", setup_wait=0.05, setup_wait_long=PATIENCE)

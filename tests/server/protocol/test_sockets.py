@@ -121,7 +121,7 @@ async def test_a_client_that_sends_all_of_a_large_body_reads_the_413(server: Liv
 
 
 @pytest.mark.parametrize("path", ["/create", "/call", "/score_group", "/tasks"])
-async def test_a_body_cut_short_does_nothing(server: LiveServer, path: str) -> None:
+async def test_a_truncated_body_has_no_effect(server: LiveServer, path: str) -> None:
     """Bad input: bodies cut short."""
     async with server.connect() as connection:
         data = request_bytes("POST", path, {**TASK, "pad": " " * 500}, "cut")
@@ -145,14 +145,14 @@ async def test_a_body_cut_short_does_nothing(server: LiveServer, path: str) -> N
     ],
     ids=["tls", "short", "version", "length", "chunk", "header"],
 )
-async def test_what_is_no_http_is_400_and_the_connection_closed(server: LiveServer, garbage: bytes) -> None:
+async def test_invalid_http_is_400_and_the_connection_closed(server: LiveServer, garbage: bytes) -> None:
     async with server.connect() as connection:
         await connection.send(garbage)
         assert (await connection.head())[0] == 400
     await healthy(server)
 
 
-async def test_a_client_that_asks_first_is_told_to_continue(server: LiveServer) -> None:
+async def test_a_client_that_expects_100_continue_gets_it(server: LiveServer) -> None:
     """Before a large body, curl sends ``Expect: 100-continue`` and waits."""
     body = json.dumps(TASK).encode()
     head = f"POST /create HTTP/1.1\r\nHost: s\r\nX-Session-ID: asking\r\nContent-Length: {len(body)}\r\n"
@@ -231,7 +231,7 @@ async def test_a_call_during_set_up_answers_its_head_at_once(server: LiveServer)
         await connection.until(b"event: end\r\n")
 
 
-async def test_a_client_too_slow_for_its_result_stops_nobody(server: LiveServer) -> None:
+async def test_a_client_too_slow_for_its_result_blocks_no_other(server: LiveServer) -> None:
     async with server.connect() as lazy, server.connect() as other:
         await lazy.request("POST", "/create", TASK, "lazy")
         await lazy.response()

@@ -80,7 +80,7 @@ async def test_an_unknown_split_is_400_everywhere_and_names_the_known(serve: Ser
         assert "train" in response.json()["detail"]
 
 
-async def test_a_list_is_asked_for_once(serve: Serve) -> None:
+async def test_a_task_list_is_requested_once(serve: Serve) -> None:
     """Section 9, performance: the reference lists again for each index."""
     asked: list[str] = []
 
@@ -100,7 +100,7 @@ async def test_a_list_is_asked_for_once(serve: Serve) -> None:
     assert asked == ["train"]
 
 
-async def test_a_failed_listing_is_tried_again(serve: Serve) -> None:
+async def test_a_failed_listing_is_retried(serve: Serve) -> None:
     attempts: list[int] = []
 
     class Flaky(Echo):
@@ -235,7 +235,7 @@ async def test_a_subclass_has_its_own_tasks(serve: Serve) -> None:
     assert len((await client.get("/parent/splits")).json()) == 2
 
 
-async def test_counting_for_whoever_starts_the_server() -> None:
+async def test_tasks_are_counted_by_split() -> None:
     """``Server.count_tasks``: by split, None where the environment does not know."""
 
     class Uncountable(Echo):

@@ -56,7 +56,7 @@ async def test_only_marked_methods_are_tools(serve: Serve, name: str) -> None:
     assert (await client.call(sid, name)).reason == "not_found"
 
 
-async def test_input_that_does_not_fit(serve: Serve) -> None:
+async def test_invalid_input(serve: Serve) -> None:
     """Section 4: the prefix; the model that wrote the input reads which field is wrong."""
     client = serve(Searching)
     sid = await client.open()
@@ -284,7 +284,7 @@ class Abort(BaseException):
     ],
     ids=lambda raised: type(raised).__name__,
 )
-async def test_whatever_a_tool_raises_is_an_error_event_and_hurts_nobody(serve: Serve, raised: BaseException) -> None:
+async def test_any_exception_of_a_tool_is_an_error_event_of_its_call_only(serve: Serve, raised: BaseException) -> None:
     """Section 9: a tool that ends in CancelledError leaves the references' clients waiting without end."""
 
     class Raising(Echo):
@@ -350,7 +350,7 @@ RAISED = [ValueError("bad"), SystemExit(3), asyncio.CancelledError(), Abort("abo
 
 
 @pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
-async def test_a_reading_method_that_raises_is_a_500_and_hurts_nobody(serve: Serve, raised: BaseException) -> None:
+async def test_a_reading_method_that_raises_is_a_500_of_its_request_only(serve: Serve, raised: BaseException) -> None:
     """Bad input: an environment whose prompt raises."""
 
     def fail(self: object) -> object:
@@ -369,7 +369,7 @@ async def test_a_reading_method_that_raises_is_a_500_and_hurts_nobody(serve: Ser
 
 
 @pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
-async def test_a_task_method_that_raises_is_a_500_and_hurts_nobody(serve: Serve, raised: BaseException) -> None:
+async def test_a_task_method_that_raises_is_a_500_of_its_request_only(serve: Serve, raised: BaseException) -> None:
     def fail(cls: object, *arguments: object) -> object:
         raise raised
 

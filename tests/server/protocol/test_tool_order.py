@@ -137,7 +137,7 @@ async def test_two_exclusive_calls_never_overlap(start: Caller, board: Board) ->
     await asyncio.gather(*calls)
 
 
-async def test_a_failing_call_lets_the_next_one_in(serve: Serve) -> None:
+async def test_a_failing_call_releases_the_next_one(serve: Serve) -> None:
     class Failing(Bare):
         @tool(exclusive=True)
         async def submit(self, params: Number) -> ToolOutput:
@@ -154,7 +154,7 @@ async def test_a_failing_call_lets_the_next_one_in(serve: Serve) -> None:
     assert (first.error, second.text) == ("ValueError: zero", "fine")
 
 
-async def test_an_invalid_call_waits_for_nobody(start: Caller, board: Board, serve: Serve) -> None:
+async def test_an_invalid_call_does_not_wait(start: Caller, board: Board, serve: Serve) -> None:
     client = serve(playground(board))
     sid = await client.open()
     running = asyncio.create_task(client.call(sid, "alone", {"number": 7}))
@@ -166,7 +166,7 @@ async def test_an_invalid_call_waits_for_nobody(start: Caller, board: Board, ser
     await running
 
 
-async def test_a_serial_call_past_its_limit_does_not_let_the_next_one_in_early(serve: Serve) -> None:
+async def test_a_serial_call_past_its_limit_still_blocks_the_next_one(serve: Serve) -> None:
     """Code on a thread cannot be stopped; the calls of one tool must still not overlap."""
     inside: list[int] = []
     overlaps: list[list[int]] = []
@@ -208,7 +208,7 @@ async def test_synchronous_tools_of_many_sessions_run_in_parallel(serve: Serve) 
     assert [reply.text for reply in replies] == ["met"] * 30
 
 
-async def test_a_blocking_tool_stops_nobody_elses_calls(serve: Serve) -> None:
+async def test_a_blocking_tool_blocks_no_other_sessions_calls(serve: Serve) -> None:
     proceed = threading.Event()
 
     class Blocking(Bare):

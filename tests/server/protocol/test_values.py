@@ -123,7 +123,7 @@ async def test_lone_surrogates_become_the_replacement_character(serve: Serve) ->
     assert given["reward"] == 0.5
 
 
-async def test_halves_that_belong_together_are_joined(serve: Serve) -> None:
+async def test_surrogate_pairs_are_joined(serve: Serve) -> None:
     client = serve(returning(said("\ud83d\ude00 and \udcff")))
     sid = await client.open()
     assert (await client.call(sid, "give")).text == "😀 and \ufffd"
@@ -163,7 +163,7 @@ async def test_lone_surrogates_in_a_tools_input(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "text", {"blocks": []}, 3])
-async def test_a_result_that_is_no_tool_output_is_an_error_that_names_the_tool(serve: Serve, value: object) -> None:
+async def test_a_result_that_is_not_a_tool_output_is_an_error_that_names_the_tool(serve: Serve, value: object) -> None:
     client = serve(returning(lambda: value))
     sid = await client.open()
     error = (await client.call(sid, "give")).error
@@ -249,7 +249,9 @@ async def test_a_number_of_any_type_is_a_reward(
     "reward",
     ["1", [1.0], pytest.param(10**400, id="huge"), Decimal("nan"), numpy.float32("inf"), numpy.array([1.0]), 1j],
 )
-async def test_what_is_no_number_is_no_reward(serve: Serve, package: Any, game: type[Any], reward: Any) -> None:
+async def test_a_value_that_is_not_a_number_is_not_a_reward(
+    serve: Serve, package: Any, game: type[Any], reward: Any
+) -> None:
     """The reference sends a text for a text, and null for NaN: a client would train on both as on no reward."""
     reply = await give(serve, game, assigned(package, reward=reward, finished=True), return_errors="none")
     assert reply.names == ["task_id", "error"]
@@ -267,7 +269,7 @@ async def test_the_end_is_true_or_false(serve: Serve, package: Any, game: type[A
 
 
 @FOREIGN
-async def test_what_a_subclass_adds_is_not_sent(serve: Serve, package: Any, game: type[Any]) -> None:
+async def test_fields_that_a_subclass_adds_are_not_sent(serve: Serve, package: Any, game: type[Any]) -> None:
     """Nor fields it changes: both references send the four fields of ``ToolOutput``, whatever is returned."""
 
     class Graded(package.ToolOutput):

@@ -153,7 +153,7 @@ async def test_the_request_is_cut_at_every_byte(server: Running, milliseconds: i
     assert runs[uncertain] == 1 or not keyed
 
 
-async def test_a_long_result_is_cut_all_over(server: Running) -> None:
+async def test_a_long_result_is_cut_at_many_bytes(server: Running) -> None:
     """Chunks of 32 KiB; the cuts include their borders."""
     episode = await Episode(server, "long").open()
     size = 15_000
@@ -181,7 +181,7 @@ async def test_a_long_result_is_cut_all_over(server: Running) -> None:
 
 @pytest.mark.parametrize("milliseconds", FORMS)
 @pytest.mark.parametrize("sdk", ["openreward.api._session.http", "ors.client._http"], ids=["openreward", "ors-sdk"])
-async def test_real_clients_come_again(server: Running, sdk: str, milliseconds: int) -> None:
+async def test_real_clients_retry(server: Running, sdk: str, milliseconds: int) -> None:
     """Both SDKs' own code for calls, which retries after a moment."""
     resumable_sse: Any = importlib.import_module(sdk).resumable_sse
     episode = await Episode(server, f"{sdk}-{milliseconds}").open()

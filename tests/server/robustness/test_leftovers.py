@@ -17,7 +17,7 @@ def call(milliseconds: int) -> dict[str, object]:
     return {"name": "count", "input": {"text": "x", "milliseconds": milliseconds}}
 
 
-def test_one_server_on_one_loop_after_the_other() -> None:
+def test_one_server_on_successive_event_loops() -> None:
     """A release of sse-starlette that openreward pins ties every stream of a process to its first event loop."""
 
     async def play(server: Server, sid: str) -> None:
@@ -46,7 +46,7 @@ async def test_a_long_call_leaves_nothing_behind_at_each_comment() -> None:
     await server.sessions.close()
 
 
-async def test_requests_for_sessions_that_never_were_leave_nothing() -> None:
+async def test_requests_for_unknown_sessions_leave_nothing() -> None:
     """The references store the time of each such request, and later end a session that never began."""
     server = Server([Counting])
 

@@ -60,7 +60,7 @@ async def runs_of(server: Running, sid: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("milliseconds", FORMS)
 @pytest.mark.parametrize("keyed", [True, False], ids=["with a key", "without a key"])
-async def test_a_call_that_comes_again(server: Running, milliseconds: int, keyed: bool) -> None:
+async def test_a_repeated_call(server: Running, milliseconds: int, keyed: bool) -> None:
     sid = await opened(server)
 
     async with swallowing(server.port) as proxy:

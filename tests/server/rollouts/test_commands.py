@@ -211,7 +211,7 @@ def test_an_export_that_fails_leaves_what_was_there(
     assert "cannot be written: No such file or directory." in outcome.err
 
 
-def test_a_link_stays_one_and_its_file_is_written(command: Command, filled: Path, tmp_path: Path) -> None:
+def test_a_link_is_kept_and_its_target_written(command: Command, filled: Path, tmp_path: Path) -> None:
     target, link = tmp_path / "elsewhere" / "rollouts.jsonl", tmp_path / "link.jsonl"
     target.parent.mkdir()
     link.symlink_to("elsewhere/rollouts.jsonl")
@@ -222,7 +222,7 @@ def test_a_link_stays_one_and_its_file_is_written(command: Command, filled: Path
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_a_pipe_stays_one_and_is_written(command: Command, filled: Path, tmp_path: Path) -> None:
+def test_a_pipe_is_kept_and_written(command: Command, filled: Path, tmp_path: Path) -> None:
     """A device is not replaced by a file, either: for /dev/null that would damage the machine."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -248,7 +248,7 @@ def test_standard_output_that_cannot_be_written(data_dir: Path, messages: int) -
     )
 
 
-def test_a_reader_that_leaves_is_no_error(data_dir: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(data_dir: Path) -> None:
     fill(data_dir, *(rollout(f"r{n}") for n in range(5)), *(message("r0", n, "x" * 5000) for n in range(60)))
     done = subprocess.run(
         ["bash", "-c", '"$0" rollouts export | head -c 4', executable()], capture_output=True, text=True, check=False

@@ -54,7 +54,7 @@ async def difficulty(client: Client, query: str = "", name: str = "me/second") -
     return response.json()["tasks"]
 
 
-async def test_without_uploads_there_is_none(client: Client, data_dir: Path) -> None:
+async def test_without_uploads_there_are_no_statistics(client: Client, data_dir: Path) -> None:
     assert await difficulty(client) == []
     assert not data_dir.exists()
 
@@ -177,7 +177,7 @@ async def test_the_last_update_names_the_task(client: Client) -> None:
     assert [task["task_index"] for task in await difficulty(client)] == [2]
 
 
-async def test_values_that_fit_nowhere_change_nothing(client: Client) -> None:
+async def test_invalid_values_are_ignored(client: Client) -> None:
     """Uploads contain arbitrary values; none of them makes the other rollouts' numbers unreadable."""
     deep: Any = 1
     for _ in range(900):

@@ -48,7 +48,7 @@ def test_an_event_that_does_not_fit_is_named_with_its_field(event: dict[str, Any
     assert "input" not in first
 
 
-def test_something_that_is_no_object() -> None:
+def test_an_event_that_is_not_an_object() -> None:
     with pytest.raises(InvalidEvent) as raised:
         read_event(0, "event")
     assert raised.value.problems[0]["loc"] == ["body", "events", 0]
@@ -62,7 +62,7 @@ def test_an_upload_without_a_list_of_events(upload: bytes) -> None:
         read_upload(upload)
 
 
-def test_half_an_emoji_and_a_number_that_is_none_cost_nothing() -> None:
+def test_lone_surrogates_and_nan_do_not_cost_the_event() -> None:
     """Written by Python's json. A metric of NaN does not cost the message that has it."""
     sent = message("r", 0, "half \ud83d", metadata={"loss": float("nan")})
     event = read_event(0, read_upload(body(sent))[0])

@@ -159,7 +159,7 @@ def test_orwd_lists_what_was_uploaded(client: Any, orwd: Orwd) -> None:
     assert str(orwd("run", "another").code).startswith("Error 404: unknown run 'another'. ")
 
 
-def test_orwd_says_who_and_what_is_here(orwd: Orwd) -> None:
+def test_orwd_shows_the_user_and_the_environments(orwd: Orwd) -> None:
     who = orwd("whoami")
     assert (who.code, who.out.splitlines()) == (0, ["Namespace: local", "ID:        local", "Type:      user"])
     for arguments in ((), ("--mine",), ("--search", "ECHO", "--limit", "1")):
@@ -211,7 +211,7 @@ def test_many_rollouts_at_once_in_parallel_batches(client: Any) -> None:
         assert row["total_reward"] == pytest.approx(1.0, abs=1e-12)
 
 
-def test_the_client_sends_again_what_could_not_be_stored(served: Served, data_dir: Path) -> None:
+def test_the_client_retries_an_upload_that_was_not_stored(served: Served, data_dir: Path) -> None:
     """The client retries after a 503, so nothing is lost."""
     data_dir.write_text("in the way")
     opened = new_client(served.url, asynchronous=False)

@@ -104,7 +104,7 @@ async def test_refusals_have_both_keys(start: Start, middleware: bool) -> None:
         assert query.partition("=")[0] in response.json()["message"]
 
 
-async def test_a_file_that_cannot_be_used_is_the_uploads_trouble_alone(start: Start, data_dir: Path) -> None:
+async def test_a_file_that_cannot_be_used_affects_uploads_only(start: Start, data_dir: Path) -> None:
     data_dir.write_text("a file")
     client = start()
     sid = await client.open()

@@ -43,7 +43,7 @@ async def test_many_uploads_at_once_are_all_stored(tmp_path: Path) -> None:
     assert len(stored(tmp_path)) == 300
 
 
-async def test_who_comes_while_too_much_waits_is_asked_to_come_again(tmp_path: Path) -> None:
+async def test_uploads_beyond_the_queues_limit_are_asked_to_retry(tmp_path: Path) -> None:
     """Another process locks the file, so nothing is written; memory is bounded, and no waiting event is lost."""
     large = [body(rollout(f"r{n}"), message(f"r{n}", 0, "x" * 100_000)) for n in range(5)]
     writer = RolloutWriter(tmp_path, limit=300_000)
@@ -70,7 +70,7 @@ async def test_an_upload_larger_than_the_limit_is_taken_when_nothing_waits(tmp_p
     await writer.close()
 
 
-async def test_a_client_that_goes_away_costs_nobody_anything(tmp_path: Path) -> None:
+async def test_a_disconnected_client_affects_no_other(tmp_path: Path) -> None:
     writer = RolloutWriter(tmp_path)
     leaving = asyncio.create_task(writer.store(body(rollout("left"))))
     await asyncio.sleep(0)

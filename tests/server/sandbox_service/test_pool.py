@@ -164,7 +164,7 @@ async def test_refilling_waits_until_requests_pause(make: Make, monkeypatch: pyt
     await until(lambda: pool.warm == 2)
 
 
-async def test_a_broken_image_fails_those_that_ask_and_not_the_pool(make: Make, runtime: FakeRuntime) -> None:
+async def test_a_broken_image_fails_its_requests_and_not_the_pool(make: Make, runtime: FakeRuntime) -> None:
     pool = make(warm=2)
     await in_demand(pool, "a", 2)
     runtime.broken = True
