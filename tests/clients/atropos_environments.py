@@ -10,6 +10,12 @@ import random
 from importlib import import_module
 from typing import Any, ClassVar
 
+from ors_clients.errors import ToolFailed
+from ors_clients.local_sessions import local
+from ors_clients.tool_calls import ToolCall, find_format
+
+from tests.clients.trainer_environments import StepEnvironment
+
 _base: Any = import_module("atroposlib.envs.base")
 
 
@@ -98,6 +104,41 @@ class GuessingEnv(ItemEnv):
             messages.append({"role": "user", "content": "No, guess again."})
         item["number"] = "overwritten"
         return self.scored(text, score), []
+
+
+class CallingEnv(ItemEnv):
+    """Runs the calls that it reads in chat completions, by the tools of ``StepEnvironment``; the score is their sum."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        messages = [{"role": "user", "content": f"Task {item['number']}."}]
+        score = 0.0
+        async with local(StepEnvironment, split="train", index=item["number"]) as session:
+            while True:
+                completion = await self.server.chat_completion(messages=messages)
+                text = completion.choices[0].message.content
+                answers: list[str] = []
+                for call in find_format("hermes").parse(text, []):
+                    if not isinstance(call, ToolCall):
+                        answers.append(f"A tool call could not be read: {call.problem}")
+                        continue
+                    try:
+                        result = await session.call(call.name, call.input)
+                    except ToolFailed as failed:
+                        answers.append(f"Error: {failed.message}")
+                        continue
+                    answers.append(f"Error: {result.error}" if result.error else result.text)
+                    score += result.reward or 0.0
+                    if result.finished:
+                        return self.scored(text, score), []
+                answer = "\n".join(answers) or "No tool call was found."
+                messages += [{"role": "assistant", "content": text}, {"role": "user", "content": answer}]
+
+
+class UnopenedEnv(ItemEnv):
+    """Fails before it asks its model."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        raise OSError("no machine")
 
 
 class StoryEnv(ItemEnv):
@@ -244,15 +285,6 @@ class EmptyEnv(ItemEnv):
 
     async def get_next_item(self) -> Any:
         return None
-
-
-class StuckEnv(ItemEnv):
-    """Computes without end between two requests."""
-
-    async def collect_trajectory(self, item: Any) -> Any:
-        await self.server.chat_completion(messages=[{"role": "user", "content": "Say something."}])
-        await asyncio.sleep(3600)
-        return self.scored("x", 1.0), []
 
 
 class ProbingEnv(ItemEnv):

@@ -14,6 +14,7 @@ session server what an agent function sees of them, and what becomes of its turn
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import copy
 import importlib
@@ -26,12 +27,12 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, HTTPException
 
-from tests.clients.scripted_engine import ScriptedEngine
+from tests.clients.scripted_engine import ScriptedEngine, serve_application
 
 __all__ = [
     "GenerateFnInput",
@@ -328,20 +329,14 @@ class SessionServer:
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     url: str = ""
 
-    def application(self) -> FastAPI:
-        """The endpoints."""
-        app = FastAPI()
-
-        @app.post("/sessions/{name}/v1/chat/completions")
-        async def _complete(name: str, body: dict[str, Any]) -> dict[str, Any]:
-            if self.failures:
-                raise HTTPException(self.failures.pop(0), "not now")
-            self.requests.append(body)
-            answer = self._complete(self.sessions[name], body)
-            await asyncio.sleep(self.delay)
-            return answer
-
-        return app
+    async def complete(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer a chat completion of a session."""
+        if self.failures:
+            raise HTTPException(self.failures.pop(0), "not now")
+        self.requests.append(body)
+        answer = self._complete(self.sessions[name], body)
+        await asyncio.sleep(self.delay)
+        return answer
 
     def _complete(self, session: _Session, body: dict[str, Any]) -> dict[str, Any]:
         messages: list[dict[str, Any]] = body["messages"]
@@ -367,7 +362,8 @@ class SessionServer:
         text = text.removesuffix(self.engine.end_of_turn)
         message: dict[str, Any] = {"role": "assistant", "content": text, "tool_calls": None}
         if self.reads_calls and body.get("tools") and "<tool_call>" in text:
-            message |= {"content": "", "raw": text, "tool_calls": _read_calls(text, len(session.turns))}
+            with contextlib.suppress(ValueError):  # SGLang's parser leaves what it cannot read in the content
+                message |= {"tool_calls": _read_calls(text, len(session.turns)), "content": "", "raw": text}
         session.messages = [*messages, {key: value for key, value in message.items() if value is not None}]
         usage = {"prompt_tokens": len(ids), "completion_tokens": len(sampled), "total_tokens": len(session.tokens)}
         return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
@@ -414,19 +410,31 @@ class SessionServer:
 
     @contextlib.asynccontextmanager
     async def serve(self) -> AsyncGenerator[SessionServer]:
-        """Serve on a free port of this event loop."""
-        server = uvicorn.Server(uvicorn.Config(self.application(), port=0, log_level="critical", lifespan="off"))
-        serving = asyncio.create_task(server.serve())
-        for _ in range(500):
-            if server.started:
-                break
-            await asyncio.sleep(0.01)
-        self.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        """Serve below a path of its own."""
+        path = uuid.uuid4().hex
+        self.url = f"{_address()}/{path}"
+        _serving[path] = self
         try:
             yield self
         finally:
-            server.should_exit = True
-            await serving
+            del _serving[path]
+
+
+_serving: dict[str, SessionServer] = {}
+
+
+@cache
+def _address() -> str:
+    """Return the address of all session servers, in a thread of its own: starting one takes longer than most tests."""
+    app = FastAPI()
+
+    @app.post("/{path}/sessions/{name}/v1/chat/completions")
+    async def _complete(path: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        return await _serving[path].complete(name, body)
+
+    running = serve_application(app)
+    atexit.register(running.__exit__, None, None, None)
+    return running.__enter__()
 
 
 def _flat(message: dict[str, Any]) -> dict[str, Any]:

@@ -100,11 +100,6 @@ class RewardEnvironment(Environment):
         raise InfrastructureFailure("the sandbox died")
 
     @tool
-    def secret(self) -> ToolOutput:
-        """Earn a reward if the secret is known."""
-        return said("known", reward=float(self.secrets.get("grader_key") == "value"), finished=True)
-
-    @tool
     def picture(self) -> ToolOutput:
         """Show a picture."""
         return ToolOutput(blocks=[TextBlock(text="look"), ImageBlock(data=PIXEL, mimeType="image/png")])

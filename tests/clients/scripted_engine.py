@@ -46,6 +46,10 @@ class ScriptedEngine:
     #: Path and body of every answered request.
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    #: The ids of each prompt and those sampled for it.
+    turns: list[tuple[list[int], list[int]]] = field(default_factory=list[tuple[list[int], list[int]]])
+    #: Whether each character is sampled by itself: ids that the tokenizer does not make of the turn's text.
+    by_character: bool = False
     url: str = ""
     #: Requests whose client disconnected before the response.
     cancelled: int = 0
@@ -61,11 +65,15 @@ class ScriptedEngine:
 
     def generate(self, ids: list[int], maximum: int) -> tuple[list[int], list[float], str, str]:
         """Return ids, log-probabilities, text and finish reason of the next turn."""
-        text = self.policy(self.tokenizer.decode(ids, skip_special_tokens=False)) + self.end_of_turn
-        sampled: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        text = self.policy(self.tokenizer.decode(ids, skip_special_tokens=False))
+        pieces = [*text, self.end_of_turn] if self.by_character else [text + self.end_of_turn]
+        sampled: list[int] = [
+            token for piece in pieces for token in self.tokenizer.encode(piece, add_special_tokens=False)
+        ]
         finish = "stop"
         if len(sampled) > maximum:
             sampled, finish = sampled[:maximum], "length"
+        self.turns.append((list(ids), sampled))
         logprobs = [scripted_logprob(len(ids) + position) for position in range(len(sampled))]
         return sampled, logprobs, self.tokenizer.decode(sampled, skip_special_tokens=False), finish
 

@@ -1,104 +1,168 @@
-"""Conformance of the adapters: the same texts of the model give the same rewards, stop reasons and calls in each.
+"""The promises of the trainers' adapters, each kept by all of them: ``trainer_contracts`` has the table.
 
-The environment itself records the calls. TRL owns its loop and its parser, and ends a rollout at the first turn without
-a call; the message after such a turn is not part of its contract, so it is left out of those cases.
+A case is a script of the model's turns with the outcome that every trainer has to see: the reward, the reason of the
+end, and the calls that the environment ran, as the environment has written them down. Besides, every episode shows that
+
+- the model receives the task first, and the answers to its turns;
+- mask and log-probabilities belong to exactly the tokens that were sampled, and no token is encoded again;
+- an episode that the infrastructure lost has no reward, no token in the loss and the reason in its record;
+- no secret is in the trainer's record;
+- the session is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Generator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ors_clients.errors import ConfigurationError, RequestRefused
+from ors_clients.rollouts.rewards import RewardRule
+from ors_clients.samplers.scripted import scripted_logprob
+from ors_clients.transport import connection
 
-from tests.clients import atropos_stand_in, miles_stand_in, roll_stand_in, slime_stand_in
-from tests.clients.conformance_environment import ConformanceEnvironment
-from tests.clients.tiny_tokenizer import tiny_tokenizer
-from tests.clients.trainer_setup import call, make_arguments, row_of, script, speaker, write_configuration
-from tests.support.servers import served
+from tests.clients.trainer_contracts import (
+    CONTRACTS,
+    MAX_TOKENS,
+    MAX_TURNS,
+    TASK,
+    Outcome,
+    Scene,
+    Stage,
+    TokenRecord,
+    miles,
+    slime,
+)
+from tests.clients.trainer_setup import call, leaving, opened_folder, serving, until
+from tests.server.robustness.swallowing import swallowing
 
-atropos_stand_in.install()
-roll_stand_in.install()
-
-from ors_clients import miles, slime  # noqa: E402 - after the stand-ins
-from ors_clients.atropos import OrsAtroposConfig, OrsAtroposEnv  # noqa: E402
-from ors_clients.client import AsyncClient  # noqa: E402
-from ors_clients.local_sessions import local  # noqa: E402
-from ors_clients.roll import OpenRewardEnv  # noqa: E402
-from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
-from ors_clients.rollouts.chat_renderer import ChatRenderer  # noqa: E402
-from ors_clients.rollouts.episode import EpisodeSession, RolloutLimits, TurnEpisode  # noqa: E402
-from ors_clients.rollouts.loop import rollout  # noqa: E402
-from ors_clients.rollouts.rewards import RewardRule  # noqa: E402
-from ors_clients.samplers import ScriptedSampler  # noqa: E402
-from ors_clients.tool_calls import ToolCall, find_format  # noqa: E402
-from ors_clients.trl import EnvironmentMixture, EnvironmentSpec, environment_reward  # noqa: E402
-
-from tests.clients.test_atropos import ScriptedServer  # noqa: E402
-from tests.server.robustness.swallowing import swallowing  # noqa: E402
-
-ENVIRONMENT = "conformanceenvironment"
-MAX_TURNS = 4
-RULE = RewardRule("sum", nonterminal_reward=-0.5)
 EARN = call("earn", reward=0.25)
 FINISH = call("finish", reward=1.0)
-MALFORMED = "<tool_call>\n{no json\n</tool_call>"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of an episode."""
-
-    #: None for an episode that is not trained on.
-    reward: float | None
-    stop_reason: str
-    #: Name and input of each call that the environment ran.
-    trace: list[list[Any]]
+EARNED: list[Any] = ["earn", {"reward": 0.25}]
+FINISHED: list[Any] = ["finish", {"reward": 1.0}]
+NULL: list[Any] = ["earn", {"reward": None}]
+LEAVING = call("write", count=1, letter="vanish")
 
 
 @dataclass(frozen=True)
 class Case:
-    turns: Sequence[str]
+    """A scene and its outcome."""
+
+    scene: Scene
     outcome: Outcome
-    #: Whether each turn before the end has a valid call.
-    calls_only: bool = True
+    #: Texts of the model's last prompt: the answers to its errors.
+    told: Sequence[str] = ()
+    #: Calls that could be read, those of them that failed, and calls that could not be read.
+    counts: tuple[int, int, int] | None = None
+    #: Why the episode was lost.
+    failure: str = ""
 
 
-_EARNED: list[Any] = ["earn", {"reward": 0.25}]
-_FINISHED: list[Any] = ["finish", {"reward": 1.0}]
+def solved(reward: float, *trace: list[Any]) -> Outcome:
+    return Outcome(reward, "finished", list(trace))
+
+
+def ruled(rule: RewardRule, reward: float) -> Case:
+    """A rule for the rewards 1 and 2 of an episode that two turns end."""
+    turns = [call("earn", reward=1.0), call("earn", reward=2.0)]
+    trace = [["earn", {"reward": 1.0}], ["earn", {"reward": 2.0}]]
+    return Case(Scene(turns, rule=rule, max_turns=2), Outcome(reward, "max_turns", trace))
+
+
 CASES = {
-    "rewards add up": Case(
-        (EARN, call("earn"), FINISH),
-        Outcome(1.25, "finished", [_EARNED, ["earn", {"reward": None}], _FINISHED]),
-    ),
+    "rewards add up": Case(Scene((EARN, call("earn"), FINISH)), solved(1.25, EARNED, NULL, FINISHED), counts=(3, 0, 0)),
+    "nothing is right": Case(Scene((call("finish", reward=0.0),)), solved(0.0, ["finish", {"reward": 0.0}])),
+    "no reward": Case(Scene((call("finish"),)), solved(0.0, ["finish", {"reward": None}])),
     "several calls in a turn": Case(
-        (EARN + EARN, EARN + FINISH + EARN),
-        Outcome(1.75, "finished", [_EARNED] * 3 + [_FINISHED]),
+        Scene((EARN + EARN, EARN + FINISH + EARN)), solved(1.75, *[EARNED] * 3, FINISHED), counts=(4, 0, 0)
     ),
-    "an optional argument that is null": Case(
-        (call("earn", reward=None), FINISH),
-        Outcome(1.0, "finished", [["earn", {"reward": None}], _FINISHED]),
+    "an empty output": Case(
+        Scene((call("write", count=0), FINISH)), solved(1.0, ["write", {"count": 0, "letter": None}], FINISHED)
     ),
-    "calls that fail": Case(
-        (call("repeat", count="many"), call("fail"), FINISH),
-        Outcome(1.0, "finished", [["fail", {}], _FINISHED]),
+    "an optional argument that is null": Case(Scene((call("earn", reward=None), FINISH)), solved(1.0, NULL, FINISHED)),
+    # --- errors of the model, which are answered
+    "a tool that raises": Case(
+        Scene((call("fail"), FINISH)), solved(1.0, ["fail", {}], FINISHED), ("it broke",), counts=(2, 1, 0)
     ),
-    "a tool that is not there": Case((call("guess"), FINISH), Outcome(1.0, "finished", [_FINISHED]), calls_only=False),
-    "no call, then a malformed one": Case(
-        ("I think.", MALFORMED, FINISH), Outcome(1.0, "finished", [_FINISHED]), calls_only=False
+    "an input that does not fit": Case(
+        Scene((call("write", count="many"), FINISH)), solved(1.0, FINISHED), ("Error", "count"), counts=(2, 1, 0)
     ),
-    "too many turns": Case((EARN,) * (MAX_TURNS + 1), Outcome(0.5, "max_turns", [_EARNED] * MAX_TURNS)),
-    "nothing earned": Case(("I think.",) * MAX_TURNS, Outcome(-0.5, "max_turns", []), calls_only=False),
-    "a lost machine": Case((EARN, call("lose"), FINISH), Outcome(None, "infrastructure", [_EARNED, ["lose", {}]])),
+    "a tool that is not there": Case(
+        Scene((call("nothing"), FINISH)), solved(1.0, FINISHED), ("Error", "nothing"), counts=(2, 1, 0)
+    ),
+    "no call": Case(Scene(("I think.", FINISH)), solved(1.0, FINISHED), ("No tool call was found",), counts=(1, 0, 0)),
+    "an empty turn": Case(Scene(("", FINISH)), solved(1.0, FINISHED), ("No tool call was found",)),
+    "a malformed call": Case(
+        Scene(("<tool_call>\n{no json\n</tool_call>", FINISH)),
+        solved(1.0, FINISHED),
+        ("could not be read",),
+        counts=(1, 0, 1),
+    ),
+    "a malformed call behind a good one": Case(
+        Scene((EARN + "<tool_call>{", FINISH)), solved(1.25, EARNED, FINISHED), ("could not be read",), counts=(2, 0, 1)
+    ),
+    # --- limits
+    "too many turns": Case(Scene((EARN,) * (MAX_TURNS + 1)), Outcome(0.5, "max_turns", [EARNED] * MAX_TURNS)),
+    "nothing earned": Case(Scene(("I think.",) * (MAX_TURNS + 1)), Outcome(-0.5, "max_turns", [])),
+    "too many tokens": Case(
+        Scene((EARN, call("write", count=9000), FINISH)),
+        Outcome(-0.25, "max_tokens", [EARNED, ["write", {"count": 9000, "letter": None}]]),
+    ),
+    "too much time": Case(
+        Scene((call("wait", seconds=30.0), FINISH), max_seconds=0.8),
+        Outcome(-0.5, "max_time", [["wait", {"seconds": 30.0}]]),
+    ),
+    "a long output": Case(
+        Scene((call("write", count=500), FINISH), max_output=100),
+        solved(1.0, ["write", {"count": 500, "letter": None}], FINISHED),
+        ("characters left out",),
+    ),
+    # --- what makes one reward of several
+    "a mean": ruled(RewardRule("mean", nonterminal_reward=0.0), 1.0),
+    "a maximum": ruled(RewardRule("max"), 2.0),
+    "a lower bound": ruled(RewardRule(min_reward=10.0), 10.0),
+    "an upper bound": ruled(RewardRule(max_reward=0.5), 0.5),
+    "the last step only": Case(
+        Scene((EARN, call("finish")), rule=RewardRule("terminal")), solved(0.0, EARNED, ["finish", {"reward": None}])
+    ),
+    "secrets": Case(
+        Scene((call("guess", name="own_key", value="known"),), secrets={"own_key": "known", "other_key": "taken away"}),
+        solved(1.0, ["guess", {"name": "own_key", "value": "known"}]),
+    ),
+    # --- failures of the infrastructure
+    "a lost machine": Case(
+        Scene((EARN, call("lose"), FINISH)),
+        Outcome(None, "infrastructure", [EARNED, ["lose", {}]]),
+        failure="the sandbox died",
+    ),
+    "a session that never opens": Case(
+        Scene((FINISH,), "brokenenvironment"), Outcome(None, "infrastructure", []), failure="no machine"
+    ),
+    "an engine that fails": Case(Scene((FINISH,), engine_fails=True), Outcome(None, "infrastructure", [])),
+    "a server that goes away": Case(
+        Scene((EARN, LEAVING, FINISH)), Outcome(None, "infrastructure", [EARNED]), failure="127.0.0.1"
+    ),
 }
+#: Promises besides the cases, of which a contract may name a deviation.
+PROMISES = ("a cancellation", "swallowed answers", "a mistake")
 
-#: Reward and stop reason of an episode of these turns.
-Play = Callable[[Sequence[str], str, Path, pytest.MonkeyPatch], Awaitable[tuple[float | None, str]]]
+
+def test_deviations_name_existing_cases() -> None:
+    for contract in CONTRACTS.values():
+        assert set(contract.deviations) <= {*CASES, *PROMISES}
+
+
+def kept(promise: str) -> list[str]:
+    """Return the contracts that have something of the kind."""
+    return [
+        name
+        for name, contract in CONTRACTS.items()
+        if (deviation := contract.deviations.get(promise)) is None or deviation.outcome is not None
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -108,205 +172,109 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, trace: Path) -> Generator[str]:
-    environment = Path(__file__).with_name("conformance_environment.py")
-    with served(tmp_path_factory.mktemp("server"), environment, TOOL_TRACE=str(trace)) as address:
+    with serving(tmp_path_factory.mktemp("server"), TOOL_TRACE=str(trace)) as address:
         yield address
 
 
-# --- one function for each adapter ------------------------------------------------------------------
-
-
-async def _rolled_out(session: EpisodeSession, turns: Sequence[str]) -> tuple[float | None, str]:
-    tokenizer = tiny_tokenizer("qwen3")
-    trajectory = await rollout(
-        session,
-        ScriptedSampler(turns, tokenizer),
-        ChatRenderer(tokenizer),
-        find_format("auto"),
-        limits=RolloutLimits(max_turns=MAX_TURNS),
-    )
-    return trajectory.reward(RULE), trajectory.stop_reason
-
-
-async def with_rollout(
-    turns: Sequence[str], url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[float | None, str]:
-    async with AsyncClient(url) as client:
-        return await _rolled_out(client.environment(ENVIRONMENT).session(split="train", index=0), turns)
-
-
-async def with_local(
-    turns: Sequence[str], url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[float | None, str]:
-    return await _rolled_out(local(ConformanceEnvironment, split="train", index=0), turns)
-
-
-async def with_turns(
-    turns: Sequence[str], url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[float | None, str]:
-    async with AsyncClient(url) as client:
-        session = client.environment(ENVIRONMENT).session(split="train", index=0)
-        episode = TurnEpisode(session, find_format("auto"), RolloutLimits(max_turns=MAX_TURNS), RULE)
-        await episode.reset()
-        taken = [await episode.step(text) for text in turns]  # after the end, nothing more happens
-        await episode.close()
-        assert taken[-1].stop_reason is not None
-        return taken[-1].reward, taken[-1].stop_reason
-
-
-def _configuration(folder: Path, url: str) -> Path:
-    rule = {"max_turns": MAX_TURNS, "nonterminal_reward": -0.5}
-    return write_configuration(folder, url, {ENVIRONMENT: rule})
-
-
-async def with_slime(
-    turns: Sequence[str], url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[float | None, str]:
-    slime_stand_in.install(monkeypatch)
-    with speaker(*turns).serve() as engine:
-        args = make_arguments(
-            _configuration(folder, url), engine, custom_generate_function_path="ors_clients.slime.generate"
-        )
-        sample = slime_stand_in.Sample(index=0, prompt="[row]", metadata=row_of(ENVIRONMENT, {"number": 0}))
-        await slime_stand_in.generate_and_rm(args, sample, {"temperature": 1.0, "max_new_tokens": 512}, False)
-        await slime.close()
-    reward: Any = None if sample.remove_sample else sample.reward
-    return reward, sample.metadata["stop_reason"]
-
-
-async def with_miles(
-    turns: Sequence[str], url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[float | None, str]:
-    miles_stand_in.install(monkeypatch)
-    with speaker(*turns).serve() as engine:
-        args = make_arguments(
-            _configuration(folder, url),
-            engine,
-            custom_generate_function_path="ors_clients.miles.generate",
-            custom_rm_path="ors_clients.miles.reward_func",
-            sglang_speculative_algorithm=None,
-        )
-        state = miles_stand_in.GenerateState(args, engine.tokenizer)
-        sample = miles_stand_in.Sample(index=0, prompt="[row]", metadata=row_of(ENVIRONMENT, {"number": 0}))
-        await miles_stand_in.generate_and_rm(state, sample, {"temperature": 1.0, "max_new_tokens": 512})
-        await miles.close()
-    reward: Any = None if sample.remove_sample else sample.reward
-    return reward, sample.metadata["stop_reason"]
-
-
-async def with_roll(
-    turns: Sequence[str], url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[float | None, str]:
-    def play() -> tuple[float | None, str]:
-        env = OpenRewardEnv(ENVIRONMENT, base_url=url, max_steps=MAX_TURNS, nonterminal_reward=-0.5)
-        remaining = iter(turns)
-
-        def policy(messages: Any, tools: Any) -> str:
-            return next(remaining)
-
-        played = OrsStepEnvManager(env, policy).play(0)
-        if played.dropped:
-            return None, "infrastructure"
-        reason = played.meta_info["stop_reason"]
-        assert played.returns[0] == pytest.approx(played.meta_info["episode_score"])
-        return played.returns[0], "max_turns" if reason == "max_steps" else reason
-
-    return await asyncio.to_thread(play)
-
-
-async def with_atropos(
-    turns: Sequence[str], url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[float | None, str]:
-    _, servers = OrsAtroposEnv.config_init()
-    config = OrsAtroposConfig(
-        ors_url=url,
-        ors_environment=ENVIRONMENT,
-        tokenizer_name=atropos_stand_in.tokenizer_name(folder),
-        group_size=1,
-        max_token_length=20_000,
-        max_turns=MAX_TURNS,
-        nonterminal_reward=-0.5,
-        attempts=1,
-        use_wandb=False,
-        include_messages=True,
-    )
-    env = OrsAtroposEnv(config, servers, testing=True)
-    policy = script(*turns)
-    env.server = ScriptedServer(env.tokenizer, lambda prompt, number: policy(prompt))
-    await env.setup()
-    group, _ = await env.collect_trajectories(await env.get_next_item())
-    await env.client.close()
-    if group is None:
-        return None, "infrastructure"
-    # Atropos has no stop reason, but the conversation, which ends with the last turn or its result.
-    taken = sum(message["role"] == "assistant" for message in group["messages"][0])
-    ended = "finish ran" in str(group["messages"][0][-1]["content"])
-    assert ended or taken == MAX_TURNS
-    return group["scores"][0], "finished" if ended else "max_turns"
-
-
-async def with_trl(
-    turns: Sequence[str], url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[float | None, str]:
-    def play() -> tuple[float | None, str]:
-        spec = EnvironmentSpec(ENVIRONMENT, reward=RULE)
-        with EnvironmentMixture([spec], url=url) as mixture:
-            slot: Any = mixture.environment_factory[ENVIRONMENT]()
-            slot.reset(split="train", task_index=0)
-            for text in turns[:MAX_TURNS]:  # `max_tool_calling_iterations`
-                for found in find_format("hermes").parse(text, []):
-                    assert isinstance(found, ToolCall)
-                    try:
-                        method = getattr(slot, found.name)
-                        inspect.signature(method).bind(**found.input)
-                    except (AttributeError, TypeError):
-                        continue  # TRL answers such a call itself
-                    method(**found.input)
-                if slot.finished or slot.failure:
-                    break
-            finished = slot.finished
-            [reward] = environment_reward([slot])
-            return reward, "infrastructure" if slot.failure else "finished" if finished else "max_turns"
-
-    return await asyncio.to_thread(play)
-
-
-ADAPTERS: dict[str, Play] = {
-    "rollout": with_rollout,
-    "local": with_local,
-    "turns": with_turns,
-    "slime": with_slime,
-    "miles": with_miles,
-    "roll": with_roll,
-    "atropos": with_atropos,
-    "trl": with_trl,
-}
-
-
-PLAYED = [(adapter, case) for adapter in ADAPTERS for case in CASES if adapter != "trl" or CASES[case].calls_only]
-
-
-@pytest.mark.parametrize(("adapter", "case"), PLAYED)
-async def test_the_same_turns_mean_the_same(
-    adapter: str, case: str, url: str, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOOL_TRACE", str(trace))
+@pytest.fixture
+async def stage(url: str, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Stage]:
     for name in ("TRAIN_CONFIG", "ORS_URL", "HF_CHECKPOINT", "SGLANG_ROUTER_URL", "OPENREWARD_RUN_NAME"):
         monkeypatch.delenv(name, raising=False)
+    for name, value in CASES["secrets"].scene.secrets.items():
+        monkeypatch.setenv(name.upper(), value)
+    # Where an environment runs in this process.
+    monkeypatch.setenv("TOOL_TRACE", str(trace))
+    monkeypatch.setenv("OPEN_SESSIONS", str(opened_folder(url)))
+    # Seconds before another try.
+    monkeypatch.setattr(connection, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(connection, "_LAST_PAUSE", 0.01)
     trace.write_text("")
-    reward, stop_reason = await ADAPTERS[adapter](CASES[case].turns, url, tmp_path, monkeypatch)
-    ran = [json.loads(line) for line in trace.read_text().splitlines()]
-    assert Outcome(reward, stop_reason, ran) == CASES[case].outcome
+    yield Stage(url, tmp_path, monkeypatch)
+    await slime.close()
+    await miles.close()
 
 
-@pytest.mark.parametrize("adapter", sorted(ADAPTERS.keys() - {"local"}))
-async def test_calls_whose_answers_are_swallowed_run_once(
-    adapter: str, url: str, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def ran(trace: Path) -> list[Any]:
+    return [json.loads(line) for line in trace.read_text().splitlines()]
+
+
+def check_tokens(record: TokenRecord, *, lost: bool) -> None:
+    """Check that each token is the one that was sent or sampled, and what else the trainer has at its place."""
+    ids, sampled = record.ids, record.sampled
+    assert len(ids) == len(record.trained) == len(record.logprobs)
+    places: set[int] = set()
+    for prompt, tokens in sampled:
+        if len(prompt) >= MAX_TOKENS:  # this turn is over the limit, where Miles' session leaves it out
+            break
+        assert ids[: len(prompt)] == prompt
+        assert ids[len(prompt) : len(prompt) + len(tokens)] == tokens
+        places |= set(range(len(prompt), len(prompt) + len(tokens)))
+    assert {place for place, trained in enumerate(record.trained) if trained} == (set() if lost else places)
+    assert record.logprobs == [
+        scripted_logprob(place) if place in places else record.filler for place in range(len(ids))
+    ]
+    assert len(ids) <= MAX_TOKENS
+
+
+@pytest.mark.parametrize(("name", "promise"), [(name, promise) for promise in CASES for name in kept(promise)])
+async def test_the_trainers_record_matches_the_episode(name: str, promise: str, stage: Stage, trace: Path) -> None:
+    contract, case = CONTRACTS[name], CASES[promise]
+    deviation = contract.deviations.get(promise)
+    expected = deviation.outcome if deviation is not None and deviation.outcome is not None else case.outcome
+    opened = opened_folder(stage.url)
+    open_before = set(opened.iterdir())
+
+    if promise == "a server that goes away":
+        async with leaving(stage.url) as address:
+            played = await contract.play(case.scene, replace(stage, url=address))
+    else:
+        played = await contract.play(case.scene, stage)
+        await until(lambda: set(opened.iterdir()) <= open_before)
+
+    assert Outcome(played.reward, played.stop_reason, ran(trace)) == expected
+    assert all(f"Task {TASK}." in prompt for prompt in played.prompts)
+    if expected == case.outcome:
+        assert all(told in played.prompts[-1] for told in case.told)
+        assert None in (case.counts, played.counts) or played.counts == case.counts
+    if played.rewards is not None and promise != "secrets":
+        given = [value for _, input in ran(trace) for name, value in input.items() if name == "reward"]
+        assert played.rewards == [reward for reward in given if reward is not None]
+    await slime.close()
+    await miles.close()
+    file = stage.folder / "rollouts.jsonl"
+    kept_texts = [played.record, *played.prompts, file.read_text() if file.exists() else ""]
+    assert not any("taken away" in text or "<|im_end|><|im_end|>" in text for text in kept_texts)
+    if expected.reward is None and played.failure is not None:
+        assert played.failure and case.failure in played.failure
+    assert bool(played.prompts) == (promise not in ("a session that never opens", "an engine that fails"))
+    if played.tokens is not None:
+        check_tokens(played.tokens, lost=expected.reward is None)
+
+
+@pytest.mark.parametrize("name", kept("a cancellation"))
+async def test_a_cancelled_episode_closes_its_session(name: str, stage: Stage, trace: Path) -> None:
+    opened = opened_folder(stage.url)
+    open_before = set(opened.iterdir())
+    playing = asyncio.create_task(CONTRACTS[name].play(Scene((call("wait", seconds=30.0),)), stage))
+    await until(lambda: ran(trace) or playing.done())
+    playing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+    await until(lambda: set(opened.iterdir()) <= open_before)
+
+
+@pytest.mark.parametrize("name", kept("a mistake"))
+async def test_a_configuration_error_ends_the_run(name: str, stage: Stage) -> None:
+    """Such an error would end every episode, so it is raised where the trainer catches no exceptions."""
+    with pytest.raises((ConfigurationError, RequestRefused)):
+        await CONTRACTS[name].play(Scene((FINISH,), "nosuchenvironment"), stage)
+
+
+@pytest.mark.parametrize("name", kept("swallowed answers"))
+async def test_calls_with_lost_responses_run_once(name: str, stage: Stage, trace: Path) -> None:
     """Every adapter sends a key with every call: the SDKs' clients send none and run each of these calls twice."""
     case = CASES["several calls in a turn"]
-    async with swallowing(int(url.rpartition(":")[2])) as proxy:
-        await test_the_same_turns_mean_the_same(
-            adapter, "several calls in a turn", proxy.url, trace, tmp_path, monkeypatch
-        )
+    async with swallowing(int(stage.url.rpartition(":")[2])) as proxy:
+        played = await CONTRACTS[name].play(case.scene, replace(stage, url=proxy.url))
+    assert Outcome(played.reward, played.stop_reason, ran(trace)) == case.outcome
     assert len(proxy.swallowed) == len(case.outcome.trace)

@@ -17,7 +17,6 @@ import httpx
 import pytest
 from ors_clients import miles
 from ors_clients.errors import ConfigurationError, InfrastructureFailure
-from ors_clients.samplers.scripted import scripted_logprob
 
 from tests.clients import miles_stand_in
 from tests.clients.miles_stand_in import GenerateState, Sample, SessionServer, agentic_generate, generate_and_rm
@@ -96,10 +95,9 @@ def sample_of(
 # --- the generate function -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function", ["generate", "legacy"])
-async def test_both_forms_fill_the_sample(make_state: MakeState, function: str) -> None:
+async def test_the_older_form_fills_the_sample(make_state: MakeState) -> None:
     with speaker(call("echo", text="no"), call("echo", text="hello")).serve() as engine:
-        state = make_state(engine, function=function)
+        state = make_state(engine, function="legacy")
         sample = await generate_and_rm(state, sample_of(routing_key="r-1"), SAMPLING)
     assert isinstance(sample, Sample)
     sample.validate()
@@ -108,17 +106,6 @@ async def test_both_forms_fill_the_sample(make_state: MakeState, function: str) 
     assert sample.weight_versions == ["7", "7"]
     assert sample.oldest_weight_version == 7
     assert {headers["x-smg-routing-key"] for headers in engine.headers} == {"r-1"}
-    assert sample.loss_mask is not None and sample.rollout_log_probs is not None
-    for ids in engine.prompts:
-        assert sample.tokens[: len(ids)] == ids
-    prompt = len(engine.prompts[0])
-    assert len(sample.tokens) == prompt + sample.response_length
-    for position, (mask, logprob) in enumerate(zip(sample.loss_mask, sample.rollout_log_probs, strict=True)):
-        assert logprob == (scripted_logprob(prompt + position) if mask else 0.0)
-    trained = [token for token, mask in zip(sample.tokens[prompt:], sample.loss_mask, strict=True) if mask]
-    assert engine.tokenizer.decode(trained) == "".join(
-        f"{call('echo', text=text)}<|im_end|>" for text in ("no", "hello")
-    )
 
 
 def test_miles_takes_generate_for_its_own_form_and_finds_its_arguments() -> None:
@@ -128,25 +115,6 @@ def test_miles_takes_generate_for_its_own_form_and_finds_its_arguments() -> None
     assert (options.train_config, options.ors_url) == ("c.yaml", "http://host:1")
     assert parser.parse_args([]).train_config is None
     assert miles_stand_in.load_generate_function("ors_clients.miles.generate") is miles.generate
-
-
-async def test_a_lost_rollout_is_aborted_and_its_group_dropped(make_state: MakeState, url: str) -> None:
-    with speaker(call("earn", reward=3), call("lose")).serve() as engine:
-        state = make_state(engine, {"stepenvironment": {}, "brokenenvironment": {}})
-        lost = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
-        unopened = await generate_and_rm(state, sample_of("brokenenvironment"), SAMPLING)
-    for sample in (lost, unopened):
-        assert isinstance(sample, Sample)
-        sample.validate()
-        assert sample.status == Sample.Status.ABORTED
-        assert sample.remove_sample
-        assert sample.loss_mask == [0] * sample.response_length
-        assert sample.response_length > 0
-        for group in ([[sample], sample_of()], [sample_of(), [sample]]):
-            output = miles.keep_group(state.args, group)
-            assert (output.keep, output.reason) == (False, "infrastructure_failure")
-    assert miles.keep_group(state.args, [sample_of(), [sample_of()]]).keep
-    await closed(url)
 
 
 @pytest.mark.parametrize("adapter", [{"lora_rank": 16}, {"lora_rank": 0, "lora_adapter_path": "/adapter"}])
@@ -186,15 +154,6 @@ async def test_no_generation_is_begun_once_miles_is_stopping(make_state: MakeSta
     assert len(engine.requests) == 1
 
 
-async def test_the_metrics_are_added_to_miles(make_state: MakeState) -> None:
-    with speaker(call("echo", text="hello")).serve() as engine:
-        state = make_state(engine)
-        sample = await generate_and_rm(state, sample_of(), SAMPLING)
-    metrics: dict[str, Any] = {}
-    assert miles.log_rollout_data(0, state.args, [sample], metrics, 1.0) is False
-    assert metrics["rollout/episodes/echoenvironment/reward"] == 1.0
-
-
 # --- what Miles makes of it ----------------------------------------------------------------------
 
 
@@ -219,17 +178,11 @@ def outcomes(*turns: str) -> Callable[[str], str]:
 REWARDS = [call("finish", reward=reward) for reward in (0.0, 0.25, 0.5, 1.0)]
 
 
-async def test_a_lost_rollout_is_in_no_batch(make_state: MakeState) -> None:
+@pytest.mark.parametrize("group_rm", [False, True])
+async def test_a_lost_rollout_is_in_no_batch(make_state: MakeState, group_rm: bool) -> None:
+    # With --group-rm Miles refuses a reward that is there already, logs that, and draws another group without end.
     with ScriptedEngine(outcomes(call("lose"), *REWARDS[:3], *REWARDS), tiny_tokenizer()).serve() as engine:
-        state = batch_of(make_state(engine, {"stepenvironment": {}}))
-        (group,) = await miles_stand_in.generate_rollout(state, [sample_of("stepenvironment")], SAMPLING)
-    assert sorted(sample.reward for sample in group) == [0.0, 0.25, 0.5, 1.0]
-
-
-async def test_rewards_of_a_whole_group_are_set_by_miles(make_state: MakeState) -> None:
-    # Miles refuses a reward that is there already, logs that, and draws another group without end.
-    with ScriptedEngine(outcomes(call("lose"), *REWARDS[:3], *REWARDS), tiny_tokenizer()).serve() as engine:
-        state = batch_of(make_state(engine, {"stepenvironment": {}}), group_rm=True)
+        state = batch_of(make_state(engine, {"stepenvironment": {}}), group_rm=group_rm)
         (group,) = await miles_stand_in.generate_rollout(state, [sample_of("stepenvironment")], SAMPLING)
     assert sorted(sample.reward for sample in group) == [0.0, 0.25, 0.5, 1.0]
 
@@ -312,29 +265,6 @@ async def test_the_agent_plays_through_the_session_server(train_config: Callable
         assert replies[0]["content"].startswith("<tool_response>\nno match\n</tool_response>\n<tool_response>\n")
 
 
-@pytest.mark.parametrize("native", [False, True])
-@pytest.mark.parametrize(
-    ("turns", "rewards", "said"),
-    [
-        (("No call.", call("finish", reward=1)), [1.0], "No tool call was found"),
-        ((call("nothing"), call("finish", reward=1)), [1.0], "nothing"),
-        ((call("fail"), call("finish", reward=1)), [1.0], "it broke"),
-        ((call("write", count=0), call("finish", reward=1)), [1.0], "(no output)"),
-        ((call("earn", reward=0.5) + call("finish", reward=1),), [0.5, 1.0], ""),
-    ],
-)
-async def test_what_the_model_does_wrong_is_answered(
-    train_config: Callable[..., None], turns: tuple[str, ...], rewards: list[float], said: str, native: bool
-) -> None:
-    options: dict[str, Any] = {"system_prompt_template": None} if native else {}
-    train_config({"stepenvironment": {}}, **options)
-    async with SessionServer(speaker(*turns, template="qwen2"), reads_calls=native).serve() as server:
-        sample = await play_agent(server, sample_of("stepenvironment"))
-    assert sample.metadata["rewards"] == rewards
-    assert sample.metadata["failure"] is None
-    assert said in json.dumps(server.requests[-1]["messages"])
-
-
 async def test_calls_the_server_reads_and_that_are_none(
     train_config: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,28 +303,6 @@ async def test_images_go_to_the_agents_model_as_urls(train_config: Callable[...,
     assert sample.status == Sample.Status.ABORTED  # this server kept no tokens
 
 
-@pytest.mark.parametrize("failure", ["endpoint", "environment", "session"])
-async def test_an_agents_rollout_that_is_lost_is_not_trained_on(
-    train_config: Callable[..., None], url: str, failure: str
-) -> None:
-    train_config({"stepenvironment": {}, "brokenenvironment": {}})
-    environment = "brokenenvironment" if failure == "session" else "stepenvironment"
-    engine = speaker(call("earn", reward=5), call("lose"), template="qwen2")
-    server = SessionServer(engine, failures=[500] if failure == "endpoint" else [])
-    async with server.serve():
-        sample = await play_agent(server, sample_of(environment))
-    assert not miles.keep_group(None, [sample]).keep
-    if failure != "environment":  # the model was never asked, and Miles keeps no metadata then
-        assert sample.status == Sample.Status.ABORTED
-    else:  # there are tokens, which Miles asks a reward for
-        assert sample.metadata["stop_reason"] == "infrastructure"
-        assert "the sandbox died" in sample.metadata["failure"]
-        assert await miles.reward_func(None, sample) == 0.0
-        assert sample.remove_sample
-        assert sample.loss_mask == [0] * sample.response_length
-    await closed(url)
-
-
 @pytest.mark.parametrize("native", [False, True])
 async def test_an_agents_rollouts_are_uploaded(
     train_config: Callable[..., None], url: str, native: bool, monkeypatch: pytest.MonkeyPatch
@@ -429,20 +337,6 @@ async def test_an_agents_lost_rollout_is_uploaded_as_such(train_config: Callable
     assert (row["stop_reason"], row["trainable"], row["reward"]) == ("infrastructure", False, None)
     assert "the sandbox died" in row["failure"]
     assert row["steps"][0]["reward"] == 5.0
-
-
-async def test_an_agents_rollout_ends_at_the_sessions_length(train_config: Callable[..., None]) -> None:
-    train_config({"stepenvironment": {"nonterminal_reward": -1.0}})
-    async with SessionServer(speaker(call("earn", reward=1), template="qwen2")).serve() as server:
-        sample = await play_agent(server, sample_of("stepenvironment"), max_seq_len=1200)
-    assert sample.metadata["stop_reason"] == "max_tokens"
-    assert len(server.requests) < 20
-    assert len(sample.tokens) <= 1200
-    # The last turn went over the limit. Miles has cut it off or left it out, so it was not run.
-    turns = len(server.requests) - 1
-    assert sample.metadata["rewards"] == [1.0] * turns
-    assert sample.metadata["num_turns"] == turns + 1
-    assert await miles.reward_func(None, sample) == turns - 1.0
 
 
 async def test_a_turn_that_ends_at_the_sessions_length_is_run(train_config: Callable[..., None]) -> None:
@@ -522,35 +416,6 @@ async def test_an_agents_record_is_that_of_its_last_attempt(
     assert again.remove_sample
     assert not miles.keep_group(None, [again]).keep
     assert "the disk is full" in caplog.text
-
-
-async def test_an_agents_terminal_reward_is_that_of_the_last_step(train_config: Callable[..., None]) -> None:
-    train_config({"stepenvironment": {"reward_reduction": "terminal"}})
-    turns = (call("earn", reward=0.5), call("finish"))
-    async with SessionServer(speaker(*turns, template="qwen2")).serve() as server:
-        sample = await play_agent(server, sample_of("stepenvironment"))
-    assert sample.metadata["rewards"] == [0.5]
-    assert await miles.reward_func(None, sample) == 0.0
-
-
-async def test_an_agents_rollout_has_a_time_limit(train_config: Callable[..., None], url: str) -> None:
-    train_config({"stepenvironment": {}}, max_seconds=0.5)
-    async with SessionServer(speaker(call("wait", seconds=30), template="qwen2")).serve() as server:
-        sample = await play_agent(server, sample_of("stepenvironment"))
-    assert sample.metadata["stop_reason"] == "max_time"
-    assert sample.metadata["failure"] is None
-    await closed(url)
-
-
-async def test_a_cancelled_agent_closes_its_session(train_config: Callable[..., None], url: str) -> None:
-    train_config({"stepenvironment": {}})
-    async with SessionServer(speaker(call("wait", seconds=30), template="qwen2")).serve() as server:
-        playing = asyncio.create_task(play_agent(server, sample_of("stepenvironment")))
-        await until(lambda: server.requests)
-        playing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await playing
-    await closed(url)
 
 
 @pytest.fixture

@@ -91,10 +91,6 @@ def call(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
 
 
-def json_call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
 def play(env: OpenRewardEnv, turns: Sequence[str], *, seed: int | None = 0, **options: Any) -> Rollout:
     """An episode in ROLL's manager, ours on top of it, with these turns."""
     remaining = iter(turns)
@@ -108,9 +104,8 @@ def play(env: OpenRewardEnv, turns: Sequence[str], *, seed: int | None = 0, **op
 # --- an episode ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("write", [call, json_call])
-def test_an_episode_is_played_and_its_reward_given_at_the_end(make: MakeEnv, opened: Path, write: Any) -> None:
-    rollout = play(make(), [write("earn", reward=0.25), write("finish", reward=1.0)])
+def test_an_episode_is_played_and_its_reward_given_at_the_end(make: MakeEnv, opened: Path) -> None:
+    rollout = play(make(), [call("earn", reward=0.25), call("finish", reward=1.0)])
 
     assert [sample["step_score"] for sample in rollout.samples] == [0.0, 1.25]
     assert rollout.meta_info["episode_score"] == 1.25
@@ -141,12 +136,6 @@ def test_the_manager_sees_the_whole_conversation_and_openai_tools(make: MakeEnv)
     assert [message["role"] for message in second] == ["user", "assistant", "tool"]
     assert second[1]["content"].rstrip().endswith("</tool_call>") or "<|im_end|>" not in second[1]["content"]
     assert "earned 1" in second[2]["content"]
-
-
-def test_all_calls_of_a_turn_are_run_until_the_end(make: MakeEnv) -> None:
-    rollout = play(make(), [call("earn", reward=0.25) + call("finish", reward=0.5) + call("earn", reward=9)])
-    assert rollout.meta_info["episode_score"] == 0.75
-    assert rollout.meta_info["metrics"]["num_tool_calls"] == 2
 
 
 def test_values_of_xml_calls_get_the_types_of_the_schema(make: MakeEnv) -> None:
@@ -209,47 +198,7 @@ def test_a_turn_of_line_breaks_takes_no_time(make: MakeEnv) -> None:
 # --- rewards -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("reduction", "total"), [("sum", 1.5), ("mean", 0.75), ("max", 1.0), ("min", 0.5), ("terminal", 0.5)]
-)
-def test_reductions(make: MakeEnv, reduction: str, total: float) -> None:
-    rollout = play(make(reward_reduction=reduction), [call("earn", reward=1.0), call("finish", reward=0.5)])
-    assert rollout.meta_info["episode_score"] == total
-
-
-def test_an_episode_that_never_earns_anything_is_worth_nothing(make: MakeEnv) -> None:
-    assert play(make(), [call("finish")]).meta_info["episode_score"] == 0.0
-
-
-def test_nonterminal_reward_and_bounds(make: MakeEnv) -> None:
-    cut_short = make(max_steps=1, nonterminal_reward=-0.5)
-    assert play(cut_short, [call("earn", reward=0.25)]).meta_info["episode_score"] == -0.25
-    bounded = make(max_steps=1, nonterminal_reward=-0.5, min_reward=0.1)
-    assert play(bounded, ["nothing"]).meta_info["episode_score"] == 0.1
-    finished = make(max_steps=1, nonterminal_reward=-0.5)
-    assert play(finished, [call("finish", reward=1)]).meta_info["episode_score"] == 1.0
-
-
 # --- turns without a call ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "turn",
-    ["I think so.", '<tool_call>\n{"name": "earn", "argum', "<tool_call>\nnothing\n</tool_call>", ""],
-    ids=["no call", "cut off", "not readable", "empty"],
-)
-def test_turns_without_a_call_are_nudged_and_count(make: MakeEnv, turn: str) -> None:
-    env = make(max_steps=3)
-    env.reset(0)
-    for step in range(1, 3):
-        observation, reward, terminated, truncated, info = env.step(turn)
-        assert observation[-1]["role"] == "user"
-        assert observation[-1]["content"]
-        assert (reward, terminated, truncated) == (0.0, False, False)
-        assert info["metrics"]["current_step"] == step
-    observation, reward, terminated, truncated, info = env.step(turn)
-    assert (terminated, truncated) == (True, True)
-    assert info["stop_reason"] == "max_steps"
 
 
 def test_unknown_tool_wrong_input_and_a_tool_that_raises_are_told_to_the_model(make: MakeEnv) -> None:
@@ -266,26 +215,6 @@ def test_unknown_tool_wrong_input_and_a_tool_that_raises_are_told_to_the_model(m
 
 
 # --- the end -------------------------------------------------------------------------------------
-
-
-def test_the_step_that_reaches_max_steps_terminates(make: MakeEnv, opened: Path) -> None:
-    rollout = play(make(max_steps=2), [call("earn", reward=0.25), call("earn", reward=0.5), call("finish", reward=9)])
-    assert [sample["step_score"] for sample in rollout.samples] == [0.0, 0.75]
-    assert rollout.meta_info["stop_reason"] == "max_steps"
-    assert rollout.meta_info["truncated"] is True
-    wait_until_open(opened, 0)
-
-
-def test_roll_ends_an_episode_whose_prompt_grew_too_long(make: MakeEnv, opened: Path) -> None:
-    env = make(nonterminal_reward=-0.5)
-    turns = [call("earn", reward=0.7), call("earn", reward=0.3, padding="x" * 20_000)]
-    rollout = play(env, turns, sequence_length=20_000)
-    assert rollout.meta_info["stop_reason"] == "max_length"
-    assert rollout.meta_info["truncated"] is True
-    assert rollout.meta_info["episode_score"] == pytest.approx(0.5)
-    # ROLL has no sample of the step that ends the episode: its reward is trained on with the last turn, or not at all.
-    assert rollout.returns == pytest.approx([0.5, 0.5])
-    wait_until_open(opened, 0)
 
 
 def test_a_first_prompt_that_is_too_long_is_dropped(make: MakeEnv) -> None:
@@ -413,14 +342,6 @@ def test_the_processs_random_state_is_left_alone(make: MakeEnv) -> None:
 # --- failures of the infrastructure --------------------------------------------------------------
 
 
-def test_a_lost_machine_drops_the_sample(make: MakeEnv) -> None:
-    env = make()
-    rollout = play(env, [call("earn", reward=1.0), call("lose")])
-    assert rollout.dropped
-    assert rollout.samples == []
-    assert env.failure is not None
-
-
 def test_a_manager_that_cannot_drop_sees_no_reward_and_why(make: MakeEnv) -> None:
     env = make()
     env.reset(0)
@@ -431,13 +352,6 @@ def test_a_manager_that_cannot_drop_sees_no_reward_and_why(make: MakeEnv) -> Non
     assert info["stop_reason"] == "infrastructure"
     assert "the sandbox died" in info["error_messages"][0]
     assert info["metrics"]["infrastructure_failed"] == 1
-
-
-def test_a_step_that_takes_too_long_is_a_timeout(make: MakeEnv) -> None:
-    env = make(timeout_seconds=3.0)
-    rollout = play(env, [call("wait", seconds=60)])
-    assert rollout.dropped
-    assert env.env_timeout
 
 
 def test_an_environment_that_cannot_be_reset_is_tried_again_and_then_dropped(make: MakeEnv) -> None:
@@ -496,12 +410,6 @@ def test_a_system_prompt_can_hold_the_tools(make: MakeEnv) -> None:
     assert observation[0]["role"] == "system"
     assert '"name": "earn"' in observation[0]["content"]
     assert info["tools"] == []
-
-
-def test_secrets_reach_the_session(make: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADER_KEY", "value")
-    for secrets, known in (({"grader_key": None}, 1.0), ({"grader_key": "value"}, 1.0), ({"grader_key": "x"}, 0.0)):
-        assert play(make(secrets=secrets), [call("secret")]).meta_info["episode_score"] == known
 
 
 def test_it_is_made_by_gem_under_its_name(url: str) -> None:

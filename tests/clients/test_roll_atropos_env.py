@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from ors_clients.errors import ConfigurationError, DeadlineExceeded
+from ors_clients.errors import ConfigurationError
 from ors_clients.rollouts.rewards import FormatMarker, RewardBridge
 
 from tests.clients import atropos_stand_in, math_verify_stand_in, roll_stand_in
@@ -307,13 +307,6 @@ def test_an_environment_that_cannot_begin_is_dropped(make: MakeEnv, name: str, w
     observation, info = env.reset(0)
     assert observation == []
     assert why in info["error_msg"]
-
-
-def test_a_step_that_takes_too_long_is_a_timeout(make: MakeEnv) -> None:
-    env = make("StuckEnv", timeout_seconds=1.0)
-    assert play(env, ["x"]).dropped
-    assert env.env_timeout
-    assert isinstance(env.failure, DeadlineExceeded)
 
 
 def test_closing_lets_the_environment_clean_up(make: MakeEnv, journal: list[str]) -> None:

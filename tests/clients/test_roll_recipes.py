@@ -30,7 +30,7 @@ from ors_clients.api_keys import server_key  # noqa: E402
 from ors_clients.atropos import OrsAtroposConfig  # noqa: E402 - needs the stand-ins
 from ors_clients.client import AsyncClient  # noqa: E402
 from ors_clients.roll import OpenRewardEnv  # noqa: E402
-from ors_clients.roll.atropos_env import AtroposEnv, reward_bridge  # noqa: E402
+from ors_clients.roll.atropos_env import AtroposEnv  # noqa: E402
 from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
 from ors_clients.roll.group_filter import LostGroupFilter  # noqa: E402
 
@@ -92,19 +92,6 @@ def test_environments_take_every_option(file: Path) -> None:
         inspect.signature(classes[environment["env_type"]]).bind(**environment["env_config"])
 
 
-def test_the_terminal_recipe_is_the_one_that_was_asked_for() -> None:
-    document = load(TERMINALS)
-    assert document["pretrain"] == "Qwen/Qwen3.5-2B"
-    assert document["adv_estimator"] == "step_reinforce"
-    assert document["num_gpus_per_node"] == 8
-    training = document["actor_train"]["strategy_args"]
-    assert training["strategy_name"] == "megatron_train"
-    assert training["strategy_config"]["tensor_model_parallel_size"] == 2
-    assert training["strategy_config"]["context_parallel_size"] == 2
-    assert document["actor_infer"]["strategy_args"]["strategy_name"] == "vllm"
-    assert document["actor_infer"]["device_mapping"] == "list(range(0,8))"
-
-
 @CONFIGURATIONS
 def test_roll_knows_every_strategy_and_the_estimator_fits_the_turns(file: Path) -> None:
     document = load(file)
@@ -122,21 +109,6 @@ def test_groups_with_a_lost_episode_are_filtered(file: Path) -> None:
     assert document["group_filter_cls"] == f"{LostGroupFilter.__module__}.{LostGroupFilter.__name__}"
     for manager in ("train_env_manager", "val_env_manager"):
         assert document[manager]["group_filter_cls"] == "${group_filter_cls}"
-
-
-def test_the_gsm8k_recipe_is_the_one_that_was_asked_for() -> None:
-    document = load(GSM8K)
-    assert document["pretrain"] == "Qwen/Qwen2.5-0.5B-Instruct"
-    assert document["adv_estimator"] == "grpo"
-    assert document["num_gpus_per_node"] == 2
-    zero = document["deepspeed_zero2_cpuoffload"]["zero_optimization"]
-    assert zero["stage"] == 2
-    assert zero["offload_optimizer"]["device"] == "cpu"
-    assert document["actor_infer"]["strategy_args"]["strategy_name"] == "vllm"
-    config = document["custom_envs"]["AtroposGSM8KTrain"]["env_config"]
-    assert reward_bridge(config["reward_config"]) == reward_bridge(None)
-    assert config["companions"]
-    assert config["unscored"] < 0
 
 
 def test_the_atropos_configuration_has_known_keys_only() -> None:
@@ -263,17 +235,15 @@ def test_no_key_is_in_what_roll_logs(file: Path) -> None:
 
 @SCRIPTS
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_is_printed_wherever_one_is(
+def test_help_is_the_head_of_the_script(
     script: Path, configuration: Path, surroundings: dict[str, str], flag: str
 ) -> None:
     asked = subprocess.run(
         ["bash", str(script), flag], env=surroundings, capture_output=True, text=True, timeout=60, check=False
     )
     assert (asked.returncode, asked.stderr) == (0, "")
-    for words in ("Trains Qwen", script.name, "ROLL_DIR", "CONFIG_NAME", "WANDB_API_KEY"):
-        assert words in asked.stdout
-    assert "set -euo" not in asked.stdout
-    assert not asked.stdout.startswith("#")
+    head = re.split(r"^(?!#)", script.read_text().split("\n", 1)[1], maxsplit=1, flags=re.M)[0]
+    assert asked.stdout.split() == re.sub(r"^# ?", "", head, flags=re.M).split() != []
 
 
 @SCRIPTS

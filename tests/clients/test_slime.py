@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from ors_clients import slime
-from ors_clients.errors import ConfigurationError, InfrastructureFailure, RequestRefused
+from ors_clients.errors import ConfigurationError, InfrastructureFailure
 from ors_clients.samplers.scripted import scripted_logprob
 
 from tests.clients import slime_stand_in
@@ -31,7 +31,6 @@ from tests.clients.trainer_setup import (
     make_arguments,
     row_of,
     serving,
-    sessions_of,
     speaker,
     until,
     write_configuration,
@@ -113,18 +112,6 @@ def trained_text(sample: Sample, engine: ScriptedEngine) -> str:
 # --- the faults of the existing integration ------------------------------------------------------
 
 
-async def test_fault_1_a_malformed_call_is_answered_and_the_episode_goes_on(play: Play) -> None:
-    turns = ("<tool_call>\n{no json\n</tool_call>", call("echo", text="hello"))
-    with speaker(*turns).serve() as engine:
-        sample = await play(engine)
-    assert sample.reward == 1.0
-    assert sample.metadata["stop_reason"] == "finished"
-    assert sample.metadata["num_malformed_tool_calls"] == 1
-    assert sample.metadata["num_tool_calls"] == 1
-    assert "A tool call could not be read" in sample.response
-    check_alignment(sample, engine)
-
-
 @pytest.mark.parametrize("form", ["mapping", "JSON"])
 async def test_fault_2_tokens_are_a_list_and_metadata_a_mapping(play: Play, form: str) -> None:
     metadata = row_of("echoenvironment", HELLO)
@@ -135,60 +122,6 @@ async def test_fault_2_tokens_are_a_list_and_metadata_a_mapping(play: Play, form
     assert {key: sample.metadata[key] for key in metadata} == metadata
     assert sample.metadata["rewards"] == [1.0]
     json.dumps(sample.metadata)
-
-
-@pytest.mark.parametrize(
-    ("turns", "rule", "status", "stop_reason"),
-    [
-        ((call("finish", reward=1),), {}, "COMPLETED", "finished"),
-        ((call("earn", reward=1),), {"max_turns": 2}, "TRUNCATED", "max_turns"),
-        ((call("lose"),), {}, "ABORTED", "infrastructure"),
-    ],
-)
-async def test_fault_3_the_status_says_how_the_episode_ended(
-    play: Play, turns: tuple[str, ...], rule: dict[str, Any], status: str, stop_reason: str
-) -> None:
-    with speaker(*turns).serve() as engine:
-        sample = await play(engine, "stepenvironment", rule=rule)
-    assert sample.status == Sample.Status[status]
-    assert sample.metadata["stop_reason"] == stop_reason
-
-
-async def test_fault_3_a_session_that_cannot_be_opened_is_not_trained_on(play: Play, url: str) -> None:
-    with speaker(call("finish", reward=1)).serve() as engine:
-        sample = await play(engine, "brokenenvironment")
-    assert not engine.requests
-    assert sample.status == Sample.Status.ABORTED
-    assert sample.remove_sample
-    assert "no machine" in sample.metadata["failure"]
-    batch = slime_stand_in.convert_samples(SimpleNamespace(n_samples_per_prompt=1), [sample])
-    assert batch["loss_masks"] == [[0]]
-    assert not slime.keep_group(None, [sample]).keep
-    await closed(url)
-
-
-async def test_fault_3_what_was_generated_before_a_failure_is_masked(play: Play) -> None:
-    with speaker(call("earn", reward=5), call("lose")).serve() as engine:
-        sample = await play(engine, "stepenvironment")
-    assert sample.status == Sample.Status.ABORTED
-    assert sample.reward == 0.0
-    assert sample.loss_mask == [0] * sample.response_length
-    assert sample.response_length > 20
-    assert "the sandbox died" in sample.metadata["failure"]
-
-
-async def test_fault_4_no_token_is_made_twice(play: Play) -> None:
-    turns = ("I think.", call("echo", text="no"), call("echo", text="hello"))
-    with speaker(*turns).serve() as engine:
-        sample = await play(engine)
-    check_alignment(sample, engine)
-    end = engine.tokenizer.convert_tokens_to_ids("<|im_end|>")
-    assert not any(sample.tokens[place : place + 2] == [end, end] for place in range(len(sample.tokens)))
-    assert trained_text(sample, engine) == "".join(f"{turn}<|im_end|>" for turn in turns)
-    prompts = engine.prompts
-    assert [len(ids) for ids in prompts] == sorted(len(ids) for ids in prompts)
-    # The environment's tokens were encoded once, between what was generated.
-    assert sample.tokens[: len(prompts[2])] == prompts[2]
 
 
 async def test_fault_5_thinking_stays_as_it_was_sampled_and_out_of_the_loss(play: Play) -> None:
@@ -288,16 +221,6 @@ class VisionProcessor:
         }
 
 
-async def test_fault_6_the_context_length_of_the_arguments_is_kept(play: Play) -> None:
-    with speaker(call("echo", text="no")).serve() as engine:
-        sample = await play(engine, rollout_max_context_len=500)
-    assert sample.status == Sample.Status.TRUNCATED
-    assert sample.metadata["stop_reason"] == "max_tokens"
-    assert 300 < len(sample.tokens) <= 500
-    assert all(len(body["input_ids"]) + body["sampling_params"]["max_new_tokens"] <= 500 for _, body in engine.requests)
-    check_alignment(sample, engine)
-
-
 async def test_fault_7_ids_of_calls_are_unique_in_their_rollout(play: Play, tmp_path: Path) -> None:
     kept = tmp_path / "rollouts.jsonl"
     with speaker(call("echo", text="no") * 2, call("echo", text="no"), call("echo", text="hello")).serve() as engine:
@@ -306,25 +229,6 @@ async def test_fault_7_ids_of_calls_are_unique_in_their_rollout(play: Play, tmp_
     (row,) = [json.loads(line) for line in kept.read_text().splitlines()]
     ids = [step["id"] for step in row["steps"]]
     assert len(ids) == 4 == len(set(ids))
-
-
-async def test_fault_8_the_mask_follows_the_turns_and_not_one_suffix(play: Play) -> None:
-    with speaker(call("echo", text="no"), call("echo", text="hello")).serve() as engine:
-        sample = await play(engine)
-    assert sample.loss_mask is not None
-    changes = [mask for place, mask in enumerate(sample.loss_mask) if not place or mask != sample.loss_mask[place - 1]]
-    assert changes == [1, 0, 1]
-
-
-async def test_a_reward_is_clamped_once_and_everywhere_alike(play: Play, tmp_path: Path) -> None:
-    # The cookbook's generate clamps an empty episode to min_reward, its reward function gives 0.0 for it.
-    with speaker("I say nothing.").serve() as engine:
-        sample = await play(engine, rule={"max_turns": 1, "min_reward": 0.25})
-        assert sample.reward == 0.25
-        sample.reward = None
-        args = SimpleNamespace(train_config=str(tmp_path / "train_config.yaml"))
-        assert await slime.reward_func(args, sample) == 0.25
-        assert await slime.reward_func(args, [sample, [sample]]) == [0.25, 0.25]
 
 
 # --- slime's contract ----------------------------------------------------------------------------
@@ -521,17 +425,6 @@ async def test_no_generation_is_begun_once_slime_is_stopping(play: Play) -> None
     assert len(engine.requests) == 1
 
 
-async def test_a_cancelled_rollout_closes_its_session(play: Play, url: str) -> None:
-    with speaker(call("wait", seconds=30)).serve() as engine:
-        playing = asyncio.create_task(play(engine, "stepenvironment"))
-        await until(lambda: engine.requests)
-        assert sessions_of(url) == 1
-        playing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await playing
-    await closed(url)
-
-
 # --- batches -------------------------------------------------------------------------------------
 
 
@@ -720,101 +613,11 @@ async def test_many_rollouts_at_once(url: str, tmp_path: Path) -> None:
 # --- negative cases (trainers.md, section 8) -----------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("turns", "rewards", "failed", "said"),
-    [
-        ((call("nothing"), call("finish", reward=1)), [1.0], 1, "nothing"),
-        ((call("write", count="x"), call("finish", reward=1)), [1.0], 1, "count"),
-        ((call("write", count=2, letter=None), call("finish", reward=1)), [1.0], 0, "--"),
-        ((call("fail"), call("finish", reward=1)), [1.0], 1, "it broke"),
-        ((call("earn", reward=None), call("finish")), [], 0, "earned None"),
-        (("No call.", call("finish", reward=1)), [1.0], 0, "No tool call was found"),
-        ((call("finish", reward=1) + call("earn", reward=9),), [1.0], 0, ""),
-        ((call("earn", reward=0.5) + call("finish", reward=1),), [0.5, 1.0], 0, ""),
-        ((call("earn", reward=1) + "<tool_call>{", call("finish", reward=1)), [1.0, 1.0], 0, "could not be read"),
-    ],
-)
-async def test_what_the_model_does_wrong(
-    play: Play, turns: tuple[str, ...], rewards: list[float], failed: int, said: str
-) -> None:
-    with speaker(*turns).serve() as engine:
-        sample = await play(engine, "stepenvironment")
-    assert sample.status == Sample.Status.COMPLETED
-    assert sample.metadata["rewards"] == rewards
-    assert sample.reward == sum(rewards)
-    assert sample.metadata["num_failed_tool_calls"] == failed
-    assert said in sample.response
-    check_alignment(sample, engine)
-
-
-@pytest.mark.parametrize(
-    ("rule", "reward"),
-    [
-        ({}, 3.0),
-        ({"nonterminal_reward": -1.0}, 2.0),
-        ({"reward_reduction": "mean"}, 1.5),
-        ({"reward_reduction": "mean", "nonterminal_reward": 0.0}, 1.0),
-        ({"reward_reduction": "max"}, 2.0),
-        ({"reward_reduction": "min"}, 1.0),
-        ({"max_reward": 0.5}, 0.5),
-        ({"min_reward": 10.0}, 10.0),
-    ],
-)
-async def test_the_reward_of_an_episode_that_does_not_end(play: Play, rule: dict[str, Any], reward: float) -> None:
-    with speaker(call("earn", reward=1), call("earn", reward=2)).serve() as engine:
-        sample = await play(engine, "stepenvironment", rule={"max_turns": 2, **rule})
-    assert sample.status == Sample.Status.TRUNCATED
-    assert sample.reward == pytest.approx(reward)
-
-
-async def test_a_terminal_reward_is_that_of_the_last_step_wherever_it_is_asked_for(play: Play) -> None:
-    with speaker(call("earn", reward=0.5), call("finish")).serve() as engine:
-        sample = await play(engine, "stepenvironment", rule={"reward_reduction": "terminal"})
-    assert (sample.reward, sample.metadata["rewards"]) == (0.0, [0.5])
-    sample.reward = None
-    assert await slime.reward_func(SimpleNamespace(), sample) == 0.0
-    assert not sample.remove_sample
-
-
-async def test_an_environment_that_never_rewards_gives_nothing(play: Play) -> None:
-    with speaker(call("finish")).serve() as engine:
-        sample = await play(engine, "stepenvironment")
-    assert (sample.reward, sample.metadata["rewards"]) == (0.0, [])
-
-
-async def test_an_engine_that_is_busy_at_first(play: Play) -> None:
-    with speaker(call("echo", text="hello"), failures=[503, "drop"]).serve() as engine:
-        sample = await play(engine)
-    assert sample.reward == 1.0
-
-
-async def test_an_engine_that_refuses_is_no_fault_of_the_agent(play: Play) -> None:
-    with speaker(call("echo", text="no"), failures=[400]).serve() as engine:
-        sample = await play(engine)
-    assert sample.status == Sample.Status.ABORTED
-    assert "400" in sample.metadata["failure"]
-
-
 async def test_a_turn_that_is_cut_off_is_answered(play: Play) -> None:
     with speaker(call("echo", text="hello" * 50), call("echo", text="hello")).serve() as engine:
         sample = await play(engine, sampling={**SAMPLING, "max_new_tokens": 30})
     assert sample.metadata["num_turns"] >= 2
     check_alignment(sample, engine)
-
-
-async def test_a_tools_long_output_is_shortened(play: Play) -> None:
-    with speaker(call("write", count=500), call("finish", reward=1)).serve() as engine:
-        sample = await play(engine, "stepenvironment", configuration={"max_tool_output_characters": 100})
-    assert "characters left out" in sample.response
-
-
-async def test_a_rollout_has_a_time_limit(play: Play, url: str) -> None:
-    with speaker(call("wait", seconds=30)).serve() as engine:
-        sample = await play(engine, "stepenvironment", configuration={"max_seconds": 0.5})
-    assert sample.status == Sample.Status.TRUNCATED
-    assert sample.metadata["stop_reason"] == "max_time"
-    assert sample.response_length
-    await closed(url)
 
 
 async def test_a_prompt_that_reaches_the_limit_leaves_nothing_to_train_on(play: Play) -> None:
@@ -829,11 +632,6 @@ async def test_a_prompt_that_reaches_the_limit_leaves_nothing_to_train_on(play: 
     assert slime.keep_group(None, [sample]).reason == "prompt_too_long"
     replayed = SimpleNamespace(n_samples_per_prompt=1, rollout_top_p=0.9)
     assert slime_stand_in.convert_samples(replayed, [sample])["loss_masks"] == [[0]]
-
-
-async def test_a_task_that_the_server_does_not_have_ends_the_run(play: Play) -> None:
-    with speaker("").serve() as engine, pytest.raises(RequestRefused):
-        await play(engine, "nosuchenvironment", {"number": 0})
 
 
 async def test_rows_of_another_configuration_are_refused(play: Play) -> None:
@@ -855,31 +653,6 @@ async def test_no_tokenizer_says_how_to_name_one(play: Play) -> None:
 
 
 # --- secrets, uploads ----------------------------------------------------------------------------
-
-
-async def test_secrets_reach_the_environment_and_nothing_else(
-    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-variable")
-    kept = tmp_path / "rollouts.jsonl"
-    configuration = {
-        "secrets": {"openai_api_key": None, "other": "taken away"},
-        "rollouts_file": str(kept),
-    }
-    rule = {"secrets": {"other": "", "own": "of its own"}}
-    turns = [
-        call("guess", name="openai_api_key", value="sk-of-the-variable"),
-        call("guess", name="own", value="of its own"),
-        call("guess", name="other"),
-    ]
-    for turn in turns:
-        with speaker(turn).serve() as engine:
-            sample = await play(engine, "stepenvironment", rule=rule, configuration=configuration)
-        assert sample.reward == 1.0, turn
-        sent = json.dumps([body for _, body in engine.requests])
-        assert "taken away" not in sent + json.dumps(sample.metadata)
-    await slime.close()
-    assert "taken away" not in kept.read_text()
 
 
 async def test_rollouts_are_uploaded_in_the_background_to_the_environments_server(

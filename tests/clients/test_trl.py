@@ -26,10 +26,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ors_clients.errors import ConfigurationError, RequestRefused, ServerUnavailable, SessionLost
-from ors_clients.rollouts.rewards import RewardRule
+from ors_clients.errors import ConfigurationError, RequestRefused, SessionLost
 from ors_clients.training.config import TrainingConfiguration
-from ors_clients.transport import connection
 from ors_clients.trl import EnvironmentMixture, EnvironmentSpec, environment_reward, unless_failed
 from ors_clients.trl.columns import task_columns, unite_columns
 
@@ -242,8 +240,6 @@ def test_a_call_after_the_end_changes_nothing(awkward: Any) -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "text"),
     [
-        ("fail", {}, "Error: ValueError: the tool's own mistake"),
-        ("say", {"number": "many"}, "Error: "),
         ("say", {}, "Error: "),
         ("say", {"number": 1, "extra": float("nan")}, ""),
         ("say", {"number": 1, "extra": json.loads("[" * 301 + "]" * 301)}, "Error: "),  # the server refuses it: 422
@@ -385,17 +381,6 @@ async def test_a_coroutine_function_stays_one() -> None:
         assert inspect.iscoroutinefunction(wrapped)
         assert await wrapped(environments=slots, prompts=["a", "b"]) == rewards
     assert unless_failed(own).__name__ == "own"
-
-
-def test_a_reward_rule_of_ones_own(url: str) -> None:
-    rule = RewardRule("sum", nonterminal_reward=-1.0)
-    with EnvironmentMixture([EnvironmentSpec("awkwardenvironment", reward=rule)], url=url) as mixture:
-        slot = slot_of(mixture, "awkwardenvironment")
-        slot.reset(task_index=1)
-        assert environment_reward([slot]) == [-1.0]
-        slot.reset(task_index=1)
-        call(slot, "say", number=1)
-        assert environment_reward([slot]) == [1.0]
 
 
 def test_the_last_message_goes_to_the_terminal_tool(mixture: EnvironmentMixture) -> None:
@@ -592,15 +577,3 @@ print(slot._session.id)
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert not alive(url, finished.stdout.strip())
     assert finished.stderr == ""
-
-
-def test_a_server_that_goes_away_leaves_its_episodes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_FIRST_PAUSE", 0.01)  # before another try; else 15 seconds in all
-    monkeypatch.setattr(connection, "_LAST_PAUSE", 0.01)
-    with served(tmp_path / "server", "echo") as url:
-        mixture = EnvironmentMixture(["echoenvironment"], url=url)
-        slot = slot_of(mixture, "echoenvironment")
-        slot.reset(task_index=0)
-    assert slot.echo(text="hello").startswith("Error: ")
-    assert isinstance(slot.failure, ServerUnavailable)
-    assert environment_reward([slot]) == [None]

@@ -1,11 +1,13 @@
-"""Environments for the tests of slime and Miles: a tool for each way a turn can go, and sessions that never open.
+"""Environments for the tests of the adapters: a tool for each way a turn can go, and sessions that never open.
 
-Each open session has a file in the folder ``OPEN_SESSIONS``.
+Each open session has a file in the folder ``OPEN_SESSIONS``. ``StepEnvironment`` appends each call that its tools ran
+to the file ``TOOL_TRACE``, if that is set.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -101,45 +103,58 @@ class StepEnvironment(CountedEnvironment):
     def get_prompt(self) -> list[TextBlock]:
         return [TextBlock(text=f"Task {self.task_spec['number']}.")]
 
+    def _ran(self, name: str, params: BaseModel | None = None) -> None:
+        if trace := os.environ.get("TOOL_TRACE"):
+            with Path(trace).open("a") as file:
+                file.write(json.dumps([name, {} if params is None else params.model_dump()]) + "\n")
+
     @tool
     def earn(self, params: Reward) -> ToolOutput:
         """Earn a reward and go on."""
+        self._ran("earn", params)
         return said(f"earned {params.reward}", reward=params.reward)
 
     @tool
     def finish(self, params: Reward) -> ToolOutput:
         """Earn a reward and end the episode."""
+        self._ran("finish", params)
         return said("done", reward=params.reward, finished=True)
 
     @tool
     def write(self, params: Letters) -> ToolOutput:
         """Write a letter so many times."""
+        self._ran("write", params)
         return said((params.letter or "-") * params.count)
 
     @tool
     def fail(self) -> ToolOutput:
         """Raise."""
+        self._ran("fail")
         raise RuntimeError("it broke")
 
     @tool
     def lose(self) -> ToolOutput:
         """Lose the machine."""
+        self._ran("lose")
         raise InfrastructureFailure("the sandbox died")
 
     @tool
     def picture(self) -> ToolOutput:
         """Show a picture."""
+        self._ran("picture")
         return ToolOutput(blocks=[TextBlock(text="look"), ImageBlock(data=PIXEL, mimeType="image/png")])
 
     @tool
     async def wait(self, params: Seconds) -> ToolOutput:
         """Take a while."""
+        self._ran("wait", params)
         await asyncio.sleep(params.seconds)
         return said("waited")
 
     @tool
     def guess(self, params: Guess) -> ToolOutput:
         """Guess the value of a secret; without a value: that there is none."""
+        self._ran("guess", params)
         right = self.secrets.get(params.name) == params.value
         return said("guessed", reward=float(right), finished=True)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import json
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,9 @@ from tests.support.servers import served
 __all__ = [
     "call",
     "closed",
+    "leaving",
     "make_arguments",
+    "opened_folder",
     "row_of",
     "script",
     "sent_key",
@@ -138,9 +141,42 @@ def serving(folder: Path, **variables: str) -> Generator[str]:
         yield url
 
 
+def opened_folder(url: str) -> Path:
+    """Return the folder in which each open session of the server of ``serving`` has a file."""
+    return _opened[url]
+
+
 def sessions_of(url: str) -> int:
     """Return the number of open sessions of the server of ``serving``."""
     return len(list(_opened[url].iterdir()))
+
+
+@contextlib.asynccontextmanager
+async def leaving(url: str) -> AsyncGenerator[str]:
+    """Give a server an address at which it is gone for good once a request has the word "vanish" in it."""
+    writers: set[asyncio.StreamWriter] = set()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if b"vanish" in data:
+                    relay.close()
+                    for each in writers:
+                        each.transport.abort()
+                    return
+                writer.write(data)
+        writer.close()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream, to_server = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writers.update((writer, to_server))
+        await asyncio.gather(forward(reader, to_server), forward(upstream, writer))
+
+    relay = await asyncio.start_server(connect, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{relay.sockets[0].getsockname()[1]}"
+    finally:
+        relay.close()
 
 
 async def until(condition: Callable[[], object]) -> None:

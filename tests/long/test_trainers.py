@@ -23,6 +23,7 @@ pytestmark = pytest.mark.long
 
 CLIENTS = ROOT / "tests" / "clients"
 ADAPTERS = (
+    "test_conformance.py",
     "test_roll.py",
     "test_roll_atropos_env.py",
     "test_interception.py",
