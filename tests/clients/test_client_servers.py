@@ -255,7 +255,7 @@ class Planned(SocketTransport):
 
 
 @contextlib.asynccontextmanager
-async def through_the_knife(site: Site) -> AsyncGenerator[AsyncEnvironment]:
+async def cut_environment(site: Site) -> AsyncGenerator[AsyncEnvironment]:
     async with cutting(site.running.port) as port, AsyncClient(transport=Planned("127.0.0.1", port)) as client:
         yield client.environment("workshop")
 
@@ -270,7 +270,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_response_is_cut_at_every_byte(site: Site, milliseconds: int, subject: str) -> None:
     """Whatever is lost, the tool runs once. The result still arrives, or the error says that it is unknown."""
     unknown: list[int] = []
-    async with through_the_knife(site) as environment, environment.session(task={"subject": subject}) as session:
+    async with cut_environment(site) as environment, environment.session(task={"subject": subject}) as session:
         body = {"name": "work", "input": {"text": "0000", "milliseconds": milliseconds}}
         raw = call_request(session.id, body).replace(b"/call", b"/workshop/call", 1)
         length = len((await send(site.running.port, raw)).raw) + 2
@@ -305,7 +305,7 @@ async def test_the_response_is_cut_at_every_byte(site: Site, milliseconds: int, 
 @pytest.mark.usefixtures("quick_retries")
 async def test_the_request_is_cut(site: Site, subject: str) -> None:
     """A request that arrives in part does not run; a request that arrives whole runs once."""
-    async with through_the_knife(site) as environment, environment.session(task={"subject": subject}) as session:
+    async with cut_environment(site) as environment, environment.session(task={"subject": subject}) as session:
 
         async def one(number: int) -> None:
             at = number * 13
@@ -329,7 +329,7 @@ async def test_the_request_is_cut(site: Site, subject: str) -> None:
 
 @pytest.mark.usefixtures("quick_retries")
 async def test_a_long_result_is_cut_at_many_bytes(site: Site, subject: str) -> None:
-    async with through_the_knife(site) as environment, environment.session(task={"subject": subject}) as session:
+    async with cut_environment(site) as environment, environment.session(task={"subject": subject}) as session:
 
         async def one(number: int) -> None:
             at = 2000 + number * 9973
@@ -342,7 +342,7 @@ async def test_a_long_result_is_cut_at_many_bytes(site: Site, subject: str) -> N
 
 @pytest.mark.usefixtures("quick_retries")
 async def test_requests_other_than_calls_are_retried(site: Site, subject: str) -> None:
-    async with through_the_knife(site) as environment:
+    async with cut_environment(site) as environment:
         for at in (0, 5, 40, 120, 150):
             PLAN.set(Cut("response", "end", at).header(f"open-{subject}-{at}"))
             session = await environment.session(task={"subject": f"{subject}-{at}"}).open()

@@ -226,7 +226,7 @@ def test_an_error_of_yaml_says_its_kind_and_place_only(tmp_path: Path, text: str
     assert str(refusal.value).endswith(f"train_config.yaml is no YAML: {said}")
 
 
-def give_keys(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+def set_keys(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
     """Set these variables, and remove all others that name servers and keys."""
     for name in ("OPENREWARD_API_KEY", "OPENREWARD_SESSION_URL", "OPENREWARD_API_URL", "ORS_API_KEY", "ORS_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -255,7 +255,7 @@ def give_keys(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
     ],
 )
 def test_the_key_of_a_server(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], key: str) -> None:
-    give_keys(monkeypatch, **variables)
+    set_keys(monkeypatch, **variables)
     assert server_key("http://server") == key
     # A client of the same server sends the same key, however the server was named.
     assert sent_key(AsyncClient("http://server")) == key
@@ -267,7 +267,7 @@ def test_the_key_of_a_server(monkeypatch: pytest.MonkeyPatch, variables: dict[st
 
 def test_the_platforms_own_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     platform = ("https://api.openreward.ai", "https://sessions.openreward.ai/")
-    give_keys(monkeypatch, OPENREWARD_API_KEY="platform", ORS_API_KEY="own")
+    set_keys(monkeypatch, OPENREWARD_API_KEY="platform", ORS_API_KEY="own")
     for url in platform:
         assert server_key(url) == sent_key(AsyncClient(url)) == "platform"
     for url in ("http://api.openreward.ai", "https://api.openreward.ai.evil.org", "https://openreward.ai", "http://x"):

@@ -38,7 +38,7 @@ def elsewhere(work: Callable[[], Any]) -> Any:
     return outcome[0]
 
 
-def for_ever() -> None:
+def loop_forever() -> None:
     while True:
         pass
 
@@ -59,7 +59,7 @@ def test_it_works_on_every_thread(parser: ModuleType) -> None:
 
 def test_work_that_takes_too_long_is_ended(parser: ModuleType) -> None:
     bound_math_verify()
-    bounded = vars(parser)["timeout"](timeout_seconds=0.2)(for_ever)
+    bounded = vars(parser)["timeout"](timeout_seconds=0.2)(loop_forever)
     begun = time.monotonic()
     assert isinstance(elsewhere(bounded), TimeoutException)
     assert 0.2 <= time.monotonic() - begun < 10
@@ -105,7 +105,7 @@ def test_a_late_timer_interrupts_nothing(parser: ModuleType) -> None:
 
 def test_the_main_thread_keeps_the_alarm(parser: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     bound_math_verify()
-    bounded = vars(parser)["timeout"](timeout_seconds=0.2)(for_ever)
+    bounded = vars(parser)["timeout"](timeout_seconds=0.2)(loop_forever)
 
     def no_timer(*arguments: Any) -> None:
         raise AssertionError("a timer, where there is an alarm")

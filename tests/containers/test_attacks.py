@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 
 #: Attacks on the shell that runs the commands: the command, and whether the shell may be lost.
-SPITE = {
+SHELL_ATTACKS = {
     "prints the frame of an end": r'printf "\036aa 0 /\036\036end aa\036"; printf "\036aa 0 /\036\036end aa\036" >&0',
     "writes to every descriptor": r'for n in {3..40}; do printf "\0369 9 /\036\036end 9\036" >&$n; done 2>/dev/null',
     "floods every descriptor": "for n in {3..40}; do head -c 9000000 /dev/zero >&$n & done 2>/dev/null; sleep 0.2",
@@ -75,7 +75,7 @@ SPITE = {
 }
 
 
-#: The attacks of ``SPITE`` that also target the container; the others target the shell, which all runtimes share.
+#: Attacks of ``SHELL_ATTACKS`` on the container as well; the others target the shell, which all runtimes share.
 AGAINST_CONTAINERS = (
     *("kills everything", "kills process 1", "loses its home", "floods every descriptor"),
     *("forks for ever", "bombs", "bombs and ignores"),
@@ -85,10 +85,10 @@ AGAINST_CONTAINERS = (
 @pytest.mark.parametrize(
     ("runtime", "attack"),
     [
-        *(("bubblewrap", attack) for attack in SPITE),
+        *(("bubblewrap", attack) for attack in SHELL_ATTACKS),
         *(
             pytest.param("apptainer", attack, marks=() if attack in AGAINST_CONTAINERS else pytest.mark.long)
-            for attack in SPITE
+            for attack in SHELL_ATTACKS
         ),
     ],
     indirect=["runtime"],
@@ -97,7 +97,7 @@ AGAINST_CONTAINERS = (
 async def test_the_next_command_works(runtime: NamespaceRuntime, attack: str) -> None:
     limits = Limits(pids=40, memory=128 * 2**20, disk=32 * 2**20)
     async with runtime.sandbox(runtime.host_image(), limits) as sandbox:
-        await sandbox.run(SPITE[attack], timeout=0.5)
+        await sandbox.run(SHELL_ATTACKS[attack], timeout=0.5)
         if "idle" in attack:
             await asyncio.sleep(1.5)
         started = time.monotonic()
@@ -107,7 +107,7 @@ async def test_the_next_command_works(runtime: NamespaceRuntime, attack: str) ->
         result = await sandbox.run("echo alive", timeout=10)
         # A flood from the background may follow the output.
         assert result.output.endswith(b"alive\n") or ("floods" in attack and result.truncated), result
-        assert result.exit_status == 0 or "LD_PRELOAD" in SPITE[attack]
+        assert result.exit_status == 0 or "LD_PRELOAD" in SHELL_ATTACKS[attack]
         assert time.monotonic() - started < 8
 
 

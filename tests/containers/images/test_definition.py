@@ -261,7 +261,7 @@ _OUTSIDE = {
 
 
 @pytest.fixture
-def strange(base: Path) -> Path:
+def base_with_foreign_files(base: Path) -> Path:
     """Create a folder for definitions, a file outside of it, and every kind of path that leads to the file."""
     folder = base / "definitions"
     (base / "secret").write_text("SECRET")
@@ -277,11 +277,11 @@ def strange(base: Path) -> Path:
     return folder
 
 
-async def test_files_stay_in_the_definitions_folder(store: ImageStore, strange: Path) -> None:
+async def test_files_stay_in_the_definitions_folder(store: ImageStore, base_with_foreign_files: Path) -> None:
     layers = [layer.key for layer in store.usage()]
     for how, (line, problem) in _OUTSIDE.items():
-        lines = f"  mine /y\n  {line.replace('BASE', str(strange))}\n"
-        path = _write(strange, f"Bootstrap: localimage\nFrom: tiny\n%files\n{lines}")
+        lines = f"  mine /y\n  {line.replace('BASE', str(base_with_foreign_files))}\n"
+        path = _write(base_with_foreign_files, f"Bootstrap: localimage\nFrom: tiny\n%files\n{lines}")
         with pytest.raises(InvalidDefinition, match=problem) as failed:
             await store.build(path)
         assert failed.value.line == 5, how
@@ -293,22 +293,24 @@ async def test_files_stay_in_the_definitions_folder(store: ImageStore, strange: 
 
 
 async def test_links_inside_of_the_folder_are_followed(
-    store: ImageStore, runtime: BubblewrapRuntime, strange: Path
+    store: ImageStore, runtime: BubblewrapRuntime, base_with_foreign_files: Path
 ) -> None:
-    (strange / "kept").mkdir()
-    (strange / "kept/alias").symlink_to("../mine")
-    (strange / "again").symlink_to("kept")
-    path = _write(strange, "Bootstrap: localimage\nFrom: tiny\n%files\n  again /opt/\n  kept/alias /opt/alias\n")
+    (base_with_foreign_files / "kept").mkdir()
+    (base_with_foreign_files / "kept/alias").symlink_to("../mine")
+    (base_with_foreign_files / "again").symlink_to("kept")
+    path = _write(
+        base_with_foreign_files, "Bootstrap: localimage\nFrom: tiny\n%files\n  again /opt/\n  kept/alias /opt/alias\n"
+    )
     store.check_definition(path)
     image = await store.build(path, runtime)
     assert await _say(runtime, image, "cat /opt/again/alias /opt/alias; find /opt -type l") == "minemine"
 
 
 async def test_host_files_are_copied_when_the_builder_allows_it(
-    store: ImageStore, runtime: BubblewrapRuntime, strange: Path, base: Path
+    store: ImageStore, runtime: BubblewrapRuntime, base_with_foreign_files: Path, base: Path
 ) -> None:
     lines = f"  {base}/secret\n  ../secret /opt/up\n  tree /opt/tree\n"
-    path = _write(strange, f"Bootstrap: localimage\nFrom: {base}/archives/tiny.tar\n%files\n{lines}")
+    path = _write(base_with_foreign_files, f"Bootstrap: localimage\nFrom: {base}/archives/tiny.tar\n%files\n{lines}")
     with pytest.raises(InvalidDefinition, match=r"%files names .*/secret, which is outside"):
         await store.build(path, runtime)
     image = await store.build(path, runtime, host_files=True)

@@ -24,7 +24,7 @@ class Stage:
         self.proceed = threading.Event()
         self.proceed_async = asyncio.Event()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.proceed.set()
         self.proceed_async.set()
 
@@ -190,7 +190,7 @@ async def test_teardown_runs_once_and_after_everything_has_ended(serve: Serve, p
     if place in ("constructor", "sync setup", "sync call"):
         assert stage.taken == [f"{place} begins"], "a thread cannot be stopped, so it has to be waited for"
         assert not any(delete.done() for delete in deleting)
-    stage.let_go()
+    stage.release()
     for delete in deleting:
         assert (await delete).status_code == 200
     await asyncio.wait((occupying,), timeout=PATIENCE)
@@ -208,7 +208,7 @@ async def test_a_request_that_waits_for_set_up_gets_410_at_once(serve: Serve, pl
     await asyncio.sleep(0.02)
     deleting = asyncio.create_task(client.post("/delete", sid="s"))
     done, _ = await asyncio.wait((waiting,), timeout=2)
-    stage.let_go()
+    stage.release()
     await deleting
     assert done
     response = waiting.result()
@@ -222,7 +222,7 @@ async def test_a_create_under_way_is_410(serve: Serve) -> None:
     await until(lambda: stage.taken != [])
     deleting = asyncio.create_task(client.post("/delete", sid="s"))
     await asyncio.sleep(0.05)
-    stage.let_go()
+    stage.release()
     await deleting
     response = await creating
     assert (response.status_code, response.json()) == GONE
@@ -242,7 +242,7 @@ async def test_a_constructor_that_raises_during_the_deletion_is_not_torn_down(se
     await until(lambda: stage.taken != [])
     deleting = asyncio.create_task(client.post("/delete", sid="s"))
     await asyncio.sleep(0.05)
-    stage.let_go()
+    stage.release()
     assert (await deleting).status_code == 200
     assert (await creating).status_code in (410, 500)
     assert "teardown" not in stage.taken
@@ -259,7 +259,7 @@ async def test_a_running_call_ends_with_an_event_that_says_why(serve: Serve, pla
         assert (await stream.event()).name == "task_id"
         deleting = asyncio.create_task(client.post("/delete", sid=sid))
         await asyncio.sleep(0.05)
-        stage.let_go()
+        stage.release()
         reply = await stream.reply()
         await deleting
     assert reply.names[-1] == "error"
@@ -337,7 +337,7 @@ async def test_a_deletion_whose_client_hangs_up_goes_on(serve: Serve) -> None:
     await asyncio.sleep(0.05)
     deleting.cancel()
     await asyncio.wait((deleting,))
-    stage.let_go()
+    stage.release()
     await until(lambda: "teardown" in stage.taken)
     await asyncio.wait((occupying,))
     assert stage.taken == ["sync call begins", "sync call ends", "teardown"]
@@ -352,7 +352,7 @@ async def test_calls_that_wait_for_their_turn_never_run(serve: Serve) -> None:
     await asyncio.sleep(0.02)
     deleting = asyncio.create_task(client.post("/delete", sid=sid))
     await asyncio.sleep(0.05)
-    stage.let_go()
+    stage.release()
     await deleting
     for reply in await asyncio.gather(*calls):
         assert "Session deleted" in reply.error

@@ -58,17 +58,17 @@ def start() -> Generator[Start]:
         yield run
 
 
-def apart() -> Sequence[str]:
+def own_pid_namespace() -> Sequence[str]:
     """Return the command that runs a process in its own namespace; skip the test where that is not allowed."""
     if shutil.which("unshare") is None or subprocess.run([*_APART, "true"], capture_output=True).returncode:
         pytest.skip("process spaces cannot be made here (unshare --pid)")
     return _APART
 
 
-@pytest.mark.parametrize("where", ["beside", "apart"])
+@pytest.mark.parametrize("where", ["beside", "own_pid_namespace"])
 def test_the_folder_of_a_live_server_stays(start: Start, shared: Path, where: str) -> None:
     """Also where the two servers cannot see each other's process ids, in both directions."""
-    command: Sequence[str] = apart() if where == "apart" else ()
+    command: Sequence[str] = own_pid_namespace() if where == "own_pid_namespace" else ()
     _, theirs = start(command)
     ours = ResultFolder()
     try:
@@ -81,9 +81,9 @@ def test_the_folder_of_a_live_server_stays(start: Start, shared: Path, where: st
     assert not ours.path.exists()
 
 
-@pytest.mark.parametrize("where", ["beside", "apart"])
+@pytest.mark.parametrize("where", ["beside", "own_pid_namespace"])
 def test_the_folder_of_a_killed_server_is_removed(start: Start, where: str) -> None:
-    process, theirs = start(apart() if where == "apart" else ())
+    process, theirs = start(own_pid_namespace() if where == "own_pid_namespace" else ())
     process.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 10
     while theirs.exists():  # `unshare` ends before the process that it started

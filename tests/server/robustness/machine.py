@@ -243,7 +243,7 @@ class SessionMachine(RuleBasedStateMachine):
 
         self.run(idle())
         self.ended(sid)
-        self.grow_old()
+        self.age_results()
 
     @rule()
     def age(self) -> None:
@@ -255,9 +255,9 @@ class SessionMachine(RuleBasedStateMachine):
             await asyncio.sleep(0.03)
 
         self.run(wait())
-        self.grow_old()
+        self.age_results()
 
-    def grow_old(self) -> None:
+    def age_results(self) -> None:
         for session in self.live.values():
             for call in session.calls:
                 call.old = call.old or call.delivered
@@ -302,7 +302,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.judge_lost(sid, tool, text, key, answer)
 
     @rule(sid=SIDS, text=TEXTS, key=KEYS, loss=LOSSES, losses=st.integers(1, 3), times=st.integers(1, 3))
-    def lose_and_come_again(self, sid: str, text: str, key: str | None, loss: Loss, losses: int, times: int) -> None:
+    def lose_and_retry(self, sid: str, text: str, key: str | None, loss: Loss, losses: int, times: int) -> None:
         """Lose the first few responses while the client repeats the same request."""
         for _ in range(losses):
             self.lose(sid, "step", text, key, loss)

@@ -43,7 +43,7 @@ async def make(runtime: FakeRuntime, machine: FakeMachine, monkeypatch: pytest.M
         assert pool.warm == 0
 
 
-async def in_demand(pool: SandboxPool, name: str, warm: int) -> None:
+async def acquire_until_warm(pool: SandboxPool, name: str, warm: int) -> None:
     """Acquire an image twice, and wait for its warm sandboxes."""
     before = pool.warm
     for _ in range(2):
@@ -68,7 +68,7 @@ async def test_an_image_is_kept_warm_from_the_second_time_on(make: Make, runtime
 
 async def test_a_warm_sandbox_is_handed_out_once(make: Make) -> None:
     pool = make(warm=3)
-    await in_demand(pool, "a", 3)
+    await acquire_until_warm(pool, "a", 3)
     handed_out = await asyncio.gather(*(pool.acquire(image("a")) for _ in range(20)))
     assert len({sandbox.id for sandbox in handed_out}) == 20
     assert pool.counts.warm >= 3
@@ -80,7 +80,7 @@ async def test_a_warm_sandbox_is_handed_out_once(make: Make) -> None:
 
 async def test_other_limits_are_another_stock(make: Make) -> None:
     pool = make(warm=1)
-    await in_demand(pool, "a", 1)
+    await acquire_until_warm(pool, "a", 1)
     other = await pool.acquire(image("a"), Limits(pids=64))
     assert other.limits.pids == 64
     assert pool.counts.warm == 0
@@ -88,7 +88,7 @@ async def test_other_limits_are_another_stock(make: Make) -> None:
 
 async def test_a_dead_sandbox_is_never_handed_out(make: Make, runtime: FakeRuntime) -> None:
     pool = make(warm=2)
-    await in_demand(pool, "a", 2)
+    await acquire_until_warm(pool, "a", 2)
     for sandbox in runtime.running:
         sandbox.state = "dead"
     sandbox = await pool.acquire(image("a"))
@@ -99,8 +99,8 @@ async def test_a_dead_sandbox_is_never_handed_out(make: Make, runtime: FakeRunti
 
 async def test_the_least_recently_requested_image_is_evicted(make: Make) -> None:
     pool = make(warm=2, warm_total=4)
-    await in_demand(pool, "a", 2)
-    await in_demand(pool, "b", 2)
+    await acquire_until_warm(pool, "a", 2)
+    await acquire_until_warm(pool, "b", 2)
     await (await pool.acquire(image("a"))).stop()  # b is now the least recently used
     await until(lambda: pool.warm == 4)
     for _ in range(2):
@@ -117,7 +117,7 @@ async def test_the_least_recently_requested_image_is_evicted(make: Make) -> None
 
 async def test_warm_sandboxes_are_evicted_for_a_waiting_request(make: Make, machine: FakeMachine) -> None:
     pool = make(warm=2)
-    await in_demand(pool, "a", 2)
+    await acquire_until_warm(pool, "a", 2)
     machine.memory = 0
     await asyncio.sleep(0.05)  # the cached figures have expired
     asking = asyncio.create_task(pool.acquire(image("b")))
@@ -166,7 +166,7 @@ async def test_refilling_waits_until_requests_pause(make: Make, monkeypatch: pyt
 
 async def test_a_broken_image_fails_its_requests_and_not_the_pool(make: Make, runtime: FakeRuntime) -> None:
     pool = make(warm=2)
-    await in_demand(pool, "a", 2)
+    await acquire_until_warm(pool, "a", 2)
     runtime.broken = True
     await pool.acquire(image("a"))
     await pool.acquire(image("a"))
@@ -181,7 +181,7 @@ async def test_a_broken_image_fails_its_requests_and_not_the_pool(make: Make, ru
 
 async def test_warm_sandboxes_without_demand_are_stopped(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = make(warm=2)
-    await in_demand(pool, "a", 2)
+    await acquire_until_warm(pool, "a", 2)
     monkeypatch.setattr(pool_module, "_IDLE_TIME", 0.0)
     await until(lambda: pool.warm == 0)
     assert pool.counts.unused == 2
