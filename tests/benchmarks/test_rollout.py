@@ -157,7 +157,7 @@ def test_an_engine_of_this_machine_has_cores_of_its_own(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setitem(rollout.ENGINES, "vllm", ())
-    monkeypatch.setattr(rollout, "VLLMEngine", _Bound)
+    monkeypatch.setattr("ors_benchmarks.rollout.opening.VLLMEngine", _Bound)
     order: list[str] = []
     monkeypatch.setattr(rollout, "set_environment", lambda: order.append("environment"))
     monkeypatch.setattr(rollout, "_has_gpu", lambda: False)

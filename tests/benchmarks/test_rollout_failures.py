@@ -223,7 +223,7 @@ def test_an_engine_that_dies_before_the_replay(
     def die(*_: object) -> None:
         engine.gone = len(engine.live) == 8
 
-    monkeypatch.setattr("ors_benchmarks.rollout.command._Progress.episode", die)
+    monkeypatch.setattr("ors_benchmarks.rollout.progress.Progress.episode", die)
     code, report = bench(tmp_path, *at(engine, concurrency=1, episodes=4))
     assert code == 1
     [cell] = report.cells

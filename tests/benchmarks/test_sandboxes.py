@@ -16,7 +16,8 @@ from ors_benchmarks.harness.http11 import Failure
 from ors_benchmarks.harness.results import Report
 from ors_benchmarks.sandboxes import candidates as sandbox_candidates
 from ors_benchmarks.sandboxes import command as sandboxes
-from ors_benchmarks.sandboxes.candidates import Box, ByHand, Candidate, NotHere, Ours, candidates
+from ors_benchmarks.sandboxes.by_hand import ByHand, candidates
+from ors_benchmarks.sandboxes.candidates import Box, Candidate, NotHere, Ours
 from ors_benchmarks.sandboxes.scenarios import FIGURES, QUICK, ROWS
 
 SMALL = dataclasses.replace(QUICK, starts=2, commands=5, crowds=(4,))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import math
 import os
@@ -17,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,34 +25,35 @@ import uvloop
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.samplers.generations import SamplingParameters
 from rich.console import Console
-from rich.progress import TextColumn
 from rich.text import Text
 
 from ors_benchmarks.harness import charts
 from ors_benchmarks.harness.candidates import packages
 from ors_benchmarks.harness.commands import RESULTS, Charts, Output, as_program, choose_names, new_console, section
 from ors_benchmarks.harness.machine import Observer, describe
-from ors_benchmarks.harness.processes import cpu_seconds, raise_file_limit
+from ors_benchmarks.harness.processes import raise_file_limit
 from ors_benchmarks.harness.results import free_path
-from ors_benchmarks.harness.runs import new_bar
-from ors_benchmarks.harness.table import shown
 from ors_benchmarks.rollout import charts as rollout_charts
 from ors_benchmarks.rollout import tiny_model
-from ors_benchmarks.rollout.benchmark import CellPlan, Findings, Plan, Watcher, measure, on_cores
-from ors_benchmarks.rollout.engines.base import Engine, EngineFailed, ModelFiles, UrlEngine, without_user
-from ors_benchmarks.rollout.engines.vllm import VLLMEngine, set_environment
-from ors_benchmarks.rollout.figures import Figures
+from ors_benchmarks.rollout.benchmark import CellPlan, Findings, Plan, measure, on_cores
+from ors_benchmarks.rollout.engines.base import without_user
+from ors_benchmarks.rollout.engines.vllm import set_environment
+from ors_benchmarks.rollout.opening import (
+    ENGINES,
+    check_available,
+    counted,
+    load_tokenizer,
+    model_files,
+    open_engine,
+)
 from ors_benchmarks.rollout.openreward_session import peer_version
-from ors_benchmarks.rollout.recording import EpisodeRecord
+from ors_benchmarks.rollout.progress import Progress
 from ors_benchmarks.rollout.report import RolloutReport, print_report
 from ors_benchmarks.rollout.runs import RUN_LIMIT, Workload
 from ors_benchmarks.rollout.servers import CLIENTS, SERVERS, ServedElsewhere, StartedServer
 from ors_server.errors import OrsError
 
 __all__ = ["benchmark", "main"]
-
-#: With the packages that each needs in this process.
-ENGINES = {"vllm": ("vllm",), "transformers": ("torch", "transformers"), "url": ("transformers",)}
 
 
 def benchmark(
@@ -149,7 +148,7 @@ def benchmark(
     arguments = _options(engine_option)
     if with_charts:
         charts.check_available()
-    _check_available(engine, model)
+    check_available(engine, model)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -201,21 +200,21 @@ def benchmark(
             split=split,
             tasks=tasks,
         )
-        watcher = _Progress(console)
+        watcher = Progress(console)
 
         async def whole() -> None:
             if engine == "vllm":
                 # Before anything imports torch.
                 set_environment()
-            files = _model(model, engine)
-            tokenizer = _tokenizer(files)
+            files = model_files(model, engine)
+            tokenizer = load_tokenizer(files)
             renderer = ChatRenderer(tokenizer)
             with on_cores(pinned) as move:
                 watcher.begin(f"starting {engine} with {files.name}", 0)
-                opened = await _engine(
+                opened = await open_engine(
                     engine, files, tokenizer, sampling, engine_url, arguments, prefix_caching, pinned, max(counts)
                 )
-                async with aclosing(_Closing(opened, observer)):
+                async with counted(opened, observer):
                     description.update(opened.description())
                     if pinned is not None:
                         move([core for core in allowed if core not in pinned])
@@ -291,88 +290,10 @@ def _write(report: RolloutReport, folder: Path, stem: str, console: Console, *, 
     return False
 
 
-class _Closing:
-    """An engine in the form that ``aclosing`` closes."""
-
-    def __init__(self, engine: Engine, observer: Observer) -> None:
-        self._engine = engine
-        self._observer = observer
-
-    async def aclose(self) -> None:
-        """End it, and count its CPU time as ours: its workers are not our children."""
-        used = 0.0
-        for process in self._engine.processes().values():
-            with contextlib.suppress(OSError):  # it has died
-                used += cpu_seconds(process)
-        before = os.times()
-        await self._engine.close()
-        after = os.times()
-        known = after.children_user + after.children_system - before.children_user - before.children_system
-        self._observer.unaccounted = max(0.0, used - known)
-
-
-async def _engine(
-    name: str,
-    files: ModelFiles,
-    tokenizer: Any,
-    sampling: SamplingParameters,
-    url: str | None,
-    options: dict[str, Any],
-    prefix_caching: bool,
-    cores: Sequence[int] | None,
-    concurrency: int,
-) -> Engine:
-    if name == "url":
-        assert url is not None
-        return await UrlEngine.open(url, files.name, os.environ.get("ORS_ENGINE_API_KEY"))
-    if name == "vllm":
-        return await VLLMEngine.open(
-            files, options=options, prefix_caching=prefix_caching, cores=cores, concurrency=concurrency
-        )
-    from ors_benchmarks.rollout.engines.transformers import TransformersEngine
-
-    return await TransformersEngine.open(
-        files, tokenizer, sampling, options=options, prefix_caching=prefix_caching, cores=cores
-    )
-
-
 def _rounds(found: Findings) -> int:
     """Count the rounds of the first cell: fewer than planned if the run ended early."""
     seconds = found.cells[0].figures.get("seconds") if found.cells else None
     return len(seconds.values) if seconds is not None else 0
-
-
-def _check_available(engine: str, model: str) -> None:
-    """Raise ``EngineFailed`` or ``ModelUnavailable`` if a run cannot succeed."""
-    if model not in tiny_model.SHAPES and not (Path(model) / "config.json").is_file():
-        raise tiny_model.ModelUnavailable(
-            f"{model} is not a model: neither a folder with a config.json nor a shape",
-            f"Shapes are {', '.join(tiny_model.SHAPES)}.",
-        )
-    for needed in ENGINES[engine]:
-        if importlib.util.find_spec(needed) is None:
-            raise EngineFailed(
-                f"--engine {engine} needs {needed}, which is not installed here",
-                "`$(scripts/vllm-venv) -m ors_benchmarks.rollout …` runs where it is, in an environment of its own.",
-            )
-
-
-def _model(name: str, engine: str) -> ModelFiles:
-    if name in tiny_model.SHAPES:
-        # An engine somewhere else has weights of its own; here the tokenizer is needed.
-        weights = name == "tiny" and engine != "url"
-        return ModelFiles(name, tiny_model.cached(name, weights=weights), weights=weights)
-    folder = Path(name).resolve()
-    return ModelFiles(folder.name, folder, weights=True)
-
-
-def _tokenizer(files: ModelFiles) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(files.folder)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    except (OSError, ValueError) as error:
-        raise tiny_model.ModelUnavailable(f"{files.name} has no tokenizer that can be read: {error}") from error
 
 
 def _packages(plan: Plan) -> dict[str, dict[str, str]]:
@@ -429,51 +350,6 @@ def _options(pairs: Sequence[str] | None) -> dict[str, Any]:
 
 def _slug(target: str) -> str:
     return "".join(sign if sign.isalnum() else "-" for sign in Path(target).name).strip("-").lower() or "environment"
-
-
-class _Progress(Watcher):
-    """A bar, and a line for each run. Drawn at most once a second: drawing costs the client's core."""
-
-    def __init__(self, console: Console) -> None:
-        self.bar = new_bar(console, TextColumn("{task.fields[failed]}"))
-        self._console = console
-        self._task = self.bar.add_task("starting", total=None, failed="")
-        self._failed = 0
-        self._drawn = 0.0
-        self._began = time.monotonic()
-
-    def begin(self, what: str, episodes: int) -> None:
-        """Start the bar of a run."""
-        self._failed = 0
-        self.bar.reset(self._task, description=what, total=episodes or None, failed="")
-        self.bar.refresh()
-
-    def episode(self, record: EpisodeRecord) -> None:
-        """Advance the bar by an episode."""
-        self._failed += record.failure is not None
-        self.bar.update(self._task, advance=1, failed=f"{self._failed} failed" if self._failed else "")
-        if time.monotonic() - self._drawn >= 1.0:
-            self._drawn = time.monotonic()
-            self.bar.refresh()
-
-    def end(self, cell: CellPlan | None, figures: Figures, problem: str | None) -> None:
-        """Print a line about a run."""
-        name = (
-            "warm-up"
-            if cell is None
-            else f"{CLIENTS[cell.client]} → {cell.server.title}, {cell.workload.concurrency} at once"
-        )
-        parts: list[str] = []
-        if "ratio" in figures:
-            parts.append(f"ratio {figures['ratio']:.3f}")
-        if "generated_per_second" in figures:
-            parts.append(f"{shown(figures['generated_per_second'])} tokens/s")
-            parts.append(f"{shown(figures['episodes_per_second'])} episodes/s")
-        if problem is not None:
-            parts.append(f"[red]{problem}[/red]")
-        seconds = time.monotonic() - self._began
-        self._began = time.monotonic()
-        self._console.print(f"{name}: {', '.join(parts) or 'done'} [dim]({seconds:.0f} s)[/dim]", soft_wrap=True)
 
 
 main = as_program(

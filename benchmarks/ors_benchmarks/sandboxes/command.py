@@ -38,7 +38,8 @@ from ors_benchmarks.harness.results import Report
 from ors_benchmarks.harness.runs import MEASUREMENT_LIMIT, Run, turns
 from ors_benchmarks.harness.table import Layout
 from ors_benchmarks.harness.table import print_report as print_table
-from ors_benchmarks.sandboxes.candidates import BubblewrapByHand, Candidate, NotHere, candidates, user
+from ors_benchmarks.sandboxes.by_hand import BubblewrapByHand, candidates
+from ors_benchmarks.sandboxes.candidates import Candidate, NotHere, user
 from ors_benchmarks.sandboxes.charts import draw
 from ors_benchmarks.sandboxes.scenarios import FIGURES, FULL, QUICK, ROWS, SandboxRow, Size
 from ors_server.errors import OrsError

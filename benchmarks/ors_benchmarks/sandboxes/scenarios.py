@@ -94,7 +94,7 @@ async def warm_starts(candidate: Candidate, size: Size) -> Measured:
     Raises ``WrongAnswer`` for a pool that starts another, and what its sandboxes' answers raise.
     """
     ours = _ours(candidate)
-    pool = SandboxPool(ours.opened, Admission(), warm=2)
+    pool = SandboxPool(ours.runtime, Admission(), warm=2)
     seconds: list[float] = []
     try:
         for number in range(size.starts + 2):
@@ -223,7 +223,7 @@ def _starts(candidate: Candidate, count: int) -> list[Awaitable[Box]]:
 
     if not isinstance(candidate, Ours):
         return [by_hand() for _ in range(count)]
-    pool = SandboxPool(candidate.opened, Admission(queue=count), warm=0)
+    pool = SandboxPool(candidate.runtime, Admission(queue=count), warm=0)
 
     async def admitted() -> Box:
         return OursBox(await _opened(pool, candidate))
@@ -257,7 +257,7 @@ async def _group(ours: Ours, store: ImageStore, count: int) -> float:
 
     async def session() -> bytes:
         image = await store.derive(ours.image, recipe)
-        sandbox = ours.opened.sandbox(image, LIMITS)
+        sandbox = ours.runtime.sandbox(image, LIMITS)
         await sandbox.start()
         boxes.append(OursBox(sandbox))
         return await boxes[-1].run("cat made task")

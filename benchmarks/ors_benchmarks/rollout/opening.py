@@ -1,0 +1,102 @@
+"""The engine and the model that the options of the rollout benchmark name."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from ors_clients.samplers.generations import SamplingParameters
+
+from ors_benchmarks.harness.machine import Observer
+from ors_benchmarks.harness.processes import cpu_seconds
+from ors_benchmarks.rollout import tiny_model
+from ors_benchmarks.rollout.engines.base import Engine, EngineFailed, ModelFiles, UrlEngine
+from ors_benchmarks.rollout.engines.vllm import VLLMEngine
+
+__all__ = ["ENGINES", "check_available", "counted", "load_tokenizer", "model_files", "open_engine"]
+
+#: With the packages that each needs in this process.
+ENGINES = {"vllm": ("vllm",), "transformers": ("torch", "transformers"), "url": ("transformers",)}
+
+
+def check_available(engine: str, model: str) -> None:
+    """Raise ``EngineFailed`` or ``ModelUnavailable`` if a run cannot succeed."""
+    if model not in tiny_model.SHAPES and not (Path(model) / "config.json").is_file():
+        raise tiny_model.ModelUnavailable(
+            f"{model} is not a model: neither a folder with a config.json nor a shape",
+            f"Shapes are {', '.join(tiny_model.SHAPES)}.",
+        )
+    for needed in ENGINES[engine]:
+        if importlib.util.find_spec(needed) is None:
+            raise EngineFailed(
+                f"--engine {engine} needs {needed}, which is not installed here",
+                "`$(scripts/vllm-venv) -m ors_benchmarks.rollout …` runs where it is, in an environment of its own.",
+            )
+
+
+def model_files(name: str, engine: str) -> ModelFiles:
+    """Return the files of a folder or a shape; a shape's are made the first time."""
+    if name in tiny_model.SHAPES:
+        # An engine somewhere else has weights of its own; here the tokenizer is needed.
+        weights = name == "tiny" and engine != "url"
+        return ModelFiles(name, tiny_model.cached(name, weights=weights), weights=weights)
+    folder = Path(name).resolve()
+    return ModelFiles(folder.name, folder, weights=True)
+
+
+def load_tokenizer(files: ModelFiles) -> Any:
+    """Return the model's tokenizer. Raises ``ModelUnavailable``."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(files.folder)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except (OSError, ValueError) as error:
+        raise tiny_model.ModelUnavailable(f"{files.name} has no tokenizer that can be read: {error}") from error
+
+
+async def open_engine(
+    name: str,
+    files: ModelFiles,
+    tokenizer: Any,
+    sampling: SamplingParameters,
+    url: str | None,
+    options: dict[str, Any],
+    prefix_caching: bool,
+    cores: Sequence[int] | None,
+    concurrency: int,
+) -> Engine:
+    """Start the engine, or connect to the one at ``url``. Raises ``EngineFailed``."""
+    if name == "url":
+        assert url is not None
+        return await UrlEngine.open(url, files.name, os.environ.get("ORS_ENGINE_API_KEY"))
+    if name == "vllm":
+        return await VLLMEngine.open(
+            files, options=options, prefix_caching=prefix_caching, cores=cores, concurrency=concurrency
+        )
+    from ors_benchmarks.rollout.engines.transformers import TransformersEngine
+
+    return await TransformersEngine.open(
+        files, tokenizer, sampling, options=options, prefix_caching=prefix_caching, cores=cores
+    )
+
+
+@asynccontextmanager
+async def counted(engine: Engine, observer: Observer) -> AsyncGenerator[None]:
+    """Close the engine at the end, and count its CPU time as ours: its workers are not our children."""
+    try:
+        yield
+    finally:
+        used = 0.0
+        for process in engine.processes().values():
+            with contextlib.suppress(OSError):  # it has died
+                used += cpu_seconds(process)
+        before = os.times()
+        await engine.close()
+        after = os.times()
+        known = after.children_user + after.children_system - before.children_user - before.children_system
+        observer.unaccounted = max(0.0, used - known)
