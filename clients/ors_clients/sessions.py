@@ -1,10 +1,5 @@
 """A session: one episode, as the client of a server sees it.
 
-A call runs at most once, whatever happens to its connection. Our server honours an ``Idempotency-Key`` and announces it
-when the session is created (``X-Idempotent-Calls``), so a lost call is sent again with the same key. With other servers
-a lost call is resumed only by its ``task_id``, which starts nothing. If the server had not sent the ``task_id`` yet, or
-a gateway answered instead of the server, it is unknown whether the tool ran: ``CallOutcomeUnknown`` is raised.
-
 Every opened session is ended: by ``close``, or by the keep-alive thread if ``close`` is cancelled or never called.
 """
 
@@ -15,21 +10,17 @@ import base64
 import contextlib
 import json
 import time
-import uuid
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from ors_clients.errors import (
-    CallOutcomeUnknown,
     ClientError,
     ConfigurationError,
     DeadlineExceeded,
-    InfrastructureFailure,
     NotFound,
     ServerUnavailable,
     SessionLost,
-    ToolFailed,
 )
 from ors_clients.keepalive import KEEP_ALIVE, Heartbeat
 from ors_clients.models import (
@@ -38,34 +29,19 @@ from ors_clients.models import (
     ToolResult,
     read_blocks,
     read_messages,
-    read_result,
     read_tools,
-    unexpected_response,
 )
+from ors_clients.session_calls import FRESH_ENOUGH, SessionCalls
 from ors_clients.transport.base import ConnectionLost, Headers, Response
-from ors_clients.transport.connection import Connection, RetryPolicy, dumps, is_retryable_refusal
-from ors_clients.transport.error_responses import redact
+from ors_clients.transport.connection import Connection, RetryPolicy, dumps
 from ors_clients.transport.json_codec import read_json
 from ors_clients.transport.sse import CallEvents
 from ors_server.protocol import Message, TerminalToolSpec, ToolSpec
 
 __all__ = ["AsyncSession"]
 
-#: Texts of ``error`` events that are not the tool's own.
-_LOST = ("SessionGone:", "InfrastructureError:")
-_NO_REWARD = "NonFiniteReward:"
-_FORGOTTEN = ("unknown task_id", "ResultExpired:")
-#: Longest idle time, in seconds, of a connection for a request that must not be repeated: the server may have closed an
-#: older one, and it would be unknown whether the request had arrived. Keyed calls may take older connections.
-_FRESH_ENOUGH = 1.0
 #: Seconds that ending a session may take; servers give a teardown 30.
 _CLOSE_LIMIT = 90.0
-#: Seconds of a stream after which its loss counts as the first failure again.
-_PROGRESS = 10.0
-#: Seconds within which a call's response has to begin. Our server sends the task id within 50 ms, so after a minute the
-#: request is sent again. Other servers may be silent for longer: before its first byte ors-sdk's waits for the whole
-#: set-up, and for any tool that blocks its event loop.
-_FIRST_BYTE, _FIRST_BYTE_OF_OTHERS = 60.0, 3600.0
 
 
 class AsyncSession:
@@ -99,10 +75,7 @@ class AsyncSession:
         )
         self._id: str | None = None
         self._headers: tuple[Headers, ...] = ()
-        self._keyed = False
-        self._key = ""
-        self._calls = 0
-        self._finished = False
+        self._calls: SessionCalls | None = None
         self._listing: ToolListing | None = None
         self._prompt_only = False
 
@@ -120,7 +93,7 @@ class AsyncSession:
     @property
     def finished(self) -> bool:
         """True if a tool has ended the episode."""
-        return self._finished
+        return self._calls is not None and self._calls.finished
 
     @property
     def terminal_tool(self) -> TerminalToolSpec | None:
@@ -173,7 +146,8 @@ class AsyncSession:
         sid = _session_id(allocated, response)
         headers = Headers([("X-Session-ID", sid), *self._environment_headers.items])
         self._id, self._headers = sid, (headers,)
-        self._beat = Heartbeat(connection, headers)
+        beat = self._beat = Heartbeat(connection, headers)
+        calls = self._calls = SessionCalls(connection, beat, f"{self._path}/call", headers, self._hidden)
         body = dict(self._choice)
         if self._secrets:
             body["secrets"] = self._secrets  # the specification's way, and the only one that ors-sdk's server reads
@@ -185,7 +159,7 @@ class AsyncSession:
                 content,
                 (headers, *secrets),
                 deadline=policy.deadline,
-                longest_idle=_FRESH_ENOUGH,
+                longest_idle=FRESH_ENOUGH,
             )
             if response.status == 200:
                 break
@@ -193,15 +167,14 @@ class AsyncSession:
                 del body["secrets"]  # openreward's server reads the header, and refuses this
                 continue
             await policy.after_refusal(response, session=True, secrets=self._hidden)
-        self._keyed = response.headers.get("x-idempotent-calls", "").lower() == "true"
-        self._key = uuid.uuid4().hex[:16]
-        KEEP_ALIVE.add(self._beat)
+        calls.keyed = response.headers.get("x-idempotent-calls", "").lower() == "true"
+        KEEP_ALIVE.add(beat)
 
     def _abandon(self) -> None:
         """End the session in the background if it was opened, and forget it."""
         if self._beat is not None:
             KEEP_ALIVE.end(self._beat)
-        self._id, self._headers, self._beat = None, (), None
+        self._id, self._headers, self._beat, self._calls = None, (), None, None
 
     async def close(self) -> None:
         """End the session on the server. Raises nothing except a cancellation, and ends the session even then."""
@@ -284,101 +257,22 @@ class AsyncSession:
         and ``InfrastructureFailure`` (``SessionLost``, ``CallOutcomeUnknown``, ``ServerUnavailable``,
         ``DeadlineExceeded``; as it is for a reward that is not a finite number).
         """
+        self._usable()
+        assert self._calls is not None
+        if input is None:
+            input = {}
         if timeout is None:
-            return await self._call(name, {} if input is None else input)
+            return await self._calls.run(name, input)
         late = asyncio.timeout(timeout)
         try:
             async with late:
-                return await self._call(name, {} if input is None else input)
+                return await self._calls.run(name, input)
         except TimeoutError:
             if not late.expired():
                 raise
             raise DeadlineExceeded(
                 f"Tool {name!r} gave no result within {timeout:g} s", "It may still be running on the server."
             ) from None
-
-    async def _call(self, name: str, input: Mapping[str, Any]) -> ToolResult:
-        beat = self._usable()
-        connection = self._connection
-        path = self._path + "/call"
-        call = {"name": name, "input": input}
-        body = dumps(call)
-        self._calls += 1
-        keyed = self._keyed
-        headers = (*self._headers, Headers([("Idempotency-Key", f"{self._key}-{self._calls}")]))
-        longest_idle = 60.0 if keyed else _FRESH_ENOUGH
-        policy: RetryPolicy | None = None
-        task_id: str | None = None
-        while True:
-            events = CallEvents()
-            started = time.monotonic()
-            lost: ConnectionLost | None = None
-            response: Response | None = None
-            try:
-                response = await connection.once(
-                    "POST",
-                    path,
-                    body,
-                    headers,
-                    longest_idle=longest_idle,
-                    first_byte=_FIRST_BYTE if keyed else _FIRST_BYTE_OF_OTHERS,
-                    on_data=events.feed,
-                )
-            except ConnectionLost as error:
-                lost = error
-            if events.complete:
-                beat.last_sent = time.monotonic()
-                if events.error is None:
-                    result = read_result(events.json())
-                    if result.finished:
-                        self._finished = True
-                    return result
-                raise self._failure(name, events.error)
-            if policy is None:
-                policy = RetryPolicy(connection)
-            longest_idle = -1.0
-            if response is not None and response.status != 200:
-                if not (keyed or task_id or is_retryable_refusal(response)):
-                    self._refuse_to_repeat(name, response)
-                await policy.after_refusal(response, session=True, secrets=self._hidden)
-                continue
-            if response is not None and response.body:
-                raise unexpected_response("a stream of events")
-            if lost is None:
-                lost = ConnectionLost("the event stream ended before its result", sent=True)
-            if events.task_id is not None and events.task_id != task_id:
-                task_id = events.task_id
-                body = dumps({**call, "task_id": task_id})
-            if lost.sent and task_id is None and not keyed:
-                raise CallOutcomeUnknown(
-                    f"The connection was lost while {name!r} was called ({lost})",
-                    "The server makes no promise about repeated calls, so it was not called again.",
-                )
-            if events.last_piece is not None and events.last_piece - started > _PROGRESS:
-                policy.progressed()
-            await policy.after_loss(lost)
-
-    def _refuse_to_repeat(self, name: str, response: Response) -> None:
-        """Raise ``CallOutcomeUnknown`` for an error of a gateway, which may have passed the call on."""
-        if response.status > 500:
-            error = self._connection.error(response, session=True, secrets=self._hidden)
-            if isinstance(error, ServerUnavailable):  # not the server's error for a lost session
-                raise CallOutcomeUnknown(
-                    f"{name!r} was called, and then: {error.cause}",
-                    "A gateway may have passed the call on, and the server makes no promise about repeated calls, "
-                    "so it was not called again.",
-                )
-
-    def _failure(self, name: str, text: str) -> ClientError:
-        """Return an ``error`` event as the error the caller gets."""
-        text = redact(text, (*self._connection.secrets, *self._hidden))
-        if text.startswith(_LOST):
-            return SessionLost(text)
-        if text.startswith(_FORGOTTEN):
-            return CallOutcomeUnknown(f"{name!r} was called, but its result is gone: {text}")
-        if text.startswith(_NO_REWARD):
-            return InfrastructureFailure(text, "Look at the environment.")  # as ``check_reward``: not the model's doing
-        return ToolFailed(name, text)
 
 
 def _secret_headers(secrets: Mapping[str, str]) -> Headers:

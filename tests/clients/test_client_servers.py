@@ -196,7 +196,9 @@ async def test_a_session_that_was_deleted(site: Site, environment: AsyncEnvironm
 
 async def test_only_our_server_makes_the_promise(site: Site, environment: AsyncEnvironment) -> None:
     async with environment.session(split="train", index=0) as session:
-        assert session._keyed is (site.kind == "own")  # pyright: ignore[reportPrivateUsage]
+        calls = session._calls  # pyright: ignore[reportPrivateUsage]
+        assert calls is not None
+        assert calls.keyed is (site.kind == "own")
 
 
 async def test_over_httpx(site: Site, subject: str) -> None:

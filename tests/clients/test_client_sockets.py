@@ -304,9 +304,9 @@ class Mute:
 async def test_a_call_that_is_never_answered(said: bool, promise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client retries where nothing can happen twice, until the retries end."""
     monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
-    for name in ("sessions._FIRST_BYTE", "sessions._FIRST_BYTE_OF_OTHERS", "transport.http11._SILENCE"):
+    for name in ("session_calls._FIRST_BYTE", "session_calls._FIRST_BYTE_OF_OTHERS", "transport.http11._SILENCE"):
         monkeypatch.setattr(f"ors_clients.{name}", 0.3)
-    monkeypatch.setattr("ors_clients.sessions._PROGRESS", 0.2)
+    monkeypatch.setattr("ors_clients.session_calls._PROGRESS", 0.2)
     mute = Mute(NAMED if said else b"", promise=promise)
     async with (
         listening(mute.serve) as port,
@@ -334,7 +334,7 @@ class Breaking(Mute):
 
 async def test_a_continuing_stream_is_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
-    monkeypatch.setattr("ors_clients.sessions._PROGRESS", 0.1)
+    monkeypatch.setattr("ors_clients.session_calls._PROGRESS", 0.1)
     breaking = Breaking(NAMED, promise=False)
     async with (
         listening(breaking.serve) as port,

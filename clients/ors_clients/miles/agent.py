@@ -21,28 +21,26 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from ors_clients.errors import ClientError, SamplerFailed
+from ors_clients.miles.chat_completions import MessageFormat, complete, replies, wire_message
 from ors_clients.rollouts.episode import TurnEpisode
-from ors_clients.rollouts.messages import ChatMessage, text_of
+from ors_clients.rollouts.messages import text_of
 from ors_clients.rollouts.trajectory import UNTRAINABLE, Trajectory
-from ors_clients.tool_calls import FoundCall, MalformedCall, ToolCall, ToolCallFormat
-from ors_clients.tool_calls.calls import Unreadable, named_call
 from ors_clients.tool_schemas import openai_tools
 from ors_clients.training.arguments import max_total_tokens
 from ors_clients.training.dataset import TaskRow, read_metadata
 from ors_clients.training.episode_runner import SENT_PARAMETERS, episode_trajectory
 from ors_clients.training.groups import flatten
 from ors_clients.training.optional_imports import import_trainer_module
-from ors_clients.training.process_state import episode_runner, http_client, run_ended
+from ors_clients.training.process_state import episode_runner, run_ended
 from ors_clients.training.sample_functions import fill_or_end
 from ors_clients.training.samples import RECORD_KEYS, episode_record, reset_sample, withdraw_sample
-from ors_server import ToolSpec
 
 __all__ = ["INSTALL", "generate_with_agent", "run"]
 
@@ -203,7 +201,7 @@ async def _run(
         max_total_tokens=max_total_tokens(options, configuration),
         max_response_tokens=int(sampling.get("max_tokens") or 4096),
     )
-    form = _MessageFormat(configuration.format)
+    form = MessageFormat(configuration.format)
     rule = configuration.environment(row.environment).reward_rule
     session = runner.session(row)
     episode = TurnEpisode(session, form, limits, rule, configuration.system_prompt, stopped=rollout.stopped)
@@ -220,7 +218,7 @@ async def _run(
 async def _play(
     rollout: _Rollout,
     episode: TurnEpisode,
-    form: _MessageFormat,
+    form: MessageFormat,
     url: str,
     thinking: bool,
     sampling: Mapping[str, Any],
@@ -233,9 +231,9 @@ async def _play(
         **sampling,
         **({"tools": openai_tools(start.tools)} if start.tools else {}),
     }
-    messages = [_wire(message) for message in start.messages]
+    messages = [wire_message(message) for message in start.messages]
     while episode.stop_reason is None:
-        answer = await _complete(url, {**body, "messages": messages})
+        answer = await complete(url, {**body, "messages": messages})
         choice = answer["choices"][0]
         message: dict[str, Any] = {key: value for key, value in choice["message"].items() if value is not None}
         messages.append(message)
@@ -252,98 +250,9 @@ async def _play(
             episode.abort(text, "max_tokens")
         else:
             result = await episode.step(text)
-            messages.extend(_replies(result.messages, message))
+            messages.extend(replies(result.messages, message))
             if left == 0:
                 episode.stop("max_tokens")
-
-
-async def _complete(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    """One chat completion. Raises ``SamplerFailed``; nothing is sent twice, for the server has recorded the first."""
-    import httpx
-
-    try:
-        response = await http_client().post(url, json=body)
-    except httpx.HTTPError as error:
-        raise SamplerFailed(f"The model's endpoint did not answer: {type(error).__name__}") from error
-    if response.status_code != 200:
-        raise SamplerFailed(f"The model's endpoint answered {response.status_code}: {response.text[:500]}")
-    try:
-        answer = response.json()
-        _ = answer["choices"][0]["message"].items()
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise SamplerFailed("The model's endpoint answered no chat completion") from error
-    return answer
-
-
-class _MessageFormat:
-    """Reads the calls that the endpoint has parsed into ``tool_calls``, else those in the message's text."""
-
-    def __init__(self, text_format: ToolCallFormat) -> None:
-        self.message: Mapping[str, Any] = {}
-        self._text_format = text_format
-        self.name = text_format.name
-        self.instructions = text_format.instructions
-        self.end_of_call = text_format.end_of_call
-
-    def parse(self, text: str, tools: Sequence[ToolSpec], *, turn: int = 0) -> list[FoundCall]:
-        calls = self.message.get("tool_calls")
-        if not calls:
-            return self._text_format.parse(text, tools, turn=turn)
-        return [_read_call(call) for call in cast("list[dict[str, Any]]", calls)]
-
-
-def _read_call(call: Mapping[str, Any]) -> FoundCall:
-    function: dict[str, Any] = call.get("function") or {}
-    raw = str(function.get("arguments", ""))
-    try:
-        name, arguments = named_call(function)
-    except Unreadable as problem:
-        return MalformedCall(raw, str(problem))
-    return ToolCall(name, arguments, raw, str(call.get("id")))
-
-
-def _replies(answers: Sequence[ChatMessage], message: Mapping[str, Any]) -> list[ChatMessage]:
-    """Return the answers to a message of the model: one tool message for each of its ``tool_calls``.
-
-    A model that writes its calls as text gets their results as text: no tool message may stand without such a call.
-    """
-    calls = cast("list[dict[str, Any]]", message.get("tool_calls") or [])
-    unanswered = [str(call.get("id")) for call in calls]
-    replies: list[ChatMessage] = []
-    for answer in map(_wire, answers):
-        if not calls:
-            replies.append(_as_text(answer))
-            if len(replies) > 1 and all(isinstance(reply["content"], str) for reply in replies[-2:]):
-                last = replies.pop()
-                replies[-1]["content"] += f"\n{last['content']}"
-            continue
-        key = answer.get("tool_call_id")
-        if key not in unanswered and unanswered:
-            key = unanswered[0]
-        if key in unanswered:
-            unanswered.remove(key)
-            answer = {"role": "tool", "tool_call_id": key, "content": answer["content"]}
-        replies.append(answer)
-    return replies + [{"role": "tool", "tool_call_id": key, "content": "(not run)"} for key in unanswered]
-
-
-def _as_text(answer: ChatMessage) -> ChatMessage:
-    content = answer["content"]
-    if answer["role"] == "tool" and isinstance(content, str):
-        content = f"<tool_response>\n{content}\n</tool_response>"
-    return {"role": "user", "content": content}
-
-
-def _wire(message: ChatMessage) -> ChatMessage:
-    """Return a message as the OpenAI API has it. Its content is never empty: SGLang refuses that."""
-    content = message.get("content")
-    if isinstance(content, list):
-        parts = cast("list[dict[str, Any]]", content)
-        content = [
-            {"type": "image_url", "image_url": {"url": part["image"]}} if part.get("type") == "image" else part
-            for part in parts
-        ]
-    return {**message, "content": content or "(no output)"}
 
 
 def _record(row: TaskRow, trajectory: Trajectory, reward: float | None) -> dict[str, Any]:

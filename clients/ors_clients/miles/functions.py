@@ -70,7 +70,8 @@ async def generate(
         sample = await _fill(input.args, input.sample, input.sampling_params, input.evaluation, input.state)
         base_types = import_trainer_module("miles.rollout.base_types", INSTALL)
         return base_types.GenerateFnOutput(samples=sample)
-    return await _fill(input, sample, sampling_params or {}, evaluation, _older_state(input))
+    state = trainer_state(input, "miles.rollout.sglang_rollout")  # None with the new rollouts, which pass it
+    return await _fill(input, sample, sampling_params or {}, evaluation, state)
 
 
 async def _fill(args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool, state: Any) -> Any:
@@ -113,8 +114,3 @@ generate.add_arguments = add_arguments  # pyright: ignore[reportFunctionMemberAc
 def keep_group(args: Any, samples: Sequence[Any], **kwargs: Any) -> Any:
     """Keep a group for training, or drop it: a dynamic sampling filter (``filter_group``)."""
     return filter_group(samples, "miles.rollout.filter_hub.base_types", INSTALL)
-
-
-def _older_state(args: Any) -> Any:
-    """Return the state of Miles' older rollouts; None with the new ones, which pass it."""
-    return trainer_state(args, "miles.rollout.sglang_rollout")

@@ -17,7 +17,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from ors_containers.errors import (
     ExaminationFailed,
@@ -51,7 +51,7 @@ from ors_containers.runtimes.opened_file import read_content, write_content
 from ors_containers.runtimes.runtime_state import RuntimeState, examination_of
 from ors_containers.runtimes.shell import Shell
 from ors_containers.runtimes.shell_host import ContainerShellHost
-from ors_containers.sandbox import CommandResult, FileKind, FileStatus, Sandbox
+from ors_containers.sandbox import CommandResult, FileStatus, Sandbox
 
 __all__ = ["NamespaceSandbox"]
 
@@ -252,15 +252,7 @@ class NamespaceSandbox(Sandbox):
 
     async def stat_file(self, path: str, *, follow: bool = True) -> FileStatus:
         found = await self._request_file(StatFile(path, follow, self._user, self.image.home), FileFound)
-        return FileStatus(
-            kind=cast("FileKind", found.kind),
-            size=found.size,
-            mode=found.mode,
-            user=found.user,
-            group=found.group,
-            modified=found.modified,
-            link=found.link,
-        )
+        return FileStatus(**found._asdict())
 
     async def _open(self, path: str, flags: int, mode: int = 0, parents: bool = False) -> Opened:
         return await self._request_file(OpenFile(path, flags, mode, parents, self._user, self.image.home), Opened)

@@ -125,11 +125,7 @@ class Shell:
             text = command.encode()
         except UnicodeEncodeError as error:
             raise InvalidCommand(f"The command is no Unicode text: {error.reason}") from error
-        if self._abandoned is not None:
-            # The command of a cancelled call is still being ended.
-            await asyncio.wait([self._abandoned])
-        if self._current is not None or self._aside:
-            raise SandboxBusy
+        await self._until_free()
         self._abandon = False
         task = self._current = asyncio.create_task(self._run(text, timeout, limit))
         task.add_done_callback(self._ended)
@@ -151,10 +147,7 @@ class Shell:
         Output of background processes is read meanwhile. The next command gets a new bash if this one was ended.
         Raises ``SandboxBusy``.
         """
-        if self._abandoned is not None:
-            await asyncio.wait([self._abandoned])
-        if self._current is not None or self._aside:
-            raise SandboxBusy
+        await self._until_free()
         self._aside = True
         process = self._process
         try:
@@ -167,6 +160,13 @@ class Shell:
                     await asyncio.wait([process.exited], timeout=_ASIDE_PATIENCE)
             finally:
                 self._aside = False
+
+    async def _until_free(self) -> None:
+        """Wait until the command of a cancelled call has been ended. Raises ``SandboxBusy`` for another command."""
+        if self._abandoned is not None:
+            await asyncio.wait([self._abandoned])
+        if self._current is not None or self._aside:
+            raise SandboxBusy
 
     def close(self) -> None:
         """Close what this side holds; the bash is ended by its sandbox."""
@@ -214,8 +214,9 @@ class Shell:
             if not self._closed:
                 await self._respawn()
             sink.add(self._notice())
+        status = 128 - status if status < 0 else status  # a signal, as the shell counts it
         return CommandResult(
-            exit_status=TIMED_OUT_STATUS if timed_out else _as_shells_count(status),
+            exit_status=TIMED_OUT_STATUS if timed_out else status,
             output=without_terminal_errors(sink.content(), process.inner),
             seconds=time.monotonic() - started,
             timed_out=timed_out,
@@ -358,7 +359,3 @@ class Shell:
             self._socket.close()
             self._socket = None
         self._process = None
-
-
-def _as_shells_count(status: int) -> int:
-    return 128 - status if status < 0 else status
