@@ -398,8 +398,7 @@ def _convert(draft: Draft) -> None:
     )
     listing = "".join(f"{len(files[name])} {name}\n" for name in sorted(files))
     draft.initial.absent(target)
-    draft.initial.absent(manifest)
-    draft.final.text(manifest, listing)
+    draft.result(manifest, listing)
     opened = (
         f"assert stat.S_ISREG(os.lstat({target!r}).st_mode)\n"
         f"archive = zipfile.ZipFile({target!r})\n"

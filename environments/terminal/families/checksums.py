@@ -69,8 +69,7 @@ def _make(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     draft.honest(
         "computed by Python",
         instead=python(
@@ -157,8 +156,7 @@ def _verify(draft: Draft) -> None:
         draft.leave(which=f"{root}/{good}"),
     )
     expected = "".join(f"{status[path]} {path}\n" for path in sorted(status))
-    draft.initial.absent(report)
-    draft.final.text(report, expected)
+    draft.result(report, expected)
     draft.honest(
         "found out by sha256sum",
         instead=f"""

@@ -81,8 +81,7 @@ def _columns(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, _written(kept, delimiter))
+    draft.result(target, _written(kept, delimiter))
     oracle = python(
         """
         import csv

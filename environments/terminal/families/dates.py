@@ -74,8 +74,7 @@ def _to_utc(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         from datetime import datetime, timezone
@@ -322,8 +321,7 @@ def _weekdays(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         from datetime import date

@@ -113,8 +113,7 @@ def _order(draft: Draft) -> None:
             target=target,
         ),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         _READ
         + """
@@ -173,8 +172,7 @@ def _closure(draft: Draft) -> None:
         draft.leave(),
     )
     expected = "".join(f"{other}\n" for other in found)
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         _READ
         + """

@@ -140,8 +140,7 @@ def _trees(draft: Draft) -> None:
         draft.leave(which=f"{root}/{old}/{equal}"),
     )
     expected = "".join(lines[path] for path in sorted(lines))
-    draft.initial.absent(report)
-    draft.final.text(report, expected)
+    draft.result(report, expected)
     oracle = python(
         """
         import os
@@ -261,8 +260,7 @@ def _settings(draft: Draft) -> None:
         draft.every_line(report),
         draft.leave(),
     )
-    draft.initial.absent(report)
-    draft.final.text(report, "".join(lines))
+    draft.result(report, "".join(lines))
     oracle = python(
         """
         def read(path):

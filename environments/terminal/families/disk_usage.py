@@ -60,8 +60,7 @@ def _per_directory(draft: Draft) -> None:
         draft.leave(),
     )
     expected = "".join(f"{total} {name}\n" for name, total in ordered)
-    draft.initial.absent(report)
-    draft.final.text(report, expected)
+    draft.result(report, expected)
     oracle = (
         f"cd {root} || exit 1\nfor folder in *; do\n"
         '  find "$folder" -type f -printf "%s $folder\\n"\n'
@@ -130,8 +129,7 @@ def _largest(draft: Draft) -> None:
         draft.leave(which=f"{root}/{min(sizes, key=sizes.__getitem__)}"),
     )
     expected = "".join(f"{size}\t{path}\n" for path, size in ordered)
-    draft.initial.absent(report)
-    draft.final.text(report, expected)
+    draft.result(report, expected)
     oracle = f"find {root} -type f -printf '%s\\t%P\\n' | LC_ALL=C sort -k 1,1nr -k 2 | head -n {count} > {report}\n"
     draft.honest(
         "with ls and awk",

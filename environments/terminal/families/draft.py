@@ -149,6 +149,11 @@ class Draft:
         loop = f"while IFS= read -r line; do printf '%s\\n' \"$line\"; done < {path} > ~/b && cp ~/b {path}"
         self.honest("written line by line", after=loop)
 
+    def result(self, path: str, text: str) -> None:
+        """Require a file that does not exist before: ``text`` is its content afterwards."""
+        self.initial.absent(path)
+        self.final.text(path, text)
+
     def every_line(self, path: str, *more: str) -> str:
         """Return the rule about newlines in these files, as ``Checks.text`` checks it."""
         sentence = self.pick(

@@ -72,8 +72,7 @@ def _report(draft: Draft) -> None:
         draft.leave(which=singles[0]),
     )
     expected = "".join(f"{path}\n" for path in extra)
-    draft.initial.absent(report)
-    draft.final.text(report, expected)
+    draft.result(report, expected)
     draft.honest(
         "found out by Python",
         instead=python(

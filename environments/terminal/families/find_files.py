@@ -43,8 +43,7 @@ def _output(draft: Draft, root: str, expected: list[str], every: str) -> str:
     )
     draft.honest("by a copy in another place", instead=f"{every} > ~/found\nLC_ALL=C sort -u ~/found > {output}\n")
     draft.honest("written through a temporary file", after=f"cp {output} {output}.new && mv {output}.new {output}")
-    draft.initial.absent(output)
-    draft.final.text(output, "".join(f"{path}\n" for path in sorted(expected)))
+    draft.result(output, "".join(f"{path}\n" for path in sorted(expected)))
     return output
 
 

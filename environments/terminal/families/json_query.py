@@ -353,8 +353,7 @@ def _flatten(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         import json

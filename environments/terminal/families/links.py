@@ -170,8 +170,7 @@ done > {report}
     draft.honest("a report written anew", after=f"cp {report} ~/r && rm {report} && mv ~/r {report}")
     draft.honest("a report for oneself", after=f"chmod 600 {report}")
     expected = "".join(sorted(f"{path} -> {target}\n" for path, target in broken.items()))
-    draft.initial.absent(report)
-    draft.final.text(report, expected)
+    draft.result(report, expected)
     for path in broken:
         draft.final.absent(path)
     oracle = f"find {root} -xtype l -printf '%p -> %l\\n' | LC_ALL=C sort > {report}\nfind {root} -xtype l -delete\n"

@@ -83,8 +83,7 @@ def _statuses(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = (
         f'awk \'$6 == "\\"{method}" {{ count[$9]++ }} END {{ for (code in count) print code, count[code] }}\' {source} '
         f"| sort -n > {target}\n"
@@ -272,8 +271,7 @@ def _hours(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, "".join(lines))
+    draft.result(target, "".join(lines))
     oracle = python(
         """
         import re

@@ -261,8 +261,7 @@ def _links(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, "".join(lines))
+    draft.result(target, "".join(lines))
     oracle = python(
         """
         from html.parser import HTMLParser

@@ -75,8 +75,7 @@ def _inside(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         import ipaddress
@@ -197,8 +196,7 @@ def _routes(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, "".join(lines))
+    draft.result(target, "".join(lines))
     oracle = python(
         """
         import ipaddress
@@ -314,8 +312,7 @@ def _merge(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         import ipaddress

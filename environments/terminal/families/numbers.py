@@ -136,8 +136,7 @@ def _matrix(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         def read(path):
@@ -309,8 +308,7 @@ def _integers(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, "".join(lines))
+    draft.result(target, "".join(lines))
     oracle = python(
         """
         import collections

@@ -215,8 +215,7 @@ def _audit(draft: Draft) -> None:
         after=f"while read -r line; do echo $line; done < {report} > ~/r; mv ~/r {report}",
     )
     draft.honest("a report that nobody else may read", after=f"chmod 600 {report}")
-    draft.initial.absent(report)
-    draft.final.text(report, "".join(f"{path}\n" for path in sorted(found)))
+    draft.result(report, "".join(f"{path}\n" for path in sorted(found)))
     draft.final.modes(modes)
     oracle = (
         f"find {root} -type f -perm -{letter}+w | LC_ALL=C sort > {report}\n"

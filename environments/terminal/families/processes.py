@@ -247,8 +247,7 @@ def _by_environment(draft: Draft) -> None:
         ),
         draft.untouched("The script must stay as it is."),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, f"{numbers[0]}\n")
+    draft.result(target, f"{numbers[0]}\n")
     begun.stopped(lines[0])
     begun.running(draft.final, lines[1:])
     _honest(draft, lines[0], f"printf '%s\\n' {numbers[0]} | tee {target} > /dev/null")
@@ -304,8 +303,7 @@ def _by_open_file(draft: Draft) -> None:
         ),
         draft.untouched(f"No file in {root}/bin may be changed."),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, f"{names[0]}.sh\n")
+    draft.result(target, f"{names[0]}.sh\n")
     draft.final.test("the log is empty", f"assert content({log!r}) == b''")
     begun.stopped(lines[0])
     begun.running(draft.final, lines[1:])

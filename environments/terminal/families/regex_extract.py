@@ -99,8 +99,7 @@ def _emails(draft: Draft) -> None:
         draft.leave(),
     )
     expected = "".join(f"{address}\n" for address in sorted(set(addresses)))
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = f"grep -oE '{pattern}' {source} | tr A-Z a-z | LC_ALL=C sort -u > {target}\n"
     draft.honest(
         "found by Python",
@@ -210,8 +209,7 @@ def _tickets(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         import collections, re
@@ -318,8 +316,7 @@ def _addresses(draft: Draft) -> None:
     )
     ordered = sorted(set(good), key=lambda entry: [int(part) for part in entry.split(".")])
     expected = "".join(f"{entry}\n" for entry in ordered)
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         import re

@@ -150,8 +150,7 @@ def _weekly(draft: Draft) -> None:
         ),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         rows = [line.rstrip("\\n").split("\\t") for line in open(@source@)]
@@ -322,8 +321,7 @@ def _table(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         import csv

@@ -157,8 +157,7 @@ def _at(draft: Draft) -> None:
     draft.pieces(target)
     draft.honest("names in a list", swap=("print(name, file=target)", 'target.writelines([name, "\\n"])'))
     expected = "".join(f"{name}\n" for name in names)
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         _READER
         + """
@@ -287,8 +286,7 @@ def _next(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         _READER
         + """

@@ -82,8 +82,7 @@ def _two(draft: Draft) -> None:
         draft.leave(),
     )
     expected = "".join(f"{name}\n" for name in sorted(names))
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = (
         "export LC_ALL=C\n"
         f"comm {option} <(sort -u {root}/{a}.txt) <(sort -u {root}/{b}.txt) | tr -d '\\t' | sort > {target}\n"
@@ -143,8 +142,7 @@ def _several(draft: Draft) -> None:
         draft.leave(),
     )
     expected = "".join(f"{name}\n" for name in chosen)
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         import collections

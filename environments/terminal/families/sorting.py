@@ -48,8 +48,7 @@ def _numeric(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = f"LC_ALL=C sort -k 2,2n{'r' if descending else ''} -k 1,1 {source} > {target}\n"
     draft.pieces(target)
     draft.honest(
@@ -127,8 +126,7 @@ def _unique(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     if keep_last:
         oracle = f"tac {source} | awk '!seen[tolower($0)]++' | tac > {target}\n"
         near = swap(oracle, "tolower($0)", "$0")
@@ -198,8 +196,7 @@ def _frequencies(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         import collections, re

@@ -78,8 +78,7 @@ def _render(draft: Draft) -> None:
         draft.require(f"Write the result to {target}.", breach("a line more", right, after=f"echo done >> {target}")),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         import re
@@ -242,8 +241,7 @@ def _conditional(draft: Draft) -> None:
         ),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         flags = dict(line.strip().split(": ") for line in open(@flags@))

@@ -216,8 +216,7 @@ def _messages(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, "".join(expected))
+    draft.result(target, "".join(expected))
     oracle = python(
         """
         import base64, codecs, urllib.parse

@@ -68,8 +68,7 @@ def _reorder(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, "".join(lines))
+    draft.result(target, "".join(lines))
     oracle = (
         f"LC_ALL=C sort -k 2,2 -k 1,1 {source} | sed -E 's/^([^ ]+) ([^:]+): (.*)$/\\2, \\1{shown}\\3/' > {target}\n"
     )
@@ -220,8 +219,7 @@ def _unwrap(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = (
         'awk \'BEGIN { RS = "" } { gsub(/[ \\n]+/, " "); sub(/^ /, ""); sub(/ $/, ""); print NR ". " $0 }\' '
         f"{source} > {target}\n"
@@ -279,8 +277,7 @@ def _columns(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         rows = [line.rstrip("\\n").split(":") for line in open(@source@)]

@@ -105,8 +105,7 @@ def _parameter(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, "".join(expected))
+    draft.result(target, "".join(expected))
     oracle = python(
         """
         from urllib.parse import parse_qs, urlsplit
@@ -188,8 +187,7 @@ def _hosts(draft: Draft) -> None:
         draft.leave(),
     )
     expected = "".join(f"{n}\t{host}\n" for host, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         import collections
@@ -280,8 +278,7 @@ def _clean(draft: Draft) -> None:
         draft.leave(),
     )
     expected = "".join(f"{url}\n" for url in order)
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         seen = {}

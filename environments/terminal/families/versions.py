@@ -64,8 +64,7 @@ def _sort(draft: Draft) -> None:
         draft.leave(),
     )
     expected = "".join(f"{prefix}{_text(version)}\n" for version in ordered)
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = f"sort -V{' -r' if newest_first else ''} {source} > {target}\n"
     draft.solve(oracle, swap(oracle, "sort -V", "LC_ALL=C sort"), expected)
 
@@ -129,8 +128,7 @@ def _latest(draft: Draft) -> None:
         draft.leave(),
     )
     expected = "".join(f"{name} {_text(latest[name])}\n" for name in sorted(latest))
-    draft.initial.absent(target)
-    draft.final.text(target, expected)
+    draft.result(target, expected)
     oracle = python(
         """
         latest = {}
@@ -219,8 +217,7 @@ def _updates(draft: Draft) -> None:
         draft.every_line(target),
         draft.leave(),
     )
-    draft.initial.absent(target)
-    draft.final.text(target, "".join(lines))
+    draft.result(target, "".join(lines))
     oracle = python(
         """
         def read(path):
