@@ -134,7 +134,8 @@ class Catalogue:
         for alias, name in (aliases or {}).items():
             target = self._by_name.get(name.lower())
             if target is None:
-                raise DefinitionError(f"Alias {alias!r} names the unknown environment {name!r}", self._hosted())
+                remedy = f"Hosted: {', '.join(self.names)}."
+                raise DefinitionError(f"Alias {alias!r} names the unknown environment {name!r}", remedy)
             self._add_alias(alias, target)
             target.aliases.append(alias)
 
@@ -188,9 +189,6 @@ class Catalogue:
             raise DefinitionError(
                 f"The alias {alias!r} of {hosted.name!r} is taken by {self._by_name[key].name!r}", "Choose another."
             )
-
-    def _hosted(self) -> str:
-        return f"Hosted: {', '.join(self.names)}."
 
 
 def why_unavailable(cls: type, reserved_names: Collection[str]) -> tuple[list[str], str]:

@@ -293,7 +293,8 @@ def _no_environment_file(folder: Path) -> TargetError:
         remedy = f"Name one of its files, as in {folder / files[0]}; it has {_join(files)}."
     else:
         remedy = f"`ors-server init {folder}` writes one."
-    return TargetError(f"The folder {folder} has no {_either(ENVIRONMENT_FILES)}", remedy)
+    *others, last = ENVIRONMENT_FILES
+    return TargetError(f"The folder {folder} has no {_join(others)} or {last}", remedy)
 
 
 def _nothing_there(location: str, bundled: Sequence[str]) -> TargetError:
@@ -312,10 +313,6 @@ def _nothing_there(location: str, bundled: Sequence[str]) -> TargetError:
 
 def _listing(introduction: str, names: Sequence[str]) -> str:
     return f"{introduction}: {_join(names)}." if names else f"{introduction} no classes."
-
-
-def _either(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _join(names: Sequence[str]) -> str:

@@ -19,10 +19,6 @@ __all__ = ["FinishReason", "Generation", "Sampler", "SamplingParameters"]
 FinishReason = Literal["stop", "length", "abort"]
 
 
-def _no_extra() -> Mapping[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class SamplingParameters:
     """Sampling parameters that all engines share; ``extra`` goes to the engine unchanged, under its own names."""
@@ -37,7 +33,7 @@ class SamplingParameters:
     stop: tuple[str, ...] = ()
     #: Tokens after which the engine stops, besides its own end of turn; they stay in the generation.
     stop_token_ids: tuple[int, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=_no_extra)
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True)

@@ -134,14 +134,11 @@ def _append_generated(sample: Any, args: Any, segment: Segment, generation: Gene
         )
         return
     _append(sample, segment, mask=1)
-    if hasattr(sample, "update_from_meta_info") and "finish_reason" in meta_info and _knows_speculation(args):
+    speculates = hasattr(args, "sglang_speculative_algorithm")
+    if speculates and hasattr(sample, "update_from_meta_info") and "finish_reason" in meta_info:
         sample.update_from_meta_info(args, meta_info)
     elif "weight_version" in meta_info:
         sample.weight_versions.append(meta_info["weight_version"])
-
-
-def _knows_speculation(args: Any) -> bool:
-    return hasattr(args, "sglang_speculative_algorithm")
 
 
 def _append_given(sample: Any, args: Any, segment: Segment) -> None:

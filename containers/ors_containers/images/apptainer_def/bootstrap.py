@@ -18,7 +18,7 @@ from ors_containers.errors import ProgramMissing, SandboxError, UnknownImage
 from ors_containers.image import Image
 from ors_containers.images.apptainer_def.files import lies_inside
 from ors_containers.images.apptainer_def.parser import Definition
-from ors_containers.images.importers import Imported, check_image, import_image, import_layers
+from ors_containers.images.importers import check_image, import_image, import_layers
 from ors_containers.images.programs import run_program
 from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.records import ImageRecord, stem_of
@@ -83,10 +83,6 @@ def _of_record(record: ImageRecord) -> Base:
     return Base(record.name, record.layers, dict(record.environment), dict(record.labels), record.binds)
 
 
-def _of_import(name: str, found: Imported) -> Base:
-    return Base(name, found.layers, found.environment, found.labels)
-
-
 def _local_base(images: ImageRepository, definition: Definition, *, host_files: bool) -> Path | str:
     """Return the file or folder of a base, or the name of an image of the store."""
     source, line = definition.required("From")
@@ -115,7 +111,8 @@ async def _local(
 ) -> Base:
     found = await asyncio.to_thread(_local_base, images, definition, host_files=host_files)
     if isinstance(found, Path):
-        return _of_import(found.name, await import_layers(images, found, progress))
+        imported = await import_layers(images, found, progress)
+        return Base(found.name, imported.layers, imported.environment, imported.labels)
     if found == "host":
         imported = await import_layers(images, host.layers[0], progress)
         return Base("host", imported.layers, binds=tuple((str(path), target) for path, target in host.binds))
