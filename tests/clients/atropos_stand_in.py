@@ -1,8 +1,8 @@
-"""The parts of atroposlib that our adapters meet, where the package is not installed.
+"""The parts of atroposlib that our adapters use, where the package is not installed.
 
 atroposlib 0.4.0 (NousResearch/atropos): ``envs/base.py``, ``envs/server_handling/server_baseline.py``,
 ``server_manager.py`` and ``managed_server.py``, with a tokenizer that has one token a byte. The same tests run with the
-real package in ``tests/long/test_trainers.py``; what it does differently shows there.
+real package in ``tests/long/test_trainers.py``, which reveals differences.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class APIServerConfig(ServerBaseline):
 
 
 class APIServer:
-    """The base of servers. Its semaphore is what ours must not use: an intercepted request would hold it."""
+    """The base of servers. Our servers must not use its semaphore: an intercepted request would hold it."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -104,7 +104,7 @@ class ServerManager:
 
 
 class ManagedServer:
-    """Renders messages, asks for tokens, and keeps track of them."""
+    """Renders messages, requests tokens, and records them."""
 
     def __init__(self, server: Any, tokenizer: Any = None, *, preserve_think_blocks: bool = False) -> None:
         self.server = server
@@ -139,7 +139,7 @@ class ManagedServer:
 
 
 def answer_object(**fields: Any) -> Any:
-    """The objects of the openai package: attributes instead of keys."""
+    """Return an object like those of the openai package: attributes instead of keys."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, dict):
@@ -151,7 +151,7 @@ def answer_object(**fields: Any) -> Any:
 
 
 class BaseEnv:
-    """An environment. Only what plays one item is here."""
+    """An environment, reduced to the parts that play one item."""
 
     def __init__(self, config: Any, server_configs: Any, slurm: bool = False, testing: bool = False) -> None:
         self.config = config
@@ -179,7 +179,7 @@ class BaseEnv:
 
 
 def tokenizer_name(folder: Any) -> str:
-    """A tokenizer for an environment's configuration: the real package loads it from a folder."""
+    """Save a tokenizer for an environment's configuration: the real package loads it from a folder. Return its path."""
     if not hasattr(importlib.import_module("atroposlib"), "__file__"):
         return "none"
     from tests.clients.byte_tokenizer import save_byte_tokenizer

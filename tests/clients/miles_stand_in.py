@@ -1,9 +1,9 @@
-"""A stand-in for Miles, which is not on PyPI: what of it a custom generate or agent function meets.
+"""A stand-in for Miles, which is not on PyPI: the parts that a custom generate or agent function uses.
 
 Written in our own words after radixark/miles: ``miles/utils/types.py`` (``Sample``, ``validate``),
-``miles/rollout/base_types.py`` and ``miles/rollout/inference_rollout`` (who calls ``generate``, and how the two forms
-are distinguished), ``miles/rollout/filter_hub``, and of ``miles/rollout/generate_hub/agentic_tool_call.py`` with its
-session server what an agent function sees of them, and what becomes of its turns: ``merge_samples`` of
+``miles/rollout/base_types.py`` and ``miles/rollout/inference_rollout`` (the caller of ``generate``, and the distinction
+of its two forms), ``miles/rollout/filter_hub``, and of ``miles/rollout/generate_hub/agentic_tool_call.py`` with its
+session server the parts that an agent function uses and that process its turns: ``merge_samples`` of
 ``miles/rollout/generate_utils/sample_utils.py`` and ``truncate_samples_by_total_tokens`` of
 ``miles/rollout/session/samples/merge.py``; of its template mergers (``tito_tokenizer.py`` of
 ``miles/utils/chat_template_utils``) the default one and Qwen's. ``install`` makes it importable under Miles' own names.
@@ -80,18 +80,18 @@ class Sample:
     non_generation_time: float = 0.0
 
     def validate(self) -> None:
-        """The lengths of what belongs to the response."""
+        """Check the lengths of the response's fields."""
         assert 0 <= self.response_length <= len(self.tokens)
         assert self.loss_mask is None or len(self.loss_mask) == self.response_length
         assert self.rollout_log_probs is None or len(self.rollout_log_probs) == self.response_length
 
     @property
     def oldest_weight_version(self) -> int | None:
-        """Of all turns."""
+        """Return the oldest weight version of all turns."""
         return min(map(int, self.weight_versions), default=None)
 
     def update_from_meta_info(self, args: Any, meta_info: dict[str, Any]) -> None:
-        """Return the engine's ``meta_info`` of a generation."""
+        """Read the engine's ``meta_info`` of a generation."""
         assert args.sglang_speculative_algorithm is None
         if "weight_version" in meta_info:
             self.weight_versions.append(meta_info["weight_version"])
@@ -139,7 +139,7 @@ class DynamicFilterOutput:
 
 
 def install(monkeypatch: Any) -> None:
-    """Make this importable as Miles for the time of a test."""
+    """Make this module importable as Miles during a test."""
     names: dict[str, dict[str, Any]] = {
         "miles": {},
         "miles.utils": {},
@@ -161,7 +161,7 @@ Generate = Callable[[GenerateFnInput], Awaitable[GenerateFnOutput]]
 
 
 def load_generate_function(path: str) -> Generate:
-    """A function by its path; one of the older form, by its parameters, is wrapped."""
+    """Load a function by its path; wrap a function of the older form, which its parameters reveal."""
     module, _, name = path.rpartition(".")
     function: Any = getattr(importlib.import_module(module), name)
     parameters = list(inspect.signature(function).parameters)
@@ -180,7 +180,7 @@ def _wrapped(function: Any) -> Generate:
 async def generate_and_rm(
     state: GenerateState, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False
 ) -> Sample | list[Sample]:
-    """One sample through the custom functions, as Miles calls them."""
+    """Run one sample through the custom functions, as Miles calls them."""
     if sample.status in (Sample.Status.COMPLETED, Sample.Status.TRUNCATED):
         assert state.args.group_rm or sample.reward is not None
         return sample
@@ -199,7 +199,7 @@ async def generate_and_rm(
 
 
 async def _set_rewards(args: Any, samples: list[Sample]) -> None:
-    """``batched_async_rm`` with ``inplace_set_reward_field``: not where there is a reward already."""
+    """Set rewards like ``batched_async_rm`` with ``inplace_set_reward_field``: existing rewards are kept."""
     module, _, name = args.custom_rm_path.rpartition(".")
     rewards = await getattr(importlib.import_module(module), name)(args, samples)
     for sample, reward in zip(samples, rewards, strict=True):
@@ -217,9 +217,9 @@ async def _generate_group(state: GenerateState, group: list[Sample], sampling_pa
 async def generate_rollout(
     state: GenerateState, prompts: Sequence[Sample], sampling_params: dict[str, Any], *, seconds: float = 40.0
 ) -> list[list[Any]]:
-    """``generate_rollout_async``: a batch, of which what a group raises is logged and another one drawn.
+    """Draw a batch like ``generate_rollout_async``: log a group's exception and draw another group.
 
-    The filter is asked outside of that. Raises ``TimeoutError`` where Miles would go on without end.
+    The filter is called outside of that. Raises ``TimeoutError`` where Miles would go on without end.
     """
     args = state.args
     module, _, name = args.dynamic_sampling_filter_path.rpartition(".")
@@ -273,7 +273,7 @@ class _Session:
     mismatch: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
-#: What the engine's reason makes of a turn.
+#: The status of a turn, by the engine's finish reason.
 _FINISHED = {
     "stop": Sample.Status.COMPLETED,
     "tool_calls": Sample.Status.COMPLETED,
@@ -283,7 +283,7 @@ _FINISHED = {
 
 
 def _truncated(turns: list[_Turn], max_seq_len: int) -> list[_Turn]:
-    """The turns up to the first that goes over the limit; of that one, what is within it."""
+    """Return the turns up to the first that exceeds the limit; of that turn, the part within it."""
     kept: list[_Turn] = []
     for turn in turns:
         within = len(turn.output) - max(0, turn.length - max_seq_len)
@@ -298,7 +298,7 @@ def _truncated(turns: list[_Turn], max_seq_len: int) -> list[_Turn]:
 
 
 def _merged(turns: list[_Turn]) -> list[_Turn]:
-    """The turns up to the first that was not completed: no later one extends it."""
+    """Return the turns up to the first that was not completed: no later turn extends it."""
     for count, turn in enumerate(turns, 1):
         if turn.status != Sample.Status.COMPLETED:
             return turns[:count]
@@ -307,23 +307,23 @@ def _merged(turns: list[_Turn]) -> list[_Turn]:
 
 @dataclass
 class SessionServer:
-    """Chat completions over an engine's ids: each session's tokens are kept, and never made twice.
+    """Chat completions over an engine's ids: each session's tokens are kept, and never generated twice.
 
-    Strict where Miles' is: each request must repeat the stored conversation word for word. What is new in it is
-    rendered behind a conversation of its own, a system message and a turn of the model, and its ids appended to the
-    stored ones.
+    Strict where Miles' server is: each request must repeat the stored conversation word for word. New messages are
+    rendered after a conversation of their own, a system message and a turn of the model, and their ids are appended to
+    the stored ids.
     """
 
     engine: ScriptedEngine
-    #: Whose turns are written: ``qwen3`` puts the line break between turns that the model does not write.
+    #: The family whose turns are written. With ``qwen3`` the server adds the line break that the model omits.
     tito_model: str = "qwen3"
-    #: Whether calls are read out of the text, as SGLang does with a tool-call parser.
+    #: Whether calls are parsed out of the text, as SGLang does with a tool-call parser.
     reads_calls: bool = False
-    #: Whether the model is one that keeps no tokens, so that any conversation will do.
+    #: Whether the model keeps no tokens, so that any conversation is accepted.
     text_only: bool = False
-    #: Seconds between what is kept of a turn and its answer.
+    #: Seconds between storing a turn and its response.
     delay: float = 0.0
-    #: Statuses to answer first.
+    #: Statuses of the first responses.
     failures: list[int] = field(default_factory=list[int])
     sessions: dict[str, _Session] = field(default_factory=dict[str, _Session])
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -362,7 +362,7 @@ class SessionServer:
         text = text.removesuffix(self.engine.end_of_turn)
         message: dict[str, Any] = {"role": "assistant", "content": text, "tool_calls": None}
         if self.reads_calls and body.get("tools") and "<tool_call>" in text:
-            with contextlib.suppress(ValueError):  # SGLang's parser leaves what it cannot read in the content
+            with contextlib.suppress(ValueError):  # SGLang's parser leaves calls that it cannot parse in the content
                 message |= {"tool_calls": _read_calls(text, len(session.turns)), "content": "", "raw": text}
         session.messages = [*messages, {key: value for key, value in message.items() if value is not None}]
         usage = {"prompt_tokens": len(ids), "completion_tokens": len(sampled), "total_tokens": len(session.tokens)}
@@ -377,7 +377,7 @@ class SessionServer:
         return self.engine.tokenizer.encode(text, add_special_tokens=False)
 
     def _continued(self, session: _Session, appended: list[dict[str, Any]], tools: Any) -> list[int]:
-        """The ids of the session with those of new messages behind them."""
+        """Return the session's ids with those of new messages appended."""
         base = [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}]
         try:
             before = self._render(base, tools, generate=False)
@@ -388,7 +388,7 @@ class SessionServer:
         return [*session.tokens, *glue, *self._encode(behind)]
 
     def samples(self, name: str, sample: Sample, max_seq_len: int | None) -> list[Sample]:
-        """The session's training samples: one, or none if the model was never asked within the limit."""
+        """Return the session's training samples: one, or none if the model was never queried within the limit."""
         session = self.sessions.pop(name)
         turns = session.turns
         turns = _merged(turns if max_seq_len is None else _truncated(turns, max_seq_len))
@@ -410,7 +410,7 @@ class SessionServer:
 
     @contextlib.asynccontextmanager
     async def serve(self) -> AsyncGenerator[SessionServer]:
-        """Serve below a path of its own."""
+        """Serve at a path of its own."""
         path = uuid.uuid4().hex
         self.url = f"{_address()}/{path}"
         _serving[path] = self
@@ -438,7 +438,7 @@ def _address() -> str:
 
 
 def _flat(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as this server's chat template has it: the calls where the model wrote them."""
+    """Return a message as this server's chat template expects it, with the calls in the model's text."""
     return {"role": message["role"], "content": message.get("raw") or message["content"]}
 
 
@@ -458,14 +458,14 @@ async def agentic_generate(
     sampling_params: dict[str, Any],
     max_seq_len: int | None = None,
 ) -> Sequence[Sample]:
-    """``miles.rollout.generate_hub.agentic_tool_call.generate``: an agent over a session of its own."""
+    """Run an agent over a session of its own, like ``miles.rollout.generate_hub.agentic_tool_call.generate``."""
     limit = {} if max_seq_len is None else {"max_seq_len": max_seq_len}
     name = f"session-{uuid.uuid4().hex}"
     server.sessions[name] = _Session()
     request = dict(sampling_params)
     request["max_tokens"] = request.pop("max_new_tokens")
     metadata: dict[str, Any] | None = None
-    with contextlib.suppress(Exception):  # Miles logs it and collects what there is
+    with contextlib.suppress(Exception):  # Miles logs it and collects the samples so far
         metadata = await agent(
             base_url=f"{server.url}/sessions/{name}",
             prompt=sample.prompt,
@@ -486,7 +486,7 @@ async def agentic_generate(
 
 
 async def _agentic_tool_call(input: GenerateFnInput) -> GenerateFnOutput:
-    """As Miles' command line has it: the agent and the limit from the arguments, the server that was started."""
+    """Run the agent as Miles' command line does: agent and limit from the arguments, and the started server."""
     module, _, name = input.args.custom_agent_function_path.rpartition(".")
     agent: Any = getattr(importlib.import_module(module), name)
     assert input.sample.weight_versions == [], "the input sample must not carry weight versions"

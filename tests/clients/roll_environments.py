@@ -1,4 +1,4 @@
-"""Environments for the tests of the ROLL adapters, one tool for each way in which a turn can go."""
+"""Environments for the tests of the ROLL adapters, one tool for each possible event of a turn."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def said(text: str, **more: Any) -> ToolOutput:
 
 
 class RewardEnvironment(Environment):
-    """Five tasks. Every tool does to the episode what its name says."""
+    """Five tasks. Every tool affects the episode as its name says."""
 
     @classmethod
     def list_splits(cls) -> list[Split]:
@@ -63,7 +63,7 @@ class RewardEnvironment(Environment):
         return [{"number": number} for number in range(5)] if split == "train" else []
 
     def setup(self) -> None:
-        """One file for each episode that is open, in a folder the test counts them in."""
+        """Create a file for each open episode, in a folder where the test counts them."""
         handle, name = tempfile.mkstemp(dir=os.environ["OPEN_EPISODES"])
         os.close(handle)
         self.marker = Path(name)

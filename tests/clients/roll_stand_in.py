@@ -1,11 +1,11 @@
-"""The parts of ROLL and gem that our adapters meet, where the packages are not installed.
+"""The parts of ROLL and gem that our adapters use, where the packages are not installed.
 
 gem: ``gem/core.py`` and ``gem/envs/registration.py`` of gem-llm 0.1.0, as far as ROLL uses them; its real package runs
-in ``tests/long``. ROLL has no package. Its manager here is a sketch of ``AgentNativeStepEnvManager`` with the same
-dealings with the environment, in the same order: alibaba/ROLL 8eb27cc2,
-``roll/pipeline/agentic/env_manager/agent_native_env_manager.py`` (``reset``, ``step``, ``make_decision``,
-``run_rollout_loop``, ``formulate_rollouts``, ``create_placeholder_rollout``, ``GroupFilter``), with texts instead of
-tensors, and ``roll/utils/constants.py`` (``EpisodeStopReason``). ``tests/long/trainers/check_roll.py`` runs ROLL's own.
+in ``tests/long``. ROLL has no package. Its manager here is a sketch of ``AgentNativeStepEnvManager`` that calls the
+environment in the same order: alibaba/ROLL 8eb27cc2, ``roll/pipeline/agentic/env_manager/agent_native_env_manager.py``
+(``reset``, ``step``, ``make_decision``, ``run_rollout_loop``, ``formulate_rollouts``, ``create_placeholder_rollout``,
+``GroupFilter``), with texts instead of tensors, and ``roll/utils/constants.py`` (``EpisodeStopReason``).
+``tests/long/trainers/check_roll.py`` runs ROLL's own.
 """
 
 from __future__ import annotations
@@ -85,19 +85,19 @@ class BatchProxy:
 
 @dataclass
 class Rollout:
-    """ROLL's ``DataProto``: one sample a turn, and what is said about them all."""
+    """ROLL's ``DataProto``: one sample a turn, and the metadata of all."""
 
     samples: list[dict[str, Any]]
     meta_info: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def dropped(self) -> bool:
-        """True if it asks to be dropped. A group filter decides."""
+        """Return whether the rollout requests to be dropped. A group filter decides."""
         return bool(self.meta_info.get("drop_flag", False))
 
     @property
     def returns(self) -> list[float]:
-        """Return STEP_REINFORCE's return of each turn: the rewards from its step on, of samples alone.
+        """Return STEP_REINFORCE's return of each turn: the sum of the rewards from its step on, of samples only.
 
         ``compute_discounted_returns`` in ``roll/pipeline/agentic/utils.py``, with ``step_reward_gamma: 1``.
         """
@@ -145,7 +145,7 @@ class AgentNativeStepEnvManager:
         self.rollout_cache: Any = None
 
     def play(self, seed: int | None) -> Rollout:
-        """One round of ``run_rollout_loop``."""
+        """Play one round of ``run_rollout_loop``."""
         self.stop_reason = EpisodeStopReason.FINISH
         observation, info = self.env.reset(seed=seed)
         json.dumps([observation, info])
@@ -165,7 +165,7 @@ class AgentNativeStepEnvManager:
                 self.stop_reason = EpisodeStopReason.MAX_LENGTH
             self.step(output)
         rollout = self.formulate_rollouts(self.rollout_cache)
-        # Two episodes of this environment in one group have one name, and STEP_REINFORCE adds up their returns.
+        # Two episodes of this environment in one group have the same name, and STEP_REINFORCE adds up their returns.
         rollout.meta_info["traj_id"] = f"tag_group_{self.episode_id}_{self.rollout_cache.env_id}"
         return rollout
 
@@ -189,11 +189,11 @@ class AgentNativeStepEnvManager:
         return cache
 
     def formulate_rollouts(self, rollout_cache: Any) -> Rollout:
-        """The samples of the turns up to the first step without a response, and the metrics of the last step."""
+        """Return the samples of the turns up to the first step without a response, and the metrics of the last step."""
         history: list[dict[str, Any]] = rollout_cache.history[:-1]
         taken = [turn for turn in history if "response_ids" in turn]
         if not taken:
-            raise ValueError("nothing to concatenate")  # what ROLL's DataProto.concat makes of it
+            raise ValueError("nothing to concatenate")  # the error of ROLL's DataProto.concat
         last = history[-1]
         assert set(last["metrics_agg_mode"].values()) == {"last"}
         rollout = Rollout([{"prompt": turn["prompt_ids"], "step_score": turn["reward"]} for turn in taken])
@@ -209,12 +209,12 @@ class AgentNativeStepEnvManager:
         return rollout
 
     def create_placeholder_rollout(self, episode_id: int) -> Rollout:
-        """A sample without a response and with a score of 0, which counts in its group's mean if it is kept."""
+        """Return a sample without a response and with a score of 0, which counts in its group's mean if it is kept."""
         return Rollout([], {"metrics": {}, "episode_score": 0.0})
 
 
 def _text_only(message: dict[str, Any]) -> dict[str, Any]:
-    """``convert_list_content_str``: the texts of a message's parts; everything else as Python writes it."""
+    """Return the texts of a message's parts like ``convert_list_content_str``; other parts as Python prints them."""
     content = message["content"]
     if isinstance(content, list):
         parts = cast("list[dict[str, Any]]", content)
@@ -223,7 +223,7 @@ def _text_only(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def install() -> None:
-    """Put what is missing into ``sys.modules``. ROLL's manager is always the sketch of above."""
+    """Put missing modules into ``sys.modules``. ROLL's manager is always the sketch above."""
     try:
         importlib.import_module("gem")
     except ImportError:

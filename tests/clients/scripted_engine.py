@@ -46,9 +46,9 @@ class ScriptedEngine:
     #: Path and body of every answered request.
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-    #: The ids of each prompt and those sampled for it.
+    #: The ids of each prompt, and the ids sampled for it.
     turns: list[tuple[list[int], list[int]]] = field(default_factory=list[tuple[list[int], list[int]]])
-    #: Whether each character is sampled by itself: ids that the tokenizer does not make of the turn's text.
+    #: Whether each character is sampled by itself: ids that the tokenizer would not produce for the turn's text.
     by_character: bool = False
     url: str = ""
     #: Requests whose client disconnected before the response.

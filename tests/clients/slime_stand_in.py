@@ -1,10 +1,11 @@
-"""A stand-in for slime, which is not on PyPI: what of it a custom generate function meets, and what reads its samples.
+"""A stand-in for slime, which is not on PyPI: the callers of a custom generate function and the readers of its samples.
 
 Written in our own words after THUDM/slime: ``slime/utils/types.py`` (``Sample`` and its rules), ``slime/utils/data.py``
-(rows to samples), ``slime/rollout/sglang_rollout.py`` (who calls ``generate``, aborting, over-sampling, evaluation),
-``slime/rollout/fully_async_rollout.py``, ``slime/rollout/filter_hub/base_types.py``, ``slime/ray/rollout.py`` (samples
-to a training batch) and ``slime/observability/rollout_metrics.py`` (an evaluation's score). ``install`` makes it
-importable under slime's own names. Where slime would fail on a sample, this fails.
+(rows to samples), ``slime/rollout/sglang_rollout.py`` (the caller of ``generate``, aborting, over-sampling,
+evaluation), ``slime/rollout/fully_async_rollout.py``, ``slime/rollout/filter_hub/base_types.py``,
+``slime/ray/rollout.py`` (samples to a training batch) and ``slime/observability/rollout_metrics.py`` (an evaluation's
+score). ``install`` makes it importable under slime's own names. This stand-in fails on every sample on which slime
+would fail.
 
 ``tests/long/trainers/check_slime.py`` plays the same with slime's own modules.
 """
@@ -106,7 +107,7 @@ class Sample:
         text: str | None = None,
         update_terminal_info: bool = True,
     ) -> None:
-        """Append to every list that has an entry a response token; refuses what would put them out of step."""
+        """Append to every list that has an entry for each response token; refuse entries that would misalign them."""
         new = list(tokens or [])
         if trainable and new and log_probs is None:
             raise ValueError("tokens that are trained on need their log-probabilities")
@@ -134,7 +135,7 @@ class Sample:
             assert len(self.rollout_top_p_token_offsets) == self.response_length + 1
 
     def _replay(self, new: list[int], meta_info: dict[str, Any], trainable: bool) -> None:
-        """The sets that top-p sampling kept: one span a token, empty for tokens the model was given."""
+        """Return the sets that top-p sampling kept: one span for each token, empty for tokens of the environment."""
         kept: list[list[int]] | None = meta_info.get("top_p_token_ids")
         if kept is None and self.rollout_top_p_token_offsets is None:
             return
@@ -160,7 +161,7 @@ class GenerateState:
     def __new__(cls, args: Any) -> GenerateState:
         if cls._made is None:
             cls._made = state = super().__new__(cls)
-            # slime loads it from args.hf_checkpoint; its contract tests put a state without any in this place.
+            # slime loads it from args.hf_checkpoint; its contract tests replace the state by one without a tokenizer.
             state.tokenizer = getattr(args, "tokenizer", None)
             state.processor = getattr(args, "processor", None)
             state.aborted = False
@@ -177,7 +178,7 @@ class DynamicFilterOutput:
 
 
 def install(monkeypatch: Any) -> None:
-    """Make this importable as slime for the time of a test."""
+    """Make this module importable as slime during a test."""
     names = {
         "slime": {},
         "slime.utils": {},
@@ -195,7 +196,7 @@ def install(monkeypatch: Any) -> None:
 
 
 def load_function(path: str) -> Callable[..., Any]:
-    """``slime.utils.misc.load_function``."""
+    """Load a function like ``slime.utils.misc.load_function``."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
@@ -209,7 +210,7 @@ def read_rows(
     processor: Any = None,
     apply_chat_template: bool = False,
 ) -> list[Sample]:
-    """``slime.utils.data.Dataset`` on JSONL. ``processor``: a vision model's, for which a prompt is a conversation."""
+    """Read JSONL like ``slime.utils.data.Dataset``. With a vision model's ``processor``, a prompt is a conversation."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
         if isinstance(row[input_key], str) and apply_chat_template:
@@ -222,7 +223,7 @@ def read_rows(
 
 
 async def generate_and_rm(args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
-    """One sample through the custom functions, as slime calls them."""
+    """Run one sample through the custom functions, as slime calls them."""
     if sample.status in (Sample.Status.COMPLETED, Sample.Status.TRUNCATED):
         assert args.group_rm or sample.reward is not None
         return sample
@@ -243,13 +244,13 @@ async def generate_and_rm(args: Any, sample: Sample, sampling_params: dict[str, 
 
 
 async def generate_and_rm_group(args: Any, group: list[Sample], sampling_params: dict[str, Any]) -> list[Sample]:
-    """The samples of one prompt at the same time."""
+    """Run the samples of one prompt at the same time."""
     for sample in group:
         sample.session_id = sample.session_id or str(uuid.uuid4())
     tasks = [asyncio.create_task(generate_and_rm(args, sample, dict(sampling_params))) for sample in group]
     try:
         group = list(await asyncio.gather(*tasks))
-    except BaseException:  # a cancellation too: no task outlives its group
+    except BaseException:  # cancellation included: no task outlives its group
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -264,9 +265,9 @@ async def generate_and_rm_group(args: Any, group: list[Sample], sampling_params:
 async def generate_rollout(
     args: Any, prompts: Sequence[Sample], sampling_params: dict[str, Any]
 ) -> tuple[list[list[Sample]], list[list[Sample]], dict[str, int]]:
-    """A batch of ``rollout_batch_size`` groups: drawn in rounds, filtered, and the rest of the last round aborted.
+    """Draw a batch of ``rollout_batch_size`` groups in rounds, filter them, and abort the rest of the last round.
 
-    The groups, those to go on with later (``partial_rollout``), and how many groups were dropped for which reason.
+    Return the groups, the groups to continue later (``partial_rollout``), and the number of dropped groups by reason.
     """
     state = GenerateState(args)
     keep_group = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
@@ -303,9 +304,9 @@ async def generate_rollout(
 async def generate_rollout_fully_async(
     args: Any, buffer: list[list[Sample]], sampling_params: dict[str, Any], *, seconds: float = 40.0
 ) -> list[list[Sample]]:
-    """A batch out of ``buffer``, one group under way at a time; ``TimeoutError`` where slime would wait without end.
+    """Draw a batch from ``buffer``, one group at a time; ``TimeoutError`` where slime would wait without end.
 
-    No filter is asked. Groups with an aborted sample go back into the buffer, and what a group raises is logged.
+    No filter is called. Groups with an aborted sample return to the buffer, and a group's exception is logged.
     """
     collected: list[list[Sample]] = []
     async with asyncio.timeout(seconds):
@@ -341,7 +342,7 @@ async def evaluate(
 
 
 def convert_samples(args: Any, samples: Sequence[Sample]) -> dict[str, list[Any]]:
-    """A training batch, with rewards normalized in their groups (GRPO)."""
+    """Return a training batch, with rewards normalized in their groups (GRPO)."""
     rewards: list[float] = []
     for first in range(0, len(samples), args.n_samples_per_prompt):
         raw = [float(sample.reward) for sample in samples[first : first + args.n_samples_per_prompt]]  # type: ignore[arg-type]

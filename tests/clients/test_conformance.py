@@ -1,7 +1,7 @@
-"""The promises of the trainers' adapters, each kept by all of them: ``trainer_contracts`` has the table.
+"""Conformance of the trainers' adapters to one set of promises; ``trainer_contracts`` has the table of adapters.
 
-A case is a script of the model's turns with the outcome that every trainer has to see: the reward, the reason of the
-end, and the calls that the environment ran, as the environment has written them down. Besides, every episode shows that
+A case is a script of the model's turns with the outcome that every trainer has to see: the reward, the stop reason, and
+the calls that the environment ran, recorded by the environment itself. In addition, every episode shows that
 
 - the model receives the task first, and the answers to its turns;
 - mask and log-probabilities belong to exactly the tokens that were sampled, and no token is encoded again;
@@ -56,7 +56,7 @@ class Case:
     outcome: Outcome
     #: Texts of the model's last prompt: the answers to its errors.
     told: Sequence[str] = ()
-    #: Calls that could be read, those of them that failed, and calls that could not be read.
+    #: Valid calls, those of them that failed, and malformed calls.
     counts: tuple[int, int, int] | None = None
     #: Why the episode was lost.
     failure: str = ""
@@ -67,7 +67,7 @@ def solved(reward: float, *trace: list[Any]) -> Outcome:
 
 
 def ruled(rule: RewardRule, reward: float) -> Case:
-    """A rule for the rewards 1 and 2 of an episode that two turns end."""
+    """Return a case for a rule on the rewards 1 and 2 of an episode with two turns."""
     turns = [call("earn", reward=1.0), call("earn", reward=2.0)]
     trace = [["earn", {"reward": 1.0}], ["earn", {"reward": 2.0}]]
     return Case(Scene(turns, rule=rule, max_turns=2), Outcome(reward, "max_turns", trace))
@@ -121,7 +121,7 @@ CASES = {
         solved(1.0, ["write", {"count": 500, "letter": None}], FINISHED),
         ("characters left out",),
     ),
-    # --- what makes one reward of several
+    # --- combination of several rewards
     "a mean": ruled(RewardRule("mean", nonterminal_reward=0.0), 1.0),
     "a maximum": ruled(RewardRule("max"), 2.0),
     "a lower bound": ruled(RewardRule(min_reward=10.0), 10.0),
@@ -147,7 +147,7 @@ CASES = {
         Scene((EARN, LEAVING, FINISH)), Outcome(None, "infrastructure", [EARNED]), failure="127.0.0.1"
     ),
 }
-#: Promises besides the cases, of which a contract may name a deviation.
+#: Promises besides the cases, from which a contract may deviate.
 PROMISES = ("a cancellation", "swallowed answers", "a mistake")
 
 
@@ -157,7 +157,7 @@ def test_deviations_name_existing_cases() -> None:
 
 
 def kept(promise: str) -> list[str]:
-    """Return the contracts that have something of the kind."""
+    """Return the contracts without a deviation that exempts them from a promise."""
     return [
         name
         for name, contract in CONTRACTS.items()
@@ -182,10 +182,10 @@ async def stage(url: str, trace: Path, tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     for name, value in CASES["secrets"].scene.secrets.items():
         monkeypatch.setenv(name.upper(), value)
-    # Where an environment runs in this process.
+    # For environments that run in this process.
     monkeypatch.setenv("TOOL_TRACE", str(trace))
     monkeypatch.setenv("OPEN_SESSIONS", str(opened_folder(url)))
-    # Seconds before another try.
+    # Seconds before a retry.
     monkeypatch.setattr(connection, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(connection, "_LAST_PAUSE", 0.01)
     trace.write_text("")
@@ -199,12 +199,12 @@ def ran(trace: Path) -> list[Any]:
 
 
 def check_tokens(record: TokenRecord, *, lost: bool) -> None:
-    """Check that each token is the one that was sent or sampled, and what else the trainer has at its place."""
+    """Check each token against the sent or sampled one, and the trainer's other values at its position."""
     ids, sampled = record.ids, record.sampled
     assert len(ids) == len(record.trained) == len(record.logprobs)
     places: set[int] = set()
     for prompt, tokens in sampled:
-        if len(prompt) >= MAX_TOKENS:  # this turn is over the limit, where Miles' session leaves it out
+        if len(prompt) >= MAX_TOKENS:  # this turn exceeds the limit, where Miles' session leaves it out
             break
         assert ids[: len(prompt)] == prompt
         assert ids[len(prompt) : len(prompt) + len(tokens)] == tokens

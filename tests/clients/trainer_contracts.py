@@ -1,9 +1,9 @@
-"""The trainers' adapters as one table: how each plays an episode of a served environment, and what the trainer has.
+"""The trainers' adapters as one table: each entry plays an episode and reads the trainer's result.
 
-``CONTRACTS`` has an entry for each adapter. Its ``play`` plays a ``Scene`` as the trainer does, and reads the result
-from where the trainer keeps it (a sample, a rollout of ROLL's, a group of Atropos's, a slot of TRL's) as ``Played``. It
-also checks what must agree there, so that a lost episode is lost by every mark that the trainer looks at. A contract
-that differs on purpose says so in ``deviations``, with the reason.
+``CONTRACTS`` has an entry for each adapter. Its ``play`` plays a ``Scene`` of a served environment as the trainer does,
+and reads the result from the trainer's object (a sample, a rollout of ROLL's, a group of Atropos's, a slot of TRL's) as
+``Played``. It also checks that the parts of that object agree, so that every mark that the trainer reads shows a lost
+episode. A contract lists intended differences in ``deviations``, with the reason.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 MAX_TURNS = 4
-#: Of a whole episode. ROLL's stand-in counts characters instead.
+#: For a whole episode. ROLL's stand-in counts characters instead.
 MAX_TOKENS = 8000
 TASK = 3
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 512}
@@ -70,7 +70,7 @@ SAMPLING = {"temperature": 1.0, "max_new_tokens": 512}
 
 @dataclass(frozen=True)
 class Scene:
-    """An episode to be played: the model's turns, the environment, the rule and the limits."""
+    """An episode to play: the model's turns, the environment, the rule and the limits."""
 
     turns: Sequence[str]
     environment: str = "stepenvironment"
@@ -79,7 +79,7 @@ class Scene:
     max_seconds: float | None = None
     max_output: int | None = None
     secrets: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: Whether the engine answers nothing but errors.
+    #: Whether the engine returns only errors.
     engine_fails: bool = False
 
 
@@ -101,26 +101,26 @@ class TokenRecord:
     ids: list[int]
     trained: list[bool]
     logprobs: list[float]
-    #: The log-probability that the trainer has for a token that no model wrote.
+    #: The trainer's log-probability for a token that no model generated.
     filler: float
-    #: Each of the engine's prompts, and what it sampled for it.
+    #: Each of the engine's prompts, and the ids sampled for it.
     sampled: list[tuple[list[int], list[int]]]
 
 
 @dataclass(frozen=True)
 class Played:
-    """The result of an episode, read from where the trainer keeps it."""
+    """The result of an episode, read from the trainer's object."""
 
     #: None for an episode that the trainer does not train on.
     reward: float | None
     stop_reason: str
-    #: Why the episode was lost, in the record that the trainer has; None where the trainer has no reason.
+    #: Why the episode was lost, in the trainer's record; None where the trainer has no reason.
     failure: str | None
-    #: The texts that the model was given, one for each of its turns. None where it was never asked.
+    #: The texts that the model received, one for each of its turns. None where it was never queried.
     prompts: list[str]
     #: The trainer's record of the episode as text: metadata, metrics, messages.
     record: str = ""
-    #: Calls that could be read, those of them that failed, and calls that could not be read.
+    #: Valid calls, those of them that failed, and malformed calls.
     counts: tuple[int, int, int] | None = None
     #: The rewards of its calls.
     rewards: list[float] | None = None
@@ -136,7 +136,7 @@ class Stage:
     monkeypatch: pytest.MonkeyPatch
 
     def configuration(self, scene: Scene, **options: Any) -> Path:
-        """The training file of slime and Miles."""
+        """Write the training file of slime and Miles."""
         rule = scene.rule
         environment = {
             "max_turns": scene.max_turns,
@@ -157,7 +157,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Deviation:
-    """A difference on purpose: another outcome than the table's, or none where the trainer has no such thing."""
+    """An intended difference: another outcome than the table's, or none where the trainer lacks the feature."""
 
     reason: str
     outcome: Outcome | None = None
@@ -173,7 +173,7 @@ class TrainerContract:
 
 
 def model(scene: Scene, **options: Any) -> ScriptedEngine:
-    """Return the engine that says the scene's turns, in ids that no tokenizer makes of their text."""
+    """Return the engine that says the scene's turns, in ids that no tokenizer produces for their text."""
     failures = [400] if scene.engine_fails else []
     return speaker(*scene.turns, failures=failures, by_character=True, **options)
 
@@ -225,20 +225,20 @@ async def _roll_out(session: EpisodeSession, scene: Scene) -> Played:
 
 
 async def play_rollout(scene: Scene, stage: Stage) -> Played:
-    """``rollout`` over a socket."""
+    """Play ``rollout`` over a socket."""
     async with AsyncClient(stage.url) as client:
         environment = client.environment(scene.environment)
         return await _roll_out(environment.session(split="train", index=TASK, secrets=scene.secrets or None), scene)
 
 
 async def play_local(scene: Scene, stage: Stage) -> Played:
-    """``rollout`` without a server."""
+    """Play ``rollout`` without a server."""
     environment = BrokenEnvironment if scene.environment == "brokenenvironment" else StepEnvironment
     return await _roll_out(local(environment, split="train", index=TASK, secrets=scene.secrets or None), scene)
 
 
 async def play_turns(scene: Scene, stage: Stage) -> Played:
-    """``TurnEpisode`` in a loop of the trainer's own, which knows texts only."""
+    """Play ``TurnEpisode`` in a trainer's own loop, which handles texts only."""
     async with AsyncClient(stage.url) as client:
         session = client.environment(scene.environment).session(
             split="train", index=TASK, secrets=scene.secrets or None
@@ -248,7 +248,7 @@ async def play_turns(scene: Scene, stage: Stage) -> Played:
         prompts: list[str] = []
         async with episode.playing():
             await episode.reset()
-            for text in scene.turns:  # once it is over, nothing more happens
+            for text in scene.turns:  # after the end, nothing more happens
                 if episode.stop_reason is None:
                     prompts.append("\n".join(text_of(message["content"]) for message in episode.messages))
                 await episode.step(text)
@@ -261,7 +261,7 @@ async def play_turns(scene: Scene, stage: Stage) -> Played:
 
 
 async def _read_sample(functions: Any, sample: Any, engine: ScriptedEngine, *, cut_short: str = "TRUNCATED") -> Played:
-    """Return what a sample of slime's or Miles' holds, after a look at whether all of it says the same.
+    """Return the content of a sample of slime or Miles, after a check that its parts agree.
 
     ``cut_short``: the status of a sample whose episode reached a limit.
     """
@@ -270,13 +270,13 @@ async def _read_sample(functions: Any, sample: Any, engine: ScriptedEngine, *, c
     tokens: list[int] = sample.tokens
     lost = status == "ABORTED"
     for group in ([[sample], type(sample)()], [type(sample)(), [sample]]):
-        kept = functions.keep_group(None, group)  # raises what ended the run
+        kept = functions.keep_group(None, group)  # raises the error that ended the run
         assert (kept.keep, kept.reason) == ((False, "infrastructure_failure") if lost else (True, None))
     assert sample.remove_sample == lost
     assert status == {"finished": "COMPLETED", "infrastructure": "ABORTED"}.get(record["stop_reason"], cut_short)
     assert len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length > 0
     assert isinstance(tokens, list) and isinstance(record, dict)
-    sample.reward = None  # with --group-rm the reward is asked for
+    sample.reward = None  # with --group-rm the reward is requested
     assert await functions.reward_func(None, sample) == reward
     assert not lost or reward == 0.0
     json.dumps(record)
@@ -299,7 +299,7 @@ async def _read_sample(functions: Any, sample: Any, engine: ScriptedEngine, *, c
 
 
 async def play_slime(scene: Scene, stage: Stage) -> Played:
-    """``ors_clients.slime.generate`` as slime calls it."""
+    """Play ``ors_clients.slime.generate`` as slime calls it."""
     slime_stand_in.install(stage.monkeypatch)
     engine = model(scene)
     args = make_arguments(
@@ -343,13 +343,13 @@ async def _play_miles(state: Any, scene: Scene, engine: ScriptedEngine, **readin
 
 
 async def play_miles(scene: Scene, stage: Stage) -> Played:
-    """``ors_clients.miles.generate`` as Miles calls it."""
+    """Play ``ors_clients.miles.generate`` as Miles calls it."""
     engine = model(scene)
     return await _play_miles(_miles_state(scene, stage, engine, "generate"), scene, engine)
 
 
 async def play_agent(scene: Scene, stage: Stage, *, native: bool) -> Played:
-    """Miles' agent function. ``native``: its session server lists the tools and reads the calls."""
+    """Play Miles' agent function. ``native``: its session server lists the tools and parses the calls."""
     engine = model(scene, template="qwen2")
     failures = [500] if scene.engine_fails else []
     engine.failures = []
@@ -365,7 +365,7 @@ async def play_agent(scene: Scene, stage: Stage, *, native: bool) -> Played:
             tito_model=server.tito_model,
             max_seq_len=MAX_TOKENS,
         )
-        # Miles makes the sample of the session, whose last turn is complete.
+        # Miles makes the sample from the session, whose last turn is complete.
         return await _play_miles(state, scene, engine, cut_short="COMPLETED")
 
 
@@ -393,7 +393,7 @@ def _play_manager(env: RollEnvironment, scene: Scene) -> Played:
         return Played(None, "infrastructure", str(env.failure), manager.prompts, repr(info))
     metrics = info["metrics"]
     reason: str = info["stop_reason"]
-    # Each turn is trained with what comes after it, so the first one has the whole reward.
+    # Each turn is trained with the rewards after it, so the first turn has the whole reward.
     assert rolled.returns == pytest.approx([info["episode_score"]] * len(rolled.samples))
     assert info["truncated"] == (reason != "finished")
     assert metrics["raw_reward"] == rolled.samples[-1]["step_score"] == info["episode_score"]
@@ -409,7 +409,7 @@ def _play_manager(env: RollEnvironment, scene: Scene) -> Played:
 
 
 async def play_roll(scene: Scene, stage: Stage) -> Played:
-    """``OpenRewardEnv`` in ROLL's manager."""
+    """Play ``OpenRewardEnv`` in ROLL's manager."""
     env = OpenRewardEnv(
         scene.environment,
         base_url=stage.url,
@@ -427,7 +427,7 @@ async def play_roll(scene: Scene, stage: Stage) -> Played:
 
 
 async def play_roll_atropos(scene: Scene, stage: Stage) -> Played:
-    """An environment of Atropos's in ROLL's manager, which runs the same tools by itself."""
+    """Play an Atropos environment in ROLL's manager; it runs the same tools by itself."""
     name = {"stepenvironment": "CallingEnv", "brokenenvironment": "UnopenedEnv"}.get(scene.environment, "NoEnv")
     tokenizer = atropos_stand_in.tokenizer_name(stage.folder)
     env = AtroposEnv(
@@ -440,7 +440,7 @@ async def play_roll_atropos(scene: Scene, stage: Stage) -> Played:
         retry_max_attempts=0,
     )
     played = await asyncio.to_thread(_play_manager, env, scene)
-    # The text of an environment's exception may hold a secret, so the adapter leaves it out.
+    # The text of an environment's exception may contain a secret, so the adapter leaves it out.
     return replace(played, failure=None)
 
 
@@ -448,7 +448,7 @@ async def play_roll_atropos(scene: Scene, stage: Stage) -> Played:
 
 
 async def play_atropos(scene: Scene, stage: Stage) -> Played:
-    """``OrsAtroposEnv``: a group of one."""
+    """Play ``OrsAtroposEnv`` with a group of one."""
     stage.monkeypatch.setattr(atropos_stand_in, "ByteTokenizer", tiny_tokenizer)
     _, servers = OrsAtroposEnv.config_init()
     config = OrsAtroposConfig(
@@ -492,7 +492,7 @@ async def play_atropos(scene: Scene, stage: Stage) -> Played:
     assert (backlog, {len(group[name]) for name in group if name != "generation_params"}) == ([], {1})
     tokens, masks, messages = group["tokens"][0], group["masks"][0], group["messages"][0]
     assert all(mask in (-100, token) for token, mask in zip(tokens, masks, strict=True))
-    # Atropos has no stop reason; what it has is the conversation, which ends with the last turn or what answers it.
+    # Atropos has no stop reason, but the conversation, which ends with the last turn or its result.
     taken = sum(message["role"] == "assistant" for message in messages)
     ended = messages[-1]["content"] in ("done", "guessed")
     reason = "finished" if ended else "max_turns" if taken == scene.max_turns else "too long"
@@ -537,7 +537,7 @@ def _play_slot(scene: Scene, stage: Stage) -> Played:
 
 
 async def play_trl(scene: Scene, stage: Stage) -> Played:
-    """A slot of ``EnvironmentMixture``, called as TRL calls it."""
+    """Play a slot of ``EnvironmentMixture``, called as TRL calls it."""
     return await asyncio.to_thread(_play_slot, scene, stage)
 
 

@@ -1,4 +1,4 @@
-"""Environments for the tests of the adapters: a tool for each way a turn can go, and sessions that never open.
+"""Environments for the tests of the adapters: a tool for each possible event of a turn, and sessions that never open.
 
 Each open session has a file in the folder ``OPEN_SESSIONS``. ``StepEnvironment`` appends each call that its tools ran
 to the file ``TOOL_TRACE``, if that is set.
@@ -90,7 +90,7 @@ class EchoEnvironment(CountedEnvironment):
 
 
 class StepEnvironment(CountedEnvironment):
-    """Tasks by number. Every tool does to the episode what its name says."""
+    """Tasks by number. Every tool affects the episode as its name says."""
 
     @classmethod
     def list_splits(cls) -> list[Split]:
@@ -167,7 +167,7 @@ class BrokenEnvironment(StepEnvironment):
 
 
 class IndexedEnvironment(StepEnvironment):
-    """More tasks than a list should hold: they are had by index only."""
+    """More tasks than a list should hold: they are available by index only."""
 
     @classmethod
     def list_tasks(cls, split: str) -> list[JSONObject]:

@@ -42,12 +42,12 @@ SYSTEM_PROMPT = "Use the tools.\n<tools>\n{tools}\n</tools>"
 
 
 def call(name: str, /, **arguments: Any) -> str:
-    """A tool call as the model writes it."""
+    """Return a tool call as the model writes it."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def script(*turns: str) -> Callable[[str], str]:
-    """A policy that says these turns one after another, and then the last one again and again."""
+    """Return a policy that says these turns one after another, and then repeats the last."""
 
     def policy(prompt: str) -> str:
         return turns[min(prompt.count("<|im_start|>assistant\n"), len(turns)) - 1]
@@ -56,11 +56,11 @@ def script(*turns: str) -> Callable[[str], str]:
 
 
 class Speaker(ScriptedEngine):
-    """An engine that is served already, and goes on being."""
+    """An engine that is already served, and stays served."""
 
     @contextmanager
     def serve(self) -> Generator[ScriptedEngine]:
-        """Nothing is left to be done."""
+        """Do nothing."""
         yield self
 
 
@@ -74,9 +74,10 @@ def _speaker() -> Speaker:
 
 
 def speaker(*turns: str, template: str = "qwen3", **options: Any) -> ScriptedEngine:
-    """An SGLang engine that says these turns; ``with engine.serve()``.
+    """Return an SGLang engine that says these turns; ``with engine.serve()``.
 
-    There is one at a time: starting a server takes longer than most tests, so each call changes what the same one says.
+    There is one engine at a time: starting a server takes longer than most tests, so each call changes the turns of the
+    same engine.
     """
     engine = _speaker()
     fresh = ScriptedEngine(script(*turns), tiny_tokenizer(template), url=engine.url, **options)
@@ -85,7 +86,7 @@ def speaker(*turns: str, template: str = "qwen3", **options: Any) -> ScriptedEng
 
 
 def write_configuration(folder: Path, url: str, environments: dict[str, Any], **options: Any) -> Path:
-    """A training configuration of these environments."""
+    """Write a training configuration of these environments. Return its path."""
     file = folder / "train_config.yaml"
     defaults = {"system_prompt_template": SYSTEM_PROMPT, "upload_rollouts": False, "base_url": url}
     file.write_text(yaml.safe_dump({"environments": environments, **defaults, **options}))
@@ -93,7 +94,7 @@ def write_configuration(folder: Path, url: str, environments: dict[str, Any], **
 
 
 def make_arguments(configuration: Path, engine: ScriptedEngine, **more: Any) -> SimpleNamespace:
-    """A trainer's arguments."""
+    """Return a trainer's arguments."""
     host, _, port = engine.url.removeprefix("http://").partition(":")
     defaults: dict[str, Any] = {
         "train_config": str(configuration),
@@ -110,13 +111,13 @@ def make_arguments(configuration: Path, engine: ScriptedEngine, **more: Any) -> 
 
 
 def sent_key(client: AsyncClient) -> str:
-    """The API key that a client sends; empty if it sends none."""
+    """Return the API key that a client sends; empty if it sends none."""
     headers: Any = vars(client._connection)["_get_headers"]  # pyright: ignore[reportPrivateUsage]
     return dict(headers.items).get("X-API-Key", "")
 
 
 def row_of(environment: str, spec: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """The metadata of a row of ``prepare_tasks``."""
+    """Return the metadata of a row of ``prepare_tasks``."""
     return {
         "env_name": environment,
         "deployment_name": environment,
@@ -133,7 +134,7 @@ def row_of(environment: str, spec: dict[str, Any], **more: Any) -> dict[str, Any
 
 @contextmanager
 def serving(folder: Path, **variables: str) -> Generator[str]:
-    """A server of ``trainer_environments`` in a process of its own."""
+    """Run a server of ``trainer_environments`` in a process of its own."""
     opened = folder / "open"
     opened.mkdir()
     with served(folder, HERE / "trainer_environments.py", OPEN_SESSIONS=str(opened), **variables) as url:
@@ -153,7 +154,7 @@ def sessions_of(url: str) -> int:
 
 @contextlib.asynccontextmanager
 async def leaving(url: str) -> AsyncGenerator[str]:
-    """Give a server an address at which it is gone for good once a request has the word "vanish" in it."""
+    """Relay to a server until a request contains the word "vanish"; afterwards the address is dead."""
     writers: set[asyncio.StreamWriter] = set()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -180,7 +181,7 @@ async def leaving(url: str) -> AsyncGenerator[str]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what happens in another thread or process."""
+    """Wait for a condition that another thread or process fulfils."""
     for _ in range(1000):
         if condition():
             return

@@ -1,4 +1,4 @@
-"""Environments with everything that goes wrong between a server and TRL; test_trl.py serves them."""
+"""Environments with every failure that may occur between a server and TRL; test_trl.py serves them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def said(text: str, **more: Any) -> ToolOutput:
 
 
 class Odd(BaseModel):
-    """Parameters that Python has no names for."""
+    """Parameters whose names are not Python names."""
 
     file: str = Field(alias="in-file")
     kind: str = Field(alias="class", default="none")
@@ -47,7 +47,7 @@ class Answer(BaseModel):
 
 
 class AwkwardEnvironment(Environment):
-    """Tools with any name, and one for every way in which a call can go wrong."""
+    """Tools with any name, and one for each failure of a call."""
 
     private_task_fields = ("solution",)
 
