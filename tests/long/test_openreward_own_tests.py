@@ -54,7 +54,10 @@ def test_they_pass_with_our_server(openreward_python: Path, tmp_path: Path) -> N
     report = tmp_path / "report.xml"
     variables = {
         "PYTHONPATH": os.pathsep.join(
-            map(str, [ROOT, ROOT / "clients", ROOT / "tests" / "long" / "openreward", sources])
+            map(
+                str,
+                [ROOT, ROOT / "clients", ROOT / "containers", ROOT / "tests" / "long" / "openreward", sources],
+            )
         ),
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
         "NO_PROXY": "127.0.0.1,localhost",
@@ -70,6 +73,7 @@ def test_they_pass_with_our_server(openreward_python: Path, tmp_path: Path) -> N
         check=False,
     )
     print(finished.stdout[-20_000:])
+    assert report.exists(), finished.stderr[-5000:]
     cases = list(ET.parse(report).getroot().iter("testcase"))
     failed = {
         f"{(case.get('classname') or '').rpartition('.tests.')[2].rpartition('.')[2]}.{case.get('name')}"
