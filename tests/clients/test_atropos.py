@@ -19,7 +19,7 @@ atropos_stand_in.install()
 
 from ors_clients.atropos import OrsAtroposConfig, OrsAtroposEnv  # noqa: E402 - needs the stand-in
 
-ENVIRONMENTS = Path(__file__).with_name("roll_environments.py")
+ENVIRONMENTS = Path(__file__).with_name("trainer_environments.py")
 
 
 Policy = Callable[[str, int], str]
@@ -57,7 +57,7 @@ def call(name: str, **arguments: Any) -> str:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     opened = tmp_path_factory.mktemp("open")
-    with served(tmp_path_factory.mktemp("server"), ENVIRONMENTS, OPEN_EPISODES=str(opened)) as address:
+    with served(tmp_path_factory.mktemp("server"), ENVIRONMENTS, OPEN_SESSIONS=str(opened)) as address:
         yield address
     assert list(opened.iterdir()) == []  # every session was closed
 
@@ -80,7 +80,7 @@ async def make(url: str, tokenizer_name: str) -> AsyncGenerator[MakeEnv]:
     def make_env(policy: Policy, **options: Any) -> Any:
         defaults: dict[str, Any] = {
             "ors_url": url,
-            "ors_environment": "rewardenvironment",
+            "ors_environment": "stepenvironment",
             "tokenizer_name": tokenizer_name,
             "group_size": 2,
             "max_token_length": 20_000,

@@ -34,7 +34,7 @@ from tests.clients.roll_stand_in import (  # noqa: E402
     Rollout,
 )
 
-ENVIRONMENTS = Path(__file__).with_name("roll_environments.py")
+ENVIRONMENTS = Path(__file__).with_name("trainer_environments.py")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, opened: Path) -> Generator[str]:
     folder = tmp_path_factory.mktemp("server")
-    with served(folder, ENVIRONMENTS, OPEN_EPISODES=str(opened)) as address:
+    with served(folder, ENVIRONMENTS, OPEN_SESSIONS=str(opened)) as address:
         yield address
 
 
@@ -72,7 +72,7 @@ MakeEnv = Callable[..., OpenRewardEnv]
 def make(url: str) -> Generator[MakeEnv]:
     made: list[OpenRewardEnv] = []
 
-    def make_env(environment_name: str = "rewardenvironment", **options: Any) -> OpenRewardEnv:
+    def make_env(environment_name: str = "stepenvironment", **options: Any) -> OpenRewardEnv:
         defaults: dict[str, Any] = {"base_url": url, "retry_backoff_seconds": 0.01}
         made.append(OpenRewardEnv(environment_name, **(defaults | options)))
         return made[-1]
@@ -139,7 +139,7 @@ def test_the_manager_sees_the_whole_conversation_and_openai_tools(make: MakeEnv)
 
 
 def test_values_of_xml_calls_get_the_types_of_the_schema(make: MakeEnv) -> None:
-    env = make()
+    env = make("typedenvironment")
     env.reset(0)
     arguments = {
         "number": 7,
@@ -321,7 +321,7 @@ def test_an_estimator_that_blames_early_turns_is_refused(make: MakeEnv, estimato
 
 def test_the_seed_chooses_the_task(make: MakeEnv) -> None:
     names = [make().reset(seed)[1]["task_name"] for seed in (2, 7, 2**31 + 4)]
-    assert names == [f"rewardenvironment:train:{number}" for number in (2, 2, (2**31 + 4) % 5)]
+    assert names == [f"stepenvironment:train:{number}" for number in (2, 2, (2**31 + 4) % 5)]
 
 
 def test_without_a_seed_the_task_is_drawn(make: MakeEnv) -> None:
@@ -355,7 +355,7 @@ def test_a_manager_that_cannot_drop_sees_no_reward_and_why(make: MakeEnv) -> Non
 
 
 def test_an_environment_that_cannot_be_reset_is_tried_again_and_then_dropped(make: MakeEnv) -> None:
-    env = make("lostenvironment", retry_max_attempts=2)
+    env = make("brokenenvironment", retry_max_attempts=2)
     begun = time.monotonic()
     rollout = play(env, [])
     assert time.monotonic() - begun >= 0.03  # 0.01 s, then 0.02 s
@@ -371,15 +371,15 @@ def test_an_environment_that_cannot_be_reset_is_tried_again_and_then_dropped(mak
 def test_retries_back_off_exponentially(make: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("ors_clients.roll.base.time.sleep", waits.append)
-    make("lostenvironment", retry_max_attempts=3, retry_backoff_seconds=5.0).reset(0)
+    make("brokenenvironment", retry_max_attempts=3, retry_backoff_seconds=5.0).reset(0)
     assert waits == [5.0, 10.0, 20.0]
 
 
 def test_a_server_that_comes_back_is_found_again(make: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = make("lostenvironment", retry_max_attempts=1)
+    env = make("brokenenvironment", retry_max_attempts=1)
 
     def recover(wait: float) -> None:
-        env.environment_name = "rewardenvironment"
+        env.environment_name = "stepenvironment"
 
     monkeypatch.setattr("ors_clients.roll.base.time.sleep", recover)
     env.reset(0)
@@ -417,7 +417,7 @@ def test_it_is_made_by_gem_under_its_name(url: str) -> None:
     register_environments()
     env: Any = cast(Any, import_module("gem")).make(
         "openreward_env",
-        environment_name="rewardenvironment",
+        environment_name="stepenvironment",
         split="train",
         mode="train",
         max_steps=16,
@@ -428,7 +428,7 @@ def test_it_is_made_by_gem_under_its_name(url: str) -> None:
         base_url=url,
     )
     assert type(env) is OpenRewardEnv
-    assert env.reset(seed=1)[1]["task_name"] == "rewardenvironment:train:1"
+    assert env.reset(seed=1)[1]["task_name"] == "stepenvironment:train:1"
     env.close()
 
 
@@ -455,7 +455,7 @@ def test_finished_episodes_are_uploaded(make: MakeEnv, monkeypatch: pytest.Monke
     play(make(upload_run_name="run"), [call("earn", reward=0.25), call("finish", reward=1.0)], seed=4)
     play(make(), [call("finish", reward=1.0)])
     ((trajectory, labels),) = sink.kept
-    assert (labels.run_name, labels.reward, labels.environment) == ("run", 1.25, "rewardenvironment")
+    assert (labels.run_name, labels.reward, labels.environment) == ("run", 1.25, "stepenvironment")
     assert trajectory.step_rewards == [0.25, 1.0]
     assert trajectory.stop_reason == "finished"
     events = rollout_events(trajectory, labels)

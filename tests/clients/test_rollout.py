@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from ors_clients.client import AsyncClient
 from ors_clients.errors import (
     DeadlineExceeded,
-    NotFound,
     RequestRefused,
     SamplerFailed,
     ServerUnavailable,
-    SessionLost,
     ToolFailed,
 )
 from ors_clients.local_sessions import local
@@ -408,18 +406,6 @@ async def test_a_mistake_in_the_configuration_is_raised() -> None:
     with pytest.raises(RequestRefused):
         await play(session, SampledIds([[1]]))
     assert session.closed == 1
-    with serve_application(Server([Bench, Desk]).app) as url:
-        async with AsyncClient(url) as client:
-            with pytest.raises(NotFound, match="unknown environment 'nothing'"):
-                await play(client.environment("nothing").session(split="train", index=0), SampledIds([[1]]))
-
-
-async def test_a_lost_machine_leaves_what_was_sampled_and_no_reward() -> None:
-    trajectory = await scripted(call("earn"), call("burn"))
-    assert trajectory.stop_reason == "infrastructure"
-    assert isinstance(trajectory.failure, SessionLost)
-    assert (trajectory.turns, trajectory.trainable, trajectory.reward(RewardRule())) == (2, False, None)
-    assert [segment.kind for segment in trajectory.segments] == ["prompt", "model", "tool", "model"]
 
 
 async def test_an_engine_that_fails_is_a_failure_of_the_infrastructure() -> None:
@@ -429,17 +415,6 @@ async def test_an_engine_that_fails_is_a_failure_of_the_infrastructure() -> None
     trajectory = await play(PlayedSession(), CallbackSampler(broken))
     assert isinstance(trajectory.failure, SamplerFailed)
     assert "RuntimeError: out of memory" in str(trajectory.failure)
-
-
-async def test_a_cancelled_rollout_closes_its_session_first() -> None:
-    before = Bench.closed
-    sampler = ScriptedSampler([call("wait")], tiny_tokenizer("qwen3"))
-    task = asyncio.create_task(play(local(Bench, {"goal": "work"}), sampler))
-    await asyncio.sleep(0.3)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert Bench.closed == before + 1
 
 
 async def test_a_programming_error_is_raised() -> None:

@@ -38,6 +38,18 @@ class Letters(BaseModel):
     letter: str | None = None
 
 
+class Typed(BaseModel):
+    """One parameter of each type."""
+
+    number: int
+    ratio: float
+    flag: bool
+    names: list[str]
+    options: dict[str, Any]
+    note: str
+    limit: int | None = None
+
+
 class Guess(BaseModel):
     name: str
     value: str | None = None
@@ -94,11 +106,11 @@ class StepEnvironment(CountedEnvironment):
 
     @classmethod
     def list_splits(cls) -> list[Split]:
-        return [Split(name="train", type="train"), Split(name="long", type="test")]
+        return [Split(name=name, type="train" if name == "train" else "test") for name in ("train", "long", "empty")]
 
     @classmethod
     def list_tasks(cls, split: str) -> list[JSONObject]:
-        return [{"number": number} for number in range(5 if split == "train" else 300)]
+        return [{"number": number} for number in range({"train": 5, "long": 300}.get(split, 0))]
 
     def get_prompt(self) -> list[TextBlock]:
         return [TextBlock(text=f"Task {self.task_spec['number']}.")]
@@ -157,6 +169,15 @@ class StepEnvironment(CountedEnvironment):
         self._ran("guess", params)
         right = self.secrets.get(params.name) == params.value
         return said("guessed", reward=float(right), finished=True)
+
+
+class TypedEnvironment(StepEnvironment):
+    """One more tool, whose parameters have all types."""
+
+    @tool
+    def typed(self, params: Typed) -> ToolOutput:
+        """Return the input."""
+        return said(json.dumps(params.model_dump()))
 
 
 class BrokenEnvironment(StepEnvironment):

@@ -52,7 +52,7 @@ omegaconf: Any = import_module("omegaconf")
 RECIPES = ROOT / "clients" / "recipes"
 TERMINALS = ("roll", "openreward_endless_terminals_reinforce_qwen35_2b")
 GSM8K = ("roll-atropos", "atropos_gsm8k_grpo_qwen25_0.5b")
-ENVIRONMENTS = ROOT / "tests" / "clients" / "roll_environments.py"
+ENVIRONMENTS = ROOT / "tests" / "clients" / "trainer_environments.py"
 #: Plain advantages, without the recipes' whitening and clipping.
 PLAIN = ("whiten_advantages=false", "advantage_clip=1000")
 
@@ -81,7 +81,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     opened = tmp_path_factory.mktemp("open")
-    with served(tmp_path_factory.mktemp("server"), ENVIRONMENTS, OPEN_EPISODES=str(opened)) as address:
+    with served(tmp_path_factory.mktemp("server"), ENVIRONMENTS, OPEN_SESSIONS=str(opened)) as address:
         yield address
 
 
@@ -99,7 +99,7 @@ def terminals(url: str, groups: int, size: int, *overrides: str, **env_config: A
     return configuration(
         TERMINALS,
         *(f"++{tag}.env_config.{name}={value}" for name, value in options.items()),
-        "endless_terminals.environment_name=rewardenvironment",
+        "endless_terminals.environment_name=stepenvironment",
         f"train_env_manager.num_env_groups={groups}",
         f"train_env_manager.num_groups_partition=[{groups}]",
         f"train_env_manager.group_size={size}",
@@ -540,7 +540,7 @@ def test_a_run_in_which_every_episode_is_lost_ends(url: str, play: Play, plan: l
 
 
 def test_an_environment_that_cannot_be_reset_is_drawn_again(url: str, play: Play) -> None:
-    config = terminals(url, 1, 2, "endless_terminals.environment_name=lostenvironment")
+    config = terminals(url, 1, 2, "endless_terminals.environment_name=brokenenvironment")
     with pytest.raises(Exception, match=r"was lost 16 times in a row"):
         play(config, by_environment(WINNER)).collect()
 

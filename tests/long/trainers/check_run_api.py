@@ -28,7 +28,7 @@ from tests.clients.byte_tokenizer import save_byte_tokenizer
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.support.servers import served
 
-ENVIRONMENTS = Path(__file__).resolve().parents[2] / "clients" / "roll_environments.py"
+ENVIRONMENTS = Path(__file__).resolve().parents[2] / "clients" / "trainer_environments.py"
 #: Registration of a trainer.
 TRAINER = {
     "wandb_group": "check",
@@ -86,7 +86,7 @@ def ors_url(tmp_path: Path) -> Generator[str]:
     opened, server = tmp_path / "open", tmp_path / "server"
     opened.mkdir()
     server.mkdir()
-    with served(server, ENVIRONMENTS, OPEN_EPISODES=str(opened)) as address:
+    with served(server, ENVIRONMENTS, OPEN_SESSIONS=str(opened)) as address:
         yield address
 
 
@@ -116,7 +116,7 @@ def environment(ors_url: str, api: httpx.Client, engine: ScriptedEngine, tokeniz
     """Run the command line of ``OrsAtroposEnv``."""
     flags = {
         "env.ors_url": ors_url,
-        "env.ors_environment": "rewardenvironment",
+        "env.ors_environment": "stepenvironment",
         "env.rollout_server_url": str(api.base_url).rstrip("/"),
         "env.tokenizer_name": tokenizer_name,
         "env.group_size": "2",
