@@ -38,7 +38,7 @@ from ors_server import (
     tool,
 )
 from tests.clients.workshop import JOURNAL, MODULES, workshop
-from tests.server.protocol.other_servers import under_plain_uvicorn
+from tests.server.protocol.plain_uvicorn import under_plain_uvicorn
 
 SECRET = "hunter2hunter2"
 

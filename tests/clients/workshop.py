@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import importlib
 import os
-import socket
 import sys
 from collections import Counter
 from collections.abc import Generator
@@ -24,7 +23,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tests.support.servers import Running, launched
+from tests.support.servers import Running, launched, serve_sdk
 
 #: Variable with the file for the environment's events.
 JOURNAL = "WORKSHOP_JOURNAL"
@@ -167,16 +166,8 @@ def main() -> None:
 
         Server(hosted).serve(on_ready=lambda url: print(url, flush=True))
         return
-    import uvicorn
-
     sdk: Any = importlib.import_module(MODULES[kind])
-    app = sdk.Server(hosted).app
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(256)
-        print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-        # Both SDKs keep idle connections for 60 s.
-        uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_keep_alive=60)).run(sockets=[listening])
+    serve_sdk(sdk.Server(hosted).app)
 
 
 if __name__ == "__main__":

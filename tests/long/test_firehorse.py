@@ -19,7 +19,7 @@ import pytest
 from tests.long.openreward.keyed_environment import KEY
 from tests.long.openreward.scripted_model import scripted_model
 from tests.long.test_openreward_own_tests import openreward_python as openreward_python
-from tests.server.cli.conftest import Servers
+from tests.support.servers import served
 
 pytestmark = pytest.mark.long
 
@@ -39,10 +39,7 @@ _client: Any = importlib.import_module("openreward")
 def test_three_episodes_of_three(
     openreward_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, model: str, prefix: str
 ) -> None:
-    monkeypatch.setenv("ORS_DATA_DIR", str(tmp_path / "data"))
-    servers = Servers(tmp_path)
-    served = servers.start(str(HERE / "openreward" / "keyed_environment.py"))
-    try:
+    with served(tmp_path / "server", HERE / "openreward" / "keyed_environment.py") as server:
         with scripted_model() as url:
             command = ["--env", "Somebody/Keyed", "--agent", agent, "--model", model, "--split", "test"]
             limits = ["--max-tasks", "3", "--max-turns", "5", "--n-concurrent", "2"]
@@ -50,7 +47,7 @@ def test_three_episodes_of_three(
             finished = subprocess.run(
                 [openreward_python.with_name("firehorse"), *command, *limits, *places],
                 cwd=tmp_path,
-                env=os.environ | variables(served.url),
+                env=os.environ | variables(server),
                 capture_output=True,
                 text=True,
                 timeout=600,
@@ -68,18 +65,14 @@ def test_three_episodes_of_three(
         ]
         assert KEY not in said
         # Its uploads, as its own client reads them.
-        monkeypatch.setenv("OPENREWARD_API_URL", served.url)
-        monkeypatch.setenv("OPENREWARD_SESSION_URL", served.url)
+        monkeypatch.setenv("OPENREWARD_API_URL", server)
+        monkeypatch.setenv("OPENREWARD_SESSION_URL", server)
         client = _client.OpenReward(api_key="any")
         difficulty = client.environments.get("Somebody/Keyed").get_task_difficulty(split="test")
         assert [(task.task_index, task.max_reward, task.num_rollouts) for task in difficulty] == [
             (number, 1.0, 1) for number in range(3)
         ]
         client.rollout.close()
-    finally:
-        for each in servers.running:
-            each.process.terminate()
-            each.process.wait(15)
 
 
 def variables(server: str) -> dict[str, str]:

@@ -12,19 +12,16 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
-import time
-from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.long.published.transcripts import Transcript, transcript
 from tests.long.published.virtual_environments import python_of
 from tests.support.paths import ROOT
+from tests.support.servers import free_port, running
 
 pytestmark = pytest.mark.long
 
@@ -40,50 +37,6 @@ def checkouts() -> list[Path]:
     return sorted(path.parent for parent in parents for path in parent.glob("*/server.py"))
 
 
-@contextlib.contextmanager
-def running(command: Sequence[str | Path], port: int, folder: Path, log: Path) -> Generator[str]:
-    """Run a server in a process of its own. Yield its URL."""
-    variables = {
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'containers'}",
-        "PYTHONHASHSEED": "0",
-        # Modules that pip has not compiled are compiled once: openreward imports thousands of modules.
-        "PYTHONDONTWRITEBYTECODE": "",
-        "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
-        "ORS_DATA_DIR": str(log.parent / "data"),
-    }
-    url = f"http://127.0.0.1:{port}"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=folder, env=os.environ | variables, stdout=output, stderr=output, start_new_session=True
-        )
-        try:
-            deadline = time.monotonic() + 600
-            while True:
-                with contextlib.suppress(httpx.TransportError):
-                    httpx.get(f"{url}/health", timeout=5, trust_env=False)
-                    break
-                assert process.poll() is None, log.read_text(errors="replace")[-4000:]
-                assert time.monotonic() < deadline, log.read_text(errors="replace")[-4000:]
-                time.sleep(0.2)
-            yield url
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            # Workers that the environment forked outlive the reference server.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 def play(checkout: Path, name: str, python: Path, folder: Path) -> Transcript:
     """Play the script on this server if ``name`` is "here", else on a reference server. Return the transcript."""
     port = free_port()
@@ -93,8 +46,24 @@ def play(checkout: Path, name: str, python: Path, folder: Path) -> Transcript:
         command: list[str | Path] = [python, "-m", "ors_server", "serve", checkout, "--port", str(port)]
     else:
         command = [python, HERE / "reference.py", checkout, str(port)]
-    with running(command, port, folder, folder / "log") as url:
-        return transcript(url)
+    variables = {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'containers'}",
+        "PYTHONHASHSEED": "0",
+        # Modules that pip has not compiled are compiled once: openreward imports thousands of modules.
+        "PYTHONDONTWRITEBYTECODE": "",
+        "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
+        "ORS_DATA_DIR": str(folder / "data"),
+    }
+    url = f"http://127.0.0.1:{port}"
+    with running(command, folder, cwd=folder, variables=variables, url=url, patience=600, new_session=True) as server:
+        try:
+            return transcript(url)
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.stop(signal.SIGTERM)
+            # Workers that the environment forked outlive the reference server.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.process.pid, signal.SIGKILL)
 
 
 def differences(reference: Transcript, again: Transcript, here: Transcript) -> tuple[int, list[str]]:

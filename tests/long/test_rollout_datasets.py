@@ -13,9 +13,9 @@ import pytest
 
 from ors_server.rollouts.export import row_of
 from ors_server.rollouts.writer import RolloutWriter
-from tests.server.cli.conftest import executable
 from tests.server.rollouts.support import NOON, body, message, rollout, stored
 from tests.support.paths import ROOT
+from tests.support.servers import executable
 
 pytestmark = pytest.mark.long
 

@@ -17,10 +17,10 @@ import pytest
 from ors_benchmarks.harness.http11 import Address, Connection
 from ors_benchmarks.harness.latencies import percentile
 
-from tests.server.cli.conftest import Servers
 from tests.server.rollouts.conftest import data_dir as data_dir
-from tests.server.rollouts.conftest import servers as servers
+from tests.server.rollouts.conftest import start_server as start_server
 from tests.server.rollouts.support import body, message, rollout, rows
+from tests.support.servers import StartServer
 
 pytestmark = pytest.mark.long
 
@@ -128,15 +128,14 @@ async def play(address: Address, pid: int, uploads: float) -> tuple[str, int]:
     return line, stored
 
 
-def test_calls_beside_a_storm_of_uploads(servers: Servers, data_dir: Path) -> None:
-    file = servers.folder / "storm.py"
+def test_calls_beside_a_storm_of_uploads(start_server: StartServer, data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "storm.py"
     file.write_text(ENVIRONMENT)
-    served = servers.start(file)
-    host, _, port = served.url.removeprefix("http://").partition(":")
+    served = start_server(file)
     lines: list[str] = []
     total = 0
     for uploads in (0.0, 8.0, 40.0, 0.0, 8.0, 40.0):
-        line, stored = asyncio.run(play(Address(host, int(port)), served.process.pid, uploads))
+        line, stored = asyncio.run(play(Address("127.0.0.1", served.port), served.process.pid, uploads))
         lines.append(line)
         total += stored
     print("\n" + "\n".join(lines))

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from ors_benchmarks.rollout.report import RolloutReport
 
 from tests.support.paths import ROOT
+from tests.support.servers import free_port, running
 
 pytestmark = pytest.mark.long
 
@@ -151,9 +148,17 @@ def test_vllm_at_a_url(python: str, tmp_path: Path) -> None:
     model = tmp_path / "model"
     subprocess.run([python, "-m", "ors_benchmarks.rollout.tiny_model", str(model)], check=True, capture_output=True)
     (tmp_path / "results").mkdir()
-    with served(python, model, tmp_path / "log") as url:
+    port = free_port()
+    command = [
+        *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)),
+        *("--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "8192", "--enforce-eager"),
+    ]
+    variables = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    with running(
+        command, tmp_path / "engine", variables=variables, url=f"http://127.0.0.1:{port}", patience=START_LIMIT
+    ) as engine:
         code, report, said = bench(
-            python, tmp_path / "results", *QUICK, "--engine", "url", "--engine-url", url, "--model", str(model),
+            python, tmp_path / "results", *QUICK, "--engine", "url", "--engine-url", engine.url, "--model", str(model),
             "--steer", "--no-charts",
         )  # fmt: skip
     assert code == 0, said
@@ -199,37 +204,3 @@ def test_an_engine_that_refuses_a_parameter(python: str, tmp_path: Path) -> None
     assert report.ended_early is not None
     assert "of the warm-up came to its end" in report.ended_early
     assert "64" in report.ended_early
-
-
-@contextmanager
-def served(python: str, model: Path, log: Path) -> Generator[str]:
-    """Run vLLM's own server."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)),
-                *("--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "8192", "--enforce-eager"),
-            ],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + START_LIMIT
-        while True:
-            assert process.poll() is None, log.read_text()[-2000:]
-            assert time.monotonic() < deadline, log.read_text()[-2000:]
-            try:
-                with urllib.request.urlopen(f"{url}/health", timeout=5):
-                    break
-            except OSError:
-                time.sleep(1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(60)

@@ -1,21 +1,36 @@
-"""Servers in processes of their own: ``ors-server serve``, or a module of the tests that prints its address."""
+"""Servers in processes of their own: ``ors-server serve``, a module of the tests, or any command that listens."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
 
 from tests.support.paths import ROOT
 
-__all__ = ["Running", "launched", "running", "served"]
+__all__ = [
+    "Running",
+    "StartServer",
+    "executable",
+    "free_port",
+    "launched",
+    "running",
+    "serve_sdk",
+    "served",
+    "starting",
+]
 
 #: Seconds that a server may take to listen, and to end.
 _PATIENCE = 120.0
@@ -40,6 +55,15 @@ class Running:
         """Memory in RAM, in bytes."""
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
+    def logged(self, text: str) -> str:
+        """Wait until the log has ``text``; return the log."""
+        return _wait(lambda: log if text in (log := self.log.read_text()) else None, self.process, self.log)
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Send a signal, wait for the end and return the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(timeout=20)
+
 
 @contextlib.contextmanager
 def running(
@@ -48,12 +72,17 @@ def running(
     *,
     cwd: Path | None = None,
     variables: Mapping[str, str] | None = None,
-    unread_log: bool = False,
+    url: str | None = None,
+    patience: float = _PATIENCE,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    new_session: bool = False,
 ) -> Generator[Running]:
-    """Run a server's command during the block, with its output in files of ``folder``.
+    """Run a server's command during the block, with its output in the files ``output`` and ``log`` of ``folder``.
 
-    ``variables`` are added to this process's environment, without its ``ORS_*`` variables. The server must print its
-    address, and end by itself on SIGTERM. With ``unread_log`` its standard error is a pipe that is never read.
+    ``variables`` are added to this process's environment, without its ``ORS_*`` variables. The server must end by itself
+    on SIGTERM, and print its address. If the server prints none, or prints it before it listens, ``url`` is its address,
+    and ``/health`` is polled. ``patience`` limits the start, in seconds. ``stdout`` and ``stderr`` replace the files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     output, log = folder / "output", folder / "log"
@@ -64,11 +93,19 @@ def running(
             cwd=cwd,
             env=environment | dict(variables or {}),
             stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.PIPE if unread_log else errors,
+            stdout=out if stdout is None else stdout,
+            stderr=errors if stderr is None else stderr,
+            start_new_session=new_session,
         )
         try:
-            yield Running(_address(process, output, log), process, output, log)
+
+            def address() -> str | None:
+                if url is not None:
+                    return url if _is_healthy(url) else None
+                found = re.search(r"(http://\S+:\d+)[;\s]", output.read_text() + log.read_text())
+                return found and found[1]
+
+            yield Running(_wait(address, process, log, patience), process, output, log)
         finally:
             process.terminate()
             try:
@@ -106,11 +143,66 @@ def launched(
         yield server
 
 
-def _address(process: subprocess.Popen[bytes], output: Path, log: Path) -> str:
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        if found := re.search(r"(http://\S+:\d+)[;\s]", output.read_text() + log.read_text()):
-            return found[1]
-        assert process.poll() is None, log.read_text()
+class StartServer(Protocol):
+    """Start ``ors-server serve`` on a free port, with the ``ORS_*`` variables of this process."""
+
+    def __call__(self, *arguments: str | Path, cwd: Path | None = None) -> Running: ...
+
+
+@contextlib.contextmanager
+def starting(folder: Path) -> Generator[StartServer]:
+    """Start as many servers as the block asks for; all of them end with it."""
+    numbers = itertools.count()
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: str | Path, cwd: Path | None = None) -> Running:
+            command = [executable(), "serve", *map(str, arguments), "--port", "0"]
+            settings = {name: value for name, value in os.environ.items() if name.startswith("ORS_")}
+            own = folder / f"server-{next(numbers)}"
+            return stack.enter_context(running(command, own, cwd=cwd, variables={"COLUMNS": "120"} | settings))
+
+        yield start
+
+
+def executable() -> str:
+    """The console script of the installed package."""
+    return str(Path(sys.executable).with_name("ors-server"))
+
+
+def free_port() -> int:
+    """A port of the loopback device, for a server that cannot choose one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def serve_sdk(application: Any) -> None:
+    """Serve an SDK's application as its own server does, but on a free port, and print the address."""
+    import uvicorn
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(256)
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+        # Both SDKs keep idle connections for 60 s.
+        config = uvicorn.Config(application, log_level="critical", timeout_keep_alive=60)
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5, trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _wait(
+    look: Callable[[], str | None], process: subprocess.Popen[bytes], log: Path, patience: float = _PATIENCE
+) -> str:
+    """Return what ``look`` finds; fail if the process ends first or the time is over."""
+    deadline = time.monotonic() + patience
+    while (found := look()) is None:
+        assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+        assert time.monotonic() < deadline, f"not within {patience:g} s: {log.read_text(errors='replace')[-4000:]}"
         time.sleep(0.02)
-    raise AssertionError(f"no address within {_PATIENCE:g} s: {log.read_text()}")
+    return found

@@ -15,7 +15,6 @@ Prints the server's address. The environments record their events in the file th
 import asyncio
 import importlib
 import os
-import socket
 import sys
 import threading
 import time
@@ -24,6 +23,8 @@ from typing import Any
 
 from fastapi import HTTPException
 from pydantic import BaseModel
+
+from tests.support.servers import serve_sdk
 
 #: Variable with the file for environments' events.
 JOURNAL = "BESIDE_JOURNAL"
@@ -223,14 +224,7 @@ def main() -> None:
         {"openreward": "openreward.environments.reconnect", "ors-sdk": "ors._reconnect"}[which]
     )
     reconnect.LINGER_SECONDS = LINGER
-    import uvicorn
-
-    app = sdk.Server(environments(sdk, {"openreward": "P", "ors-sdk": "O"}[which]), return_errors="none").app
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(256)
-        print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-        uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_keep_alive=60)).run(sockets=[listening])
+    serve_sdk(sdk.Server(environments(sdk, {"openreward": "P", "ors-sdk": "O"}[which]), return_errors="none").app)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def waited_for(look: Callable[[], Any], log: Path, seconds: float = 150.0) -> An
 
 @contextlib.contextmanager
 def running(log: Path, *command: str) -> Generator[subprocess.Popen[bytes]]:
-    """Run a program during the block."""
+    """Run a program during the block. ``tests.support.servers`` waits for an address, and these may print none."""
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from ors_server.cli import main
+from tests.support.servers import StartServer, starting
 
 #: A complete environment; tests replace the class's name and the code before the class.
 ENVIRONMENT = '''
@@ -117,77 +114,8 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         signal.signal(number, handler)
 
 
-@dataclass
-class Served:
-    """A running ``ors-server serve``."""
-
-    process: subprocess.Popen[str]
-    #: Its log up to the list of variables, and the address in it.
-    banner: str
-    url: str
-    errors: Path
-
-    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        """Send a signal and return the exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(15)
-
-
-@dataclass
-class Servers:
-    """Starts servers and ends those that a test leaves running."""
-
-    folder: Path
-    running: list[Served] = field(default_factory=list[Served])
-
-    def start(self, *arguments: str | Path, cwd: Path | None = None) -> Served:
-        """Run ``ors-server serve`` on a free port until its banner is complete."""
-        errors = self.folder / f"errors-{len(self.running)}"
-        with errors.open("w") as stderr:
-            process = subprocess.Popen(
-                [executable(), "serve", *map(str, arguments), "--port", "0"],
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                text=True,
-                cwd=cwd,
-                env={**os.environ, "COLUMNS": "120"},
-            )
-        banner = _read_banner(process, errors)
-        found = re.search(r"listens on (http://\S+);", banner)
-        if found is None:
-            process.kill()
-            process.wait(15)
-            raise AssertionError(f"no server: {banner}")
-        served = Served(process, banner, found[1], errors)
-        self.running.append(served)
-        return served
-
-    def end(self) -> None:
-        """Kill the servers that still run."""
-        for served in self.running:
-            if served.process.poll() is None:
-                served.process.kill()
-                served.process.wait(15)
-
-
-def _read_banner(process: subprocess.Popen[str], errors: Path) -> str:
-    """Return the log up to the last line of the banner, or all of it if the process ends or takes too long."""
-    deadline = time.monotonic() + 120
-    while "OPENREWARD_SESSION_URL" not in (log := errors.read_text()):
-        if process.poll() is not None or time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    return log
-
-
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
-    """Return a starter of real servers, each a process of its own."""
-    made = Servers(tmp_path)
-    yield made
-    made.end()
-
-
-def executable() -> str:
-    """Return the console script of the installed package."""
-    return str(Path(sys.executable).with_name("ors-server"))
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Start real servers, each a process of its own."""
+    with starting(tmp_path) as start:
+        yield start

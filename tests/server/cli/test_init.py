@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from ors_server.cli.init import class_name_of
+from tests.support.servers import StartServer
 
 Command = Callable[..., Any]
 
@@ -42,7 +43,7 @@ def real_wheel() -> None:
 
 
 def test_the_folder_is_complete_tested_and_served(
-    command: Command, servers: Any, tmp_path: Path, real_wheel: None
+    command: Command, start_server: StartServer, tmp_path: Path, real_wheel: None
 ) -> None:
     """The steps of a newcomer: init, pytest, serve."""
     folder = tmp_path / "order_desk"
@@ -70,7 +71,7 @@ def test_the_folder_is_complete_tested_and_served(
     assert tests.returncode == 0, tests.stdout
     assert "5 passed" in tests.stdout
 
-    served = servers.start("order_desk", cwd=tmp_path)
+    served = start_server("order_desk", cwd=tmp_path)
     assert httpx.get(f"{served.url}/list_environments").json() == ["order_desk"]
     assert httpx.post(f"{served.url}/num_tasks", json={"split": "train"}).json() == {"num_tasks": 16}
     assert served.stop() == 0

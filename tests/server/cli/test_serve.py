@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ import httpx
 import pytest
 
 from ors_server.errors import DefinitionError
+from tests.support.servers import StartServer, free_port, running
 
 Command = Callable[..., Any]
 WriteEnvironment = Callable[..., Path]
@@ -25,10 +25,12 @@ WriteEnvironment = Callable[..., Path]
 # --- it serves -------------------------------------------------------------------------------------
 
 
-def test_it_prints_what_it_serves_and_what_a_client_needs(servers: Any, write_environment: WriteEnvironment) -> None:
+def test_it_prints_what_it_serves_and_what_a_client_needs(
+    start_server: StartServer, write_environment: WriteEnvironment
+) -> None:
     """The first target is the default, an alias selects its environment, Ctrl-C ends it cleanly."""
     left, right = write_environment("left"), write_environment("right", "Walk")
-    served = servers.start(left, right, "echo", "--alias", "owner/Name=walk")
+    served = start_server(left, right, "echo", "--alias", "owner/Name=walk")
 
     with httpx.Client(base_url=served.url) as client:
         assert client.get("/health").json() == {"status": "ok"}
@@ -36,7 +38,8 @@ def test_it_prints_what_it_serves_and_what_a_client_needs(servers: Any, write_en
         by_alias = client.post("/num_tasks", json={"split": "train"}, headers={"X-Deployment": "owner/Name"})
         assert by_alias.json() == {"num_tasks": 2}
 
-    lines = [line.split() for line in served.banner.partition("It serves:")[2].splitlines() if line.strip()]
+    banner = served.logged("OPENREWARD_SESSION_URL")
+    lines = [line.split() for line in banner.partition("It serves:")[2].splitlines() if line.strip()]
     assert lines[:5] == [
         ["Environment", "Split", "Tasks", "Also", "called"],
         ["talk", "train", "2"],
@@ -49,10 +52,10 @@ def test_it_prints_what_it_serves_and_what_a_client_needs(servers: Any, write_en
         ["export", f"OPENREWARD_SESSION_URL={served.url}"],
     ]
     assert served.stop() == 0
-    assert "Traceback" not in served.errors.read_text()
+    assert "Traceback" not in served.log.read_text()
 
 
-def test_a_slow_count_of_tasks_blocks_nothing(servers: Any, write_environment: WriteEnvironment) -> None:
+def test_a_slow_count_of_tasks_blocks_nothing(start_server: StartServer, write_environment: WriteEnvironment) -> None:
     """On every interface, with an environment that counts slowly and one that cannot count; SIGTERM ends it, too."""
     slow = write_environment("slow", "Slow", head="import time")
     with (slow / "environment.py").open("a") as file:
@@ -60,34 +63,37 @@ def test_a_slow_count_of_tasks_blocks_nothing(servers: Any, write_environment: W
     unable = write_environment("unable", "Unable")
     with (unable / "environment.py").open("a") as file:
         file.write("\n    @classmethod\n    def num_tasks(cls, split):\n        raise RuntimeError('no idea')\n")
-    served = servers.start(slow, unable, "--host", "0.0.0.0")
+    served = start_server(slow, unable, "--host", "0.0.0.0")
 
-    port = served.url.rpartition(":")[2]
+    port = served.port
+    banner = served.logged("OPENREWARD_SESSION_URL")
     assert served.url == f"http://0.0.0.0:{port}"
-    assert f"export OPENREWARD_API_URL=http://127.0.0.1:{port}" in served.banner
-    lines = [line.split() for line in served.banner.splitlines()]
+    assert f"export OPENREWARD_API_URL=http://127.0.0.1:{port}" in banner
+    lines = [line.split() for line in banner.splitlines()]
     assert ["slow", "train", "many"] in lines
     assert ["unable", "train", "unknown"] in lines
     assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
     assert served.stop(signal.SIGTERM) == 0
 
 
-def test_a_flag_wins_over_its_variable(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_wins_over_its_variable(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORS_PORT", "1")
     monkeypatch.setenv("ORS_MAX_BODY", "10")
     monkeypatch.setenv("ORS_LOG_FORMAT", "json")
-    served = servers.start("echo", "--max-body", "2000")
+    served = start_server("echo", "--max-body", "2000")
     assert httpx.post(f"{served.url}/create", content=b"x" * 1999).status_code == 400
     assert httpx.post(f"{served.url}/num_tasks", content=b"x" * 2001).status_code == 413
     assert served.stop() == 0
-    assert '"event": "serving"' in served.errors.read_text()
+    assert '"event": "serving"' in served.log.read_text()
 
 
-def test_a_second_interrupt_does_not_wait_for_a_slow_end(servers: Any, write_environment: WriteEnvironment) -> None:
+def test_a_second_interrupt_does_not_wait_for_a_slow_end(
+    start_server: StartServer, write_environment: WriteEnvironment
+) -> None:
     folder = write_environment("talk", head="import time")
     with (folder / "environment.py").open("a") as file:
         file.write("\n    def teardown(self):\n        time.sleep(60)\n")
-    served = servers.start(folder)
+    served = start_server(folder)
     with httpx.Client(base_url=served.url) as client:
         headers = {"X-Session-ID": client.post("/create_session").json()["sid"]}
         client.post("/create", json={"env_name": "talk", "task_spec": {"id": "one"}}, headers=headers)
@@ -134,21 +140,17 @@ def test_stopped_while_an_environment_loads(tmp_path: Path, code: str) -> None:
     assert (process.returncode, output, errors) == (0, "", "")
 
 
-def test_a_thread_of_the_author_does_not_keep_it_alive(servers: Any, write_environment: WriteEnvironment) -> None:
+def test_a_thread_of_the_author_does_not_keep_it_alive(
+    start_server: StartServer, write_environment: WriteEnvironment
+) -> None:
     """An SDK's server is ended by the signal itself, which waits for no thread."""
     head = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()"
-    served = servers.start(write_environment("talk", head=head))
+    served = start_server(write_environment("talk", head=head))
     served.process.send_signal(signal.SIGTERM)
     assert served.process.wait(20) == 0
 
 
 # --- its output may be lost ------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["stdout", "stderr"])
@@ -164,40 +166,28 @@ def test_a_server_survives_the_loss_of_its_output(
     reader, broken = os.pipe()
     os.close(reader)
     full = os.open("/dev/full", os.O_WRONLY)
-    with (tmp_path / "log").open("w") as log:
-        outputs = {1: log.fileno(), 2: log.fileno()}
-        if output != "closed":
-            outputs[number] = full if output == "full" else broken
-        process = subprocess.Popen(arguments, stdout=outputs[1], stderr=outputs[2])
+    lost = {"broken": broken, "full": full, "closed": None}[output]
+    stdout, stderr = (lost, None) if number == 1 else (None, lost)
+    url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 120
-        while True:
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            with contextlib.suppress(httpx.TransportError):
-                assert httpx.post(f"http://127.0.0.1:{port}/num_tasks", json={"split": "train"}).status_code == 200
-                break
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        # The table is printed as soon as the tasks are counted.
-        time.sleep(0.3)
-        assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        with running(arguments, tmp_path / "server", url=url, stdout=stdout, stderr=stderr) as server:
+            assert httpx.post(f"{server.url}/num_tasks", json={"split": "train"}).status_code == 200
+            # The table is printed as soon as the tasks are counted.
+            time.sleep(0.3)
+            assert httpx.get(f"{server.url}/health").status_code == 200
+            assert server.stop() == 0
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait(15)
         os.close(broken)
         os.close(full)
-    assert "Traceback" not in (tmp_path / "log").read_text()
+    assert "Traceback" not in server.output.read_text() + server.log.read_text()
 
 
 def test_a_character_that_the_output_cannot_encode(
-    servers: Any, write_environment: WriteEnvironment, monkeypatch: pytest.MonkeyPatch
+    start_server: StartServer, write_environment: WriteEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    served = servers.start(write_environment("talk"), "--alias", "owner/Größe=talk")
-    assert "owner/gr" in served.banner.lower()
+    served = start_server(write_environment("talk"), "--alias", "owner/Größe=talk")
+    assert "owner/gr" in served.logged("OPENREWARD_SESSION_URL").lower()
     assert httpx.get(f"{served.url}/health").status_code == 200
     assert served.stop() == 0
 

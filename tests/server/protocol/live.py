@@ -9,14 +9,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, Protocol
 
+from tests.support.events import Reply, parse_events
+from tests.support.paths import ROOT
 from tests.support.servers import Running, running
 from tests.support.waiting import PATIENCE
 
-_SCRIPT = Path(__file__).with_name("live_server.py")
+_COMMAND = [sys.executable, "-m", "tests.server.protocol.live_server"]
 
 
 @dataclass(frozen=True)
@@ -53,23 +56,29 @@ class LiveServer:
 
     def stop(self) -> tuple[int, list[str]]:
         """Stop the server. Return its exit status and its output since the start."""
-        self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(timeout=PATIENCE * 2)
+        status = self.running.stop(signal.SIGTERM)
         return status, self.running.output.read_text().splitlines()[1:]
 
 
 @contextmanager
-def live_server(*, file_limit: int | None = None, **settings: object) -> Generator[LiveServer]:
+def live_server(
+    *middleware: Literal["cors", "function"],
+    file_limit: int | None = None,
+    unread_log: bool = False,
+    **settings: object,
+) -> Generator[LiveServer]:
     """Start ``live_server.py``; keywords are settings, passed as ``ORS_*`` variables.
 
-    ``file_limit`` is its initial soft limit on open files.
+    ``file_limit`` is its initial soft limit on open files. With ``unread_log`` its standard error is a pipe that
+    is never read.
     """
-    command = [sys.executable, str(_SCRIPT)]
+    command = [*_COMMAND, *middleware]
     if file_limit is not None:
         command = ["sh", "-c", f'ulimit -S -n {file_limit}; exec "$@"', "sh", *command]
+    stderr = subprocess.PIPE if unread_log else None
     with (
         tempfile.TemporaryDirectory() as folder,
-        running(command, Path(folder), variables=_variables(settings)) as server,
+        running(command, Path(folder), cwd=ROOT, variables=_variables(settings), stderr=stderr) as server,
     ):
         yield LiveServer(server, server.url.removeprefix("http://").rpartition(":")[0])
 
@@ -77,7 +86,8 @@ def live_server(*, file_limit: int | None = None, **settings: object) -> Generat
 def failure_of_live_server(**settings: object) -> str:
     """Return the standard error of a server that cannot start."""
     done = subprocess.run(
-        [sys.executable, str(_SCRIPT)],
+        _COMMAND,
+        cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("ORS_")} | _variables(settings),
         capture_output=True,
         text=True,
@@ -179,3 +189,25 @@ def request_bytes(
         lines.append(f"X-Session-ID: {sid}")
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+class Connectable(Protocol):
+    """Any server that these connections reach."""
+
+    def connect(self) -> AbstractAsyncContextManager[Connection]: ...
+
+
+async def call(connection: Connection, sid: str, name: str, **input: object) -> Reply:
+    """Call a tool over a connection and read the whole response."""
+    await connection.request("POST", "/call", {"name": name, "input": input}, sid)
+    response = await connection.response()
+    assert response.status == 200, response
+    return Reply(parse_events(response.body))
+
+
+async def open_session(server: Connectable, sid: str) -> None:
+    """Open a session on the first task of `train`."""
+    async with server.connect() as connection:
+        await connection.request("POST", "/create", {"split": "train", "index": 0}, sid)
+        response = await connection.response()
+        assert response.status == 200, response

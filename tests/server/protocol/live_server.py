@@ -1,11 +1,16 @@
-"""A server of its own process for tests that need real sockets; prints its address once it listens."""
+"""A server for the tests that need real sockets: ``python -m tests.server.protocol.live_server [MIDDLEWARE ...]``.
+
+It prints its address once it listens. ``cors`` and ``function`` are middleware as a user adds it to the application.
+"""
 
 import asyncio
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from fastapi import Request, Response
+from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 
 from ors_server import Blocks, Environment, JSONObject, Server, Split, TextBlock, ToolOutput, tool
@@ -20,7 +25,7 @@ class Step(BaseModel):
 
 
 class Wire(Environment):
-    """Tools that count their runs, take a given time, and return large outputs."""
+    """Tools that count their runs, take a given time, return large outputs, fail and hang."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)
@@ -60,7 +65,32 @@ class Wire(Environment):
     async def count(self) -> ToolOutput:
         return ToolOutput(blocks=[TextBlock(text=str(self.runs))])
 
+    @tool(concurrent=True)
+    async def fail(self, params: Step) -> ToolOutput:
+        raise ValueError("x" * params.size)
+
+    @tool(concurrent=True)
+    def stuck(self) -> ToolOutput:
+        threading.Event().wait()
+        return ToolOutput(blocks=[])
+
+
+async def stamp(request: Request, following: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Middleware that is a function."""
+    response = await following(request)
+    response.headers["x-stamp"] = "function"
+    return response
+
+
+def main() -> None:
+    server = Server([Wire])
+    if "cors" in sys.argv:
+        server.app.add_middleware(CORSMiddleware, allow_origins=["http://page"], allow_methods=["*"])
+    if "function" in sys.argv:
+        server.app.middleware("http")(stamp)
+    server.serve(on_ready=lambda url: print(url, flush=True))
+    sys.exit(0)
+
 
 if __name__ == "__main__":
-    Server([Wire]).serve(on_ready=lambda url: print(url, flush=True))
-    sys.exit(0)
+    main()

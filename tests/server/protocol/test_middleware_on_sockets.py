@@ -5,8 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.server.protocol.live import LiveServer, RawResponse
-from tests.server.protocol.other_servers import call, odd_server, open_session
+from tests.server.protocol.live import LiveServer, RawResponse, call, live_server, open_session
 from tests.support.events import Reply, parse_events
 
 TASK = {"split": "train", "index": 0}
@@ -15,7 +14,7 @@ ORIGIN = {"Origin": "http://page"}
 
 @pytest.fixture(scope="module")
 def server() -> Generator[LiveServer]:
-    with odd_server("both", log_level="error", heartbeat=0.05) as running:
+    with live_server("cors", "function", heartbeat=0.05) as running:
         yield running
 
 
@@ -28,7 +27,7 @@ def stamped(response: RawResponse) -> None:
 #: Requests in order, with their expected status.
 REQUESTS: list[tuple[str, str, object, int]] = [
     ("GET", "/health", None, 200),
-    ("GET", "/odd/tools", None, 200),
+    ("GET", "/wire/tools", None, 200),
     ("GET", "/typo/tools", None, 404),
     ("POST", "/tasks", {"split": "train"}, 200),
     ("POST", "/task", {"split": "none", "index": 0}, 400),
@@ -36,7 +35,7 @@ REQUESTS: list[tuple[str, str, object, int]] = [
     ("GET", "/prompt", None, 404),
     ("POST", "/create", TASK, 200),
     ("GET", "/prompt", None, 200),
-    ("GET", "/odd/messages", None, 200),
+    ("GET", "/wire/messages", None, 200),
     ("GET", "/task_tools", None, 200),
     ("POST", "/call", {"name": "count", "input": {}}, 200),
     ("POST", "/call", {"name": "step", "input": {"text": "x", "size": 300_000}}, 200),
@@ -57,7 +56,7 @@ async def test_every_response_goes_through_both(server: LiveServer) -> None:
 
 async def test_every_response_goes_through_one() -> None:
     """All over one connection, which must be usable after each response."""
-    with odd_server("cors", log_level="error") as own:
+    with live_server("cors") as own:
         await every_response(own, "access-control-allow-origin")
 
 

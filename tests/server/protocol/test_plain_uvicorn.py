@@ -7,8 +7,9 @@ from typing import Literal
 import pytest
 
 from ors_server import Server, Settings, ToolOutput, tool
+from tests.server.protocol.live import call, open_session
 from tests.server.protocol.live_server import Step
-from tests.server.protocol.other_servers import Address, call, open_session, under_plain_uvicorn
+from tests.server.protocol.plain_uvicorn import Address, under_plain_uvicorn
 from tests.support.environments import Echo, said
 from tests.support.events import Reply, parse_events
 from tests.support.http_client import Client

@@ -10,8 +10,7 @@ import pytest
 
 from ors_server import ToolOutput, tool
 from tests.server.protocol.conftest import Serve
-from tests.server.protocol.live import live_server
-from tests.server.protocol.other_servers import open_session
+from tests.server.protocol.live import live_server, open_session
 from tests.support.environments import Echo, Number, said
 from tests.support.http_client import Client
 from tests.support.waiting import PATIENCE, until

@@ -11,8 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from ors_server import Settings
-from tests.server.protocol.live import LiveServer, live_server
-from tests.server.protocol.other_servers import odd_server, open_session
+from tests.server.protocol.live import LiveServer, live_server, open_session
 from tests.support.http_client import Client
 from tests.support.paths import ROOT
 from tests.support.waiting import PATIENCE
@@ -107,7 +106,7 @@ async def test_new_sessions_are_refused_while_it_stops_and_an_interrupt_cuts_the
 
 async def test_a_tool_that_never_ends_is_not_waited_for_after_two_signals() -> None:
     """With no limit near, not even a default."""
-    with odd_server("plain", log_level="error") as server:
+    with live_server() as server:
         await blocked(server, "stuck")
         server.process.send_signal(signal.SIGINT)
         assert not await gone(server, 0.3)

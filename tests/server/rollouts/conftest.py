@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.cli.conftest import Servers
 from tests.server.cli.conftest import command as command
+from tests.support.servers import StartServer, starting
 
 
 @pytest.fixture
@@ -20,8 +20,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def servers(tmp_path: Path, data_dir: Path) -> Iterator[Servers]:
+def start_server(tmp_path: Path, data_dir: Path) -> Iterator[StartServer]:
     """Return a starter of real servers, each a process of its own."""
-    made = Servers(tmp_path)
-    yield made
-    made.end()
+    with starting(tmp_path) as start:
+        yield start

@@ -18,8 +18,8 @@ import pytest
 
 from ors_server.rollouts.export import row_of
 from ors_server.rollouts.writer import RolloutWriter
-from tests.server.cli.conftest import Servers, executable
 from tests.server.rollouts.support import NOON, body, message, rollout, stored, update
+from tests.support.servers import StartServer, executable
 
 Command = Callable[..., Any]
 
@@ -256,8 +256,8 @@ def test_a_closed_pipe_is_not_an_error(data_dir: Path) -> None:
     assert (done.stdout, done.stderr) == ('{"id', "")
 
 
-def test_commands_beside_a_running_server(command: Command, servers: Servers, data_dir: Path) -> None:
-    served = servers.start("echo")
+def test_commands_beside_a_running_server(command: Command, start_server: StartServer, data_dir: Path) -> None:
+    served = start_server("echo")
     url = f"{served.url}/v1/rollouts"
     assert httpx.post(url, content=body(rollout("r"), message("r", 0)), trust_env=False).json() == {"stored": 2}
     with closing(sqlite3.connect(data_dir / "rollouts.sqlite3", isolation_level=None)) as other:

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.cli.conftest import Servers
 from tests.server.rollouts.support import body, message, rollout, rows, stored
+from tests.support.servers import StartServer
 
 
 async def upload_until_it_ends(url: str, pid: int, number: signal.Signals) -> tuple[list[str], int]:
@@ -45,8 +45,10 @@ async def upload_until_it_ends(url: str, pid: int, number: signal.Signals) -> tu
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_an_answered_upload_outlives_the_server(servers: Servers, data_dir: Path, number: signal.Signals) -> None:
-    served = servers.start("echo")
+def test_an_answered_upload_outlives_the_server(
+    start_server: StartServer, data_dir: Path, number: signal.Signals
+) -> None:
+    served = start_server("echo")
     answered, begun = asyncio.run(upload_until_it_ends(served.url, served.process.pid, number))
     served.process.wait(20)
     assert len(answered) >= 60
@@ -58,7 +60,7 @@ def test_an_answered_upload_outlives_the_server(servers: Servers, data_dir: Path
     assert {each["num_messages"] for each in found.values()} == {5}
     assert rows(data_dir, "PRAGMA integrity_check") == [("ok",)]
     # The next server continues with the file.
-    again = servers.start("echo")
+    again = start_server("echo")
     uploaded = httpx.post(f"{again.url}/v1/rollouts", content=body(rollout("after")), trust_env=False)
     assert uploaded.json() == {"stored": 1}
     assert httpx.get(f"{again.url}/v1/runs", trust_env=False).json()["runs"][0]["num_rollouts"] == len(found) + 1

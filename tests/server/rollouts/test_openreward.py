@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.compat.real_clients.openreward_sdk import new_client
-from tests.server.cli.conftest import Served, Servers, executable
 from tests.server.rollouts.support import rows
+from tests.support.servers import Running, StartServer, executable
 
 Command = Callable[..., Any]
 _cli: Any = importlib.import_module("openreward.cli")
@@ -33,12 +33,12 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[r
 
 
 @pytest.fixture
-def served(servers: Servers) -> Served:
-    return servers.start("echo", "--alias", "owner/Echo=echoenvironment")
+def served(start_server: StartServer) -> Running:
+    return start_server("echo", "--alias", "owner/Echo=echoenvironment")
 
 
 @pytest.fixture
-def client(served: Served) -> Generator[Any]:
+def client(served: Running) -> Generator[Any]:
     opened = new_client(served.url, asynchronous=False)
     yield opened
     opened.rollout.close()
@@ -56,7 +56,7 @@ Orwd = Callable[..., Outcome]
 
 
 @pytest.fixture
-def orwd(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Orwd:
+def orwd(served: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Orwd:
     """Return a function that runs ``orwd`` in this process: a start takes seconds, all of them the SDK's imports."""
     monkeypatch.setenv("OPENREWARD_API_URL", served.url)
     monkeypatch.setenv("OPENREWARD_API_KEY", "any")
@@ -72,7 +72,7 @@ def orwd(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
-def test_every_kind_of_message_is_read_back(client: Any, served: Served, command: Command, data_dir: Path) -> None:
+def test_every_kind_of_message_is_read_back(client: Any, served: Running, command: Command, data_dir: Path) -> None:
     """As the client's own types and those of OpenAI, Anthropic and Google, through its background thread."""
     run_info = _models.RunInfo(model_name="tiny", run_type="train", lr=1e-6)
     recorded = client.rollout.create(
@@ -174,7 +174,7 @@ def test_orwd_shows_the_user_and_the_environments(orwd: Orwd) -> None:
     assert "Name:        owner/Echo" in got.out
 
 
-def test_difficulty_and_secrets_as_the_client_reads_them(client: Any, served: Served) -> None:
+def test_difficulty_and_secrets_as_the_client_reads_them(client: Any, served: Running) -> None:
     for number in range(4):
         recorded = client.rollout.create(
             run_name="run", environment="owner/Echo", split="train", variant="echoenvironment"
@@ -211,7 +211,7 @@ def test_many_rollouts_at_once_in_parallel_batches(client: Any) -> None:
         assert row["total_reward"] == pytest.approx(1.0, abs=1e-12)
 
 
-def test_the_client_retries_an_upload_that_was_not_stored(served: Served, data_dir: Path) -> None:
+def test_the_client_retries_an_upload_that_was_not_stored(served: Running, data_dir: Path) -> None:
     """The client retries after a 503, so nothing is lost."""
     data_dir.write_text("in the way")
     opened = new_client(served.url, asynchronous=False)

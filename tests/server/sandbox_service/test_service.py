@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -238,10 +237,7 @@ def test_the_command_line_lists_what_is_not_served(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(_TWO)
     command = [sys.executable, "-m", "ors_server", "serve", "--port", "0"]
     with running([*command, "two.py"], tmp_path, cwd=tmp_path) as server:
-        deadline = time.monotonic() + 60
-        while "Not served here" not in server.log.read_text():
-            assert time.monotonic() < deadline, server.log.read_text()
-            time.sleep(0.05)
+        server.logged("Not served here")
     said = server.log.read_text()
     assert "Not served here: nowhere. It needs a moon: go to one" in said
     assert "environment unavailable" in said
