@@ -80,9 +80,10 @@ def running(
 ) -> Generator[Running]:
     """Run a server's command during the block, with its output in the files ``output`` and ``log`` of ``folder``.
 
-    ``variables`` are added to this process's environment, without its ``ORS_*`` variables. The server must end by itself
-    on SIGTERM, and print its address. If the server prints none, or prints it before it listens, ``url`` is its address,
-    and ``/health`` is polled. ``patience`` limits the start, in seconds. ``stdout`` and ``stderr`` replace the files.
+    ``variables`` are added to this process's environment, without its ``ORS_*`` variables. The server must end by
+    itself on SIGTERM, and print its address. If the server prints none, or prints it before it listens, ``url`` is its
+    address, and ``/health`` is polled. ``patience`` limits the start, in seconds. ``stdout`` and ``stderr`` replace the
+    files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     output, log = folder / "output", folder / "log"
