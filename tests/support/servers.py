@@ -166,12 +166,12 @@ def starting(folder: Path) -> Generator[StartServer]:
 
 
 def executable() -> str:
-    """The console script of the installed package."""
+    """Return the path of the installed console script."""
     return str(Path(sys.executable).with_name("ors-server"))
 
 
 def free_port() -> int:
-    """A port of the loopback device, for a server that cannot choose one."""
+    """Return an unused port of the loopback device, for a server that cannot choose one."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
