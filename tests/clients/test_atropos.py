@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 import pytest_asyncio
-from ors_clients.errors import ConfigurationError, RequestRefused
+from ors_clients.errors import ConfigurationError
 
 from tests.clients import atropos_stand_in
 from tests.support.servers import served
@@ -191,8 +191,6 @@ async def test_tasks_come_in_rounds_and_go_on_after_a_checkpoint(make: MakeEnv) 
 async def test_mistakes_of_configuration_are_raised(make: MakeEnv) -> None:
     with pytest.raises(ConfigurationError, match="no tasks"):
         await make(lambda prompt, number: "", split="empty").setup()
-    with pytest.raises(RequestRefused):
-        await make(lambda prompt, number: "", ors_environment="nowhere").setup()
     with pytest.raises(ConfigurationError):
         make(lambda prompt, number: "", tool_call_format="none")
     with pytest.raises(ConfigurationError):

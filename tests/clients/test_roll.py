@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from ors_clients.errors import ConfigurationError, InfrastructureFailure, NotFound, RequestRefused
+from ors_clients.errors import ConfigurationError, InfrastructureFailure, RequestRefused
 from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 
@@ -391,8 +391,6 @@ def test_a_server_that_comes_back_is_found_again(make: MakeEnv, monkeypatch: pyt
 
 
 def test_mistakes_of_configuration_are_raised(make: MakeEnv) -> None:
-    with pytest.raises(NotFound):
-        make("nowhere").reset(0)
     with pytest.raises(RequestRefused):
         make(split="nosplit").reset(0)
     with pytest.raises(ConfigurationError, match="no tasks"):
