@@ -141,11 +141,13 @@ async def test_a_sandbox_that_dies_is_an_infrastructure_failure(runtime: Namespa
 async def test_a_launcher_that_dies_takes_its_sandboxes_and_is_replaced(state: Path) -> None:
     async with _started(state) as runtime:
         async with runtime.sandbox(runtime.host_image()) as sandbox:
-            os.kill(_launcher(), signal.SIGKILL)
+            launcher = _launcher()
+            os.kill(launcher, signal.SIGKILL)
             with pytest.raises(SandboxDied):
                 await sandbox.run("sleep 100", timeout=50)
         async with runtime.sandbox(runtime.host_image()) as sandbox:
-            assert (await sandbox.run("echo again", timeout=5)).output == b"again\n"
+            assert (await sandbox.run("echo again", timeout=50)).output == b"again\n"
+            assert _launcher() != launcher
 
 
 async def test_a_terminals_signals_do_not_end_the_launcher(state: Path) -> None:

@@ -58,6 +58,7 @@ def environments(sdk: Any, prefix: str) -> list[type[Any]]:
             self.subject = task_spec.get("subject", "nobody")
             self.secret = secrets.get("key", "")
             self.is_set_up = False
+            self.over = asyncio.Event()
             note("construct", self.subject)
             time.sleep(task_spec.get("construct", 0))
             note("constructed", self.subject)
@@ -117,7 +118,9 @@ def environments(sdk: Any, prefix: str) -> list[type[Any]]:
 
         @sdk.tool
         def block(self, params: Seconds) -> sdk.ToolOutput:
+            note("block", self.subject)
             time.sleep(params.seconds)
+            note("block ended", self.subject)
             return said("unblocked")
 
         @sdk.tool
@@ -187,7 +190,9 @@ def environments(sdk: Any, prefix: str) -> list[type[Any]]:
                 input["changed"] = True
                 return sdk.RunToolOutput(sdk.RunToolSuccess(output=said(text, reward=0.5, metadata={"name": rest})))
             if kind == "finish":
-                await asyncio.sleep(input.get("seconds", 0))
+                if input.get("second"):
+                    await self.over.wait()
+                self.over.set()
                 return sdk.RunToolOutput(sdk.RunToolSuccess(output=said("over", reward=1.0, finished=True)))
             if kind == "refuse":
                 return sdk.RunToolOutput(sdk.RunToolError(error="not now"))

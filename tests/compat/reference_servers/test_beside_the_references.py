@@ -11,7 +11,6 @@ import base64
 import contextlib
 import importlib
 import json
-import time
 import uuid
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -258,8 +257,11 @@ async def test_a_deletion_during_construction(side: Side) -> None:
     await side.until(sid, "construct")
     assert (await side.post("/delete", sid)).status_code == 200
     await creating
-    await asyncio.sleep(0.1)
-    assert ("torn down" in side.noted(sid)) is not side.is_reference
+    if side.is_reference:
+        await asyncio.sleep(0.1)
+        assert "torn down" not in side.noted(sid)
+    else:
+        await side.until(sid, "torn down")
 
 
 async def test_a_deletion_under_a_running_call(side: Side) -> None:
@@ -413,9 +415,10 @@ async def test_a_call_tool_of_the_authors_own(side: Side) -> None:
 async def test_a_call_tool_of_the_authors_own_ends_the_episode(side: Side) -> None:
     """Once: the reference grants a reward for each call that a class handles by itself."""
     sid = await side.open("dynamic")
-    first = asyncio.create_task(side.call(sid, "finish", seconds=0.3))
-    second = asyncio.create_task(side.call(sid, "finish.again", seconds=0.1))
-    results = [(await task).result for task in (second, first)]
+    # Both run at once, and the call that began first ends last.
+    slow = asyncio.create_task(side.call(sid, "finish", second=True))
+    await side.until(sid, "called-finish")
+    results = [(await side.call(sid, "finish.again")).result, (await slow).result]
     assert results[0]["output"]["reward"] == 1.0
     late = (await side.call(sid, "made.up")).result
     if side.is_reference:
@@ -445,12 +448,10 @@ async def test_blocking_code_of_one_session(side: Side) -> None:
     sid = await side.open()
     await side.call(sid, "echo")
     call = asyncio.create_task(side.call(sid, "block", seconds=0.8))
-    await asyncio.sleep(0.15)
-    started = time.monotonic()
+    await side.until(sid, "block")
     assert (await side.http.get("/health")).status_code == 200
-    waited = time.monotonic() - started
+    assert ("block ended" in side.noted(sid)) is side.is_reference
     assert (await call).text == "unblocked"
-    assert waited > 0.4 if side.is_reference else waited < 0.4
 
 
 async def test_an_environment_that_is_not_hosted(side: Side) -> None:

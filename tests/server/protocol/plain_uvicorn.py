@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import uvicorn
+from uvicorn.server import ServerState
 
 from tests.server.protocol.live import Connection
 from tests.support.http_client import AsgiApplication
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,15 @@ class Address:
     """Address of an application of this process."""
 
     port: int
+    state: ServerState
+
+    async def idle(self) -> None:
+        """Wait until uvicorn has noticed that every connection is closed, and has no request in progress."""
+        await until(lambda: not self.state.connections and not self.state.tasks)
+
+    async def disconnected(self) -> None:
+        """Wait until uvicorn has noticed that every connection is closed."""
+        await until(lambda: not self.state.connections)
 
     @property
     def url(self) -> str:
@@ -50,7 +60,7 @@ async def under_plain_uvicorn(
                 while not server.started:
                     assert not serving.done(), serving.exception()
                     await asyncio.sleep(0.005)
-            yield Address(sock.getsockname()[1])
+            yield Address(sock.getsockname()[1], server.server_state)
         finally:
             server.should_exit = True
             await asyncio.wait_for(serving, PATIENCE)

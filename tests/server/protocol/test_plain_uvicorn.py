@@ -13,6 +13,7 @@ from tests.server.protocol.plain_uvicorn import Address, under_plain_uvicorn
 from tests.support.environments import Echo, said
 from tests.support.events import Reply, parse_events
 from tests.support.http_client import Client
+from tests.support.waiting import PATIENCE, until
 
 #: With each of uvicorn's parsers, which detect a lost connection in different ways.
 both = pytest.mark.parametrize("server", ["httptools", "h11"], indirect=True)
@@ -69,24 +70,45 @@ async def test_an_episode(server: Address) -> None:
         assert (await client.call("s", "win")).output["reward"] == 1.0
 
 
-@both
-@pytest.mark.parametrize("pause", [0.01, 0.2], ids=["while it runs", "when it is done"])
-async def test_a_call_lost_before_its_answer_is_attached_to(server: Address, pause: float) -> None:
-    """A response within 50 ms is sent in one piece, so the server cannot know whether it was read."""
-    async with server.connect() as connection:
-        await connection.request("POST", "/call", CALL, "s")
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(pause)
-    async with server.connect() as connection:
-        assert (await call(connection, "s", "step", text="x", milliseconds=30)).text == "x 1"
-    assert await runs(server) == "1"
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+@pytest.mark.parametrize("done", [False, True], ids=["while it runs", "when it is done"])
+async def test_a_call_lost_before_its_answer_is_attached_to(http: Literal["h11", "httptools"], done: bool) -> None:
+    """An early response is sent in one piece, so the server cannot know whether it was read."""
+    started, proceed = asyncio.Event(), asyncio.Event()
+    runs = list[str]()
+
+    class Gated(Echo):
+        @tool(concurrent=True)
+        async def step(self) -> ToolOutput:
+            runs.append("run")
+            started.set()
+            await proceed.wait()
+            return said(f"{len(runs)}")
+
+    # No response opens a stream, however long the call takes.
+    app = Server([Gated], settings=Settings(stream_after=PATIENCE)).app
+    async with under_plain_uvicorn(app, http) as server:
+        await open_session(server, "s")
+        async with server.connect() as connection:
+            await connection.request("POST", "/call", {"name": "step", "input": {}}, "s")
+            await asyncio.wait_for(started.wait(), PATIENCE)
+        await server.disconnected()
+        if done:
+            proceed.set()
+            await server.idle()
+        async with server.connect() as connection:
+            again = asyncio.create_task(call(connection, "s", "step"))
+            await until(lambda: again.done() or bool(server.state.tasks))
+            proceed.set()
+            assert (await again).text == "1"
+    assert runs == ["run"]
 
 
 async def test_a_call_lost_in_its_stream_is_attached_to(server: Address) -> None:
     async with server.connect() as connection:
         await connection.request("POST", "/call", {"name": "step", "input": {"text": "x", "milliseconds": 300}}, "s")
         await connection.until(b"event: task_id\r\n")
-    await asyncio.sleep(0.1)
+    await server.disconnected()
     async with server.connect() as connection:
         assert (await call(connection, "s", "step", text="x", milliseconds=300)).text == "x 1"
     assert await runs(server) == "1"
@@ -99,7 +121,7 @@ async def test_a_large_result_lost_on_its_way_is_attached_to(server: Address) ->
         step = {"name": "step", "input": {"text": "x", "size": 12_000_000}}
         await connection.request("POST", "/call", step, "s")
         await connection.head()
-    await asyncio.sleep(0.2)
+    await server.idle()
     client = Client(url=server.url)
     async with client.http:
         text = (await client.call("s", "step", {"text": "x", "size": 12_000_000})).text
