@@ -104,13 +104,10 @@ class KeepAlive:
         if beat.connection.transport.threads:
             ending = self._thread.start(self._admitted(_delete(beat)))
             self._ending[ending] = None
-            ending.add_done_callback(self._ended)
+            ending.add_done_callback(lambda ended: self._ending.pop(ended, None))
         else:
             with contextlib.suppress(RuntimeError):  # without its event loop there is no application to end it in
                 self._remember(asyncio.get_running_loop().create_task(_delete(beat)))
-
-    def _ended(self, ending: Future[None]) -> None:
-        self._ending.pop(ending, None)
 
     # --- on the thread -----------------------------------------------------------------------
 

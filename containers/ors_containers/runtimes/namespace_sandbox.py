@@ -124,7 +124,7 @@ class NamespaceSandbox(Sandbox):
                 runtime.owner.lease(self.id, [container.monitor_process, process_1], directories)
                 self._life.state = State.RUNNING
                 assert container.monitor is not None
-                container.monitor.add_done_callback(self._note_death)
+                container.monitor.add_done_callback(lambda _: self._life.end(State.DEAD))
                 socket.send_fds(opener, [b"1"], [container.process_1])
             except (OSError, OperationFailed, LauncherGone) as error:
                 raise StartFailed(f"The sandbox did not come up: {error}") from error
@@ -291,9 +291,6 @@ class NamespaceSandbox(Sandbox):
         if await remove_group(self._runtime.group_directories(self.id)):
             self._runtime.owner.release(self.id)
         self._runtime.sandboxes.pop(self.id, None)
-
-    def _note_death(self, _: asyncio.Future[int]) -> None:
-        self._life.end(State.DEAD)
 
     def _expire(self) -> None:
         if self._life.end(State.EXPIRED):
