@@ -76,6 +76,4 @@ def test_it_is_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 0
-    shown = capsys.readouterr().out
-    assert "Usage: ors-server bench clients" in shown
-    assert "openreward-sync" in shown
+    assert "Usage: ors-server bench clients" in capsys.readouterr().out

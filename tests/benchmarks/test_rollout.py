@@ -248,12 +248,3 @@ def test_a_wrong_option_is_refused(
     said = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert reason in said
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        rollout.main(["--help"])
-    assert end.value.code == 0
-    said = capsys.readouterr().out
-    for text in ("qwen3-0.6b-random", "scripts/vllm-venv", "--think-time", "terminal --turns 4", "The headline is"):
-        assert text in said

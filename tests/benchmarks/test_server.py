@@ -167,11 +167,7 @@ def test_invalid_options(arguments: list[str], capsys: pytest.CaptureFixture[str
 def test_both_ways_to_start_it(command: list[str]) -> None:
     program = command if len(command) == 3 else [sys.executable, *command]
     done = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True)
-    for part in (" ".join(["Usage:", *(["ors-server", "bench", "server"] if len(command) == 3 else ["python"])]),):
-        assert part in done.stdout
-    for row in server.ROWS:
-        assert row.title in done.stdout
-    assert "Examples" in done.stdout
+    assert ("Usage: ors-server bench server" if len(command) == 3 else "Usage: python") in done.stdout
 
 
 @pytest.mark.long

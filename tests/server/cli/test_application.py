@@ -18,29 +18,10 @@ def test_the_version(command: Command) -> None:
     assert (outcome.code, outcome.out) == (0, f"ors-server {version('ors-server')}\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
-def test_help_teaches_the_first_steps(command: Command, arguments: list[str]) -> None:
-    outcome = command(*arguments)
+def test_help_has_a_short_form(command: Command) -> None:
+    outcome = command("-h")
     assert outcome.code == 0
-    for step in ("ors-server init my_env", "ors-server serve my_env", "ors-server serve echo"):
-        assert step in outcome.out
-
-
-@pytest.mark.parametrize("name", ["serve", "init", "settings", "deploy space"])
-def test_every_command_shows_an_example(command: Command, name: str) -> None:
-    outcome = command(*name.split(), "--help")
-    assert outcome.code == 0
-    assert "Example" in outcome.out
-    assert f"ors-server {name}" in outcome.out
-
-
-@pytest.mark.parametrize(
-    ("group", "words"), [("image", "$ORS_IMAGES"), ("sandbox", "docs/sandboxes.md"), ("rollouts", "rollouts.sqlite3")]
-)
-def test_a_groups_help_says_what_it_is_about(command: Command, group: str, words: str) -> None:
-    """More than the first sentence, which is all that the list of commands shows."""
-    assert words in command(group, "--help").out
-    assert words not in command("--help").out
+    assert outcome.out == command("--help").out
 
 
 @pytest.mark.parametrize("arguments", [[], ["serve"], ["init"], ["deploy"], ["deploy", "space"]])
