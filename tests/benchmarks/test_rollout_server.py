@@ -10,11 +10,11 @@ import pytest
 from ors_benchmarks.harness.candidates import SDKS, Candidate
 from ors_benchmarks.rollout.servers import NoEnvironment, ServedElsewhere, StartedServer, played_environment
 from ors_clients.errors import ToolFailed
-from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from ors_server import Environment, JSONObject, Server, TextBlock, ToolOutput, tool
+from ors_server import Server, ToolOutput, tool
 from tests.clients.scripted_engine import serve_application
+from tests.support.environments import Echo
 
 SERVERS = [replace(candidate, requirements=()) for candidate in SDKS]
 
@@ -128,41 +128,18 @@ async def test_nothing_is_known_of_a_server_elsewhere() -> None:
     assert served.facts.cpu_seconds is None
 
 
-class Text(BaseModel):
-    """Input of ``say``."""
-
-    text: str
-
-
-class Saying(Environment):
-    """Returns its input."""
-
-    @classmethod
-    def list_splits(cls) -> list[str]:
-        """List one split."""
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> list[JSONObject]:
-        """List one task."""
-        return [{}]
-
-    def get_prompt(self) -> list[TextBlock]:
-        """Return a text without meaning."""
-        return [TextBlock(text="go")]
+class Failing(Echo):
+    """``Echo`` with a tool that has a bug."""
 
     @tool
-    def say(self, params: Text) -> ToolOutput:
-        """Say it."""
-        if params.text == "raise":
-            raise KeyError("a bug")
-        return ToolOutput(blocks=[TextBlock(text=params.text)], reward=None, finished=False)
+    def fail(self) -> ToolOutput:
+        raise KeyError("a bug")
 
 
 @pytest.mark.parametrize("client", ["ours", "openreward"])
 async def test_both_clients_send_the_key_and_classify_failures(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORS_API_KEY", "sesame")
-    app, keys = Server([Saying]).app, list[bool]()
+    app, keys = Server([Failing]).app, list[bool]()
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -174,10 +151,10 @@ async def test_both_clients_send_the_key_and_classify_failures(client: str, monk
             session = environment.session(0)
             await session.__aenter__()
             try:
-                assert (await session.call("say", {"text": "hello"})).text == "hello"
-                wrong = await session.call("say", {"no text": 1})
+                assert (await session.call("echo", {"text": "hello"})).text == "hello"
+                wrong = await session.call("echo", {"no text": 1})
                 with pytest.raises(ToolFailed, match="a bug"):
-                    await session.call("say", {"text": "raise"})
+                    await session.call("fail", {})
             finally:
                 await session.close()
     assert wrong.error is not None

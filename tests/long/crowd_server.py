@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from ors_server import Blocks, Environment, JSONObject, Server, Split, TextBlock, ToolOutput, tool
+from ors_server import Blocks, JSONObject, Server, TextBlock, ToolOutput, tool
+from tests.support.environments import Bare
 
 #: Counts of all instances' events, and the subjects that were torn down, where a task names one.
 TOTALS: Counter[str] = Counter()
@@ -31,7 +32,7 @@ def said(text: str) -> ToolOutput:
     return ToolOutput(blocks=[TextBlock(text=text)], reward=0.25)
 
 
-class Crowd(Environment):
+class Crowd(Bare):
     """One of thousands of environments."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
@@ -39,14 +40,6 @@ class Crowd(Environment):
         self.was_set_up = False
         self.calls = 0
         TOTALS["constructed"] += 1
-
-    @classmethod
-    def list_splits(cls) -> Sequence[Split | str]:
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-        return [{"subject": ""}]
 
     async def setup(self) -> None:
         await asyncio.sleep(float(str(self.task_spec.get("set up", 0))))

@@ -20,33 +20,10 @@ from ors_benchmarks.harness.latencies import percentile
 from tests.server.rollouts.conftest import data_dir as data_dir
 from tests.server.rollouts.conftest import start_server as start_server
 from tests.server.rollouts.support import body, message, rollout, rows
+from tests.support.paths import ROOT
 from tests.support.servers import StartServer
 
 pytestmark = pytest.mark.long
-
-ENVIRONMENT = """
-from pydantic import BaseModel
-from ors_server import Environment, TextBlock, ToolOutput, tool
-
-class Words(BaseModel):
-    text: str
-
-class Storm(Environment):
-    @classmethod
-    def list_splits(cls):
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split):
-        return [{}]
-
-    def get_prompt(self):
-        return [TextBlock(text="Speak.")]
-
-    @tool
-    async def echo(self, params: Words) -> ToolOutput:
-        return ToolOutput(blocks=[TextBlock(text=params.text)])
-"""
 
 SECONDS = 5.0
 SESSIONS = 16
@@ -128,10 +105,8 @@ async def play(address: Address, pid: int, uploads: float) -> tuple[str, int]:
     return line, stored
 
 
-def test_calls_beside_a_storm_of_uploads(start_server: StartServer, data_dir: Path, tmp_path: Path) -> None:
-    file = tmp_path / "storm.py"
-    file.write_text(ENVIRONMENT)
-    served = start_server(file)
+def test_calls_beside_a_storm_of_uploads(start_server: StartServer, data_dir: Path) -> None:
+    served = start_server(f"{ROOT / 'tests' / 'support' / 'environments.py'}:Echo")
     lines: list[str] = []
     total = 0
     for uploads in (0.0, 8.0, 40.0, 0.0, 8.0, 40.0):

@@ -13,7 +13,8 @@ from fastapi import Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 
-from ors_server import Blocks, Environment, JSONObject, Server, Split, TextBlock, ToolOutput, tool
+from ors_server import JSONObject, Server, TextBlock, ToolOutput, tool
+from tests.support.environments import Bare, said
 
 
 class Step(BaseModel):
@@ -24,16 +25,12 @@ class Step(BaseModel):
     milliseconds: int = 0
 
 
-class Wire(Environment):
+class Wire(Bare):
     """Tools that count their runs, take a given time, return large outputs, fail and hang."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)
         self.runs = 0
-
-    @classmethod
-    def list_splits(cls) -> Sequence[Split | str]:
-        return ["train"]
 
     @classmethod
     def list_tasks(cls, split: str) -> Sequence[JSONObject]:
@@ -42,9 +39,6 @@ class Wire(Environment):
     async def setup(self) -> None:
         milliseconds: Any = self.task_spec.get("setup", 0)
         await asyncio.sleep(milliseconds / 1000)
-
-    def get_prompt(self) -> Blocks:
-        return [TextBlock(text="go")]
 
     def teardown(self) -> None:
         print("teardown", flush=True)
@@ -63,7 +57,7 @@ class Wire(Environment):
 
     @tool(concurrent=True)
     async def count(self) -> ToolOutput:
-        return ToolOutput(blocks=[TextBlock(text=str(self.runs))])
+        return said(str(self.runs))
 
     @tool(concurrent=True)
     async def fail(self, params: Step) -> ToolOutput:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from ors_server import Blocks, Environment, JSONObject, Server, Split, TextBlock, ToolOutput, tool
+from ors_server import JSONObject, Server, TextBlock, ToolOutput, tool
+from tests.support.environments import Bare, said
 
 
 class Count(BaseModel):
@@ -20,23 +20,12 @@ class Count(BaseModel):
     size: int = 1
 
 
-class Counting(Environment):
+class Counting(Bare):
     """Counts the tool's runs in the session, by text."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)
         self.runs: Counter[str] = Counter()
-
-    @classmethod
-    def list_splits(cls) -> Sequence[Split | str]:
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-        return [{}]
-
-    def get_prompt(self) -> Blocks:
-        return [TextBlock(text="count")]
 
     @tool(concurrent=True)
     async def count(self, params: Count) -> ToolOutput:
@@ -49,7 +38,7 @@ class Counting(Environment):
 
     @tool(concurrent=True)
     async def runs_so_far(self) -> ToolOutput:
-        return ToolOutput(blocks=[TextBlock(text=json.dumps(self.runs))])
+        return said(json.dumps(self.runs))
 
 
 if __name__ == "__main__":

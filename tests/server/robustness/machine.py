@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pydantic import BaseModel
 
-from ors_server import Blocks, Environment, JSONObject, Server, Settings, Split, TextBlock, ToolOutput, tool
+from ors_server import Blocks, JSONObject, Server, Settings, TextBlock, ToolOutput, tool
 from tests.server.robustness.asgi import Answer, Loss, request
+from tests.support.environments import Bare
 from tests.support.events import Reply, parse_events
 
 __all__ = ["SessionMachine"]
@@ -53,21 +54,13 @@ class Step(BaseModel):
     text: str
 
 
-class Game(Environment):
+class Game(Bare):
     """Records every call of its methods."""
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)
         self.life = Life(str(task_spec["sid"]))
         LIVES.setdefault(self.life.sid, []).append(self.life)
-
-    @classmethod
-    def list_splits(cls) -> Sequence[Split | str]:
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-        return [{}]
 
     async def setup(self) -> None:
         self.life.set_up += 1
