@@ -46,7 +46,7 @@ class ScriptedServer:
 
 
 def logprob_at(position: int) -> float:
-    """A log-probability that belongs to one position only."""
+    """Return a log-probability that belongs to one position only."""
     return -(position + 1) / 1000
 
 
@@ -68,7 +68,7 @@ def tokenizer_name(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class MakeEnv(Protocol):
-    """Makes an environment with a scripted model."""
+    """Maker of environments with a scripted model."""
 
     def __call__(self, policy: Policy, **options: Any) -> Any: ...
 
@@ -99,7 +99,7 @@ async def make(url: str, tokenizer_name: str) -> AsyncGenerator[MakeEnv]:
 
 
 async def test_the_ends_of_a_turn_reach_the_engine(make: MakeEnv) -> None:
-    """A template's end of a turn need not be the model's own: without it the engine would write on, to its limit."""
+    """A template's end of a turn need not be the model's own: without it the engine would generate up to its limit."""
     env = make(lambda prompt, number: call("finish", reward=number))
     env.renderer.stop_token_ids, env.renderer.stop = (7, 8), ("END",)
     await env.setup()
@@ -109,7 +109,7 @@ async def test_the_ends_of_a_turn_reach_the_engine(make: MakeEnv) -> None:
 
 
 async def test_a_group_says_its_temperature(make: MakeEnv) -> None:
-    """Atropos's trainer computes log-probabilities at 1 where a group does not say at what it was sampled."""
+    """Without a group's temperature, Atropos's trainer computes log-probabilities at 1."""
     env = make(lambda prompt, number: call("finish", reward=number), temperature=0.7)
     await env.setup()
     group, _ = await env.collect_trajectories(await env.get_next_item())
@@ -150,7 +150,7 @@ async def test_a_failed_member_is_played_again(make: MakeEnv) -> None:
 
 
 async def test_a_prompt_that_atropos_changes_is_no_sample(make: MakeEnv) -> None:
-    """Its servers drop a second beginning-of-text token, and every later position would be off by one."""
+    """Its servers drop a second beginning-of-text token, which would shift every later position by one."""
     env = make(lambda prompt, number: call("finish", reward=1.0), attempts=1)
     original = env.server.tokens_and_logprobs_completion
 

@@ -1,6 +1,6 @@
 """Miles' functions, called as Miles calls them, against a real server and a scripted engine.
 
-What slime and Miles share is tested with slime; here are the forms in which Miles calls, its ``Sample``, and the agent.
+The tests of slime cover the parts that both share. These are Miles' forms of calls, its ``Sample``, and the agent.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def make_state(url: str, tmp_path: Path) -> MakeState:
 
 
 async def legacy(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
-    """The older form, as a rollout of slime's calls it: by position."""
+    """Call the older form like a rollout of slime: by position."""
     return await miles.generate(args, sample, sampling_params, evaluation=evaluation)
 
 
@@ -154,11 +154,11 @@ async def test_no_generation_is_begun_once_miles_is_stopping(make_state: MakeSta
     assert len(engine.requests) == 1
 
 
-# --- what Miles makes of it ----------------------------------------------------------------------
+# --- processing by Miles ---------------------------------------------------------------------------
 
 
 def batch_of(state: GenerateState, **more: Any) -> GenerateState:
-    """The state of a run that draws batches."""
+    """Return the state of a run that draws batches."""
     defaults = {
         "rollout_batch_size": 1,
         "over_sampling_batch_size": 1,
@@ -170,7 +170,7 @@ def batch_of(state: GenerateState, **more: Any) -> GenerateState:
 
 
 def outcomes(*turns: str) -> Callable[[str], str]:
-    """A policy whose first turn is another one in each episode."""
+    """Return a policy whose first turn differs in each episode."""
     left = list(turns)
     return lambda prompt: left.pop(0) if len(left) > 1 else left[0]
 
@@ -180,7 +180,7 @@ REWARDS = [call("finish", reward=reward) for reward in (0.0, 0.25, 0.5, 1.0)]
 
 @pytest.mark.parametrize("group_rm", [False, True])
 async def test_a_lost_rollout_is_in_no_batch(make_state: MakeState, group_rm: bool) -> None:
-    # With --group-rm Miles refuses a reward that is there already, logs that, and draws another group without end.
+    # With --group-rm Miles refuses a reward that exists already, logs that, and draws another group without end.
     with ScriptedEngine(outcomes(call("lose"), *REWARDS[:3], *REWARDS), tiny_tokenizer()).serve() as engine:
         state = batch_of(make_state(engine, {"stepenvironment": {}}), group_rm=group_rm)
         (group,) = await miles_stand_in.generate_rollout(state, [sample_of("stepenvironment")], SAMPLING)
@@ -190,7 +190,7 @@ async def test_a_lost_rollout_is_in_no_batch(make_state: MakeState, group_rm: bo
 @pytest.mark.parametrize("group_rm", [False, True])
 @pytest.mark.parametrize("mistake", ["lost", "misconfigured"])
 async def test_an_error_that_nothing_escapes_ends_the_run(make_state: MakeState, mistake: str, group_rm: bool) -> None:
-    # Miles logs what `generate` raises, and draws another group: some hundred a second.
+    # Miles logs an exception of `generate`, and draws another group: some hundred a second.
     with ScriptedEngine(outcomes(call("lose")), tiny_tokenizer()).serve() as engine:
         state = batch_of(make_state(engine, {"stepenvironment": {}}), group_rm=group_rm)
         row = sample_of("stepenvironment") if mistake == "lost" else sample_of("other", {})
@@ -232,7 +232,7 @@ async def play_agent(
 
 @pytest.mark.parametrize("native", [False, True])
 async def test_the_agent_plays_through_the_session_server(train_config: Callable[..., None], native: bool) -> None:
-    """``native``: the chat template lists the tools, and the server reads the calls into ``tool_calls``."""
+    """``native``: the chat template lists the tools, and the server parses the calls into ``tool_calls``."""
     train_config(system_prompt_template=None) if native else train_config()
     engine = speaker(call("echo", text="no") + call("hint"), call("echo", text="hello"), template="qwen2")
     async with SessionServer(engine, reads_calls=native).serve() as server:
@@ -268,7 +268,7 @@ async def test_the_agent_plays_through_the_session_server(train_config: Callable
 async def test_calls_the_server_reads_and_that_are_none(
     train_config: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call gets its answer, also one whose arguments are not JSON."""
+    """Each call gets its result, also a call whose arguments are not JSON."""
     train_config({"stepenvironment": {}}, system_prompt_template=None)
 
     def read(text: str, turn: int) -> list[dict[str, Any]]:
@@ -323,7 +323,7 @@ async def test_an_agents_rollouts_are_uploaded(
     assert rollout["max_reward"] == 1.0
     assert rollout["finished"]
     assert rollout["environment"] == "stepenvironment"
-    # Opening, two turns with a call each, and their results; the system prompt where it has the tools.
+    # Opening, two turns with a call each, and their results; the system prompt where it lists the tools.
     assert rollout["num_messages"] == (5 if native else 6)
 
 
@@ -389,7 +389,7 @@ async def test_an_agents_turn_that_the_engine_breaks_off_is_not_run(
     assert sample.status == Sample.Status.ABORTED
     assert sample.metadata["stop_reason"] == "aborted"
     assert sample.metadata["rewards"] == []
-    assert await miles.reward_func(None, sample) == 0.0  # with --group-rm Miles asks for it all the same
+    assert await miles.reward_func(None, sample) == 0.0  # with --group-rm Miles requests it nevertheless
     assert sample.remove_sample
     await closed(url)
 
@@ -397,7 +397,7 @@ async def test_an_agents_turn_that_the_engine_breaks_off_is_not_run(
 async def test_an_agents_record_is_that_of_its_last_attempt(
     train_config: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Miles hands an agent the sample's metadata of the attempt before, and goes on with them if it raises."""
+    """Miles passes the sample's metadata of the previous attempt to an agent, and keeps them if it raises."""
     train_config({"stepenvironment": {}})
     turns = (call("earn", reward=0.5), call("finish", reward=1))
     async with SessionServer(speaker(*turns, template="qwen2")).serve() as server:
@@ -420,7 +420,7 @@ async def test_an_agents_record_is_that_of_its_last_attempt(
 
 @pytest.fixture
 def agent_state(make_state: MakeState) -> Callable[..., GenerateState]:
-    """The state of a run with ``generate_with_agent``."""
+    """Return the state of a run with ``generate_with_agent``."""
 
     def make(server: SessionServer, **more: Any) -> GenerateState:
         state = make_state(server.engine, {"stepenvironment": {}}, function="generate_with_agent")
@@ -464,14 +464,14 @@ async def test_an_agents_lost_rollout_is_aborted_and_generated_anew(
         assert miles.keep_group(state.args, [sample]).reason == "infrastructure_failure"
         server.engine.policy = outcomes(call("finish", reward=1))
         again: Any = await generate_and_rm(state, sample, SAMPLING)
-    # Miles keeps what the sample had: its reward and its removal would be those of the attempt before.
+    # Miles keeps the sample's values: its reward and its removal would be those of the previous attempt.
     assert (again.status, again.reward, again.remove_sample) == (Sample.Status.COMPLETED, 1.0, False)
 
 
 async def test_a_turn_that_the_episode_did_not_take_is_not_trained_on(
     agent_state: AgentState, train_config: Callable[..., None]
 ) -> None:
-    # The session keeps the second turn, whose answer comes when the time is over: the reward is of other tokens.
+    # The session keeps the second turn, whose result comes after the time limit: the reward is of other tokens.
     turns = (call("earn", reward=0.5), call("finish", reward=1))
     server = SessionServer(speaker(*turns, template="qwen2"), delay=2.5)
     async with server.serve():
@@ -507,7 +507,7 @@ async def test_an_agents_prompt_over_the_limit_is_no_lost_rollout(
         state = agent_state(server, max_seq_len=5)
         train_config({"stepenvironment": {"nonterminal_reward": -1.0}})
         sample: Any = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
-    # ABORTED, Miles would generate it again without end, fully asynchronous.
+    # If ABORTED, Miles would generate it again without end, fully asynchronously.
     assert (sample.status, sample.reward, sample.loss_mask) == (Sample.Status.TRUNCATED, -1.0, [0])
     assert miles.keep_group(state.args, [sample]).reason == "prompt_too_long"
 

@@ -39,7 +39,7 @@ ENVIRONMENTS = Path(__file__).with_name("trainer_environments.py")
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the server's environments leave a file for each open episode."""
+    """Return the folder in which the server's environments leave a file for each open episode."""
     return tmp_path_factory.mktemp("open")
 
 
@@ -52,13 +52,13 @@ def url(tmp_path_factory: pytest.TempPathFactory, opened: Path) -> Generator[str
 
 @pytest.fixture(autouse=True)
 def all_closed(opened: Path) -> Generator[None]:
-    """Every test leaves the server without an open episode."""
+    """Check that every test leaves the server without an open episode."""
     yield
     wait_until_open(opened, 0)
 
 
 def wait_until_open(opened: Path, count: int) -> None:
-    """Wait until so many episodes are open: the server tears down after it has answered."""
+    """Wait until this many episodes are open: the server tears down after its response."""
     deadline = time.monotonic() + 20
     while len(list(opened.iterdir())) != count:
         assert time.monotonic() < deadline, f"{len(list(opened.iterdir()))} episodes are open, not {count}"
@@ -83,7 +83,7 @@ def make(url: str) -> Generator[MakeEnv]:
 
 
 def call(name: str, **arguments: Any) -> str:
-    """A call as Qwen3.5's template has it."""
+    """Return a call in the format of Qwen3.5's template."""
     parameters = "".join(
         f"<parameter={key}>\n{value if isinstance(value, str) else json.dumps(value)}\n</parameter>\n"
         for key, value in arguments.items()
@@ -92,7 +92,7 @@ def call(name: str, **arguments: Any) -> str:
 
 
 def play(env: OpenRewardEnv, turns: Sequence[str], *, seed: int | None = 0, **options: Any) -> Rollout:
-    """An episode in ROLL's manager, ours on top of it, with these turns."""
+    """Play an episode in ROLL's manager, with ours on top, with these turns."""
     remaining = iter(turns)
 
     def policy(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
@@ -155,7 +155,7 @@ def test_values_of_xml_calls_get_the_types_of_the_schema(make: MakeEnv) -> None:
 
 
 def test_the_model_is_told_of_a_picture(make: MakeEnv, caplog: pytest.LogCaptureFixture) -> None:
-    """ROLL's manager keeps the texts of a message's parts, and leaves out images."""
+    """ROLL's manager keeps the texts of a message's parts, and drops images."""
     turns = iter([call("picture"), call("finish", reward=1)])
 
     def policy(messages: Any, tools: Any) -> str:
@@ -190,7 +190,7 @@ def test_a_turn_of_line_breaks_takes_no_time(make: MakeEnv) -> None:
     env.reset(0)
     begun = time.monotonic()
     observation, *_ = env.step("a" + "\n" * 64_000 + "b")
-    # It is milliseconds; quadratic time would be minutes.
+    # It takes milliseconds; quadratic time would be minutes.
     assert time.monotonic() - begun < 30
     assert len(observation[-2]["content"]) == 64_002
 
@@ -268,7 +268,7 @@ def group_filter(kind: type = LostGroupFilter, mode: str = "train", **tags: dict
 
 
 def test_every_group_with_a_lost_episode_is_drawn_again() -> None:
-    """ROLL's own filter keeps every second one in an outage, and a lost first group of a run."""
+    """ROLL's own filter keeps every second group in an outage, and a lost first group of a run."""
     outage = [[WON, LOST]] * 10
     assert [group_filter(GroupFilter).filter(0, episode, [WON, LOST]) for episode in range(1)] == [False]
     theirs, ours = group_filter(GroupFilter), group_filter()
@@ -294,8 +294,7 @@ def test_a_run_that_only_loses_groups_ends() -> None:
 
 
 def test_episodes_of_one_environment_in_one_group_are_told_apart(make: MakeEnv) -> None:
-    """An environment that is faster than its siblings gets several places of a group, and ROLL joins what has one
-    name."""
+    """A fast environment fills several places of a group, and ROLL joins episodes by the environment's name."""
 
     def policy(messages: Any, tools: Any) -> str:
         return call("finish", reward=1)
@@ -434,7 +433,7 @@ def test_it_is_made_by_gem_under_its_name(url: str) -> None:
 
 
 class Collector:
-    """A sink that keeps what it gets."""
+    """A sink that keeps what it receives."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[Trajectory, RolloutLabels]] = []
@@ -462,7 +461,7 @@ def test_finished_episodes_are_uploaded(make: MakeEnv, monkeypatch: pytest.Monke
 
 
 def test_an_upload_takes_no_key_of_another_server(make: MakeEnv, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``OPENREWARD_API_KEY`` is the platform's, and the sink would send it anywhere if it were given no key."""
+    """``OPENREWARD_API_KEY`` is the platform's, and a sink without a key would send it to any server."""
     made: list[tuple[str | None, str | None]] = []
 
     def make_sink(address: str | None = None, *, api_key: str | None = None) -> Collector:

@@ -1,4 +1,4 @@
-"""``AtroposEnv`` in a manager shaped like ROLL's: turns without replay, scores, the reward bridge, workers."""
+"""``AtroposEnv`` in a manager like ROLL's: turns without replay, scores, the reward bridge, workers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def play(env: AtroposEnv, turns: Sequence[str], *, seed: int | None = 0, **optio
 
 
 def test_every_turn_is_played_once(make: MakeEnv, journal: list[str]) -> None:
-    """ROLL's own adapter plays an episode again for each turn, with the last answer as its first."""
+    """ROLL's own adapter replays an episode for each turn, with the last response as its first."""
     env = make("GuessingEnv")
     rollout = play(env, ["9", "8", "2"], seed=2)
     assert rollout.meta_info["episode_score"] == 0.5
@@ -156,7 +156,7 @@ def test_the_score_is_the_policys_whatever_the_order_of_the_group(make: MakeEnv,
 
 @pytest.mark.parametrize("attempt", range(6))
 def test_words_of_the_question_or_of_a_companion_are_not_taken_for_the_answer(make: MakeEnv, attempt: int) -> None:
-    """Both members' sequences hold these words; only the policy's counts."""
+    """Both members' sequences contain these words; only the policy's count."""
     env = arithmetic(make)
     assert play(env, ["2 + 2 = \\boxed{4}"], seed=2).meta_info["episode_score"] == 1.0
     assert play(env, ["question"], seed=2).meta_info["episode_score"] == -1.0
@@ -165,9 +165,9 @@ def test_words_of_the_question_or_of_a_companion_are_not_taken_for_the_answer(ma
 
 
 def test_answers_are_compared_by_math_verify(make: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environments run on a thread of their own, where its time limits raise ValueError."""
+    """Environments run on a thread of their own, where math_verify's time limits raise ValueError."""
     math_verify_stand_in.install(monkeypatch)
-    # A host of its own: what was made before has met another math_verify, or none.
+    # A host of its own: earlier hosts have loaded another math_verify, or none.
     config = {"max_token_length": 2000}
     for text, score in (("It is \\boxed{4}.", 1.0), ("It is \\boxed{5}.", -1.0)):
         env = make("SolvingEnv", companions=[COMPANION], unscored=-1.0, env_config=config)
@@ -175,7 +175,7 @@ def test_answers_are_compared_by_math_verify(make: MakeEnv, monkeypatch: pytest.
 
 
 def test_a_group_of_one_has_no_score_and_is_dropped(make: MakeEnv) -> None:
-    """GSM8K and many others send nothing for a group whose scores are all the same, as those of one member are."""
+    """GSM8K and many others send nothing for a group with equal scores, which includes a group of one."""
     env = make("ArithmeticEnv")
     assert play(env, ["It is \\boxed{4}."], seed=2).dropped
     assert env.failure is not None
@@ -216,7 +216,7 @@ def test_the_bridge_shapes_failed_answers(make: MakeEnv) -> None:
 
 
 def test_reward_config_of_the_yaml_is_used(make: MakeEnv) -> None:
-    """In ROLL's own adapter it is lost among the keyword arguments, and a step fails for want of it."""
+    """ROLL's own adapter loses it among the keyword arguments, and a step fails without it."""
     config = {"format_markers": [{"marker": "It is", "reward": 0.5}], "length_bounty_max": 0.01}
     rollout = play(arithmetic(make, reward_config=config), ["It is \\boxed{5}, I think."], seed=2)
     assert rollout.meta_info["episode_score"] == pytest.approx(-1.0 + 0.5 + 0.01)
@@ -264,7 +264,7 @@ def test_the_seed_chooses_the_task_and_leaves_it_clean(make: MakeEnv) -> None:
         assert play(env, ["2"], seed=2).meta_info["episode_score"] == 1.0
     other = make("GuessingEnv")
     assert play(other, ["2"], seed=2).meta_info["episode_score"] == 1.0
-    assert play(other, ["1"], seed=257).meta_info["episode_score"] == 1.0  # 256 items unless said otherwise
+    assert play(other, ["1"], seed=257).meta_info["episode_score"] == 1.0  # 256 items by default
 
 
 def test_the_number_of_tasks_is_that_of_the_data_set_or_as_said(make: MakeEnv) -> None:
@@ -358,7 +358,7 @@ def test_one_environment_serves_all_threads_of_a_worker(make: MakeEnv, journal: 
 
 
 def test_a_host_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each one registers its loop for forks, which keeps it until the process ends."""
+    """Each host registers its loop for forks, which keeps the loop until the process ends."""
     registered: list[object] = []
 
     def register(**functions: object) -> None:

@@ -1,7 +1,7 @@
-"""The recipes for ROLL and Atropos: configurations that ROLL can read, and launch scripts that say what they should.
+"""The recipes for ROLL and Atropos: configurations that ROLL can read, and the commands of launch scripts.
 
-What ROLL checks itself when it reads a configuration is checked here the same way (alibaba/ROLL,
-``roll/pipeline/agentic/agentic_config.py``); composing them with Hydra is part of ``tests/long``.
+These tests repeat ROLL's own checks of a configuration (alibaba/ROLL, ``roll/pipeline/agentic/agentic_config.py``);
+composing them with Hydra is part of ``tests/long``.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def test_the_atropos_configuration_has_known_keys_only() -> None:
 
 @pytest.fixture
 def surroundings(tmp_path: Path) -> dict[str, str]:
-    """Variables under which ``python`` writes down how it was called; and checkouts of ROLL and Atropos."""
+    """Set variables under which ``python`` records its arguments; create checkouts of ROLL and Atropos."""
     (tmp_path / "ROLL/roll/pipeline/agentic").mkdir(parents=True)
     (tmp_path / "atropos/environments").mkdir(parents=True)
     (tmp_path / "atropos/environments/gsm8k_server.py").touch()
@@ -142,7 +142,7 @@ def surroundings(tmp_path: Path) -> dict[str, str]:
 
 
 def run(script: Path, surroundings: dict[str, str], *arguments: str) -> tuple[list[str], dict[str, str]]:
-    """The call that the script made, its folder first, and the variables it made it with."""
+    """Run the script. Return its call of ``python``, the folder first, and the call's variables."""
     finished = subprocess.run(
         ["bash", str(script), *arguments], env=surroundings, capture_output=True, text=True, timeout=60, check=False
     )
@@ -203,7 +203,7 @@ def test_nccl_and_the_server_are_set_and_may_be_set_otherwise(surroundings: dict
 def test_the_platforms_key_goes_to_the_platform_only(
     surroundings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variables that the script exports, and the key that a worker's client then sends."""
+    """Check the variables that the script exports, and the key that a worker's client then sends."""
     script = RECIPES / "roll/run_openreward_endless_terminals.sh"
     platform = {"OPENREWARD_API_KEY": "platform-key", "OPENREWARD_SESSION_URL": "http://127.0.0.1:9/platform"}
     checkout = {"ROLL_DIR": f"{surroundings['RECORDED']}/ROLL"}
@@ -225,7 +225,7 @@ def test_the_platforms_key_goes_to_the_platform_only(
 
 @CONFIGURATIONS
 def test_no_key_is_in_what_roll_logs(file: Path) -> None:
-    """ROLL logs its configuration and sends it to the tracker: environment variables with keys must not be in it."""
+    """ROLL logs its configuration and sends it to the tracker, so it must not contain keys."""
     document = load(file)
     named = [name for text in strings(document) for name in re.findall(r"\$\{oc\.env:(\w+)", text)]
     assert set(named) <= {"ORS_URL"}

@@ -1,6 +1,6 @@
 """slime's functions, called as slime calls them, against a real server and a scripted SGLang engine.
 
-The first part goes through the faults of the existing integration (trainers.md, section 1), one test each.
+The first part covers the faults of the existing integration (trainers.md, section 1), with one test each.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Play = Callable[..., Any]
 
 @pytest.fixture
 def play(url: str, tmp_path: Path) -> Play:
-    """Plays one sample to its end: ``await play(engine, environment, spec, …)``."""
+    """Return a function that plays one sample to its end: ``await play(engine, environment, spec, …)``."""
 
     async def run(
         engine: ScriptedEngine,
@@ -88,7 +88,7 @@ def play(url: str, tmp_path: Path) -> Play:
 
 
 def check_alignment(sample: Sample, engine: ScriptedEngine) -> None:
-    """Check every sample: one length, ids as they were sent, log-probabilities of their own positions."""
+    """Check a sample: equal lengths, ids as they were sent, log-probabilities of their own positions."""
     assert sample.loss_mask is not None and sample.rollout_log_probs is not None
     assert isinstance(sample.tokens, list) and all(type(token) is int for token in sample.tokens)
     assert len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length
@@ -102,7 +102,7 @@ def check_alignment(sample: Sample, engine: ScriptedEngine) -> None:
 
 
 def trained_text(sample: Sample, engine: ScriptedEngine) -> str:
-    """The text of the tokens that go into the loss."""
+    """Return the text of the trained tokens."""
     assert sample.loss_mask is not None
     response = sample.tokens[-sample.response_length :]
     kept = [token for token, mask in zip(response, sample.loss_mask, strict=True) if mask]
@@ -118,7 +118,7 @@ async def test_fault_2_tokens_are_a_list_and_metadata_a_mapping(play: Play, form
     with speaker(call("echo", text="hello")).serve() as engine:
         sample = await play(engine, metadata=metadata if form == "mapping" else json.dumps(metadata))
     assert type(sample.tokens) is list and type(sample.loss_mask) is list
-    sample.metadata["start_rollout_id"] = 3  # what slime's abort does
+    sample.metadata["start_rollout_id"] = 3  # slime's abort sets it
     assert {key: sample.metadata[key] for key in metadata} == metadata
     assert sample.metadata["rewards"] == [1.0]
     json.dumps(sample.metadata)
@@ -174,7 +174,7 @@ async def test_fault_6_images_and_parallel_calls_are_kept(play: Play) -> None:
     (_, first), (_, second) = engine.requests
     assert "image_data" not in first
     assert [image[:22] for image in second["image_data"]] == ["data:image/png;base64,"]
-    # The placeholder is as many tokens as the processor makes of the image, none of them trained on.
+    # The placeholder becomes as many tokens as the processor makes of the image, none of them trained on.
     image = engine.tokenizer.convert_tokens_to_ids("<|image|>")
     place = second["input_ids"].index(image)
     assert sample.tokens[:place] == second["input_ids"][:place]
@@ -202,7 +202,7 @@ async def test_fault_6_a_text_model_is_told_of_images(play: Play) -> None:
 
 
 class VisionProcessor:
-    """A processor that makes four tokens of every image, called as those of transformers are."""
+    """A processor that makes four tokens of every image, with the interface of transformers' processors."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -237,7 +237,7 @@ async def test_fault_7_ids_of_calls_are_unique_in_their_rollout(play: Play, tmp_
 async def test_the_contract_of_slimes_own_plugin_test(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``tests/plugin_contracts/test_plugin_generate_contracts.py``: arguments without anything, no task."""
+    """``tests/plugin_contracts/test_plugin_generate_contracts.py``: empty arguments, no task."""
     tiny_tokenizer().save_pretrained(tmp_path / "model")
     file = write_configuration(tmp_path, url, {"echoenvironment": {}})
     with speaker(call("echo", text="hello")).serve() as engine:
@@ -270,7 +270,7 @@ async def test_the_settings_may_come_from_the_custom_config_file(
 
 async def test_a_group_without_metadata_plays_one_task(url: str, tmp_path: Path) -> None:
     file = write_configuration(tmp_path, url, {"echoenvironment": {}})
-    # As slime numbers them: a group has a number, and each of its samples one of its own.
+    # slime's numbering: a group has a number, and each of its samples one of its own.
     samples = [Sample(group_index=index // 2, index=index) for index in range(4)]
     with speaker(call("echo", text="hello")).serve() as engine:
         args = make_arguments(file, engine)
@@ -302,7 +302,7 @@ async def test_every_sampling_parameter_reaches_the_engine(play: Play) -> None:
         assert params[key] == sampling[key], key
     assert "STOP" in params["stop"]
     assert 5 in params["stop_token_ids"]
-    # How tokens become text is not the trainer's to say: calls are read in it.
+    # The trainer does not control decoding: calls are parsed in the text.
     assert params["skip_special_tokens"] is False
     assert params["no_stop_trim"] is True
 
@@ -398,7 +398,7 @@ async def test_an_aborted_sample_is_empty_and_can_be_generated_anew(play: Play, 
 
 
 async def test_each_attempt_at_a_sample_is_a_rollout_of_its_own(play: Play, tmp_path: Path) -> None:
-    """The routing key stays the sample's; the rollouts of two attempts would be mixed up where they are kept."""
+    """The routing key stays the sample's; otherwise the rollouts of two attempts would be mixed up in storage."""
     kept = tmp_path / "rollouts.jsonl"
     settings: dict[str, Any] = {"rollouts_file": str(kept)}
     with speaker(call("echo", text="hello")).serve() as engine:
@@ -440,7 +440,7 @@ def batch_arguments(file: Path, engine: ScriptedEngine, **more: Any) -> SimpleNa
 
 
 def say_target(prompt: str) -> str:
-    """A policy for the echo environment that reads the word to say."""
+    """Return a policy for the echo environment that reads the target word."""
     return call("echo", text=prompt.rpartition("text='")[2].partition("'")[0])
 
 
@@ -487,7 +487,7 @@ FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
 
 
 def outcomes(*turns: str) -> Callable[[str], str]:
-    """A policy whose first turn is another one in each episode."""
+    """Return a policy whose first turn differs in each episode."""
     left = list(turns)
     return lambda prompt: left.pop(0) if len(left) > 1 else left[0]
 
@@ -498,7 +498,7 @@ def step_group(size: int) -> list[Sample]:
 
 
 async def test_fully_asynchronous_rollouts_generate_what_was_lost_anew(url: str, tmp_path: Path) -> None:
-    # No filter is asked there, and only ABORTED groups go back: FAILED, a lost rollout would be a 0 in the baseline.
+    # No filter is called there, and only ABORTED groups return: a FAILED rollout would be a 0 in the baseline.
     file = write_configuration(tmp_path, url, {"stepenvironment": {}})
     rewards = [call("finish", reward=reward) for reward in (0.9, 1.0, 0.5, 0.25)]
     policy = outcomes(call("lose"), *rewards[:2], call("lose"), *rewards[2:])
@@ -515,7 +515,7 @@ async def test_fully_asynchronous_rollouts_generate_what_was_lost_anew(url: str,
 async def test_an_error_that_nothing_escapes_ends_a_fully_asynchronous_run(
     url: str, tmp_path: Path, mistake: str
 ) -> None:
-    # The rollout logs what `generate` raises, and goes on without end. The processing of a batch is outside of it.
+    # The rollout logs an exception of `generate`, and goes on without end. A batch is processed outside of it.
     environments: dict[str, Any] = {"stepenvironment": {}} if mistake == "lost" else {"echoenvironment": {}}
     file = write_configuration(tmp_path, url, environments, max_failures_in_row=2)
     with ScriptedEngine(outcomes(call("lose")), tiny_tokenizer()).serve() as engine:

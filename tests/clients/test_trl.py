@@ -63,7 +63,7 @@ def alive(url: str, session_id: str) -> bool:
 
 
 def slot_of(mixture: EnvironmentMixture, name: str) -> Any:
-    """A slot, whose methods are known only when it runs."""
+    """Return a slot. Its methods exist only at runtime."""
     return mixture.environment_factory[name]()
 
 
@@ -185,7 +185,7 @@ def test_tools_of_any_name_can_be_called(awkward: Any) -> None:
         ("class", "class"),
         ("files/read", "files_read"),
         ("finished", "finished_tool"),  # the episode's state
-        ("get_reward", "get_reward_tool"),  # what TRL calls
+        ("get_reward", "get_reward_tool"),  # names that TRL calls
         ("reset", "reset_tool"),
     ]:
         assert call(awkward, alias) == f"this is {name}"
@@ -311,7 +311,7 @@ def test_an_episode_that_the_infrastructure_failed_is_left_out(mixture: Environm
     assert unless_failed(length)(environments=[awkward, echo]) == [None, 5.0]
 
     def doubled(environments: list[Any], **_: Any) -> list[float]:
-        """The reward function of TRL's guide."""
+        """Return the rewards by the function of TRL's guide."""
         return [environment.reward * 2.0 for environment in environments]
 
     lost = slot_of(mixture, "echoenvironment")
@@ -322,14 +322,14 @@ def test_an_episode_that_the_infrastructure_failed_is_left_out(mixture: Environm
 
 
 class Played:
-    """A slot as far as ``unless_failed`` looks at it."""
+    """The part of a slot that ``unless_failed`` reads."""
 
     def __init__(self, failed: bool = False) -> None:
         self.failure = SessionLost("gone") if failed else None
 
 
 def test_a_reward_function_of_ones_own_is_not_shown_what_failed() -> None:
-    """It gets what TRL gives, each list with the entries of the same rollouts."""
+    """It gets TRL's arguments, each list with the entries of the same rollouts."""
     slots = [Played(), Played(failed=True), Played(), Played(failed=True)]
     extra: dict[str, list[Any]] = {}
     state = object()
@@ -393,7 +393,7 @@ def test_the_last_message_goes_to_the_terminal_tool(mixture: EnvironmentMixture)
         [{"role": "assistant", "content": "3"}],
         [calling],
         "2",
-        # Without tools TRL leaves the thinking in the text. Where that was cut off there is no answer yet.
+        # Without tools TRL leaves the thinking in the text. If the thinking was cut off, there is no answer yet.
         [{"role": "assistant", "content": "<think>Not 3.</think>\n\n2"}],
         [{"role": "assistant", "content": "Not 3.</think>\n\n2"}],
         [{"role": "assistant", "content": "<think>2"}],
@@ -407,7 +407,7 @@ def test_the_last_message_goes_to_the_terminal_tool(mixture: EnvironmentMixture)
 
 @pytest.fixture
 def async_slot(url: str) -> Callable[[], Any]:
-    """Slots as in the process that ``AsyncGRPOTrainer`` pickles the factories into."""
+    """Return slots as in the process into which ``AsyncGRPOTrainer`` pickles the factories."""
     with EnvironmentMixture(["awkwardenvironment"], url=url) as mixture:
         [factory] = pickle.loads(pickle.dumps(mixture.async_environment_factory)).values()
     return factory
@@ -415,7 +415,7 @@ def async_slot(url: str) -> Callable[[], Any]:
 
 def test_a_slot_owns_its_reward_in_another_process(async_slot: Callable[[], Any]) -> None:
     winner, loser, idle, lost = (async_slot() for _ in range(4))
-    assert type(winner) is type(loser)  # by which the trainer finds their reward
+    assert type(winner) is type(loser)  # the trainer finds their reward by the type
     for slot in (winner, loser, idle, lost):
         assert "Say 2." in slot.reset(task_index=2, prompt=[], split="train")
     winner.say(number=2)

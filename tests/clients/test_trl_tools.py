@@ -1,4 +1,4 @@
-"""Tools as methods: what the trainer's schema reader makes of them, and what a call sends."""
+"""Tools as methods: the result of the trainer's schema reader, and the input that a call sends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def specification(
 
 
 class Recorder:
-    """The class that tools are put on; keeps what a call would send."""
+    """The class that gets the tools; records the input that a call would send."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
@@ -40,7 +40,7 @@ class Recorder:
 
 
 def bound(tool: ToolSpec, name: str | None = None) -> Any:
-    """The tool as the trainer finds it: among the functions of the object's class, then taken from the object."""
+    """Return the tool as the trainer finds it: a function of the object's class, bound to the object."""
     name = name or tool.name
     environment = type("Environment", (Recorder,), {name: tool_method(tool, name, Recorder.record)})()
     assert name in [found for found, _ in inspect.getmembers(type(environment), inspect.isfunction)]
@@ -66,7 +66,7 @@ def sent(tool: ToolSpec, *values: Any, **arguments: Any) -> dict[str, Any]:
     return input
 
 
-# --- what the model is shown ---------------------------------------------------------------------
+# --- the model's view -----------------------------------------------------------------------------
 
 
 def test_types_of_a_schema_arrive() -> None:
@@ -234,7 +234,7 @@ names = st.text(max_size=8) | st.sampled_from([*keyword.kwlist, "self", "cls", "
 
 
 def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Schemas of several schemas."""
+    """Generate combinations of schemas."""
     unions = st.dictionaries(st.sampled_from(["anyOf", "oneOf", "allOf"]), st.lists(inner, max_size=3), max_size=1)
     arrays = st.fixed_dictionaries({"type": st.just("array"), "items": inner})
     objects = st.fixed_dictionaries(
