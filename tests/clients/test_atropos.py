@@ -108,7 +108,7 @@ async def test_the_ends_of_a_turn_reach_the_engine(make: MakeEnv) -> None:
     assert [request["stop"] for request in env.server.requests] == [["END"]] * 2
 
 
-async def test_a_group_says_its_temperature(make: MakeEnv) -> None:
+async def test_a_group_names_its_temperature(make: MakeEnv) -> None:
     """Without a group's temperature, Atropos's trainer computes log-probabilities at 1."""
     env = make(lambda prompt, number: call("finish", reward=number), temperature=0.7)
     await env.setup()
@@ -118,7 +118,7 @@ async def test_a_group_says_its_temperature(make: MakeEnv) -> None:
     assert {request["temperature"] for request in env.server.requests} == {0.7}
 
 
-async def test_messages_are_sent_where_they_are_wanted(make: MakeEnv) -> None:
+async def test_messages_are_sent_where_they_are_requested(make: MakeEnv) -> None:
     env = make(lambda prompt, number: call("finish", reward=number), include_messages=False)
     await env.setup()
     group, _ = await env.collect_trajectories(await env.get_next_item())
@@ -149,7 +149,7 @@ async def test_a_failed_member_is_played_again(make: MakeEnv) -> None:
     assert backlog == []
 
 
-async def test_a_prompt_that_atropos_changes_is_no_sample(make: MakeEnv) -> None:
+async def test_a_prompt_that_atropos_changes_is_not_a_sample(make: MakeEnv) -> None:
     """Its servers drop a second beginning-of-text token, which would shift every later position by one."""
     env = make(lambda prompt, number: call("finish", reward=1.0), attempts=1)
     original = env.server.tokens_and_logprobs_completion

@@ -189,7 +189,9 @@ async def test_a_lost_rollout_is_in_no_batch(make_state: MakeState, group_rm: bo
 
 @pytest.mark.parametrize("group_rm", [False, True])
 @pytest.mark.parametrize("mistake", ["lost", "misconfigured"])
-async def test_an_error_that_nothing_escapes_ends_the_run(make_state: MakeState, mistake: str, group_rm: bool) -> None:
+async def test_an_error_that_the_trainer_would_swallow_ends_the_run(
+    make_state: MakeState, mistake: str, group_rm: bool
+) -> None:
     # Miles logs an exception of `generate`, and draws another group: some hundred a second.
     with ScriptedEngine(outcomes(call("lose")), tiny_tokenizer()).serve() as engine:
         state = batch_of(make_state(engine, {"stepenvironment": {}}), group_rm=group_rm)
@@ -265,7 +267,7 @@ async def test_the_agent_plays_through_the_session_server(train_config: Callable
         assert replies[0]["content"].startswith("<tool_response>\nno match\n</tool_response>\n<tool_response>\n")
 
 
-async def test_calls_the_server_reads_and_that_are_none(
+async def test_malformed_calls_that_the_server_parses_get_results(
     train_config: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each call gets its result, also a call whose arguments are not JSON."""
@@ -361,7 +363,7 @@ def _end_of_turn(sample: Sample, turn: int) -> int:
 
 
 @pytest.mark.parametrize("native", [False, True])
-async def test_nothing_is_earned_by_or_behind_a_turn_of_an_agent_that_was_cut_off(
+async def test_no_reward_is_earned_by_or_after_a_truncated_turn_of_an_agent(
     train_config: Callable[..., None], native: bool
 ) -> None:
     """Miles' sample ends with that turn; a later turn's reward would be credited to it."""
@@ -380,9 +382,7 @@ async def test_nothing_is_earned_by_or_behind_a_turn_of_an_agent_that_was_cut_of
     sample.validate()
 
 
-async def test_an_agents_turn_that_the_engine_breaks_off_is_not_run(
-    train_config: Callable[..., None], url: str
-) -> None:
+async def test_an_agents_turn_that_the_engine_aborts_is_not_run(train_config: Callable[..., None], url: str) -> None:
     train_config({"stepenvironment": {}})
     async with SessionServer(speaker(call("finish", reward=1), template="qwen2", finish="abort")).serve() as server:
         sample = await play_agent(server, sample_of("stepenvironment"))
@@ -453,7 +453,7 @@ async def test_an_agent_that_writes_turns_as_no_template_does_is_not_trained_on(
             miles.keep_group(state.args, [again])
 
 
-async def test_an_agents_lost_rollout_is_aborted_and_generated_anew(
+async def test_an_agents_lost_rollout_is_aborted_and_generated_again(
     agent_state: AgentState, train_config: Callable[..., None]
 ) -> None:
     train_config({"stepenvironment": {}})
@@ -500,7 +500,7 @@ async def test_an_agent_stops_with_the_batch(
     await closed(url)
 
 
-async def test_an_agents_prompt_over_the_limit_is_no_lost_rollout(
+async def test_an_agents_prompt_over_the_limit_is_not_a_lost_rollout(
     agent_state: AgentState, train_config: Callable[..., None]
 ) -> None:
     async with SessionServer(speaker(call("finish", reward=1), template="qwen2")).serve() as server:

@@ -154,7 +154,7 @@ def test_values_of_xml_calls_get_the_types_of_the_schema(make: MakeEnv) -> None:
     assert json.loads(observation[-1]["content"]) == arguments
 
 
-def test_the_model_is_told_of_a_picture(make: MakeEnv, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_image_is_described_to_the_model(make: MakeEnv, caplog: pytest.LogCaptureFixture) -> None:
     """ROLL's manager keeps the texts of a message's parts, and drops images."""
     turns = iter([call("picture"), call("finish", reward=1)])
 
@@ -176,7 +176,7 @@ def test_the_observation_is_the_callers_own(make: MakeEnv) -> None:
     assert len(observation) == 3
 
 
-def test_the_end_of_a_turn_is_taken_off(make: MakeEnv) -> None:
+def test_the_end_of_a_turn_is_removed(make: MakeEnv) -> None:
     """ROLL decodes with the special tokens, and its template writes the end of the turn again."""
     env = make()
     env.reset(0)
@@ -185,7 +185,7 @@ def test_the_end_of_a_turn_is_taken_off(make: MakeEnv) -> None:
         assert observation[-2]["content"] == " One\n\n line."
 
 
-def test_a_turn_of_line_breaks_takes_no_time(make: MakeEnv) -> None:
+def test_a_turn_of_line_breaks_is_processed_in_linear_time(make: MakeEnv) -> None:
     env = make()
     env.reset(0)
     begun = time.monotonic()
@@ -201,7 +201,7 @@ def test_a_turn_of_line_breaks_takes_no_time(make: MakeEnv) -> None:
 # --- turns without a call ------------------------------------------------------------------------
 
 
-def test_unknown_tool_wrong_input_and_a_tool_that_raises_are_told_to_the_model(make: MakeEnv) -> None:
+def test_unknown_tool_wrong_input_and_a_tool_that_raises_are_reported_to_the_model(make: MakeEnv) -> None:
     env = make()
     env.reset(0)
     for turn in (call("nonsense"), call("earn", reward="much"), call("fail")):
@@ -293,7 +293,7 @@ def test_a_run_that_only_loses_groups_ends() -> None:
         group_filter(Tag={"max_lost_groups_in_row": 0})
 
 
-def test_episodes_of_one_environment_in_one_group_are_told_apart(make: MakeEnv) -> None:
+def test_episodes_of_one_environment_in_one_group_are_distinguished(make: MakeEnv) -> None:
     """A fast environment fills several places of a group, and ROLL joins episodes by the environment's name."""
 
     def policy(messages: Any, tools: Any) -> str:
@@ -353,7 +353,7 @@ def test_a_manager_that_cannot_drop_sees_no_reward_and_why(make: MakeEnv) -> Non
     assert info["metrics"]["infrastructure_failed"] == 1
 
 
-def test_an_environment_that_cannot_be_reset_is_tried_again_and_then_dropped(make: MakeEnv) -> None:
+def test_an_environment_that_cannot_be_reset_is_retried_and_then_dropped(make: MakeEnv) -> None:
     env = make("brokenenvironment", retry_max_attempts=2)
     begun = time.monotonic()
     rollout = play(env, [])
@@ -460,7 +460,7 @@ def test_finished_episodes_are_uploaded(make: MakeEnv, monkeypatch: pytest.Monke
     assert any("Task 4." in str(event.get("content")) for event in events)
 
 
-def test_an_upload_takes_no_key_of_another_server(make: MakeEnv, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_does_not_use_another_servers_key(make: MakeEnv, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """``OPENREWARD_API_KEY`` is the platform's, and a sink without a key would send it to any server."""
     made: list[tuple[str | None, str | None]] = []
 

@@ -183,7 +183,7 @@ def test_a_group_of_one_has_no_score_and_is_dropped(make: MakeEnv) -> None:
 
 
 @pytest.mark.parametrize("score", ["nan", "inf", "-inf"])
-def test_a_score_that_is_no_number_is_dropped_and_not_shaped(make: MakeEnv, score: str) -> None:
+def test_a_score_that_is_not_a_number_is_dropped_and_not_shaped(make: MakeEnv, score: str) -> None:
     env = make("UnboundedEnv", reward_config={})
     assert play(env, [score]).dropped
     assert env.failure is not None
@@ -290,7 +290,7 @@ def test_an_environment_that_raises_drops_the_sample(make: MakeEnv, caplog: pyte
     assert "hunter2" not in env.failure.text + caplog.text
 
 
-def test_setting_up_is_tried_again(make: MakeEnv) -> None:
+def test_setting_up_is_retried(make: MakeEnv) -> None:
     from tests.clients.atropos_environments import RaisingSetupEnv
 
     RaisingSetupEnv.tries = 0
@@ -332,7 +332,7 @@ def test_mistakes_of_configuration_are_raised(make: MakeEnv) -> None:
         make("GuessingEnv", reward_confg={})
 
 
-def test_what_a_text_policy_does_not_have_is_said(make: MakeEnv) -> None:
+def test_missing_features_of_a_text_policy_are_reported(make: MakeEnv) -> None:
     env = make("ProbingEnv", retry_max_attempts=0)
     with pytest.raises(ConfigurationError, match="log-probabilities"):
         env.reset(0)

@@ -71,7 +71,7 @@ def test_every_reference_has_a_target(file: Path) -> None:
 
 
 @CONFIGURATIONS
-def test_what_roll_asserts_of_groups_and_batches(file: Path) -> None:
+def test_rolls_assertions_on_groups_and_batches_hold(file: Path) -> None:
     document = load(file)
     for name, batch in (("train", "rollout_batch_size"), ("val", "val_batch_size")):
         manager = document[f"{name}_env_manager"]
@@ -247,7 +247,7 @@ def test_help_is_the_head_of_the_script(
 
 
 @SCRIPTS
-def test_a_missing_checkout_is_said(script: Path, configuration: Path, surroundings: dict[str, str]) -> None:
+def test_a_missing_checkout_is_reported(script: Path, configuration: Path, surroundings: dict[str, str]) -> None:
     missing = surroundings | {"ROLL_DIR": surroundings["RECORDED"]}
     refused = subprocess.run(
         ["bash", str(script)], env=missing, capture_output=True, text=True, timeout=60, check=False

@@ -158,7 +158,7 @@ async def test_fault_5_thinking_that_the_prompt_begins_is_masked(play: Play) -> 
     assert trained_text(sample, engine) == f"{call('echo', text='hello')}<|im_end|>"
 
 
-async def test_without_thinking_the_turn_begins_behind_an_empty_thought(play: Play) -> None:
+async def test_without_thinking_the_turn_begins_after_an_empty_thought(play: Play) -> None:
     with speaker(call("echo", text="no"), call("echo", text="hello")).serve() as engine:
         sample = await play(engine)
     assert all(engine.tokenizer.decode(ids).endswith("<think>\n\n</think>\n\n") for ids in engine.prompts)
@@ -193,7 +193,7 @@ async def test_fault_6_images_without_a_processor_are_refused(play: Play) -> Non
         await play(engine, "stepenvironment")
 
 
-async def test_fault_6_a_text_model_is_told_of_images(play: Play) -> None:
+async def test_fault_6_images_are_described_to_a_text_model(play: Play) -> None:
     with speaker(call("picture"), call("finish", reward=1)).serve() as engine:
         sample = await play(engine, "stepenvironment")
     assert "look" in sample.response
@@ -307,7 +307,7 @@ async def test_every_sampling_parameter_reaches_the_engine(play: Play) -> None:
     assert params["no_stop_trim"] is True
 
 
-async def test_what_is_not_handed_over_comes_from_the_arguments(play: Play) -> None:
+async def test_missing_parameters_come_from_the_arguments(play: Play) -> None:
     with speaker(call("echo", text="hello")).serve() as engine:
         await play(
             engine, sampling={"stop": "END"}, rollout_temperature=0.5, rollout_max_response_len=99, rollout_top_k=3
@@ -344,7 +344,7 @@ async def test_the_routing_key_is_the_samples_session(play: Play, policy: str) -
     assert (keys == {sample.session_id}) == (policy == "consistent_hashing")
 
 
-async def test_what_the_engine_says_of_a_turn_is_kept(play: Play) -> None:
+async def test_the_engines_metadata_of_a_turn_is_kept(play: Play) -> None:
     with speaker(call("echo", text="no"), call("echo", text="hello")).serve() as engine:
         sample = await play(engine)
     assert sample.weight_versions == ["7", "7"]
@@ -378,7 +378,7 @@ async def test_replay_of_routed_experts_is_refused(play: Play) -> None:
 # --- aborting ------------------------------------------------------------------------------------
 
 
-async def test_an_aborted_sample_is_empty_and_can_be_generated_anew(play: Play, url: str, tmp_path: Path) -> None:
+async def test_an_aborted_sample_is_empty_and_can_be_generated_again(play: Play, url: str, tmp_path: Path) -> None:
     with speaker(call("echo", text="no"), call("echo", text="hello")).serve() as engine:
         engine.finish = "abort"
         sample = await play(engine)
@@ -470,7 +470,7 @@ async def test_a_batch_of_several_environments(url: str, tmp_path: Path, partial
     await closed(url)
 
 
-async def test_groups_that_the_infrastructure_broke_are_drawn_again(url: str, tmp_path: Path) -> None:
+async def test_groups_that_the_infrastructure_failed_are_drawn_again(url: str, tmp_path: Path) -> None:
     file = write_configuration(tmp_path, url, {"echoenvironment": {}, "brokenenvironment": {}})
     prompts = [
         Sample(index=0, metadata=row_of("brokenenvironment", {"number": 0})),
@@ -497,7 +497,7 @@ def step_group(size: int) -> list[Sample]:
     return [Sample(index=index, group_index=0, metadata=dict(metadata)) for index in range(size)]
 
 
-async def test_fully_asynchronous_rollouts_generate_what_was_lost_anew(url: str, tmp_path: Path) -> None:
+async def test_fully_asynchronous_rollouts_generate_lost_samples_again(url: str, tmp_path: Path) -> None:
     # No filter is called there, and only ABORTED groups return: a FAILED rollout would be a 0 in the baseline.
     file = write_configuration(tmp_path, url, {"stepenvironment": {}})
     rewards = [call("finish", reward=reward) for reward in (0.9, 1.0, 0.5, 0.25)]
@@ -512,7 +512,7 @@ async def test_fully_asynchronous_rollouts_generate_what_was_lost_anew(url: str,
 
 
 @pytest.mark.parametrize("mistake", ["lost", "misconfigured"])
-async def test_an_error_that_nothing_escapes_ends_a_fully_asynchronous_run(
+async def test_an_error_that_the_trainer_would_swallow_ends_a_fully_asynchronous_run(
     url: str, tmp_path: Path, mistake: str
 ) -> None:
     # The rollout logs an exception of `generate`, and goes on without end. A batch is processed outside of it.
@@ -644,7 +644,7 @@ async def test_rows_of_another_configuration_are_refused(play: Play) -> None:
             await play(engine, metadata="{no json")
 
 
-async def test_no_tokenizer_says_how_to_name_one(play: Play) -> None:
+async def test_a_missing_tokenizer_says_how_to_name_one(play: Play) -> None:
     with speaker("").serve() as engine:
         with pytest.raises(ConfigurationError, match="--hf-checkpoint"):
             await play(engine, tokenizer=None, hf_checkpoint=None)

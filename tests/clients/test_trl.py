@@ -205,7 +205,7 @@ def test_a_tool_that_only_some_tasks_have_is_bound(awkward: Any) -> None:
     assert call(awkward, "rare") == "rare"
 
 
-def test_an_unknown_tool_is_told(awkward: Any) -> None:
+def test_an_unknown_tool_is_reported(awkward: Any) -> None:
     assert awkward._call("no such tool", {}).startswith("Error: ")
     assert (awkward.failure, awkward.rewards) == (None, [None])
 
@@ -245,7 +245,7 @@ def test_a_call_after_the_end_changes_nothing(awkward: Any) -> None:
         ("say", {"number": 1, "extra": json.loads("[" * 301 + "]" * 301)}, "Error: "),  # the server refuses it: 422
     ],
 )
-def test_what_a_model_gets_wrong_is_told_and_the_episode_goes_on(
+def test_mistakes_of_the_model_are_reported_and_the_episode_goes_on(
     awkward: Any, tool: str, arguments: dict[str, Any], text: str
 ) -> None:
     answer = call(awkward, tool, **arguments)
@@ -278,7 +278,7 @@ def test_a_tool_before_reset_is_a_mistake(mixture: EnvironmentMixture) -> None:
 # --- rewards -------------------------------------------------------------------------------------
 
 
-def test_an_episode_that_never_scored_is_worth_nothing(awkward: Any) -> None:
+def test_an_episode_without_a_score_has_the_reward_0(awkward: Any) -> None:
     assert awkward.reward is None
     assert environment_reward([awkward]) == [0.0]
 
@@ -328,7 +328,7 @@ class Played:
         self.failure = SessionLost("gone") if failed else None
 
 
-def test_a_reward_function_of_ones_own_is_not_shown_what_failed() -> None:
+def test_a_custom_reward_function_does_not_see_failed_episodes() -> None:
     """It gets TRL's arguments, each list with the entries of the same rollouts."""
     slots = [Played(), Played(failed=True), Played(), Played(failed=True)]
     extra: dict[str, list[Any]] = {}
@@ -367,7 +367,7 @@ def test_a_reward_function_of_ones_own_is_not_shown_what_failed() -> None:
         unless_failed(own)(environments=slots[:2], log_extra=log_extra, prompts=["a", "b"])
 
 
-async def test_a_coroutine_function_stays_one() -> None:
+async def test_a_coroutine_function_stays_a_coroutine_function() -> None:
     async def own(environments: list[Any], **_: Any) -> list[float]:
         return [1.0 for _ in environments]
 
@@ -470,7 +470,7 @@ def test_an_episode_that_cannot_begin_is_left_out_until_too_many_cannot(url: str
             broken.reset(task_index=0)
 
 
-def test_a_server_that_is_full_is_waited_for(tmp_path: Path) -> None:
+def test_a_full_server_is_retried(tmp_path: Path) -> None:
     with (
         served(tmp_path / "server", "echo", ORS_MAX_SESSIONS="1") as url,
         EnvironmentMixture(["echoenvironment"], url=url) as mixture,

@@ -106,7 +106,7 @@ def test_types_of_a_schema_arrive() -> None:
     assert descriptions["loud"] == "loud Default: false."
 
 
-def test_what_types_cannot_say_stands_in_the_description() -> None:
+def test_constraints_that_types_cannot_express_are_in_the_description() -> None:
     point = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     tool = specification(
         {
@@ -175,7 +175,7 @@ def test_a_tool_without_a_schema_has_no_parameters() -> None:
 # --- names ---------------------------------------------------------------------------------------
 
 
-def test_names_that_are_no_python_identifiers_are_kept_or_replaced() -> None:
+def test_names_that_are_not_python_identifiers_are_kept_or_replaced() -> None:
     assert tool_name("get-weather", ()) == "get-weather"
     assert tool_name("class", ()) == "class"
     assert tool_name("files/read text", ()) == "files_read_text"
@@ -210,7 +210,7 @@ OPTIONAL = {
 }
 
 
-def test_what_is_left_out_is_not_sent() -> None:
+def test_omitted_arguments_are_not_sent() -> None:
     assert sent(specification(OPTIONAL, ["text"]), text="x") == {"text": "x"}
 
 
@@ -219,7 +219,7 @@ def test_null_is_sent_only_where_the_schema_has_it() -> None:
     assert sent(tool, text=None, note=None, limit=None, level=None) == {"text": None, "limit": None}
 
 
-def test_what_a_tool_does_not_have_is_the_servers_to_refuse() -> None:
+def test_unknown_arguments_are_left_to_the_server() -> None:
     assert sent(specification(OPTIONAL), volume=11, text=["no", "text"]) == {"volume": 11, "text": ["no", "text"]}
 
 
