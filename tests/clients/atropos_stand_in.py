@@ -179,7 +179,7 @@ class BaseEnv:
 
 
 def tokenizer_name(folder: Any) -> str:
-    """Save a tokenizer for an environment's configuration: the real package loads it from a folder. Return its path."""
+    """Return a tokenizer's name for an environment's configuration; the real package loads it from a folder."""
     if not hasattr(importlib.import_module("atroposlib"), "__file__"):
         return "none"
     from tests.clients.byte_tokenizer import save_byte_tokenizer
