@@ -11,8 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,8 @@ from ors_containers import (
 from ors_containers.graders.portable_python import python_toolset
 from ors_containers.images import ImageStore
 from ors_containers.runtimes.apptainer import find_apptainer
+
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -311,8 +312,8 @@ async def test_a_killed_server_leaves_nothing(runtime: ApptainerRuntime, state: 
         server.stdout.close()
     # No server has started again: the kernel alone ends them.
     processes = [process for lease in leases for process, _ in lease["processes"]]
-    await _until(lambda: not any(Path(f"/proc/{process}").exists() for process in (launcher, *processes)))
-    await _until(lambda: _sleepers(seconds) == 0)
+    await until(lambda: not any(Path(f"/proc/{process}").exists() for process in (launcher, *processes)), within=20)
+    await until(lambda: _sleepers(seconds) == 0, within=20)
     assert len(_network_namespaces(everybody) & namespaces) == 1
     async with ApptainerRuntime(state):
         groups = [Path(group) for lease in leases for group in lease["groups"]]
@@ -339,10 +340,3 @@ def _command(directory: Path) -> bytes:
         return (directory / "cmdline").read_bytes()
     except OSError:
         return b""
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)

@@ -9,8 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from ors_containers import BubblewrapRuntime, Limits
 from ors_containers.linux.cgroups import ControlGroups
 from ors_containers.linux.leases import Owner, make_state, sweep
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
+
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -43,13 +44,6 @@ def _namespaces(of: Iterable[int | str]) -> set[int]:
         except OSError:
             continue
     return found
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
 
 
 def _sleepers(seconds: str) -> int:
@@ -85,7 +79,7 @@ async def test_a_killed_server_leaves_nothing_after_a_restart(
     try:
         up = json.loads(await asyncio.to_thread(server.stdout.readline))
         assert [text.endswith("up\n") for text in up] == [True] * count
-        await _until(lambda: _sleepers(seconds) == count + 1)  # one in an examination
+        await until(lambda: _sleepers(seconds) == count + 1, within=30)  # one in an examination
         leases = _leases(state)
         assert len(leases) == count
         groups = [Path(group) for lease in leases for group in lease["groups"]]
@@ -111,7 +105,7 @@ async def test_a_killed_server_leaves_nothing_after_a_restart(
 
     # The restart: a runtime that starts in the same state directory.
     async with BubblewrapRuntime(state):
-        await _until(lambda: _sleepers(seconds) == 0 and not Path(f"/proc/{launcher}").exists())
+        await until(lambda: _sleepers(seconds) == 0 and not Path(f"/proc/{launcher}").exists(), within=30)
         assert _processes_of(state) == set()
         assert [group for group in groups if group.exists()] == []
         assert len(list((state / "owners").iterdir())) == 2  # the fixture's and this runtime's

@@ -10,9 +10,9 @@ __all__ = ["PATIENCE", "until"]
 PATIENCE = 10.0
 
 
-async def until(condition: Callable[[], bool], what: str = "") -> None:
+async def until(condition: Callable[[], bool], what: str = "", *, within: float = PATIENCE) -> None:
     """Wait until a condition is true."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + within
     while not condition():
         assert time.monotonic() < end, what or "waited too long"
         await asyncio.sleep(0.005)

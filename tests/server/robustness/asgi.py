@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from ors_server.http.exchange import CONNECTION
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Answer", "Loss", "request"]
 
 #: The moment of loss: while the response's first bytes are on their way, or as soon as they have arrived.
 Loss = Literal["before the first byte", "after the first bytes"]
-#: Seconds after which a request counts as hung.
-PATIENCE = 10.0
 
 
 class Answer(NamedTuple):
