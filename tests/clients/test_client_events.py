@@ -89,7 +89,7 @@ def test_the_framing_of_our_server(value: Any, padding: int, places: list[int]) 
     stream = task_frame("t7") + result_frames(encode(answer))
     events = CallEvents()
     for piece in cut(stream, places):
-        assert not events.complete or piece == b""
+        assert not events.complete or piece in (b"", b"\n")  # a lone CR ends a line, too
         events.feed(piece)
     assert (events.task_id, events.complete, events.json()) == ("t7", True, answer)
 
