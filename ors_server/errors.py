@@ -6,6 +6,8 @@
     ├── TargetError                        a command-line target that does not load
     │   └── NoEnvironmentInModule          a file that has no environment class
     ├── PortInUse (OSError)                the address to listen on is taken
+    ├── WorkerFailed                       `serve --workers`: a worker cannot be started
+    ├── ControlError                       `workers`, `drain`: the server's processes cannot be reached
     ├── FolderError                        `init`, `deploy`: a folder cannot be read or written
     ├── WheelError                         `init`, `deploy`: the wheel cannot be made
     ├── ImageError                         `image`: an image could not be made, found or removed
@@ -13,6 +15,7 @@
     ├── RolloutError                       `rollouts` failed
     ├── RequestError                       the client has to change its request: 4xx
     │   ├── MissingSession           400   no X-Session-ID header
+    │   ├── AmbiguousSession         400   several X-Session-ID headers
     │   ├── InvalidSplit             400
     │   ├── InvalidIndex             400
     │   ├── InvalidIndexRange        400
@@ -37,8 +40,9 @@
     ├── OutputTooLarge               500   a tool's output is over the limit
     ├── NoSandboxService             501   a request for OpenReward's sandbox service
     ├── SessionStarting              503   set-up is still running; retry
-    │   └── ServerBusy               503   a limit on sessions or calls is reached; retry
-    │       └── MachineBusy          503   the machine has no room for another sandbox now; retry
+    │   ├── ServerBusy               503   a limit on sessions or calls is reached; retry
+    │   │   └── MachineBusy          503   the machine has no room for another sandbox now; retry
+    │   └── NoWorker                 503   no worker of a server with several takes the request now; retry
     ├── StoreUnavailable             503   the file of rollouts cannot be used now: full disk, damaged, locked
     │   └── StoreBusy                503   more rollouts are uploaded than can be written; retry
     └── InfrastructureFailure        503   the machine failed, not the agent: never a reward
@@ -57,7 +61,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 __all__ = [
+    "AmbiguousSession",
     "BodyTooLarge",
+    "ControlError",
     "DefinitionError",
     "EnvironmentConflict",
     "EnvironmentFailed",
@@ -77,6 +83,7 @@ __all__ = [
     "NoEnvironments",
     "NoOrganisation",
     "NoSandboxService",
+    "NoWorker",
     "OrsError",
     "OutputTooLarge",
     "PortInUse",
@@ -90,6 +97,7 @@ __all__ = [
     "TasksNotListable",
     "UnknownEnvironment",
     "UnknownSession",
+    "WorkerFailed",
 ]
 
 
@@ -135,6 +143,20 @@ class PortInUse(OrsError, OSError):
     """Another process already listens on the address."""
 
 
+class ControlError(OrsError):
+    """The supervisor of a server with several workers cannot be reached, or refuses a command."""
+
+
+class WorkerFailed(OrsError):
+    """A worker of a server with several ended before it served; its own log has the reason."""
+
+    def __init__(self, slot: int, status: int) -> None:
+        super().__init__(
+            f"Worker {slot} ended with status {status} before it served",
+            "Its messages are above; without --workers the server fails in the same way.",
+        )
+
+
 class RequestError(OrsError):
     """The request cannot be served; a retry of the same request fails again."""
 
@@ -146,6 +168,13 @@ class MissingSession(RequestError):
 
     def __init__(self) -> None:
         super().__init__("X-Session-ID header is required")
+
+
+class AmbiguousSession(RequestError):
+    """A session request came with several ``X-Session-ID`` headers."""
+
+    def __init__(self) -> None:
+        super().__init__("Several X-Session-ID headers", "Send one")
 
 
 class InvalidSplit(RequestError):
@@ -357,6 +386,15 @@ class MachineBusy(ServerBusy):
     def as_failure(self) -> InfrastructureFailure:
         """Return the failure that this becomes where waiting has ended or the request cannot be repeated."""
         return InfrastructureFailure(self.cause, self.remedy)
+
+
+class NoWorker(SessionStarting):
+    """No worker of a server with several can take the request now. Nothing was started, and real clients retry."""
+
+    def __init__(self) -> None:
+        OrsError.__init__(
+            self, "No worker can take this request now", "Retry; on the server `ors-server workers` shows why."
+        )
 
 
 class InfrastructureFailure(OrsError):

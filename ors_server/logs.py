@@ -11,9 +11,11 @@ import logging
 import logging.handlers
 import queue
 import sys
+from functools import partial
 from typing import Any
 
 from ors_server.settings import Settings
+from ors_server.worker import identity
 
 __all__ = ["start_logging"]
 
@@ -78,10 +80,18 @@ class DroppingQueueHandler(logging.handlers.QueueHandler):
         return record
 
 
+def _add_slot(slot: int, record: logging.LogRecord) -> bool:
+    record.slot = slot
+    return True
+
+
 def start_logging(settings: Settings) -> logging.handlers.QueueListener:
     """Write the logs of this process to stderr as the settings say. ``stop()`` the listener to flush."""
     records: queue.Queue[Any] = queue.Queue(10_000)
     output = logging.StreamHandler(sys.stderr)
+    worker = identity()
+    if worker is not None:
+        output.addFilter(partial(_add_slot, worker.slot))
     output.setFormatter(JSONFormatter() if settings.log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers = [DroppingQueueHandler(records)]

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import resource
 import socket
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import uvicorn
 
 from ors_server._version import VERSION
-from ors_server.errors import DefinitionError, OrsError, PortInUse
+from ors_server.errors import OrsError
 from ors_server.file_limit import raise_file_limit
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment, why_unavailable
 from ors_server.hosting.executors import ThreadPool
@@ -30,16 +30,24 @@ from ors_server.hosting.start_guard import refuse_while_importing
 from ors_server.http.acceptor import Acceptor
 from ors_server.http.app import OrsApp
 from ors_server.http.gc_tuning import Collector
+from ors_server.http.listeners import listen_privately, listen_publicly, url_of
 from ors_server.http.routes.operations import RESERVED_NAMES
 from ors_server.http.uvicorn_protocol import http_protocol
 from ors_server.logs import start_logging
 from ors_server.sandboxes import use_settings
 from ors_server.sessions.registry import Sessions
 from ors_server.settings import ReturnErrors, Settings
+from ors_server.worker import Identity, announce, identity, supervisor_ended
 
 __all__ = ["Server"]
 
 logger = logging.getLogger("ors_server.server")
+
+#: Seconds that a proxy's connection may be idle: practically without limit. A proxy that reuses a connection at the
+#: moment when the server closes it could not tell this from the death of the server.
+_NO_LIMIT = 365 * 24 * 3600
+#: Seconds that a worker serves its sessions after its supervisor has ended, and that it must then have had none.
+_ORPHANED, _IDLE = 900.0, 5.0
 
 
 class Server:
@@ -113,35 +121,43 @@ class Server:
         self.serve()
 
     def serve(self, *, on_ready: Callable[[str], None] | None = None) -> None:
-        """Serve at the settings' host and port until interrupted; ``on_ready`` gets the URL once the server listens.
+        """Serve until interrupted, at the settings' host and port or where they say to ``listen`` for a proxy.
 
-        Raises ``PortInUse``.
+        ``on_ready`` gets the address once the server listens. Raises ``PortInUse``.
         """
         refuse_while_importing()
         settings = self.settings
         listener = start_logging(settings)
         try:
-            with _listen(settings.host, settings.port) as sock:
+            with (
+                listen_publicly(settings.host, settings.port)
+                if settings.listen is None
+                else listen_privately(settings.listen)
+            ) as sock:
                 _check_file_limit()
                 config = uvicorn.Config(
                     self.app,
                     loop="uvloop",
-                    http=http_protocol(settings.max_headers),
+                    http=http_protocol(settings.max_headers, behind_proxy=settings.listen is not None),
                     ws="none",
                     lifespan="on",
                     log_config=None,
                     access_log=False,
                     server_header=False,
                     proxy_headers=False,
-                    timeout_keep_alive=int(settings.keep_alive) or 1,
+                    timeout_keep_alive=(int(settings.keep_alive) or 1) if settings.listen is None else _NO_LIMIT,
                     timeout_graceful_shutdown=3,
                 )
-                url = _url(settings.host, sock.getsockname()[1])
+                url = url_of(sock, settings.host)
 
                 def ready() -> None:
                     collector.start()
                     self.sessions.on_left = collector.left
                     self.sessions.maintenance = collector.run_maintenance
+                    worker = identity()
+                    if worker is not None:
+                        server.end_with_supervisor(worker)
+                        announce(worker, f"tcp:{url.removeprefix('http://')}" if sock.family != socket.AF_UNIX else url)
                     names = ",".join(self.catalogue.names)
                     logger.info("serving", extra={"url": url, "environments": names, "version": VERSION})
                     if on_ready is not None:
@@ -167,6 +183,7 @@ class _UvicornServer(uvicorn.Server):
         super().__init__(config)
         self._ready = ready
         self._sessions = sessions
+        self._ending: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # Without sockets uvicorn does not listen; an ``Acceptor`` accepts and hands it the connections.
@@ -176,11 +193,29 @@ class _UvicornServer(uvicorn.Server):
             self.servers.extend(Acceptor(sock, self._protocol, loop) for sock in sockets or [])  # pyright: ignore[reportArgumentType] - it has what uvicorn calls of an asyncio.Server
             self._ready()
 
+    def end_with_supervisor(self, worker: Identity) -> None:
+        """Stop once the supervisor has ended and no session is left, at the latest after ``_ORPHANED`` seconds."""
+
+        async def end() -> None:
+            await supervisor_ended(worker)
+            logger.error("the supervisor has ended; this worker ends with its last session")
+            deadline = time.monotonic() + _ORPHANED
+            idle_since = time.monotonic()
+            while time.monotonic() < min(deadline, idle_since + _IDLE):
+                await asyncio.sleep(0.5)
+                if len(self._sessions):
+                    idle_since = time.monotonic()
+            self.should_exit = True
+
+        self._ending = asyncio.get_running_loop().create_task(end())
+
     def _protocol(self) -> asyncio.Protocol:
         protocol: type[Any] = self.config.http_protocol_class
         return protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
         # Sessions end first: their open streams then end with an event that has the reason, and uvicorn cuts none.
         closing = asyncio.create_task(self._sessions.close())
         while not closing.done() and not self.force_exit:  # a second Ctrl-C ends the wait
@@ -198,31 +233,6 @@ def _as_class(environment: Any) -> type:
     if not hasattr(cls, "list_splits") or not any(hasattr(cls, name) for name in ("get_prompt", "get_messages")):
         raise TypeError(f"{cls.__name__} is no Environment: derive it from ors_server.Environment")
     return cls
-
-
-@contextlib.contextmanager
-def _listen(host: str, port: int) -> Generator[socket.socket]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, port))
-            sock.listen(4096)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortInUse(
-                    f"Port {port} on {host} is in use", "Choose another with --port, or --port 0 for any free one."
-                ) from None
-            raise DefinitionError(
-                f"Cannot listen on {host} port {port}: {error.strerror or error}", "Check --host and --port."
-            ) from None
-        sock.set_inheritable(True)
-        yield sock
-
-
-def _url(host: str, port: int) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
 
 
 def _check_file_limit() -> None:

@@ -34,6 +34,11 @@ class Settings(BaseSettings):
         default=8080, description="Port to listen on; 0 picks a free one."
     )
 
+    listen: str | None = Field(
+        default=None,
+        description="Listen for a proxy in front of the server instead of on a port: unix:PATH or tcp:HOST:PORT.",
+    )
+
     session_ttl: Seconds = Field(
         default=900.0, description="Seconds without a request or ping after which a session is ended."
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ors_server.texts import replace_surrogates
 
-__all__ = ["LINE_LIMIT", "error_frame", "result_frames", "task_frame"]
+__all__ = ["LINE_LIMIT", "error_frame", "result_frames", "session_frames", "task_frame"]
 
 #: Longest data of one line, in bytes.
 LINE_LIMIT = 32 * 1024
@@ -29,6 +29,11 @@ _LINE_ENDS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\
 def task_frame(task_id: str) -> bytes:
     """Return the first event of a call: the id under which it can be fetched again."""
     return b"%b%b\r\n\r\n" % (_TASK, task_id.encode())
+
+
+def session_frames(sid: str) -> bytes:
+    """Return the events that answer ``/create_session``."""
+    return task_frame(sid) + _END + _CLOSE
 
 
 def result_frames(data: bytes) -> bytes:

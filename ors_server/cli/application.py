@@ -23,6 +23,7 @@ from ors_server.cli.sandbox import sandbox
 from ors_server.cli.serve import SERVE_EXAMPLES, serve
 from ors_server.cli.settings import SETTINGS_EXAMPLES, settings
 from ors_server.cli.tasks import tasks
+from ors_server.cli.workers import DRAIN_EXAMPLES, drain, workers
 from ors_server.errors import OrsError, PortInUse
 
 __all__ = ["application", "run"]
@@ -41,6 +42,8 @@ application = typer.Typer(
     "  ors-server serve echo     serves an environment that comes along",
 )
 application.command("serve", no_args_is_help=True, epilog=SERVE_EXAMPLES)(serve)
+application.command("workers")(workers)
+application.command("drain", epilog=DRAIN_EXAMPLES, no_args_is_help=True)(drain)
 application.command("init", no_args_is_help=True, epilog=INIT_EXAMPLES)(init)
 application.add_typer(deploy, name="deploy")
 application.add_typer(tasks, name="tasks")

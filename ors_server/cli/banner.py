@@ -76,9 +76,12 @@ async def _print_rest(server: Server, url: str) -> None:
     console.print(table)
     for name, reason in server.catalogue.reasons.items():
         console.print(Text(f"\nNot served here: {name}. {reason}"), soft_wrap=True)
-    console.print("\nClients of openreward, TRL among them, find it with:\n")
-    for variable in ("OPENREWARD_API_URL", "OPENREWARD_SESSION_URL"):
-        console.print(Text(f"export {variable}={url}"), soft_wrap=True)
+    if server.settings.listen is None:
+        console.print("\nClients of openreward, TRL among them, find it with:\n")
+        for variable in ("OPENREWARD_API_URL", "OPENREWARD_SESSION_URL"):
+            console.print(Text(f"export {variable}={url}"), soft_wrap=True)
+    else:
+        console.print("\nClients find it at the address of the proxy in front of it.")
     logger.info(text.getvalue())
 
 

@@ -36,7 +36,7 @@ __all__ = [
 
 #: The settings by subject, as ``--help`` and ``ors-server settings`` group them.
 PANELS: Mapping[str, tuple[str, ...]] = {
-    "Where it listens": ("host", "port", "keep_alive"),
+    "Where it listens": ("host", "port", "keep_alive", "listen"),
     "Limits": ("max_body", "max_headers", "max_output", "max_sessions", "max_calls", "max_session_calls"),
     "Sessions": (
         "session_ttl",

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ors_server.cli.flags import misspelt_variables, with_settings
+from ors_server.cli.serve_workers import serve_with_workers
 from ors_server.errors import OrsError, TargetError
 from ors_server.hosting.targets import failed_in_authors_code, load_targets
 from ors_server.settings import Settings
+from ors_server.worker import identity
 
 if TYPE_CHECKING:
     from ors_server.server import Server
@@ -40,6 +42,7 @@ SERVE_EXAMPLES = """[bold]Targets[/bold]
   ors-server serve my_env/ --host 0.0.0.0   for other machines: whoever reaches it may use it
   ors-server serve my_env/ --alias owner/Name=my_env   found as owner/Name too
   ors-server serve terminal --tasks my_tasks           terminal tasks of your own
+  ors-server serve terminal --workers 4                with four processes; see `ors-server workers`
   ORS_SESSION_TTL=3600 ors-server serve my_env/        a setting as a variable"""
 
 
@@ -60,8 +63,21 @@ def serve(
             help="Folder of tasks for environments that take some, such as terminal; may be repeated.",
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=1024, help="Serve with so many processes, which share the sessions between them."
+        ),
+    ] = None,
+    gateways: Annotated[
+        int | None,
+        typer.Option(metavar="M", min=1, max=64, help="Processes in front of the workers; one for each six workers."),
+    ] = None,
 ) -> None:
     """Serve environments over the Open Reward Standard, until Ctrl-C or SIGTERM."""
+    if workers is not None:
+        serve_with_workers(_worker_arguments(targets, alias or [], tasks or []), settings, workers, gateways)
+        return
     end = _End()
     signal.signal(signal.SIGTERM, end)
     for warning in misspelt_variables():
@@ -73,8 +89,17 @@ def serve(
         end.if_asked()
     from ors_server.cli.banner import print_banner
 
-    server.serve(on_ready=partial(print_banner, server))
+    server.serve(on_ready=partial(print_banner, server) if identity() is None else None)
     threading.Thread(target=_leave_threads_behind, daemon=True).start()
+
+
+def _worker_arguments(targets: Sequence[str], aliases: Sequence[str], task_folders: Sequence[Path]) -> list[str]:
+    arguments = ["serve", *targets]
+    for alias in aliases:
+        arguments += ["--alias", alias]
+    for folder in task_folders:
+        arguments += ["--tasks", str(folder.absolute())]
+    return arguments
 
 
 def _build(

@@ -67,7 +67,8 @@ class Acceptor:
                     return
                 continue  # the client has disconnected: ECONNABORTED and the like
             connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self._loop.create_task(self._hand_over(connection))
             self._handed_over.add(task)
             task.add_done_callback(self._handed_over.discard)

@@ -27,11 +27,13 @@ from ors_server.http.routes.platform import platform_router
 from ors_server.http.routes.rollouts import RolloutRoutes, platform_error, runs_router
 from ors_server.http.routes.sandbox_service import sandbox_service_router
 from ors_server.http.routes.table import Route, answer
+from ors_server.http.routes.worker_state import worker_state_route
 from ors_server.rollouts.file import data_directory
 from ors_server.rollouts.writer import RolloutWriter
 from ors_server.sandboxes import hold_sandbox_service
 from ors_server.sessions.registry import Sessions
 from ors_server.settings import ReturnErrors
+from ors_server.worker import identity
 
 __all__ = ["OrsApp"]
 
@@ -84,6 +86,9 @@ class OrsApp(FastAPI):
         self.include_router(runs_router(data_dir))
         self.include_router(sandbox_service_router())
         self.include_router(documented_router(self.routes_by_name))
+        worker = identity()
+        if worker is not None:
+            self.routes_by_name["state"] = worker_state_route(sessions, worker)
 
     async def answer(self, route: Route, exchange: Exchange) -> None:
         """Answer a request of the hot path."""

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from ors_server.encoding import encode
 from ors_server.errors import BodyTooLarge, InvalidBody, MissingSession, OrsError
+from ors_server.http.delivery import ConnectionDelivery
 from ors_server.texts import without_surrogates
 
 __all__ = ["CONNECTION", "ClientDisconnected", "Connection", "Exchange", "body_errors"]
@@ -35,6 +36,11 @@ class Connection(Protocol):
     @property
     def disconnected(self) -> bool:
         """True where the connection was lost before the response was complete."""
+        ...
+
+    @property
+    def delivery(self) -> ConnectionDelivery | None:
+        """The delivery of responses on a proxy's connection; None where a written response is a delivered one."""
         ...
 
     def respond(self, send: Any, status: int, head: bytes, body: bytes) -> bool:
@@ -137,6 +143,12 @@ class Exchange:
         """True where the connection is known to be lost, so that the client receives nothing."""
         connection: Connection | None = self.scope.get(CONNECTION)
         return self._gone if connection is None else connection.disconnected
+
+    @property
+    def delivery(self) -> ConnectionDelivery | None:
+        """The delivery of responses through a proxy; None where a written response is a delivered one."""
+        connection: Connection | None = self.scope.get(CONNECTION)
+        return None if connection is None else connection.delivery
 
     async def watch(self) -> None:
         """Wait for the disconnect of the client, on a server that has no ``Connection``.

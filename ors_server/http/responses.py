@@ -1,7 +1,8 @@
 """Deliver a call's result to a client: in one response if the call ends soon, else as an event stream.
 
 The stream opens with ``task_id`` at once, and comments keep it alive until the result comes. The ledger learns whether
-the last byte was written before the connection was lost: that decides what a repeated request means (``call_ledger``).
+the last byte was written before the connection was lost, and behind a proxy whether it has reached the client
+(``delivery``): that decides what a repeated request means (``call_ledger``).
 """
 
 from __future__ import annotations
@@ -51,7 +52,12 @@ async def deliver(
         elif not exchange.disconnected:
             written = await _stream(exchange, results, call, heartbeat)
     finally:
-        ledger.end_response(call, exchange, delivered=written)
+        delivery = exchange.delivery if written else None
+        if delivery is None:
+            ledger.end_response(call, exchange, delivered=written)
+        else:
+            ledger.await_confirmation(call)
+            delivery.await_confirmation(lambda delivered: ledger.end_response(call, exchange, delivered=delivered))
 
 
 async def _stream(exchange: Exchange, results: ResultStore, call: Call, heartbeat: float) -> bool:

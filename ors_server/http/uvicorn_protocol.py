@@ -1,9 +1,9 @@
-"""uvicorn's HTTP protocol with two additions.
+"""uvicorn's HTTP protocol with three additions.
 
-A limit on the size of a request's head, which httptools does not have: 431 above it. And a ``Connection`` in the
-request's scope, with which a handler knows at no cost whether its client is still connected (protocol 0.1, the rule of
-attaching to a lost call), and writes a whole response in one system call. Through ASGI, head and body are two system
-calls, which took a quarter of the server's time for a tool call.
+A limit on the size of a request's head, which httptools does not have: 431 above it. A ``Connection`` in the request's
+scope, with which a handler knows at no cost whether its client is still connected (protocol 0.1, the rule of attaching
+to a lost call), and writes a whole response in one system call. Through ASGI, head and body are two system calls, which
+took a quarter of the server's time for a tool call. And, behind a proxy, the rule of ``delivery``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from ors_server.http.delivery import CONFIRMATION, GATEWAY_HEADER, Confirmations, ConnectionDelivery
 from ors_server.http.exchange import CONNECTION
 
 __all__ = ["http_protocol"]
@@ -25,12 +26,13 @@ _LINGER = 1.0
 class _Connection:
     """The connection of one request; it updates uvicorn's state as uvicorn's ``send`` does."""
 
-    __slots__ = ("_cycle",)
+    __slots__ = ("_cycle", "delivery")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, delivery: ConnectionDelivery | None) -> None:
         # Weak: the cycle owns the scope that holds this object. A reference cycle of a dozen objects for each request
         # would be left to the garbage collector, which would pause the server.
         self._cycle = weakref.ref(cycle)
+        self.delivery = delivery
 
     @property
     def disconnected(self) -> bool:
@@ -61,10 +63,12 @@ class _Connection:
         return True
 
 
-def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
+def http_protocol(max_headers: int, *, behind_proxy: bool = False) -> type[HttpToolsProtocol]:
     """Make the protocol class for ``uvicorn.Config(http=…)``; ``max_headers`` in bytes."""
+    confirmations = Confirmations() if behind_proxy else None
 
     class OrsHttpProtocol(HttpToolsProtocol):
+        _delivery: ConnectionDelivery | None = None
         # Size of the head so far: what the parser has passed on, and what it may still hold as an unfinished line.
         _head_size = 0
         _in_head = True
@@ -72,7 +76,19 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
         _received = 0
         _refused = False
 
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if confirmations is not None:
+                self._delivery = ConnectionDelivery(confirmations)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self._delivery is not None:
+                self._delivery.end(reset=exc is not None)
+
         def on_message_begin(self) -> None:
+            if self._delivery is not None:
+                self._delivery.confirm()
             super().on_message_begin()
             self._head_size = 0
 
@@ -82,6 +98,8 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
 
         def on_header(self, name: bytes, value: bytes) -> None:
             self._count(len(name) + len(value) + 4)
+            if self._delivery is not None and name.lower() == GATEWAY_HEADER:
+                self._delivery.of_gateway = True
             super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
@@ -89,7 +107,7 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
             self._head_ended = True
             super().on_headers_complete()
             scope: Any = self.scope
-            scope[CONNECTION] = _Connection(self.cycle)
+            scope[CONNECTION] = _Connection(self.cycle, self._delivery)
 
         def on_message_complete(self) -> None:
             super().on_message_complete()
@@ -98,6 +116,9 @@ def http_protocol(max_headers: int) -> type[HttpToolsProtocol]:
 
         def data_received(self, data: bytes) -> None:
             if self._refused:
+                return
+            if self._delivery is not None and data == CONFIRMATION:
+                self._delivery.confirm()
                 return
             self._head_ended = not self._in_head
             super().data_received(data)

@@ -3,7 +3,8 @@
 A call has an id bound to its session. A request either starts a call or attaches to one: by ``task_id``; by
 ``Idempotency-Key``; or, without either, because it has the tool and input of a call whose connection broke before the
 server had written the last byte of the result. A ``task_id`` never starts a call (protocol 0.1). So a call without a
-key runs again when its answer was lost in a proxy and the request is repeated.
+key runs again when its answer was lost in a proxy that the server does not know of, and the request is repeated
+(``http/delivery`` has the rule for proxies that it knows of).
 
 Results are kept encoded. A delivered result stays for a while, for a client that lost it after all; an undelivered
 result stays as long as its session, in memory first and then on disk (``result_store``).
@@ -25,6 +26,10 @@ from ors_server.sessions.call_slots import CallSlots
 from ors_server.sessions.result_store import ResultStore
 
 __all__ = ["CallLedger", "Recipient", "ResultExpired"]
+
+
+#: Results up to this size are in no account while their delivery is unconfirmed, in bytes.
+_SMALL = 64 * 1024
 
 
 class ResultExpired(Exception):
@@ -140,6 +145,11 @@ class CallLedger:
             self._recipients = {}
         self._recipients.setdefault(call, []).append(recipient)
 
+    def await_confirmation(self, call: Call) -> None:
+        """Bound the memory of a large result that was written to a proxy and awaits its ``end_response``."""
+        if call.size > _SMALL and not self._closed and call.task_id in self._calls:
+            self._results.keep_undelivered(self, call)
+
     def end_response(self, call: Call, recipient: Recipient, *, delivered: bool) -> None:
         """Note that an answer has ended: its last byte was written, or the connection was lost before."""
         if self._recipients is not None:
@@ -190,7 +200,7 @@ class CallLedger:
         if self._recipients is not None:
             # The connection may be lost and its request not have noticed yet.
             for call, recipients in self._recipients.items():
-                if call.key is None and _same(call, name, input) and not _any_connected(recipients):
+                if call.key is None and not _any_connected(recipients) and _same(call, name, input):
                     self._forget_lost(call)
                     return call
         if self._lost:

@@ -33,6 +33,7 @@ from ors_server.sessions.result_store import ResultStore
 from ors_server.sessions.session import Session, SessionContext, State
 from ors_server.sessions.setup import TaskChoice
 from ors_server.settings import Settings
+from ors_server.worker import identity
 
 __all__ = ["Sessions"]
 
@@ -89,9 +90,15 @@ class Sessions:
             settings, self.call_slots, self.results, on_lost=self._lose, on_unbuilt=self._discard, on_left=self._left
         )
         self._sessions: dict[str, Session] = {}
-        self._closing = False
+        #: Set when the server begins to shut down.
+        self.closing = asyncio.Event()
         self._tombstones = Tombstones(settings.tombstones)
         self._ending: set[asyncio.Task[None]] = set()
+        #: Until then an unknown id may be that of a session which an earlier worker of the same slot held.
+        self._former_until = 0.0
+        worker = identity()
+        if worker is not None and worker.restarted:
+            self._former_until = time.monotonic() + settings.session_ttl
         self._pools = (tools_pool, lifecycle_pool)
         self._maintainer: asyncio.Task[None] | None = None
 
@@ -107,7 +114,7 @@ class Sessions:
         ``ServerBusy`` and ``MachineBusy`` where there is no room, ``InfrastructureFailure`` while the server shuts
         down, and what building the instance raises.
         """
-        if self._closing:
+        if self.closing.is_set():
             raise InfrastructureFailure("The server is shutting down", "Retry on another one, or when it is back.")
         self._start_maintenance()
         hosted: HostedEnvironment | None
@@ -190,6 +197,8 @@ class Sessions:
 
     def _unknown(self, sid: str) -> OrsError:
         reason = self._tombstones.get(sid)
+        if reason is None and time.monotonic() < self._former_until:
+            reason = "Session lost: InfrastructureError: the worker that held it ended. Start a new session"
         return UnknownSession() if reason is None else SessionGone(reason)
 
     # --- ending ------------------------------------------------------------------------------
@@ -274,7 +283,7 @@ class Sessions:
 
     async def close(self) -> None:
         """End all sessions at once, and wait for them up to their limits."""
-        self._closing = True
+        self.closing.set()
         if self._maintainer is not None:
             self._maintainer.cancel()
             await asyncio.wait((self._maintainer,))

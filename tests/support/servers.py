@@ -21,6 +21,7 @@ import httpx
 from tests.support.paths import ROOT
 
 __all__ = [
+    "WORKERS",
     "Running",
     "StartServer",
     "executable",
@@ -32,6 +33,8 @@ __all__ = [
     "starting",
 ]
 
+#: With the variable ``ORS_TEST_WORKERS`` servers have so many workers, behind two gateways.
+WORKERS = os.environ.get("ORS_TEST_WORKERS", "")
 #: Seconds that a server may take to listen, and to end.
 _PATIENCE = 120.0
 
@@ -88,6 +91,7 @@ def running(
     folder.mkdir(parents=True, exist_ok=True)
     output, log = folder / "output", folder / "log"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
+    kind = "unix:" if (variables or {}).get("ORS_LISTEN", "").startswith("unix:") else "http://"
     with output.open("wb") as out, log.open("wb") as errors:
         process = subprocess.Popen(
             command,
@@ -103,7 +107,7 @@ def running(
             def address() -> str | None:
                 if url is not None:
                     return url if _is_healthy(url) else None
-                found = re.search(r"(http://\S+:\d+)[;\s]", output.read_text() + log.read_text())
+                found = re.search(rf"({kind}[^\s,;]+)[,;\s]", output.read_text() + log.read_text())
                 return found and found[1]
 
             yield Running(_wait(address, process, log, patience), process, output, log)
@@ -140,6 +144,10 @@ def launched(
     """Run ``python -m tests.MODULE``, which serves on ``ORS_PORT`` and prints its address."""
     surroundings = {"ORS_PORT": "0", "ORS_LOG_LEVEL": "warning", **(variables or {})}
     command = [sys.executable, "-m", f"tests.{module}", *arguments]
+    if WORKERS and not arguments:
+        file = ROOT.joinpath("tests", *module.split(".")).with_suffix(".py")
+        command = [sys.executable, "-m", "ors_server", "serve", str(file), "--workers", WORKERS, "--gateways", "2"]
+        surroundings["ORS_LOG_LEVEL"] = "info"
     with running(command, folder, cwd=ROOT, variables=surroundings) as server:
         yield server
 

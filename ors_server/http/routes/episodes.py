@@ -15,7 +15,7 @@ from ors_server.sessions.call_ledger import ResultExpired
 from ors_server.sessions.registry import Sessions
 from ors_server.sessions.secrets import read_secrets
 from ors_server.sessions.session import Session
-from ors_server.sse import error_frame, task_frame
+from ors_server.sse import error_frame, session_frames
 
 __all__ = ["EpisodeRoutes"]
 
@@ -24,7 +24,6 @@ _OK = b'{"status":"ok"}'
 _LONGEST_KEY = 255
 #: Header of ``/create``: a repeated call with the same ``Idempotency-Key`` never runs twice in its session.
 _PROMISE = (("X-Idempotent-Calls", "true"),)
-_NO_MORE = b"event: end\r\ndata: \r\n\r\n"
 
 
 class EpisodeRoutes:
@@ -42,7 +41,7 @@ class EpisodeRoutes:
         sid = str(uuid.uuid4())
         accept = exchange.header(b"accept")
         if accept is not None and "text/event-stream" in accept:
-            await exchange.events(task_frame(sid) + _NO_MORE)
+            await exchange.events(session_frames(sid))
         else:
             await exchange.json(b'{"sid":"%b"}' % sid.encode())
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 from tests.support.paths import ROOT
-from tests.support.servers import running
+from tests.support.servers import WORKERS, running
 
 from .journal import VARIABLE, Journal
+from .serve import hosted as hosted_environments
 
 #: Log lines of a server's own faults, as opposed to an environment's.
 FAULTS = re.compile(
@@ -40,6 +41,13 @@ def serving(hosted: Literal["all", "one"], folder: Path, **settings: str) -> Gen
     folder.mkdir()
     journal = Journal(folder / "journal")
     command = [sys.executable, "-m", "tests.compat.real_clients.serve", hosted]
+    if WORKERS:
+        package = "tests.compat.real_clients"
+        targets = [
+            f"{package}.{environment.__module__.rpartition('.')[2]}:{environment.__name__}"
+            for environment in hosted_environments(hosted)
+        ]
+        command = [sys.executable, "-m", "ors_server", "serve", *targets, "--workers", WORKERS, "--gateways", "2"]
     with running(
         command, folder, cwd=ROOT, variables=settings | {"ORS_PORT": "0", VARIABLE: str(journal.path)}
     ) as server:

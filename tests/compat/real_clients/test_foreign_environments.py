@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from tests.support.servers import WORKERS
+
 from . import openreward_sdk
 from .clients import Client, ClientKind, Session, connected, failure
 from .process import RunningServer
@@ -105,7 +107,9 @@ async def test_a_malformed_tool_is_left_out_and_named_in_the_log(server: Running
     """The SDK of openreward silently leaves the tool out."""
     log = server.log.read_text()
 
-    (line,) = [line for line in log.splitlines() if "Riddle.shout" in line and "Harder" not in line]
+    lines = [line for line in log.splitlines() if "Riddle.shout" in line and "Harder" not in line]
+    assert len(lines) == int(WORKERS or 1)
+    line = lines[0]
     assert re.search(r"tool left out.*Riddle\.shout.*ToolOutput", line)
 
 

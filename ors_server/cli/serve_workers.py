@@ -1,0 +1,45 @@
+"""``ors-server serve --workers``: several processes behind one address."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from ors_server._version import VERSION
+from ors_server.cli.banner import client_url
+from ors_server.http.listeners import listen_publicly, url_of
+from ors_server.logs import start_logging
+from ors_server.settings import Settings
+from ors_server.supervisor.control import Control
+from ors_server.supervisor.supervisor import Supervisor, gateways_for
+
+__all__ = ["serve_with_workers"]
+
+logger = logging.getLogger("ors_server.serve")
+
+
+def serve_with_workers(arguments: Sequence[str], settings: Settings, workers: int, gateways: int | None) -> None:
+    """Serve until SIGTERM or Ctrl-C. ``arguments`` start one worker. Raises ``PortInUse`` and ``WorkerFailed``."""
+    logs = start_logging(settings)
+    try:
+        with listen_publicly(settings.host, settings.port) as listening:
+            url = url_of(listening, settings.host)
+            supervisor = Supervisor(arguments, settings, workers=workers, gateways=gateways or gateways_for(workers))
+
+            def ready() -> None:
+                port = listening.getsockname()[1]
+                logger.info(f"ors-server {VERSION} listens on {url}, with {workers} workers; Ctrl-C stops it.")
+                logger.info(
+                    f"`ors-server workers --port {port}` shows the workers. Clients of openreward, TRL among them, find"
+                    f" the server with:\n\nexport OPENREWARD_API_URL={client_url(url)}\n"
+                    f"export OPENREWARD_SESSION_URL={client_url(url)}\n"
+                )
+
+            async def run() -> None:
+                async with Control(supervisor, listening.getsockname()[1]):
+                    await supervisor.run(listening, ready)
+
+            asyncio.run(run())
+    finally:
+        logs.stop()

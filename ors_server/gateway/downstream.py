@@ -1,0 +1,260 @@
+"""A client's connection to a gateway: one request at a time, passed on to a worker or answered here.
+
+Bytes of requests and responses are passed on as they came. A request's head is changed only where the client wants its
+connection closed after the response, which must not close the worker's. Later requests on the connection wait, unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from ors_server.gateway.answers import own_response
+from ors_server.gateway.framing import BadRequest, ChunkedBody, FixedBody, Head, read_head
+from ors_server.gateway.routing import Own, Router
+from ors_server.gateway.upstream import Upstream, connect, take_idle
+from ors_server.gateway.workers import Worker
+
+__all__ = ["Downstream"]
+
+#: Bytes that a client may leave unread before the worker's response is read no further.
+_HIGH_WATER = 256 * 1024
+#: Bytes of a next request that are kept while a response is on its way; then the connection is not read.
+_READ_AHEAD = 64 * 1024
+#: Seconds between looks at a client's socket that has not taken the whole response.
+_DRAIN_INTERVAL = 0.01
+#: Seconds that a connection with a refused request stays open, for its client to read the reason.
+_LINGER = 1.0
+#: Headers that concern one connection and are not passed on where they would end the worker's.
+_CONNECTION_HEADERS = (b"connection", b"keep-alive", b"proxy-connection")
+
+
+class Downstream(asyncio.Protocol):
+    """One client's connection; ``router`` decides about each request."""
+
+    def __init__(self, router: Router, connections: set[Downstream], max_headers: int) -> None:
+        self._router = router
+        self._connections = connections
+        self._max_headers = max_headers
+        #: When the connection became idle, by ``time.monotonic``; None during a request.
+        self.idle_since: float | None = time.monotonic()
+        self._transport: Any = None
+        self._loop = asyncio.get_running_loop()
+        self._buffer = b""
+        self._reading = True
+        self._closing = False
+        self._head: Head | None = None
+        self._body: FixedBody | ChunkedBody | None = None
+        #: An own answer, which is sent once the request's body has been read.
+        self._own: Own | None = None
+        self._upstream: Upstream | None = None
+        #: Parts of the request that came while a connection to the worker was opened.
+        self._unsent: list[bytes] | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._answered = False
+
+    # --- the request -------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self._connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        if self._head is None:
+            self._buffer = self._buffer + data if self._buffer else data
+            self._next_request()
+            return
+        try:
+            rest = self._pass_on(data)
+        except BadRequest as error:
+            self._refuse(400, str(error))
+            return
+        if rest:
+            self._buffer += rest
+            self._next_request()
+            if len(self._buffer) > _READ_AHEAD:
+                self._pause_reading()
+
+    def _next_request(self) -> None:
+        while self._head is None and self._buffer and not self._closing:
+            data = self._buffer.lstrip(b"\r\n")
+            end = data.find(b"\r\n\r\n") + 4
+            if end > self._max_headers or (end < 4 and len(data) > self._max_headers):
+                detail = "Send fewer or smaller headers, or raise ORS_MAX_HEADERS on the server"
+                self._refuse(431, f"The request head is larger than {self._max_headers} bytes. {detail}")
+                return
+            if end < 4:
+                self._buffer = data
+                return
+            self._buffer = data[end:]
+            try:
+                self._begin(read_head(data[:end]))
+                if self._head is not None and self._buffer:
+                    self._buffer = self._pass_on(self._buffer)
+            except BadRequest as error:
+                self._refuse(400, str(error))
+
+    def _begin(self, head: Head) -> None:
+        self.idle_since = None
+        self._head, self._body, self._answered = head, head.body, False
+        route = self._router.route(head)
+        if isinstance(route, Own):
+            self._own = route
+            self._answer_if_read()
+            return
+        data = head.data
+        if not head.keep_alive and head.version == "1.1":
+            data = head.without(*_CONNECTION_HEADERS)
+        self._upstream = take_idle(route)
+        if self._upstream is not None:
+            self._upstream.send(self, head.method, data)
+            return
+        self._unsent = [data]
+        self._connecting = self._loop.create_task(self._connect(route))
+
+    def _pass_on(self, data: bytes) -> bytes:
+        """Pass on what belongs to the request's body; return the rest. Raises ``BadRequest``."""
+        assert self._body is not None
+        if self._body.complete:
+            return data
+        taken = self._body.take(data)
+        part = data if taken == len(data) else data[:taken]
+        if self._own is not None:
+            self._answer_if_read()
+        elif self._unsent is not None:
+            self._unsent.append(part)
+            self._pause_reading()
+        elif self._upstream is not None:
+            self._upstream.write(part)
+        return data[taken:]
+
+    async def _connect(self, worker: Worker) -> None:
+        assert self._head is not None
+        try:
+            upstream = await connect(worker, self._router.key)
+        except OSError:
+            self._unsent = self._connecting = None
+            self._own = self._router.without_worker(self._head, worker)
+            self._answer_if_read()
+            self._resume_reading()
+            return
+        unsent, self._unsent, self._connecting = self._unsent or [], None, None
+        if self._closing:
+            upstream.close()
+            return
+        self._upstream = upstream
+        upstream.send(self, self._head.method, unsent[0])
+        for part in unsent[1:]:
+            upstream.write(part)
+        self._resume_reading()
+
+    def _answer_if_read(self) -> None:
+        own, body = self._own, self._body
+        if own is not None and body is not None and body.complete:
+            self._own = None
+            self._transport.write(own.data)
+            self._end_request(keep_alive=True)
+
+    # --- the response ------------------------------------------------------------------------
+
+    def response_data(self, data: bytes) -> None:
+        self._answered = True
+        self._transport.write(data)
+
+    def response_ended(self, *, keep_alive: bool) -> None:
+        upstream, self._upstream = self._upstream, None
+        assert upstream is not None
+        assert self._body is not None
+        if not self._body.complete:
+            # The worker has refused the rest of the request: it would be taken for the next one.
+            upstream.abort()
+            self._end_request(keep_alive=False)
+            return
+        # The transport writes at the end of this turn of the loop.
+        self._loop.call_soon(self._release_when_taken, upstream)
+        self._end_request(keep_alive=keep_alive)
+
+    def response_lost(self) -> None:
+        """End the connection where the response has begun or the call may have run; the client asks again."""
+        self._upstream = None
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort() if self._answered else self._transport.close()
+
+    def _release_when_taken(self, upstream: Upstream) -> None:
+        if self._transport.get_write_buffer_size() == 0:
+            upstream.release()
+        elif self not in self._connections:
+            upstream.abort()
+        else:
+            self._loop.call_later(_DRAIN_INTERVAL, self._release_when_taken, upstream)
+
+    def _end_request(self, *, keep_alive: bool) -> None:
+        head, self._head, self._body = self._head, None, None
+        self.idle_since = time.monotonic()
+        if not keep_alive or head is None or not head.keep_alive:
+            self._closing = True
+            self._transport.close()
+            return
+        self._resume_reading()
+        if self._buffer:
+            self._loop.call_soon(self._next_request)
+
+    def _refuse(self, status: int, detail: str) -> None:
+        self._closing = True
+        if self._upstream is not None:
+            self._upstream.abort()
+            self._upstream = None
+        if not self._answered:
+            self._transport.write(own_response(status, {"detail": detail}, close=True))
+        # If it were closed at once, with bytes unread, the connection would be reset and the answer lost.
+        self._loop.call_later(_LINGER, self._transport.close)
+
+    # --- flow control ------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        if self._upstream is not None:
+            self._upstream.pause_response()
+
+    def resume_writing(self) -> None:
+        if self._upstream is not None:
+            self._upstream.resume_response()
+
+    def pause_request(self) -> None:
+        self._pause_reading()
+
+    def resume_request(self) -> None:
+        self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._reading and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._reading and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless a request is under way; it then closes after the response."""
+        if self._head is None:
+            self._closing = True
+            self._transport.close()
+        else:
+            self._head.keep_alive = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        self._closing = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._upstream is not None:
+            self._upstream.abort()
+            self._upstream = None

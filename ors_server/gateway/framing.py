@@ -1,0 +1,209 @@
+"""Boundaries of HTTP/1.1 messages: where a head ends, and where the body after it.
+
+A gateway passes bytes on as they came and reads no more of a message than its boundaries. Heads of requests are checked
+by the parser that the workers use (llhttp, strict), so that gateway and worker never disagree about where a request
+ends.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httptools
+
+__all__ = ["BadRequest", "ChunkedBody", "FixedBody", "Head", "ResponseHead", "read_head", "read_response_head"]
+
+_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
+_LONGEST_LINE = 1024
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
+_CLOSE = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
+
+
+class BadRequest(Exception):
+    """Bytes that are not a request which can be passed on; the text says why."""
+
+
+class FixedBody:
+    """A body of a known length in bytes."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+
+    @property
+    def complete(self) -> bool:
+        """True once all of it was taken."""
+        return not self._left
+
+    def take(self, data: bytes) -> int:
+        """Return how many of the bytes belong to the body."""
+        taken = min(self._left, len(data))
+        self._left -= taken
+        return taken
+
+
+class ChunkedBody:
+    """A chunked body, whose bytes stay as they are."""
+
+    __slots__ = ("_left", "_line", "_state", "complete")
+
+    def __init__(self) -> None:
+        self.complete = False
+        #: ``size`` of the next chunk, ``data``, the ``end`` of a chunk's data, or ``trailer``.
+        self._state = "size"
+        self._left = 0
+        self._line = b""
+
+    def take(self, data: bytes) -> int:
+        """Return how many of the bytes belong to the body. Raises ``BadRequest`` where they are not chunks."""
+        position = 0
+        while position < len(data) and not self.complete:
+            if self._state == "data":
+                taken = min(self._left, len(data) - position)
+                self._left -= taken
+                position += taken
+                if not self._left:
+                    self._state, self._left = "end", 2
+                continue
+            newline = data.find(b"\n", position)
+            stop = len(data) if newline < 0 else newline + 1
+            self._line += data[position:stop]
+            position = stop
+            if len(self._line) > _LONGEST_LINE:
+                raise BadRequest("a line of a chunked body is too long")
+            if newline >= 0:
+                self._read_line()
+        return position
+
+    def _read_line(self) -> None:
+        line, self._line = self._line, b""
+        if self._state == "size":
+            size = _SIZE_LINE.fullmatch(line)
+            if size is None:
+                raise BadRequest("the size of a chunk is not a number")
+            self._left = int(size[1], 16)
+            self._state = "data" if self._left else "trailer"
+        elif self._state == "end":
+            if line != b"\r\n":
+                raise BadRequest("a chunk is longer than its size")
+            self._state = "size"
+        elif line == b"\r\n":
+            self.complete = True
+        elif not line.endswith(b"\r\n"):
+            raise BadRequest("a trailer does not end in CRLF")
+
+
+class Head:
+    """The head of a request."""
+
+    __slots__ = ("body", "data", "headers", "keep_alive", "method", "target", "version")
+
+    def __init__(self, data: bytes) -> None:
+        #: As it came, with the empty line.
+        self.data = data
+        self.method = b""
+        self.target = b""
+        self.version = "1.1"
+        self.keep_alive = True
+        #: Names in lower case, in order.
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.body: FixedBody | ChunkedBody = _NO_BODY
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Return the values of a header; ``name`` in lower case."""
+        return [value for header, value in self.headers if header == name]
+
+    def without(self, *names: bytes) -> bytes:
+        """Return the head without some headers."""
+        lines = [self.data[: self.data.index(b"\r\n") + 2]]
+        lines += (
+            line + b"\r\n"
+            for line in self.data[len(lines[0]) : -4].split(b"\r\n")
+            if line.partition(b":")[0].strip().lower() not in names
+        )
+        return b"".join([*lines, b"\r\n"])
+
+
+_NO_BODY = FixedBody(0)
+
+
+class _Callbacks:
+    """The parser's callbacks; it calls no others."""
+
+    __slots__ = ("complete", "head", "headers_complete")
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.headers_complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.head.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.head.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.headers_complete = True
+
+
+def read_head(data: bytes) -> Head:
+    """Read the head of a request, with its empty line. Raises ``BadRequest``."""
+    head = Head(data)
+    callbacks = _Callbacks(head)
+    parser: Any = httptools.HttpRequestParser(callbacks)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass  # passed on as any request: the workers upgrade nothing
+    except httptools.HttpParserError as error:
+        raise BadRequest(str(error) or "not an HTTP request") from None
+    if not callbacks.headers_complete:
+        raise BadRequest("not the head of an HTTP request")
+    head.method = parser.get_method()
+    head.version = parser.get_http_version()
+    if head.version not in ("1.0", "1.1"):
+        raise BadRequest("not HTTP/1.0 or HTTP/1.1")
+    head.keep_alive = parser.should_keep_alive()
+    lengths, encodings = head.values(b"content-length"), head.values(b"transfer-encoding")
+    if encodings:
+        if lengths:
+            raise BadRequest("both Content-Length and Transfer-Encoding")
+        if [encoding.lower() for encoding in encodings] != [b"chunked"]:
+            raise BadRequest("a Transfer-Encoding other than chunked")
+        head.body = ChunkedBody()
+    elif lengths:
+        head.body = FixedBody(int(lengths[0]))
+    return head
+
+
+class ResponseHead:
+    """The head of a worker's response."""
+
+    __slots__ = ("body", "keep_alive", "status")
+
+    def __init__(self, status: int, body: FixedBody | ChunkedBody | None, keep_alive: bool) -> None:
+        self.status = status
+        #: None for a body that ends with the connection.
+        self.body = body
+        self.keep_alive = keep_alive
+
+
+def read_response_head(data: bytes, method: bytes) -> ResponseHead:
+    """Read the head of a worker's response to a request of this method. Raises ``ValueError`` where it is not one."""
+    if data[:7] != b"HTTP/1." or data[8:9] != b" ":
+        raise ValueError("not an HTTP response")
+    status = int(data[9:12])
+    keep_alive = _CLOSE.search(data) is None
+    body: FixedBody | ChunkedBody | None
+    if method == b"HEAD" or status < 200 or status in (204, 304):
+        body = FixedBody(0)
+    elif length := _CONTENT_LENGTH.search(data):
+        body = FixedBody(int(length[1]))
+    elif _CHUNKED.search(data):
+        body = ChunkedBody()
+    else:
+        body, keep_alive = None, False
+    return ResponseHead(status, body, keep_alive)

@@ -1,0 +1,67 @@
+"""The state streams by which a gateway, or a supervisor, knows how its workers are.
+
+A worker writes a line every second. The end of the stream is news of its death within milliseconds; its silence is the
+loss of its lease (``workers``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ors_server.gateway.workers import LEASE, Worker
+from ors_server.http.delivery import GATEWAY_HEADER
+
+__all__ = ["open_stream", "watch"]
+
+logger = logging.getLogger("ors_server.gateway")
+
+#: Seconds before a stream that ended is opened again, on a worker that still listens.
+_PAUSE = 0.2
+
+
+async def watch(worker: Worker, key: bytes, on_report: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+    """Keep a worker's state up to date until it has ended. ``on_report`` gets each report."""
+    while True:
+        try:
+            reader, writer = await asyncio.wait_for(open_stream(worker.address), LEASE)
+        except (OSError, TimeoutError) as error:  # with a Unix socket: no process listens
+            _report_death(worker, str(error) or "it does not accept connections")
+            return
+        try:
+            writer.write(b"GET /_ors/state HTTP/1.1\r\nhost: worker\r\n" + GATEWAY_HEADER + b": " + key + b"\r\n\r\n")
+            async for line in reader:
+                if not line.startswith(b"{"):
+                    continue  # the head, and the sizes of chunks
+                state: Mapping[str, Any] = json.loads(line)
+                if (state["slot"], state["incarnation"]) != worker.place:
+                    _report_death(worker, "another worker listens at its address")
+                    return
+                worker.report(state)
+                if on_report is not None:
+                    on_report(state)
+        except (OSError, ValueError, KeyError) as error:
+            logger.warning("a worker's state cannot be read", extra={"slot": worker.place.slot, "reason": str(error)})
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        await asyncio.sleep(_PAUSE)
+
+
+async def open_stream(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a private address. Raises ``OSError``."""
+    kind, _, place = address.partition(":")
+    if kind == "unix":
+        return await asyncio.open_unix_connection(place)
+    host, _, port = place.rpartition(":")
+    return await asyncio.open_connection(host.strip("[]"), int(port))
+
+
+def _report_death(worker: Worker, reason: str) -> None:
+    logger.info("worker lost", extra={"slot": worker.place.slot, "reason": reason})
+    worker.die()

@@ -1,0 +1,155 @@
+"""The processes that a supervisor starts: workers and gateways.
+
+Each has a process group of its own, so that Ctrl-C reaches the supervisor alone, which then stops them in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ors_server.gateway.process import KEY_VARIABLE
+from ors_server.gateway.workers import Member
+from ors_server.worker import VARIABLE
+
+__all__ = ["Child", "GatewayChild", "WorkerChild"]
+
+
+class Child:
+    """A process that runs until it is stopped."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """True once the process has ended."""
+        return self._process.returncode is not None
+
+    async def wait(self) -> int:
+        """Wait for its end; return its status, a negative number for a signal."""
+        return await self._process.wait()
+
+    async def stop(self, seconds: float) -> None:
+        """Ask it to end, and kill it after so many seconds."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), seconds)
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+
+    def kill(self) -> None:
+        """Kill it with all processes of its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class WorkerChild(Child):
+    """A worker, which announces its address once it listens."""
+
+    def __init__(self, process: asyncio.subprocess.Process, announcement: asyncio.StreamReader) -> None:
+        super().__init__(process)
+        self._announcement = announcement
+
+    @classmethod
+    async def start(
+        cls,
+        arguments: Sequence[str],
+        path: Path,
+        slot: int,
+        incarnation: int,
+        *,
+        restarted: bool,
+        variables: Mapping[str, str],
+    ) -> WorkerChild:
+        """Start ``ors-server`` with these arguments, to listen at a path."""
+        reading, writing = os.pipe()
+        try:
+            given = {"slot": slot, "incarnation": incarnation, "restarted": restarted, "descriptor": writing}
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "ors_server",
+                *arguments,
+                env={**os.environ, **variables, VARIABLE: json.dumps(given), "ORS_LISTEN": f"unix:{path}"},
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        return cls(process, await _reader(reading))
+
+    async def address(self) -> str | None:
+        """Wait until it listens; None where it ended before."""
+        line = await self._announcement.readline()
+        return str(json.loads(line)["address"]) if line else None
+
+
+class GatewayChild(Child):
+    """A gateway, which follows the members that it is sent."""
+
+    def __init__(self, process: asyncio.subprocess.Process, members: int) -> None:
+        super().__init__(process)
+        self._members = members
+
+    @classmethod
+    async def start(cls, listening: socket.socket, key: bytes, variables: Mapping[str, str]) -> GatewayChild:
+        """Start a gateway on a listening socket."""
+        reading, writing = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "ors_server.gateway.process",
+                "--listening",
+                str(listening.fileno()),
+                "--members",
+                str(reading),
+                env={**os.environ, **variables, KEY_VARIABLE: key.hex()},
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(listening.fileno(), reading),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        os.set_blocking(writing, False)
+        return cls(process, writing)
+
+    def send(self, members: Sequence[Member]) -> None:
+        """Announce the members as they are now. A gateway that does not read for long misses one announcement."""
+        line = json.dumps({"members": members}) + "\n"
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
+            os.write(self._members, line.encode())
+
+    def close(self) -> None:
+        """Close its pipe, after its end."""
+        os.close(self._members)
+
+
+async def _reader(descriptor: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
+    )
+    return reader

@@ -1,0 +1,110 @@
+"""The socket by which commands on the same machine ask a supervisor: one line of JSON each way.
+
+Only the user of the supervisor, and root, can connect to it. It is found by the server's port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+from ors_server.errors import ControlError
+from ors_server.supervisor.supervisor import Supervisor
+
+__all__ = ["Control", "ask"]
+
+_PATIENCE = 10.0
+
+
+def _path(port: int) -> Path:
+    return Path(tempfile.gettempdir(), f"ors-server-{os.getuid()}", f"{port}.sock")
+
+
+class Control:
+    """The supervisor's side of the socket, while the block runs."""
+
+    def __init__(self, supervisor: Supervisor, port: int) -> None:
+        self._supervisor = supervisor
+        self._path = _path(port)
+        self._server: asyncio.Server | None = None
+        self._draining = set[asyncio.Task[None]]()
+
+    async def __aenter__(self) -> Self:
+        folder = self._path.parent
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or status.st_mode & 0o777 != 0o700:
+                raise ControlError(f"{folder} belongs to another user or is open to others", "Remove it.")
+            self._path.unlink(missing_ok=True)  # no other server has the port
+            self._server = await asyncio.start_unix_server(self._answer, self._path)
+        except OSError as error:
+            raise ControlError(f"Cannot listen at {self._path}: {error.strerror}", "Check TMPDIR.") from None
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._draining:
+            task.cancel()
+        self._path.unlink(missing_ok=True)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            request: dict[str, Any] = json.loads(await reader.readline())
+            writer.write(json.dumps(self._reply(request)).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+    def _reply(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["command"] == "drain":
+            numbers = {int(number) for number in request["slots"]}
+            unknown = numbers - {slot.number for slot in self._supervisor.slots}
+            if unknown:
+                return {"error": f"There is no slot {min(unknown)}; there are {len(self._supervisor.slots)} slots"}
+            task = asyncio.create_task(self._drain(sorted(numbers), float(request["deadline"])))
+            self._draining.add(task)
+            task.add_done_callback(self._draining.discard)
+        return {"workers": [self._row(slot) for slot in self._supervisor.slots]}
+
+    async def _drain(self, numbers: list[int], deadline: float) -> None:
+        for number in numbers:  # one after the other: the rest takes its sessions
+            slot = self._supervisor.slots[number]
+            await self._supervisor.drain(slot, deadline)
+            await self._supervisor.wait_until_serving(slot)
+
+    @staticmethod
+    def _row(slot: Any) -> dict[str, Any]:
+        return {
+            "slot": slot.number,
+            "state": slot.state,
+            "pid": None if slot.child is None or slot.child.ended else slot.child.pid,
+            "sessions": 0 if slot.worker is None else slot.worker.sessions,
+            "calls": slot.calls,
+            "restarts": slot.restarts,
+            "reason": slot.given_up,
+        }
+
+
+def ask(port: int, request: dict[str, Any]) -> dict[str, Any]:
+    """Ask the supervisor of the server on a port. Raises ``ControlError``."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(_PATIENCE)
+        try:
+            sock.connect(str(_path(port)))
+            sock.sendall(json.dumps(request).encode() + b"\n")
+            reply: dict[str, Any] = json.loads(sock.makefile().readline())
+        except (OSError, ValueError):
+            raise ControlError(
+                f"No server with workers of this user listens on port {port}",
+                "Start one with `ors-server serve … --workers N`, or name its port with --port.",
+            ) from None
+    if "error" in reply:
+        raise ControlError(reply["error"], "`ors-server workers` lists the slots.")
+    return reply

@@ -1,0 +1,280 @@
+"""The supervisor of a server with several workers: it starts workers and gateways, and starts them again when they end.
+
+It imports no author's code. Sessions live in the workers and end with them; the supervisor holds no session, so that
+the server goes on where it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import secrets
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ors_server.errors import WorkerFailed
+from ors_server.gateway.placed_ids import INCARNATIONS
+from ors_server.gateway.watching import watch
+from ors_server.gateway.workers import Life, Member, Worker
+from ors_server.settings import Settings
+from ors_server.supervisor.children import GatewayChild, WorkerChild
+from ors_server.supervisor.restarts import RestartBudget
+
+__all__ = ["Slot", "Supervisor", "gateways_for"]
+
+logger = logging.getLogger("ors_server.supervisor")
+
+#: Workers that one gateway serves without being busier than they are.
+_WORKERS_PER_GATEWAY = 6
+#: Settings that are limits of the whole server, of which each worker gets its part.
+_DIVIDED = ("max_sessions", "max_calls", "sandbox_warm_total", "sandbox_queue")
+#: Settings of the listening socket, which are the gateways'.
+_OF_GATEWAYS = ("host", "port", "listen")
+#: Seconds between reminders that a worker is not ready yet.
+_REMINDER = 30.0
+#: Seconds that a process gets at a stop, beyond those in which the sessions end.
+_PATIENCE = 10.0
+#: Seconds for which a drained worker must report no session: a gateway may have placed one just before.
+_EMPTY_FOR = 2.0
+
+
+def gateways_for(workers: int) -> int:
+    """Return the number of gateways that so many workers keep busy."""
+    return math.ceil(workers / _WORKERS_PER_GATEWAY)
+
+
+class Slot:
+    """One worker's place in the server, over all its incarnations."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.incarnation = secrets.randbelow(INCARNATIONS)
+        self.restarts = 0
+        self.draining = False
+        #: Why no worker will be started here again; None while one will.
+        self.given_up: str | None = None
+        self.child: WorkerChild | None = None
+        self.worker: Worker | None = None
+        self.watching: asyncio.Task[None] | None = None
+        self.calls = 0
+        self.budget = RestartBudget()
+
+    @property
+    def state(self) -> str:
+        """The state of the slot in a word, for people."""
+        if self.given_up is not None:
+            return "out"
+        if self.worker is None:
+            return "starting"
+        if self.draining:
+            return "draining"
+        return "restarting" if self.worker.life is Life.DEAD else self.worker.life.value
+
+
+class Supervisor:
+    """The processes of one server on this machine. ``arguments`` start a worker: ``serve`` with its targets."""
+
+    def __init__(self, arguments: Sequence[str], settings: Settings, *, workers: int, gateways: int) -> None:
+        self._arguments = arguments
+        self._settings = settings
+        self._gateway_count = gateways
+        self.slots = [Slot(number) for number in range(workers)]
+        self._gateways: list[GatewayChild] = []
+        self._key = secrets.token_bytes(32)
+        self._stopping = asyncio.Event()
+        self._tasks = set[asyncio.Task[None]]()
+        self._failure: WorkerFailed | None = None
+        dumped: dict[str, Any] = settings.model_dump(mode="json", exclude=set(_OF_GATEWAYS), exclude_none=True)
+        for name in _DIVIDED:
+            dumped[name] = max(math.ceil(dumped[name] / workers), 1 if name.startswith("max") else 0)
+        self._variables: Mapping[str, str] = {f"ORS_{name.upper()}": str(value) for name, value in dumped.items()}
+
+    async def run(self, listening: socket.socket, on_ready: Callable[[], None]) -> None:
+        """Serve until SIGTERM or SIGINT; ``on_ready`` is called once all workers serve for the first time.
+
+        Raises ``WorkerFailed`` where the first worker cannot be started.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        with tempfile.TemporaryDirectory(prefix="ors-server-") as folder:
+            try:
+                for slot in self.slots:
+                    self._spawn(self._keep(slot, Path(folder)))
+                if await self._all_serve():
+                    for _ in range(self._gateway_count):
+                        self._spawn(self._keep_gateway(listening))
+                    on_ready()
+                    await self._stopping.wait()
+            finally:
+                await self._stop()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Begin to stop."""
+        self._stopping.set()
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- workers -----------------------------------------------------------------------------
+
+    async def _all_serve(self) -> bool:
+        while not self._stopping.is_set():
+            if all(slot.worker is not None or slot.given_up for slot in self.slots):
+                return True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), 0.02)
+        return False
+
+    async def _keep(self, slot: Slot, folder: Path) -> None:
+        """Keep a worker in a slot."""
+        while not self._stopping.is_set():
+            slot.incarnation = (slot.incarnation + 1) % INCARNATIONS
+            path = folder / f"worker-{slot.number}-{slot.incarnation}.sock"
+            slot.child = await WorkerChild.start(
+                self._arguments,
+                path,
+                slot.number,
+                slot.incarnation,
+                restarted=slot.restarts > 0,
+                variables=self._variables,
+            )
+            address = await self._ready(slot.child, slot.number)
+            if address is not None:
+                await self._serve(slot, address)
+            status = await slot.child.wait()
+            path.unlink(missing_ok=True)
+            if self._stopping.is_set():
+                return
+            if address is None and slot.restarts == 0:
+                # Its log says why; started again it would fail again.
+                self._failure = WorkerFailed(slot.number, status)
+                self._stopping.set()
+                return
+            if slot.draining:
+                slot.draining = False
+                pause: float | None = 0.0
+            else:
+                logger.error("worker ended", extra={"slot": slot.number, "status": status})
+                pause = slot.budget.pause()
+            if pause is None:
+                slot.given_up = f"it ended too often, at last with status {status}"
+                logger.error("worker given up", extra={"slot": slot.number, "reason": slot.given_up})
+                return
+            slot.restarts += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+
+    async def _ready(self, child: WorkerChild, number: int) -> str | None:
+        waiting = asyncio.create_task(child.address())
+        while True:
+            done, _ = await asyncio.wait((waiting,), timeout=_REMINDER)
+            if done:
+                return waiting.result()
+            logger.info("worker is still loading its environments", extra={"slot": number})
+
+    async def _serve(self, slot: Slot, address: str) -> None:
+        member = Member(slot.number, slot.incarnation, address)
+        slot.worker = Worker(member.place, address)
+
+        def note(state: Mapping[str, Any]) -> None:
+            slot.calls = int(state["calls"])
+
+        self._announce()
+        assert slot.child is not None
+        slot.watching = asyncio.create_task(watch(slot.worker, b"", note))
+        try:
+            await slot.child.wait()
+        finally:
+            slot.watching.cancel()
+            slot.worker.die()
+
+    async def drain(self, slot: Slot, deadline: float) -> None:
+        """Place no new sessions in a slot, end its worker when it is empty or at the deadline, and start another."""
+        if slot.worker is None or slot.draining or slot.child is None:
+            return
+        child, worker, slot.draining = slot.child, slot.worker, True
+        self._announce()
+        loop = asyncio.get_running_loop()
+        end, empty_since = loop.time() + deadline, None
+        while loop.time() < end and not child.ended:
+            if worker.sessions:
+                empty_since = None
+            elif empty_since is None:
+                empty_since = loop.time()
+            elif loop.time() - empty_since > _EMPTY_FOR:
+                break
+            await asyncio.sleep(0.1)
+        await child.stop(self._settings.shutdown_timeout + _PATIENCE)
+
+    async def wait_until_serving(self, slot: Slot) -> None:
+        """Wait for a slot's next worker, or the end of the server."""
+        while slot.state in ("starting", "restarting", "draining") and not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), 0.1)
+
+    # --- gateways ----------------------------------------------------------------------------
+
+    async def _keep_gateway(self, listening: socket.socket) -> None:
+        budget = RestartBudget()
+        variables = {
+            **self._variables,
+            "ORS_KEEP_ALIVE": str(self._settings.keep_alive),
+            "ORS_MAX_HEADERS": str(self._settings.max_headers),
+        }
+        while not self._stopping.is_set():
+            gateway = await GatewayChild.start(listening, self._key, variables)
+            self._gateways.append(gateway)
+            gateway.send(self._members())
+            status = await gateway.wait()
+            self._gateways.remove(gateway)
+            gateway.close()
+            if self._stopping.is_set():
+                return
+            logger.error("gateway ended", extra={"status": status})
+            pause = budget.pause()
+            if pause is None:
+                logger.error("gateway given up", extra={"reason": "it ended too often"})
+                if not self._gateways:
+                    self._stopping.set()
+                return
+            # The others serve meanwhile; where there is none, clients wait: so there is no pause before the first.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause if self._gateways else min(pause, 0.05))
+
+    def _members(self) -> list[Member]:
+        return [
+            Member(slot.number, slot.worker.place.incarnation, slot.worker.address, slot.draining)
+            for slot in self.slots
+            if slot.worker is not None
+        ]
+
+    def _announce(self) -> None:
+        members = self._members()
+        for gateway in self._gateways:
+            gateway.send(members)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        """Stop everything: gateways accept nothing more, and end when the workers have ended the sessions."""
+        self._stopping.set()
+        for slot in self.slots:
+            if slot.watching is not None:
+                slot.watching.cancel()
+        limit = self._settings.shutdown_timeout + _PATIENCE
+        workers = [slot.child for slot in self.slots if slot.child is not None and not slot.child.ended]
+        await asyncio.gather(*(child.stop(limit) for child in [*self._gateways, *workers]))
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_PATIENCE)

@@ -1,0 +1,71 @@
+"""Identity of a worker of a server with several: its place, and its address once it listens.
+
+The supervisor starts ``ors-server serve --listen …`` with the variable ``ORS_WORKER``, a JSON object with ``slot``,
+``incarnation``, ``restarted`` (whether an earlier worker of this slot has ended) and ``descriptor``, an open pipe. The
+worker writes one line of JSON to the pipe when it listens, and keeps it open: its end is the end of the worker. A pipe
+that is broken at the other end is the end of the supervisor: the worker then ends when its last session has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from functools import cache
+from typing import Any, NamedTuple
+
+from ors_server.errors import DefinitionError
+
+__all__ = ["VARIABLE", "Identity", "announce", "identity", "supervisor_ended"]
+
+VARIABLE = "ORS_WORKER"
+
+
+class Identity(NamedTuple):
+    """A worker's place in its server."""
+
+    slot: int
+    incarnation: int
+    restarted: bool
+    descriptor: int
+
+
+@cache
+def identity() -> Identity | None:
+    """Return this process's identity; None where it is not a worker. Raises ``DefinitionError``."""
+    # Taken out of the environment: what this process starts is not a worker.
+    text = os.environ.pop(VARIABLE, None)
+    if text is None:
+        return None
+    try:
+        given: dict[str, Any] = json.loads(text)
+        return Identity(
+            int(given["slot"]), int(given["incarnation"]), bool(given["restarted"]), int(given["descriptor"])
+        )
+    except (ValueError, KeyError, TypeError):
+        raise DefinitionError(
+            f"{VARIABLE} is {text!r:.200}", "It is set by `ors-server serve --workers` only."
+        ) from None
+
+
+def announce(worker: Identity, address: str) -> None:
+    """Tell the supervisor that this worker listens at an address."""
+    line = json.dumps({"slot": worker.slot, "incarnation": worker.incarnation, "address": address}) + "\n"
+    os.write(worker.descriptor, line.encode())
+
+
+async def supervisor_ended(worker: Identity) -> None:
+    """Wait until the supervisor has ended."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    class Pipe(asyncio.Protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+    transport, _ = await loop.connect_write_pipe(Pipe, os.fdopen(worker.descriptor, "wb", buffering=0, closefd=False))
+    try:
+        await ended
+    finally:
+        transport.close()

@@ -1,0 +1,83 @@
+"""A server with two workers behind two gateways, in processes of its own."""
+
+import json
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ors_server.supervisor.control import ask
+from tests.support.events import Reply, parse_events
+from tests.support.paths import ROOT
+from tests.support.servers import Running, running
+
+WIRE = ROOT / "tests" / "server" / "protocol" / "live_server.py"
+
+
+@dataclass(frozen=True)
+class Several:
+    """A server with several workers."""
+
+    running: Running
+
+    @property
+    def url(self) -> str:
+        return self.running.url
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The rows of ``ors-server workers``."""
+        return ask(self.running.port, {"command": "workers"})["workers"]
+
+    def gateways(self) -> list[int]:
+        """The process ids of the gateways."""
+        supervisor = self.running.process.pid
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        return [
+            int(pid) for pid in children if b"ors_server.gateway.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
+    def client(self) -> httpx.Client:
+        """A client that opens a connection for each request, so that both gateways are used."""
+        limits = httpx.Limits(max_keepalive_connections=0)
+        return httpx.Client(base_url=self.url, timeout=30, trust_env=False, limits=limits)
+
+    def open(self, client: httpx.Client) -> str:
+        """A new session's id, placed by a gateway."""
+        sid = client.post("/create_session").json()["sid"]
+        created = client.post("/create", json={"split": "train", "index": 0}, headers={"X-Session-ID": sid})
+        assert created.status_code == 200, created.text
+        return str(sid)
+
+
+def call(client: httpx.Client, sid: str, tool: str = "step", **input: Any) -> httpx.Response:
+    """The response to a call without a key."""
+    return client.post("/call", content=json.dumps({"name": tool, "input": input}), headers={"X-Session-ID": sid})
+
+
+def reply(response: httpx.Response) -> Reply:
+    """The events of a response."""
+    assert response.status_code == 200, response.text
+    return Reply(parse_events(response.content))
+
+
+Start = Callable[..., AbstractContextManager[Several]]
+
+
+@contextmanager
+def start_several(folder: Path, *targets: str | Path, workers: int = 2, gateways: int = 2) -> Generator[Several]:
+    """Run ``ors-server serve`` with several workers while the block runs."""
+    command = [sys.executable, "-m", "ors_server", "serve", *map(str, targets), "--port", "0"]
+    command += ["--workers", str(workers), "--gateways", str(gateways)]
+    with running(command, folder, variables={"ORS_DATA_DIR": str(folder / "data")}) as server:
+        yield Several(server)
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Generator[Several]:
+    with start_several(tmp_path_factory.mktemp("several"), f"{WIRE}:Wire") as server:
+        yield server

@@ -1,0 +1,213 @@
+"""A server with several workers: where sessions live, and what is left when a process of it dies."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ors_server.errors import ControlError
+from ors_server.supervisor.control import ask
+from tests.server.gateway.conftest import WIRE, Several, call, reply, start_several
+
+LOST = {"detail": "Session lost: InfrastructureError: the worker that held it ended. Start a new session"}
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def test_sessions_are_spread_and_every_request_finds_its_own(several: Several) -> None:
+    with several.client() as client:
+        sids = [several.open(client) for _ in range(20)]
+        for count in (1, 2):
+            assert [reply(call(client, sid, text=sid)).output["metadata"]["run"] for sid in sids] == [count] * 20
+        until(lambda: sum(row["sessions"] for row in several.workers()) == 20)
+        assert min(row["sessions"] for row in several.workers()) >= 5
+        for sid in sids:
+            assert client.post("/delete", headers={"X-Session-ID": sid}).json() == {"sid": sid}
+            assert call(client, sid).status_code == 410
+
+
+def test_an_id_of_the_clients_own_stays_with_one_worker(several: Several) -> None:
+    with several.client() as client:
+        for number in range(10):
+            headers = {"X-Session-ID": f"mine-{number}"}
+            assert client.post("/create", json={"split": "train", "index": 0}, headers=headers).status_code == 200
+            for run in (1, 2, 3):
+                assert reply(call(client, f"mine-{number}")).output["metadata"]["run"] == run
+            client.post("/delete", headers=headers)
+        assert client.post("/ping", headers={"X-Session-ID": "never heard of"}).status_code == 404
+
+
+def test_listings_and_refusals_are_those_of_one_server(several: Several) -> None:
+    with several.client() as client:
+        assert client.get("/health").json() == {"status": "ok"}
+        assert client.get("/list_environments").json() == ["wire"]
+        assert client.post("/wire/num_tasks", json={"split": "train"}).json() == {"num_tasks": 2}
+        assert client.get("/docs").status_code == 200
+        assert client.get("/prompt").status_code == 400
+        assert client.get("/_ors/state").status_code == 404
+        assert client.get(httpx.URL(several.url).copy_with(raw_path=b"//health/")).json() == {"status": "ok"}
+        several_ids = client.post("/ping", headers=[("X-Session-ID", "a"), ("X-Session-ID", "b")])
+        assert (several_ids.status_code, several_ids.json()) == (
+            400,
+            {"detail": "Several X-Session-ID headers. Send one"},
+        )
+
+
+def test_the_death_of_a_worker_ends_its_sessions_alone_and_its_slot_serves_again(tmp_path: Path) -> None:
+    with start_several(tmp_path, f"{WIRE}:Wire") as several, several.client() as client:
+        sids = [several.open(client) for _ in range(12)]
+        mine = {"X-Session-ID": "of a client's own"}
+        assert client.post("/create", json={"split": "train", "index": 0}, headers=mine).status_code == 200
+        before = several.workers()
+        cut: list[BaseException] = []
+
+        def long_call(sid: str) -> None:
+            try:
+                call(client, sid, milliseconds=20_000)
+            except httpx.TransportError as error:
+                cut.append(error)
+
+        threads = [threading.Thread(target=long_call, args=(sid,)) for sid in sids]
+        for thread in threads:
+            thread.start()
+        until(lambda: sum(row["calls"] for row in several.workers()) == 12)
+        killed = time.monotonic()
+        os.kill(before[0]["pid"], signal.SIGKILL)
+        until(lambda: len(cut) == before[0]["sessions"] or len(cut) >= 1)
+        time.sleep(0.3)
+        states = {sid: client.post("/ping", headers={"X-Session-ID": sid}) for sid in sids}
+        lost = [response for response in states.values() if response.status_code != 200]
+        assert len(lost) == len(cut) > 0
+        assert all((response.status_code, response.json()) == (410, LOST) for response in lost)
+        assert time.monotonic() - killed < 10
+
+        until(lambda: several.workers()[0]["state"] == "serving" and several.workers()[0]["restarts"] == 1)
+        assert [client.post("/ping", headers={"X-Session-ID": sid}).status_code for sid in sids] == [
+            response.status_code for response in states.values()
+        ]
+        # An id of the client's own may have been the dead worker's: it is told so, and not that it never existed.
+        assert client.post("/ping", headers=mine).status_code in (200, 410)
+        assert several.open(client)
+        for sid in sids:
+            client.post("/delete", headers={"X-Session-ID": sid})
+        for thread in threads:
+            thread.join()
+
+
+def test_the_death_of_a_gateway_costs_no_session_and_no_second_run(tmp_path: Path) -> None:
+    """Unkeyed calls whose gateway is killed while they run are attached to when they are repeated."""
+    with start_several(tmp_path, f"{WIRE}:Wire") as several, several.client() as client:
+        sids = [several.open(client) for _ in range(16)]
+        answers: dict[str, int] = {}
+        cut: list[str] = []
+
+        def insist(sid: str) -> None:
+            while sid not in answers:
+                try:
+                    answers[sid] = reply(call(client, sid, text=sid, milliseconds=700)).output["metadata"]["run"]
+                except httpx.TransportError:
+                    cut.append(sid)
+                    time.sleep(0.02)
+
+        threads = [threading.Thread(target=insist, args=(sid,)) for sid in sids]
+        for thread in threads:
+            thread.start()
+        until(lambda: sum(row["calls"] for row in several.workers()) == 16)
+        os.kill(several.gateways()[0], signal.SIGKILL)
+        for thread in threads:
+            thread.join()
+        assert cut
+        assert set(answers.values()) == {1}
+        assert {reply(call(client, sid, "count")).text for sid in sids} == {"1"}
+        until(lambda: len(several.gateways()) == 2)
+
+
+def test_a_stopped_worker_is_lost_after_its_lease_and_comes_back_with_its_sessions(tmp_path: Path) -> None:
+    with start_several(tmp_path, f"{WIRE}:Wire", gateways=1) as several, several.client() as client:
+        sids = [several.open(client) for _ in range(8)]
+        first = several.workers()[0]["pid"]
+        os.kill(first, signal.SIGSTOP)
+        stopped = time.monotonic()
+        statuses: dict[str, int] = {}
+        try:
+            for sid in sids:
+                try:
+                    statuses[sid] = client.post("/ping", headers={"X-Session-ID": sid}).status_code
+                except httpx.TransportError:
+                    statuses[sid] = 410  # it waited until the end of the lease
+            assert 9 < time.monotonic() - stopped < 15
+            assert set(statuses.values()) == {200, 410}
+            assert [several.open(client) for _ in range(4)]
+        finally:
+            os.kill(first, signal.SIGCONT)
+        until(lambda: all(client.post("/ping", headers={"X-Session-ID": sid}).status_code == 200 for sid in sids))
+
+
+def test_drain_replaces_a_worker_when_its_sessions_have_ended(tmp_path: Path) -> None:
+    with start_several(tmp_path, f"{WIRE}:Wire", gateways=1) as several, several.client() as client:
+        sids = [several.open(client) for _ in range(10)]
+        first = several.workers()[0]["pid"]
+        ask(several.running.port, {"command": "drain", "slots": [0], "deadline": 60})
+        assert several.workers()[0]["state"] == "draining"
+        time.sleep(2.5)
+        others = [several.open(client) for _ in range(10)]
+        assert [client.post("/ping", headers={"X-Session-ID": sid}).status_code for sid in sids + others] == [200] * 20
+        assert several.workers()[0]["pid"] == first
+        for sid in sids:
+            client.post("/delete", headers={"X-Session-ID": sid})
+        until(lambda: several.workers()[0]["pid"] not in (None, first) and several.workers()[0]["state"] == "serving")
+        assert [client.post("/ping", headers={"X-Session-ID": sid}).status_code for sid in others] == [200] * 10
+
+
+def test_without_its_supervisor_the_server_goes_on_until_its_sessions_have_ended(tmp_path: Path) -> None:
+    with start_several(tmp_path, f"{WIRE}:Wire", gateways=1) as several, several.client() as client:
+        sid = several.open(client)
+        processes = [row["pid"] for row in several.workers()] + several.gateways()
+        os.kill(several.running.process.pid, signal.SIGKILL)
+        several.running.process.wait()
+        time.sleep(6)
+        assert reply(call(client, sid, text="still here")).text == "still here"
+        client.post("/delete", headers={"X-Session-ID": sid})
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), 30)
+        with pytest.raises(ControlError):
+            several.workers()
+
+
+def test_a_worker_that_cannot_start_ends_the_server_with_its_message(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("import no_such_module_anywhere\n")
+    command = [sys.executable, "-m", "ors_server", "serve", str(broken), "--port", "0", "--workers", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "no_such_module_anywhere" in done.stderr
+    assert "before it served" in done.stderr
+
+
+def test_a_stop_ends_sessions_with_a_reason_and_leaves_no_process(tmp_path: Path) -> None:
+    with start_several(tmp_path, f"{WIRE}:Wire", gateways=1) as several, several.client() as client:
+        sid = several.open(client)
+        processes = [row["pid"] for row in several.workers()] + several.gateways()
+        texts: list[str] = []
+        thread = threading.Thread(target=lambda: texts.append(call(client, sid, milliseconds=60_000).text))
+        thread.start()
+        until(lambda: sum(row["calls"] for row in several.workers()) == 1)
+        several.running.process.send_signal(signal.SIGTERM)
+        assert several.running.process.wait(30) == 0
+        thread.join(10)
+        assert "the server is shutting down" in texts[0]
+        assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", several.running.port), 1)
