@@ -104,6 +104,16 @@ class CallLedger:
             self._by_key[key] = (fingerprint, call.task_id)
         return call, True
 
+    def has_connected_twin(self, name: str, input: Mapping[str, Any]) -> bool:
+        """Return whether a call without a key of this tool and input runs for a connected request."""
+        return any(
+            call.key is None
+            and _same(call, name, input)
+            and self._recipients is not None
+            and _any_connected(self._recipients.get(call, ()))
+            for call in self._running or ()
+        )
+
     def finish(self, call: Call, frames: bytes) -> None:
         """Record a call's result, unless there is one, and wake the requests that wait for it."""
         awaited = call.awaited

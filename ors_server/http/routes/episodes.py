@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 from ors_server.encoding import encode
@@ -20,6 +21,8 @@ from ors_server.sse import error_frame, session_frames
 __all__ = ["EpisodeRoutes"]
 
 _OK = b'{"status":"ok"}'
+#: Seconds that a call without a key waits behind a proxy while the same call runs for another connection.
+_TWIN_WAIT = 0.05
 #: Longest ``Idempotency-Key``, in characters: keys are kept as long as their session.
 _LONGEST_KEY = 255
 #: Header of ``/create``: a repeated call with the same ``Idempotency-Key`` never runs twice in its session.
@@ -103,8 +106,17 @@ class EpisodeRoutes:
             await self._resume(exchange, session, request.task_id)
             return
         session.check()
+        key = _key(exchange)
+        if (
+            key is None
+            and exchange.delivery is not None
+            and session.ledger.has_connected_twin(request.name, request.input)
+        ):
+            # A client that has lost its connection to a proxy may be back before the proxy has reported the loss.
+            await asyncio.sleep(_TWIN_WAIT)
+            session.check()
         try:
-            call = session.start_call(request.name, request.input, _key(exchange))
+            call = session.start_call(request.name, request.input, key)
         except ResultExpired:
             await exchange.events(error_frame("ResultExpired: this call ran and its result was delivered long ago"))
             return

@@ -30,11 +30,11 @@ class Several:
         return self.running.url
 
     def workers(self) -> list[dict[str, Any]]:
-        """The rows of ``ors-server workers``."""
+        """Return the rows of ``ors-server workers``."""
         return ask(self.running.port, {"command": "workers"})["workers"]
 
     def gateways(self) -> list[int]:
-        """The process ids of the gateways."""
+        """Return the process ids of the gateways."""
         supervisor = self.running.process.pid
         children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
         return [
@@ -42,12 +42,12 @@ class Several:
         ]
 
     def client(self) -> httpx.Client:
-        """A client that opens a connection for each request, so that both gateways are used."""
+        """Return a client that opens a connection for each request, so that both gateways are used."""
         limits = httpx.Limits(max_keepalive_connections=0)
         return httpx.Client(base_url=self.url, timeout=30, trust_env=False, limits=limits)
 
     def open(self, client: httpx.Client) -> str:
-        """A new session's id, placed by a gateway."""
+        """Open a session that a gateway places; return its id."""
         sid = client.post("/create_session").json()["sid"]
         created = client.post("/create", json={"split": "train", "index": 0}, headers={"X-Session-ID": sid})
         assert created.status_code == 200, created.text
@@ -55,12 +55,12 @@ class Several:
 
 
 def call(client: httpx.Client, sid: str, tool: str = "step", **input: Any) -> httpx.Response:
-    """The response to a call without a key."""
+    """Return the response to a call without a key."""
     return client.post("/call", content=json.dumps({"name": tool, "input": input}), headers={"X-Session-ID": sid})
 
 
 def reply(response: httpx.Response) -> Reply:
-    """The events of a response."""
+    """Return the events of a response."""
     assert response.status_code == 200, response.text
     return Reply(parse_events(response.content))
 

@@ -98,7 +98,7 @@ def test_the_death_of_a_worker_ends_its_sessions_alone_and_its_slot_serves_again
         assert [client.post("/ping", headers={"X-Session-ID": sid}).status_code for sid in sids] == [
             response.status_code for response in states.values()
         ]
-        # An id of the client's own may have been the dead worker's: it is told so, and not that it never existed.
+        # An id of the client's own may have been the dead worker's: the answer says so, and not that it never existed.
         assert client.post("/ping", headers=mine).status_code in (200, 410)
         assert several.open(client)
         for sid in sids:

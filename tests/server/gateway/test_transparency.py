@@ -22,7 +22,7 @@ def alone() -> Generator[LiveServer]:
 
 
 def request(method: str, target: str, body: object = None, *lines: str, chunked: bool = False) -> bytes:
-    """A request of HTTP/1.1 with these further header lines."""
+    """Return a request of HTTP/1.1 with these further header lines."""
     content = b"" if body is None else json.dumps(body).encode()
     if chunked:
         framing = "Transfer-Encoding: chunked"
@@ -34,7 +34,7 @@ def request(method: str, target: str, body: object = None, *lines: str, chunked:
 
 
 def conversation(sid: str) -> list[bytes]:
-    """Requests of one session, some of them wrong; the last one ends the connection."""
+    """Return requests of one session, some of them wrong; the last one ends the connection."""
     id_line = f"X-Session-ID: {sid}"
     step = {"name": "step", "input": {"text": "x", "size": 3}}
     return [
@@ -64,7 +64,7 @@ def conversation(sid: str) -> list[bytes]:
 
 
 async def answers(port: int, parts: Sequence[bytes], pause: float) -> list[bytes]:
-    """The responses to bytes that are sent in these parts, up to the end of the connection."""
+    """Return the responses to bytes that are sent in these parts, up to the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
     async def send() -> None:
@@ -81,7 +81,7 @@ async def answers(port: int, parts: Sequence[bytes], pause: float) -> list[bytes
 
 
 def split(data: bytes) -> list[bytes]:
-    """Responses one by one, without what differs from run to run: ids of calls, and the framing of streams."""
+    """Return the responses one by one, without what differs from run to run: ids of calls, and the framing of streams."""
     responses: list[bytes] = []
     while data:
         head, _, rest = data.partition(b"\r\n\r\n")

@@ -91,7 +91,7 @@ def direct() -> Generator[Place]:
 async def test_a_reset_after_the_whole_response_makes_the_same_call_attach(
     proxied: Place, milliseconds: int, size: int
 ) -> None:
-    """The proxy died with the response: nobody else has it."""
+    """The proxy died with the response, which no client has."""
     sid = await proxied.open()
     async with proxied.connect() as upstream:
         assert await upstream.call(sid, None, milliseconds, size) == 1
