@@ -81,7 +81,7 @@ async def answers(port: int, parts: Sequence[bytes], pause: float) -> list[bytes
 
 
 def split(data: bytes) -> list[bytes]:
-    """Return the responses one by one, without what differs from run to run: ids of calls, and the framing of streams."""
+    """Return the responses one by one, without the ids of calls and the framing of streams, which differ."""
     responses: list[bytes] = []
     while data:
         head, _, rest = data.partition(b"\r\n\r\n")
