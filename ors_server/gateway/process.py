@@ -26,7 +26,7 @@ from ors_server.gateway.downstream import Downstream
 from ors_server.gateway.placed_ids import PlacedIds
 from ors_server.gateway.routing import Router
 from ors_server.gateway.watching import watch
-from ors_server.gateway.workers import FRESH, Life, Member, Worker, Workers
+from ors_server.gateway.workers import SILENT_AFTER, Life, Member, Worker, Workers
 from ors_server.http.acceptor import Acceptor
 from ors_server.logs import start_logging
 from ors_server.settings import Settings
@@ -66,7 +66,7 @@ class Gateway:
         tasks = [asyncio.create_task(self._follow(members)), asyncio.create_task(self._look_after(stopping))]
         # Connections wait in the socket's queue: a gateway without reports could only refuse their requests.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._reported.wait(), FRESH)
+            await asyncio.wait_for(self._reported.wait(), SILENT_AFTER)
         acceptor = Acceptor(listening, self._protocol, loop)
         await stopping.wait()
         for task in [*tasks, *self._watchers.values()]:

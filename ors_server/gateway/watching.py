@@ -1,7 +1,7 @@
 """The state streams by which a gateway, or a supervisor, knows how its workers are.
 
-A worker writes a line every second. The end of the stream is news of its death within milliseconds; its silence is the
-loss of its lease (``workers``).
+A worker writes a line every second. The end of the stream is news of its death within milliseconds; its silence is
+the loss of its sessions (``workers``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ors_server.gateway.workers import LEASE, Worker
+from ors_server.gateway.workers import LOST_AFTER, Worker
 from ors_server.http.delivery import GATEWAY_HEADER
 
 __all__ = ["open_stream", "watch"]
@@ -28,7 +28,7 @@ async def watch(worker: Worker, key: bytes, on_report: Callable[[Mapping[str, An
     """Keep a worker's state up to date until it has ended. ``on_report`` gets each report."""
     while True:
         try:
-            reader, writer = await asyncio.wait_for(open_stream(worker.address), LEASE)
+            reader, writer = await asyncio.wait_for(open_stream(worker.address), LOST_AFTER)
         except (OSError, TimeoutError) as error:  # with a Unix socket: no process listens
             _report_death(worker, str(error) or "it does not accept connections")
             return

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 
 from ors_server.gateway.placed_ids import Place
 
-__all__ = ["FRESH", "LEASE", "Life", "Member", "Worker", "Workers"]
+__all__ = ["SILENT_AFTER", "LOST_AFTER", "Life", "Member", "Worker", "Workers"]
 
 #: Seconds without a report after which a worker gets no new sessions, and after which its sessions count as lost.
-FRESH, LEASE = 3.0, 10.0
+SILENT_AFTER, LOST_AFTER = 3.0, 10.0
 
 
 class Life(Enum):
@@ -86,10 +86,10 @@ class Worker:
         self.accepts = self.sessions < int(state["max_sessions"])
 
     def pass_time(self, seconds: float) -> None:
-        """Count seconds without a report. The end of the lease ends the requests that wait for the worker."""
-        expired = self._silence > LEASE
+        """Count seconds without a report. After too many, requests that wait for the worker are ended."""
+        expired = self._silence > LOST_AFTER
         self._silence += seconds
-        if not expired and self._silence > LEASE:
+        if not expired and self._silence > LOST_AFTER:
             self._fail_requests()
 
     def die(self) -> None:
@@ -104,11 +104,11 @@ class Worker:
     @property
     def life(self) -> Life:
         """The state of the worker's life now."""
-        if self._dead or self._silence > LEASE:
+        if self._dead or self._silence > LOST_AFTER:
             return Life.DEAD
         if not self._reported:
             return Life.STARTING
-        return Life.SILENT if self._silence > FRESH else Life.SERVING
+        return Life.SILENT if self._silence > SILENT_AFTER else Life.SERVING
 
     @property
     def load(self) -> int:

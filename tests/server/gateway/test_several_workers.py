@@ -147,7 +147,7 @@ def test_a_stopped_worker_is_lost_after_its_lease_and_comes_back_with_its_sessio
                 try:
                     statuses[sid] = client.post("/ping", headers={"X-Session-ID": sid}).status_code
                 except httpx.TransportError:
-                    statuses[sid] = 410  # it waited until the end of the lease
+                    statuses[sid] = 410  # it waited until the worker counted as lost
             assert 9 < time.monotonic() - stopped < 15
             assert set(statuses.values()) == {200, 410}
             assert [several.open(client) for _ in range(4)]
