@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ors_server.gateway.placed_ids import Place
 
-__all__ = ["SILENT_AFTER", "LOST_AFTER", "Life", "Member", "Worker", "Workers"]
+__all__ = ["LOST_AFTER", "SILENT_AFTER", "Life", "Member", "Worker", "Workers"]
 
 #: Seconds without a report after which a worker gets no new sessions, and after which its sessions count as lost.
 SILENT_AFTER, LOST_AFTER = 3.0, 10.0
