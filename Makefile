@@ -56,7 +56,7 @@ test: lint docs ## Lint, build the documentation, check types and run every test
 
 # The processes that run the tests; each takes about as long as the others. The last has what the others have not.
 TESTS := tests-sandboxes tests-terminal tests-others
-SANDBOXES := $(addprefix tests/,benchmarks containers server/cli server/rollouts)
+SANDBOXES := $(addprefix tests/,benchmarks containers server/cli server/gateway server/rollouts)
 TERMINAL := $(addprefix tests/,environments server/protocol server/sandbox_service)
 
 # Each process adds what it left out, and why (tests/conftest.py); shown at the end, whatever the tests' status.
@@ -76,7 +76,7 @@ apptainer: ## Install Apptainer for the tests that run it, where that can be don
 	-scripts/install-apptainer
 
 test-all: apptainer test ## Also build and run the container images and train with TRL
-	-scripts/debian-packages podman runc containernetworking-plugins iptables debootstrap
+	-scripts/debian-packages podman runc containernetworking-plugins iptables debootstrap haproxy
 	$(BIN)/pytest -m long; $(SHOW_NOT_RUN)
 
 serve: $(SERVES) ## Serve the bundled environments on http://127.0.0.1:8080
