@@ -21,6 +21,10 @@ _BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "Measure sandboxes beside the same programs by hand: starts, commands, hundreds at once, every answer "
         "verified.",
     ),
+    "scale": (
+        "ors_benchmarks.scale.command",
+        "Measure several workers behind a gateway beside nginx, HAProxy and one worker, every answer verified.",
+    ),
     "rollout": (
         "ors_benchmarks.rollout.command",
         "Measure what environments cost an engine: real episodes, and the same generations without them.",
@@ -38,6 +42,7 @@ bench = typer.Typer(
     "  ors-server bench server --quick      a first impression, in a minute or so\n"
     "  ors-server bench sandboxes --quick   the same of the sandboxes\n"
     "  ors-server bench clients --quick     the same of the client\n"
+    "  ors-server bench scale --quick       several workers, and what the gateway costs\n"
     "  ors-server bench rollout --quick     an engine with environments between its turns",
 )
 

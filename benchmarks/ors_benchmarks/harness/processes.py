@@ -25,12 +25,17 @@ from ors_benchmarks.harness.http11 import Address
 from ors_server.errors import OrsError
 
 __all__ = [
+    "HOST",
+    "START_LIMIT",
+    "STOP_LIMIT",
     "Cores",
     "Pause",
     "ServerProcess",
     "StartFailed",
     "cores",
     "cpu_seconds",
+    "free_port",
+    "is_healthy",
     "on_core",
     "raise_file_limit",
     "resident_bytes",
@@ -124,7 +129,7 @@ class ServerProcess:
         Its last arguments are a port and a file for the collector's pauses. Its log goes to a file in ``folder``.
         Raises ``StartFailed``.
         """
-        port = _free_port()
+        port = free_port()
         serial = sum(1 for _ in folder.glob("*.log"))
         log, pauses = folder / f"{name}-{serial}.log", folder / f"{name}-{serial}.json"
         with log.open("ab") as output:
@@ -185,18 +190,26 @@ class ServerProcess:
             if not self.running:
                 tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise StartFailed(f"The server of {name} ended at once: {' '.join(tail)}", "Run it by hand to see why.")
-            try:
-                with urllib.request.urlopen(f"http://{HOST}:{self.address.port}/health", timeout=5) as response:
-                    response.read()
-                    return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.05)
+            if is_healthy(self.address):
+                return
+            time.sleep(0.05)
         raise StartFailed(
             f"The server of {name} did not answer within {START_LIMIT:g} s", "Try again on a calm machine."
         )
 
 
-def _free_port() -> int:
+def is_healthy(address: Address) -> bool:
+    """Return whether ``/health`` answers with 200."""
+    try:
+        with urllib.request.urlopen(f"http://{address.host}:{address.port}/health", timeout=5) as response:
+            response.read()
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

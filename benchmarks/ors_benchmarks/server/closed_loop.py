@@ -11,12 +11,12 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ors_benchmarks.harness.client import Client
-from ors_benchmarks.harness.http11 import Failure
+from ors_benchmarks.harness.http11 import Address, Failure
 from ors_benchmarks.harness.latencies import Meter
-from ors_benchmarks.harness.processes import ServerProcess, cpu_seconds
+from ors_benchmarks.harness.processes import cpu_seconds
 
 __all__ = ["Session", "Subject", "Window", "closed_loop", "each", "probing"]
 
@@ -40,11 +40,20 @@ class Session:
     index: int
 
 
+class Process(Protocol):
+    """A running server."""
+
+    @property
+    def address(self) -> Address: ...
+    @property
+    def pid(self) -> int: ...
+
+
 @dataclass
 class Subject:
     """The server that is measured, in one measurement."""
 
-    process: ServerProcess
+    process: Process
     client_type: type[Client]
     #: Requests of the load; probes have meters of their own.
     meter: Meter
