@@ -219,7 +219,9 @@ async def _make(settings: Settings) -> SandboxService:
     from ors_containers.runtime import find_runtime
     from ors_containers.scheduling.admission import Admission
     from ors_containers.scheduling.pool import SandboxPool
+    from ors_containers.scheduling.promises import promises_of_node
 
+    promises = None if settings.node_table is None else promises_of_node(settings.node_table)
     for path in _code:
         keep_from_sandboxes(path)
     runtime = find_runtime(settings.sandbox_runtime)()
@@ -229,6 +231,7 @@ async def _make(settings: Settings) -> SandboxService:
         timeout=settings.sandbox_queue_timeout,
         reserve=settings.sandbox_reserve,
         pressure=settings.sandbox_pressure,
+        promises=promises,
     )
     pool = SandboxPool(runtime, admission, warm=settings.sandbox_warm, warm_total=settings.sandbox_warm_total)
     return SandboxService(settings, runtime, pool)

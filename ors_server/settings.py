@@ -142,6 +142,10 @@ class Settings(BaseSettings):
         default=95.0,
         description="Percent of the time that work may wait for a processor (PSI) before sandboxes start in turns.",
     )
+    node_table: Path | None = Field(
+        default=None,
+        description="File in which servers of one machine share what they promise to sandboxes; --workers sets it.",
+    )
 
     data_dir: Path = Field(
         default=Path("~/.local/share/ors-server"),

@@ -71,6 +71,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "sandbox_queue_timeout",
         "sandbox_reserve",
         "sandbox_pressure",
+        "node_table",
     ),
     "What is kept": ("data_dir",),
     "Errors and logs": ("return_errors", "log_level", "log_format"),

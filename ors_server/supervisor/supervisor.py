@@ -34,6 +34,8 @@ logger = logging.getLogger("ors_server.supervisor")
 _WORKERS_PER_GATEWAY = 6
 #: Settings that are limits of the whole server, of which each worker gets its part.
 _DIVIDED = ("max_sessions", "max_calls", "sandbox_warm_total", "sandbox_queue")
+#: File of the supervisor's folder in which the workers share what they promise to sandboxes.
+_TABLE = "promises"
 #: Settings of the listening socket, which are the gateways'.
 _OF_GATEWAYS = ("host", "port", "listen")
 #: Seconds between reminders that a worker is not ready yet.
@@ -148,7 +150,7 @@ class Supervisor:
                 slot.number,
                 slot.incarnation,
                 restarted=slot.restarts > 0,
-                variables=self._variables,
+                variables={"ORS_NODE_TABLE": str(folder / _TABLE), **self._variables},
             )
             address = await self._ready(slot.child, slot.number)
             if address is not None:

@@ -2,7 +2,8 @@
 
 The capacity is what is free now, less what sandboxes that have just started are expected to grow by; the number of
 sandboxes is not limited. Processor pressure delays starts but never refuses one: while work waits for a processor
-nearly all the time, at most as many sandboxes start at a time as there are processors.
+nearly all the time, at most as many sandboxes start at a time as there are processors. Servers that share a table of
+promises (``scheduling.promises``) admit as one: each subtracts the promises of all, and the starts of all count.
 
 Invariants: starts are admitted in the order of the requests. At most ``queue`` requests wait, none longer than
 ``timeout`` seconds. A refused request starts nothing.
@@ -23,6 +24,7 @@ from ors_containers.errors import Overloaded
 from ors_containers.limits import MIB, Limits
 from ors_containers.linux.cgroups import charged_memory
 from ors_containers.scheduling.capacity import Capacity, CapacityReader
+from ors_containers.scheduling.promises import Promise, Promises
 
 __all__ = ["Admission"]
 
@@ -32,8 +34,6 @@ _FREE_MEMORY = 256 * MIB
 _FREE_PIDS = 256
 #: Process ids a sandbox is expected to need at a time: its own three and those of a command.
 _PIDS = 16
-#: Seconds after which a sandbox's use shows in the measured figures.
-_GROWTH_TIME = 10.0
 _POLL_INTERVAL = 0.1
 #: Seconds for which a reading is reused, so that a burst of starts does not read for each.
 _READING_LIFETIME = 0.02
@@ -44,6 +44,7 @@ class Admission:
 
     ``queue`` and ``timeout`` (seconds) bound the waiting. ``reserve`` is the number of bytes a sandbox is expected to
     grow by at first, and ``pressure`` the percentage from which the number of simultaneous starts is limited.
+    ``promises`` are those that other servers of the machine know, too; by default there are no others.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Admission:
         timeout: float = 60.0,
         reserve: int = 16 * MIB,
         pressure: float = 95.0,
+        promises: Promises | None = None,
     ) -> None:
+        self._promises = promises or Promises()
         self._reader = capacity or CapacityReader()
         self._queue = queue
         self._timeout = timeout
@@ -63,9 +66,6 @@ class Admission:
         self._processors = os.cpu_count() or 1
         self._waiters: deque[_Waiter] = deque()
         self._poller: asyncio.Task[None] | None = None
-        #: The growth that sandboxes still have reserved, the oldest first.
-        self._reservations: dict[_Reservation, None] = {}
-        self._starting = 0
         self._reading: tuple[float, Capacity] | None = None
         #: Called whenever a request has to wait; frees memory that nothing needs, such as a warm sandbox.
         self.evict: Callable[[], object] = lambda: None
@@ -77,35 +77,31 @@ class Admission:
 
     @property
     def starting(self) -> int:
-        """The number of sandboxes that are being started."""
-        return self._starting
+        """The number of sandboxes that are being started, by all servers that share the promises."""
+        return self._promises.totals().starting
 
     @asynccontextmanager
     async def starts(self, limits: Limits) -> AsyncGenerator[None]:
         """Wait for capacity, then run the block, which starts a sandbox. Raises ``Overloaded``."""
-        if self._waiters or self._must_wait():
-            reservation = await self._wait(limits)
-        else:
-            reservation = self._admit(limits)
+        promise = None if self._waiters else self._try_admit(limits)
+        if promise is None:
+            promise = await self._wait(limits)
         try:
             yield
         except BaseException:  # whatever it is: the sandbox did not start, and will not grow
-            self._reservations.pop(reservation, None)
+            self._promises.withdraw(promise)
             raise
         finally:
-            self._starting -= 1
+            self._promises.end_start()
             self._admit_waiters()
 
-    def reserve_growth(self, limits: Limits) -> _Reservation:
-        """Reserve the growth of a sandbox that starts or was handed out: it will use more than is measured now."""
-        until = time.monotonic() + _GROWTH_TIME
-        reservation = _Reservation(until, min(self._reserve, charged_memory(limits)))
-        self._reservations[reservation] = None
-        return reservation
+    def reserve_growth(self, limits: Limits) -> Promise:
+        """Promise the growth of a sandbox that starts or was handed out: it will use more than is measured now."""
+        return self._promises.add(min(self._reserve, charged_memory(limits)), _PIDS)
 
     def has_spare(self) -> bool:
         """Return whether a sandbox may start without a request: nothing waits or starts, and twice as much is free."""
-        return not (self._waiters or self._starting or self._shortage(2.0))
+        return not (self._waiters or self.starting or self._shortage(2.0))
 
     @property
     def cpu_saturated(self) -> bool:
@@ -122,11 +118,19 @@ class Admission:
             self._poller.cancel()
             await asyncio.wait([self._poller])
 
-    def _admit(self, limits: Limits) -> _Reservation:
-        self._starting += 1
-        return self.reserve_growth(limits)
+    def _try_admit(self, limits: Limits) -> Promise | None:
+        """Promise capacity for a start and count it; None where the next request has to wait."""
+        self._capacity()  # before the lock, which is held for the check of the promises alone
+        with self._promises.exclusive() as checked:
+            short = bool(self._shortage(1.0))
+            if checked and not short and not self._starts_are_limited():
+                self._promises.begin_start()
+                return self.reserve_growth(limits)
+        if short:
+            self.evict()
+        return None
 
-    async def _wait(self, limits: Limits) -> _Reservation:
+    async def _wait(self, limits: Limits) -> Promise:
         if len(self._waiters) >= self._queue:
             raise self._overloaded(f"{len(self._waiters)} wait for it already (ORS_SANDBOX_QUEUE)")
         waiter = _Waiter(limits, asyncio.get_running_loop().create_future())
@@ -141,8 +145,8 @@ class Admission:
                 self._waiters.remove(waiter)
             elif not waiter.admitted.cancelled() and waiter.admitted.exception() is None:
                 # Admitted in the same moment.
-                self._starting -= 1
-                self._reservations.pop(waiter.admitted.result(), None)
+                self._promises.end_start()
+                self._promises.withdraw(waiter.admitted.result())
             self._admit_waiters()
             if isinstance(error, TimeoutError):
                 raise self._overloaded(f"{self._timeout:g} s were waited (ORS_SANDBOX_QUEUE_TIMEOUT)") from None
@@ -158,21 +162,31 @@ class Admission:
             self._poller = None
 
     def _admit_waiters(self) -> None:
-        while self._waiters and not self._must_wait():
-            waiter = self._waiters.popleft()
+        while self._waiters:
+            waiter = self._waiters[0]
             if not waiter.admitted.done():
-                # Reserved now and not when the waiter wakes, or the next would get the same capacity.
-                waiter.admitted.set_result(self._admit(waiter.limits))
+                # Promised now and not when the waiter wakes, or the next would get the same capacity.
+                promise = self._try_admit(waiter.limits)
+                if promise is None:
+                    return
+                waiter.admitted.set_result(promise)
+            self._waiters.popleft()
 
-    def _must_wait(self) -> bool:
-        """Return whether the next request has to wait."""
-        if self._shortage(1.0):
-            self.evict()
-            return True
-        return self.cpu_saturated and self._starting >= self._processors
+    def _starts_are_limited(self) -> bool:
+        """Return whether a start has to wait for others to end.
+
+        A server may have its share of the starts at any time: others may be stopped or slow, and hold theirs.
+        """
+        limit = self._processors
+        if not self.cpu_saturated:
+            if not self._promises.shared:
+                return False  # the runtime's own limit is enough
+            limit *= 2
+        totals = self._promises.totals()
+        return totals.starting >= limit and totals.own_starting >= max(1, limit // totals.active)
 
     def _capacity(self) -> Capacity:
-        """Return the capacity as last measured; reservations made since are counted by ``_shortage``."""
+        """Return the capacity as last measured; promises made since are counted by ``_shortage``."""
         now = time.monotonic()
         if self._reading is None or now - self._reading[0] > _READING_LIFETIME:
             self._reading = (now, self._reader.read())
@@ -181,28 +195,19 @@ class Admission:
     def _shortage(self, margin: float) -> str:
         """Describe what is short; empty where nothing is. ``margin`` multiplies the amounts that are kept free."""
         free = self._capacity()
-        reserved = self._reserved()
+        promised = self._promises.totals()
         kept = round(max(_FREE_MEMORY, free.memory_total * _FREE_SHARE) * margin)
-        needed = kept + self._reserve + reserved
+        needed = kept + self._reserve + promised.memory
         if free.memory < needed:
             return (
                 f"of memory, {free.memory // MIB} MiB are left and {math.ceil(needed / MIB)} MiB needed ({kept // MIB} "
-                f"stay free, {reserved // MIB} are promised to sandboxes that have just started, "
+                f"stay free, {promised.memory // MIB} are promised to sandboxes that have just started, "
                 f"{self._reserve // MIB} are for this one: ORS_SANDBOX_RESERVE)"
             )
-        wanted = round(max(_FREE_PIDS, free.pids_total * _FREE_SHARE) * margin) + _PIDS * (1 + len(self._reservations))
+        wanted = round(max(_FREE_PIDS, free.pids_total * _FREE_SHARE) * margin) + _PIDS + promised.pids
         if free.pids < wanted:
             return f"of process ids, {free.pids} are left and {wanted} needed (kernel.pid_max, or the group's pids.max)"
         return ""
-
-    def _reserved(self) -> int:
-        """Return the bytes that are reserved; a reservation shrinks as the sandbox's use shows in the figures."""
-        now = time.monotonic()
-        for reservation in list(self._reservations):
-            if reservation.until > now:
-                break
-            del self._reservations[reservation]
-        return round(sum(each.amount * (each.until - now) / _GROWTH_TIME for each in self._reservations))
 
     def _overloaded(self, what: str) -> Overloaded:
         reason = self._shortage(1.0)
@@ -215,16 +220,8 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Reservation:
-    """Bytes a sandbox may grow by, and the time until which that is expected."""
-
-    until: float
-    amount: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
     """A request in the queue."""
 
     limits: Limits
-    admitted: asyncio.Future[_Reservation]
+    admitted: asyncio.Future[Promise]
