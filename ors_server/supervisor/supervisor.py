@@ -25,6 +25,7 @@ from ors_server.gateway.workers import Life, Member, Worker
 from ors_server.settings import Settings
 from ors_server.supervisor.children import GatewayChild, WorkerChild
 from ors_server.supervisor.restarts import RestartBudget
+from ors_server.supervisor.sweeping import sweep_dead_workers
 
 __all__ = ["Slot", "Supervisor", "gateways_for"]
 
@@ -157,7 +158,10 @@ class Supervisor:
                 await self._serve(slot, address)
             status = await slot.child.wait()
             path.unlink(missing_ok=True)
+            sweeping = None if status == 0 else self._spawn(sweep_dead_workers())
             if self._stopping.is_set():
+                if sweeping is not None:
+                    await sweeping
                 return
             if address is None and slot.restarts == 0:
                 # Its log says why; started again it would fail again.
