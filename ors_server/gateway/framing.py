@@ -133,11 +133,12 @@ _NO_BODY = FixedBody(0)
 class _Callbacks:
     """The parser's callbacks; it calls no others."""
 
-    __slots__ = ("complete", "head", "headers_complete")
+    __slots__ = ("head", "headers_complete", "parser")
 
     def __init__(self, head: Head) -> None:
         self.head = head
         self.headers_complete = False
+        self.parser: Any = httptools.HttpRequestParser(self)
 
     def on_url(self, url: bytes) -> None:
         self.head.target += url
@@ -147,26 +148,29 @@ class _Callbacks:
 
     def on_headers_complete(self) -> None:
         self.headers_complete = True
+        # Asked now: once a message without a body is complete, the parser knows only of the next one.
+        self.head.keep_alive = self.parser.should_keep_alive()
 
 
 def read_head(data: bytes) -> Head:
     """Read the head of a request, with its empty line. Raises ``BadRequest``."""
     head = Head(data)
     callbacks = _Callbacks(head)
-    parser: Any = httptools.HttpRequestParser(callbacks)
+    parser = callbacks.parser
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
         pass  # passed on as any request: the workers upgrade nothing
     except httptools.HttpParserError as error:
         raise BadRequest(str(error) or "not an HTTP request") from None
+    finally:
+        callbacks.parser = None  # otherwise each request would leave a reference cycle
     if not callbacks.headers_complete:
         raise BadRequest("not the head of an HTTP request")
     head.method = parser.get_method()
     head.version = parser.get_http_version()
     if head.version not in ("1.0", "1.1"):
         raise BadRequest("not HTTP/1.0 or HTTP/1.1")
-    head.keep_alive = parser.should_keep_alive()
     lengths, encodings = head.values(b"content-length"), head.values(b"transfer-encoding")
     if encodings:
         if lengths:

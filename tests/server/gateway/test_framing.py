@@ -92,6 +92,20 @@ def test_a_head_is_read_and_loses_only_named_headers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("head", "keep_alive"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", True),
+        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", False),
+        (b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", True),
+    ],
+)
+def test_a_client_says_whether_its_connection_stays(head: bytes, keep_alive: bool) -> None:
+    assert read_head(head).keep_alive is keep_alive
+
+
+@pytest.mark.parametrize(
     ("head", "method", "complete", "keep_alive"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"GET", True, True),

@@ -34,6 +34,7 @@ class Answer(NamedTuple):
 class _Connection:
     def __init__(self) -> None:
         self.disconnected = False
+        self.delivery = None
 
     def respond(self, *arguments: object) -> bool:
         return False  # use ASGI
