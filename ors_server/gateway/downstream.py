@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from ors_server.gateway.answers import own_response
-from ors_server.gateway.framing import BadRequest, ChunkedBody, FixedBody, Head, read_head
+from ors_server.gateway.framing import BadRequest, ChunkedBody, FixedBody, Head, read_head, with_close
 from ors_server.gateway.routing import Own, Router
 from ors_server.gateway.upstream import Upstream, connect, take_idle
 from ors_server.gateway.workers import Worker
@@ -156,12 +156,15 @@ class Downstream(asyncio.Protocol):
         own, body = self._own, self._body
         if own is not None and body is not None and body.complete:
             self._own = None
-            self._transport.write(own.data)
+            assert self._head is not None
+            self._transport.write(own.data if self._head.keep_alive else with_close(own.data))
             self._end_request(keep_alive=True)
 
     # --- the response ------------------------------------------------------------------------
 
     def response_data(self, data: bytes) -> None:
+        if not self._answered and self._head is not None and not self._head.keep_alive and data[9:10] != b"1":
+            data = with_close(data)
         self._answered = True
         self._transport.write(data)
 

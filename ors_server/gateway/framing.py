@@ -12,12 +12,22 @@ from typing import Any
 
 import httptools
 
-__all__ = ["BadRequest", "ChunkedBody", "FixedBody", "Head", "ResponseHead", "read_head", "read_response_head"]
+__all__ = [
+    "BadRequest",
+    "ChunkedBody",
+    "FixedBody",
+    "Head",
+    "ResponseHead",
+    "read_head",
+    "read_response_head",
+    "with_close",
+]
 
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
 _LONGEST_LINE = 1024
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
+_CONNECTION = re.compile(rb"\r\nconnection:[^\r\n]*\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
 
 
@@ -181,6 +191,13 @@ def read_head(data: bytes) -> Head:
     elif lengths:
         head.body = FixedBody(int(lengths[0]))
     return head
+
+
+def with_close(response: bytes) -> bytes:
+    """Return the start of a response, its head included, with the announcement that the connection will be closed."""
+    end = response.index(b"\r\n\r\n") + 2
+    status, _, headers = _CONNECTION.sub(b"\r\n", response[:end]).partition(b"\r\n")
+    return status + b"\r\nconnection: close\r\n" + headers + response[end:]
 
 
 class ResponseHead:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ors_server.gateway.framing import BadRequest, ChunkedBody, FixedBody, read_head, read_response_head
+from ors_server.gateway.framing import BadRequest, ChunkedBody, FixedBody, read_head, read_response_head, with_close
 
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -103,6 +103,14 @@ def test_a_head_is_read_and_loses_only_named_headers() -> None:
 )
 def test_a_client_says_whether_its_connection_stays(head: bytes, keep_alive: bool) -> None:
     assert read_head(head).keep_alive is keep_alive
+
+
+def test_a_response_announces_the_end_of_its_connection() -> None:
+    plain, kept = (
+        b"HTTP/1.1 200 OK\r\na: b\r\n\r\nbody",
+        b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\na: b\r\n\r\nbody",
+    )
+    assert with_close(plain) == with_close(kept) == b"HTTP/1.1 200 OK\r\nconnection: close\r\na: b\r\n\r\nbody"
 
 
 @pytest.mark.parametrize(

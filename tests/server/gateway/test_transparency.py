@@ -102,7 +102,7 @@ def split(data: bytes) -> list[bytes]:
         else:
             body, data = rest, b""
         body = re.sub(rb"(event: task_id\r\ndata: )\w+", rb"\1ID", body)
-        kept = sorted(name for name in lines if name not in (b"connection", b"content-length", b"transfer-encoding"))
+        kept = sorted(name for name in lines if name not in (b"content-length", b"transfer-encoding"))
         responses.append(head.split(b"\r\n")[0] + b" " + b",".join(kept) + b" " + body)
     return responses
 
