@@ -46,6 +46,7 @@
     ├── StoreUnavailable             503   the file of rollouts cannot be used now: full disk, damaged, locked
     │   └── StoreBusy                503   more rollouts are uploaded than can be written; retry
     └── InfrastructureFailure        503   the machine failed, not the agent: never a reward
+        └── TaskListsDiffer          503   workers of the server list other tasks for the same split
 
 Errors of commands are in ``ors_server.cli``, errors of rollouts in ``ors_server.rollouts.errors``, and
 ``NoEnvironmentInModule`` is in ``ors_server.hosting.module_environments``.
@@ -94,6 +95,7 @@ __all__ = [
     "SessionGone",
     "SessionStarting",
     "TargetError",
+    "TaskListsDiffer",
     "TasksNotListable",
     "UnknownEnvironment",
     "UnknownSession",
@@ -409,6 +411,17 @@ class InfrastructureFailure(OrsError):
     @property
     def detail(self) -> Any:
         return f"InfrastructureError: {self.text}"
+
+
+class TaskListsDiffer(InfrastructureFailure):
+    """A worker lists other tasks for a split than the workers of its server that listed it first."""
+
+    def __init__(self, environment: str, split: str) -> None:
+        super().__init__(
+            f"The workers of this server have different lists of tasks for split {split!r} of {environment!r}",
+            "list_tasks must return the same tasks in the same order in every process: sort them, and use no chance "
+            "and no time. After an update of the environment: `ors-server drain --all`.",
+        )
 
 
 #: The former name of the class, which is still the word on the wire.

@@ -1,9 +1,10 @@
 """Identity of a worker of a server with several: its place, and its address once it listens.
 
 The supervisor starts ``ors-server serve --listen …`` with the variable ``ORS_WORKER``, a JSON object with ``slot``,
-``incarnation``, ``restarted`` (whether an earlier worker of this slot has ended) and ``descriptor``, an open pipe. The
-worker writes one line of JSON to the pipe when it listens, and keeps it open: its end is the end of the worker. A pipe
-that is broken at the other end is the end of the supervisor: the worker then ends when its last session has ended.
+``incarnation``, ``restarted`` (whether an earlier worker of this slot has ended), ``folder``, which all workers of the
+server have in common, and ``descriptor``, an open pipe. The worker writes one line of JSON to the pipe when it listens,
+and keeps it open: its end is the end of the worker. A pipe that is broken at the other end is the end of the
+supervisor: the worker then ends when its last session has ended.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import json
 import os
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ors_server.errors import DefinitionError
@@ -27,6 +29,7 @@ class Identity(NamedTuple):
     slot: int
     incarnation: int
     restarted: bool
+    folder: Path
     descriptor: int
 
 
@@ -40,7 +43,11 @@ def identity() -> Identity | None:
     try:
         given: dict[str, Any] = json.loads(text)
         return Identity(
-            int(given["slot"]), int(given["incarnation"]), bool(given["restarted"]), int(given["descriptor"])
+            int(given["slot"]),
+            int(given["incarnation"]),
+            bool(given["restarted"]),
+            Path(given["folder"]),
+            int(given["descriptor"]),
         )
     except (ValueError, KeyError, TypeError):
         raise DefinitionError(

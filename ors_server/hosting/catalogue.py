@@ -20,11 +20,13 @@ from ors_server.encoding import encode
 from ors_server.errors import DefinitionError, InfrastructureFailure, NoEnvironments, UnknownEnvironment
 from ors_server.hosting.dialects import Dialect, dialect_of, is_environment_class, overrides
 from ors_server.hosting.executors import Execution, LoopExecution, PoolExecution, SessionThreadExecution, ThreadPool
+from ors_server.hosting.task_agreement import TaskAgreement
 from ors_server.hosting.task_source import TaskSource, names_in, normalise_splits
 from ors_server.hosting.tools import ToolTable, compile_tools
 from ors_server.protocol import Split
 from ors_server.sandboxes import hide_code_from_sandboxes, sandbox_error
 from ors_server.settings import Settings
+from ors_server.worker import identity
 
 __all__ = ["Catalogue", "HostedEnvironment", "why_unavailable"]
 
@@ -75,8 +77,13 @@ class HostedEnvironment:
         self.has_teardown = overrides(cls, "teardown")
         self.has_task_tools = overrides(cls, "list_task_tools")
         self.splits: list[Split] = normalise_splits(cls, _splits_of(cls))
+        worker = identity()
         self.tasks = TaskSource(
-            cls, self.splits, self._shared_lifecycle, trust_client_tasks=settings.trust_client_tasks
+            cls,
+            self.splits,
+            self._shared_lifecycle,
+            trust_client_tasks=settings.trust_client_tasks,
+            agreement=None if worker is None else TaskAgreement(worker.folder, self.name),
         )
         self.tools_json = encode(self.tools.listing())
         self.session_tools = self.tools.listing(session=True)

@@ -31,6 +31,7 @@ from ors_server.errors import (
 )
 from ors_server.hosting.dialects import overrides
 from ors_server.hosting.executors import Execution
+from ors_server.hosting.task_agreement import TaskAgreement
 from ors_server.protocol import Split, SplitType
 
 __all__ = ["TASK_TOKEN", "TaskSource", "copy_json", "names_in", "normalise_splits"]
@@ -48,7 +49,15 @@ Result = TypeVar("Result")
 class TaskSource:
     """Tasks of one hosted environment class."""
 
-    def __init__(self, cls: type, splits: Sequence[Split], execution: Execution, *, trust_client_tasks: bool) -> None:
+    def __init__(
+        self,
+        cls: type,
+        splits: Sequence[Split],
+        execution: Execution,
+        *,
+        trust_client_tasks: bool,
+        agreement: TaskAgreement | None = None,
+    ) -> None:
         self._cls = cast(Any, cls)
         self._execution = execution
         self.splits = list(splits)
@@ -60,6 +69,8 @@ class TaskSource:
         self._has_count = overrides(cls, "num_tasks")
         self._has_get = overrides(cls, "get_task")
         self._has_range = overrides(cls, "get_task_range")
+        # Where tasks come by index, the order of a list means nothing.
+        self._agreement = None if self._has_count or self._has_get else agreement
         self._private = frozenset(names_in(cls, "private_task_fields"))
         self._trust_client_tasks = trust_client_tasks
         self._signed = bool(self._private) or not trust_client_tasks
@@ -67,6 +78,11 @@ class TaskSource:
         self._key = hashlib.sha256(f"ors-server task of {self._cls.name().lower()}".encode()).digest()
 
     # --- for the server ----------------------------------------------------------------------
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """Digests of the listed splits that other workers of this server have to agree with."""
+        return {} if self._agreement is None else self._agreement.digests
 
     async def count(self, split: str) -> int:
         """Count the tasks. Raises ``InvalidSplit``, ``TasksNotListable`` and what the author's code raises."""
@@ -97,7 +113,7 @@ class TaskSource:
     async def list_json(self, split: str) -> bytes:
         """Encode all tasks of a split as clients see them; done once and kept."""
         self._check(split)
-        encoded = self._encoded.get(split)
+        encoded = self._encoded.get(split)  # made from a list on which the workers agree
         if encoded is None:
             encoded = self._encoded[split] = await _encode_list(
                 await self._public_all(await self._list(split), split, 0)
@@ -159,6 +175,8 @@ class TaskSource:
     async def _list(self, split: str) -> Sequence[Any]:
         tasks = self._lists.get(split)
         if tasks is not None:
+            if self._agreement is not None:
+                self._agreement.check(split)
             return tasks
         if not self._has_list:
             raise TasksNotListable()
@@ -176,8 +194,13 @@ class TaskSource:
                 raise TypeError(
                     f"{self._cls.__name__}.list_tasks returned {tasks!r:.100}; it must return a list of tasks"
                 )
-            self._lists[split] = [self._checked(task, "list_tasks") for task in cast("Iterable[Any]", tasks)]
-            return self._lists[split]
+            checked = [self._checked(task, "list_tasks") for task in cast("Iterable[Any]", tasks)]
+            if self._agreement is not None:
+                await self._agreement.add(split, checked)
+            self._lists[split] = checked
+            if self._agreement is not None:
+                self._agreement.check(split)
+            return checked
         except NotImplementedError as error:
             raise TasksNotListable() from error
         finally:

@@ -76,10 +76,16 @@ class WorkerChild(Child):
         restarted: bool,
         variables: Mapping[str, str],
     ) -> WorkerChild:
-        """Start ``ors-server`` with these arguments, to listen at a path."""
+        """Start ``ors-server`` with these arguments, to listen at a path of the folder that all workers share."""
         reading, writing = os.pipe()
         try:
-            given = {"slot": slot, "incarnation": incarnation, "restarted": restarted, "descriptor": writing}
+            given = {
+                "slot": slot,
+                "incarnation": incarnation,
+                "restarted": restarted,
+                "folder": str(path.parent),
+                "descriptor": writing,
+            }
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",

@@ -26,6 +26,7 @@ from ors_server.settings import Settings
 from ors_server.supervisor.children import GatewayChild, WorkerChild
 from ors_server.supervisor.restarts import RestartBudget
 from ors_server.supervisor.sweeping import sweep_dead_workers
+from ors_server.supervisor.task_lists import TaskLists
 
 __all__ = ["Slot", "Supervisor", "gateways_for"]
 
@@ -89,6 +90,7 @@ class Supervisor:
         self._gateway_count = gateways
         self.slots = [Slot(number) for number in range(workers)]
         self._gateways: list[GatewayChild] = []
+        self._task_lists = TaskLists()
         self._key = secrets.token_bytes(32)
         self._stopping = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
@@ -196,6 +198,7 @@ class Supervisor:
 
         def note(state: Mapping[str, Any]) -> None:
             slot.calls = int(state["calls"])
+            self._task_lists.report(slot.number, state["task_lists"])
 
         self._announce()
         assert slot.child is not None
@@ -205,6 +208,7 @@ class Supervisor:
         finally:
             slot.watching.cancel()
             slot.worker.die()
+            self._task_lists.forget(slot.number)
 
     async def drain(self, slot: Slot, deadline: float) -> None:
         """Place no new sessions in a slot, end its worker when it is empty or at the deadline, and start another."""

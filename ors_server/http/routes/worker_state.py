@@ -34,6 +34,7 @@ def worker_state_route(sessions: Sessions, worker: Identity) -> Route:
                 "max_sessions": sessions.settings.max_sessions,
                 "calls": sessions.call_slots.taken,
                 "environments": sessions.catalogue.names,
+                "task_lists": {hosted.name: hosted.tasks.digests for hosted in sessions.catalogue.environments},
                 "version": VERSION,
             }
             await exchange.send({"type": "http.response.body", "body": encode(report) + b"\n", "more_body": True})
