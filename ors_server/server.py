@@ -138,7 +138,11 @@ class Server:
                 config = uvicorn.Config(
                     self.app,
                     loop="uvloop",
-                    http=http_protocol(settings.max_headers, behind_proxy=settings.listen is not None),
+                    http=http_protocol(
+                        settings.max_headers,
+                        behind_proxy=settings.listen is not None,
+                        behind_gateway=identity() is not None,
+                    ),
                     ws="none",
                     lifespan="on",
                     log_config=None,

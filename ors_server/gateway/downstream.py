@@ -14,7 +14,7 @@ from ors_server.gateway.answers import own_response
 from ors_server.gateway.framing import BadRequest, ChunkedBody, FixedBody, Head, read_head, with_close
 from ors_server.gateway.routing import Own, Router
 from ors_server.gateway.upstream import Upstream, connect, take_idle
-from ors_server.gateway.workers import Worker
+from ors_server.gateway.workers import ENDED, Worker
 
 __all__ = ["Downstream"]
 
@@ -22,12 +22,13 @@ __all__ = ["Downstream"]
 _HIGH_WATER = 256 * 1024
 #: Bytes of a next request that are kept while a response is on its way; then the connection is not read.
 _READ_AHEAD = 64 * 1024
-#: Seconds between looks at a client's socket that has not taken the whole response.
-_DRAIN_INTERVAL = 0.01
+#: Seconds between looks at a client's socket that has not taken the whole response: at first, and at most.
+_FIRST_LOOK, _LONGEST_LOOK = 0.01, 1.0
 #: Seconds that a connection with a refused request stays open, for its client to read the reason.
 _LINGER = 1.0
 #: Headers that concern one connection and are not passed on where they would end the worker's.
 _CONNECTION_HEADERS = (b"connection", b"keep-alive", b"proxy-connection")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Downstream(asyncio.Protocol):
@@ -43,6 +44,7 @@ class Downstream(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._buffer = b""
         self._reading = True
+        self._writable = True
         self._closing = False
         self._head: Head | None = None
         self._body: FixedBody | ChunkedBody | None = None
@@ -52,6 +54,8 @@ class Downstream(asyncio.Protocol):
         #: Parts of the request that came while a connection to the worker was opened.
         self._unsent: list[bytes] | None = None
         self._connecting: asyncio.Task[None] | None = None
+        #: Connections whose responses the client's socket has not taken yet.
+        self._delivering: set[Upstream] = set()
         self._answered = False
 
     # --- the request -------------------------------------------------------------------------
@@ -67,6 +71,7 @@ class Downstream(asyncio.Protocol):
         if self._head is None:
             self._buffer = self._buffer + data if self._buffer else data
             self._next_request()
+            self._pause_if_full()
             return
         try:
             rest = self._pass_on(data)
@@ -76,35 +81,39 @@ class Downstream(asyncio.Protocol):
         if rest:
             self._buffer += rest
             self._next_request()
-            if len(self._buffer) > _READ_AHEAD:
-                self._pause_reading()
+            self._pause_if_full()
+
+    def _pause_if_full(self) -> None:
+        if len(self._buffer) > _READ_AHEAD and not (self._head is None and self._writable):
+            self._pause_reading()
 
     def _next_request(self) -> None:
-        while self._head is None and self._buffer and not self._closing:
-            data = self._buffer.lstrip(b"\r\n")
-            end = data.find(b"\r\n\r\n") + 4
-            if end > self._max_headers or (end < 4 and len(data) > self._max_headers):
-                detail = "Send fewer or smaller headers, or raise ORS_MAX_HEADERS on the server"
-                self._refuse(431, f"The request head is larger than {self._max_headers} bytes. {detail}")
-                return
-            if end < 4:
-                self._buffer = data
-                return
-            self._buffer = data[end:]
-            try:
-                self._begin(read_head(data[:end]))
-                if self._head is not None and self._buffer:
-                    self._buffer = self._pass_on(self._buffer)
-            except BadRequest as error:
-                self._refuse(400, str(error))
+        """Begin the next request if there is one; those after it have a turn of the loop each."""
+        if self._head is not None or not self._buffer or not self._writable or self._closing:
+            return
+        data = self._buffer.lstrip(b"\r\n") if self._buffer[0] in b"\r\n" else self._buffer
+        end = data.find(b"\r\n\r\n") + 4
+        if end > self._max_headers or (end < 4 and len(data) > self._max_headers):
+            detail = "Send fewer or smaller headers, or raise ORS_MAX_HEADERS on the server"
+            self._refuse(431, f"The request head is larger than {self._max_headers} bytes. {detail}")
+            return
+        if end < 4:
+            self._buffer = data
+            return
+        self._buffer = data[end:]
+        try:
+            self._begin(read_head(data[:end]))
+            if self._head is not None and self._buffer:
+                self._buffer = self._pass_on(self._buffer)
+        except BadRequest as error:
+            self._refuse(400, str(error))
 
     def _begin(self, head: Head) -> None:
         self.idle_since = None
         self._head, self._body, self._answered = head, head.body, False
         route = self._router.route(head)
         if isinstance(route, Own):
-            self._own = route
-            self._answer_if_read()
+            self._answer_itself(route, head)
             return
         data = head.data
         if not head.keep_alive and head.version == "1.1":
@@ -136,28 +145,34 @@ class Downstream(asyncio.Protocol):
         assert self._head is not None
         try:
             upstream = await connect(worker, self._router.key)
-        except OSError:
+        except OSError as error:
             self._unsent = self._connecting = None
-            self._own = self._router.without_worker(self._head, worker)
-            self._answer_if_read()
             self._resume_reading()
+            self._answer_itself(self._router.without_worker(self._head, ended=isinstance(error, ENDED)), self._head)
             return
         unsent, self._unsent, self._connecting = self._unsent or [], None, None
         if self._closing:
             upstream.close()
             return
         self._upstream = upstream
+        self._resume_reading()  # before the worker may ask for a pause
         upstream.send(self, self._head.method, unsent[0])
         for part in unsent[1:]:
             upstream.write(part)
-        self._resume_reading()
+
+    def _answer_itself(self, own: Own, head: Head) -> None:
+        if not head.body.complete and head.version == "1.1" and _expects_continue(head):
+            self._transport.write(_CONTINUE)
+        self._own = own
+        self._answer_if_read()
 
     def _answer_if_read(self) -> None:
-        own, body = self._own, self._body
-        if own is not None and body is not None and body.complete:
+        own, head = self._own, self._head
+        if own is not None and head is not None and head.body.complete:
             self._own = None
-            assert self._head is not None
-            self._transport.write(own.data if self._head.keep_alive else with_close(own.data))
+            if own.data:
+                data = own.data if head.keep_alive else with_close(own.data)
+                self._transport.write(data[: data.index(b"\r\n\r\n") + 4] if head.method == b"HEAD" else data)
             self._end_request(keep_alive=True)
 
     # --- the response ------------------------------------------------------------------------
@@ -171,14 +186,17 @@ class Downstream(asyncio.Protocol):
     def response_ended(self, *, keep_alive: bool) -> None:
         upstream, self._upstream = self._upstream, None
         assert upstream is not None
-        assert self._body is not None
-        if not self._body.complete:
-            # The worker has refused the rest of the request: it would be taken for the next one.
+        assert self._head is not None
+        if not self._head.body.complete:
+            # The worker has refused the rest of the request. The client sends it, and reads the response after that.
             upstream.abort()
-            self._end_request(keep_alive=False)
+            self._head.keep_alive &= keep_alive
+            self._own = Own(b"")
+            self._resume_reading()
             return
+        self._delivering.add(upstream)
         # The transport writes at the end of this turn of the loop.
-        self._loop.call_soon(self._release_when_taken, upstream)
+        self._loop.call_soon(self._release_when_taken, upstream, _FIRST_LOOK)
         self._end_request(keep_alive=keep_alive)
 
     def response_lost(self) -> None:
@@ -188,16 +206,17 @@ class Downstream(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort() if self._answered else self._transport.close()
 
-    def _release_when_taken(self, upstream: Upstream) -> None:
+    def _release_when_taken(self, upstream: Upstream, pause: float) -> None:
+        if upstream not in self._delivering:
+            return  # the client has disconnected
         if self._transport.get_write_buffer_size() == 0:
+            self._delivering.remove(upstream)
             upstream.release()
-        elif self not in self._connections:
-            upstream.abort()
         else:
-            self._loop.call_later(_DRAIN_INTERVAL, self._release_when_taken, upstream)
+            self._loop.call_later(pause, self._release_when_taken, upstream, min(2 * pause, _LONGEST_LOOK))
 
     def _end_request(self, *, keep_alive: bool) -> None:
-        head, self._head, self._body = self._head, None, None
+        head, self._head, self._body, self._answered = self._head, None, None, False
         self.idle_since = time.monotonic()
         if not keep_alive or head is None or not head.keep_alive:
             self._closing = True
@@ -220,12 +239,17 @@ class Downstream(asyncio.Protocol):
     # --- flow control ------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
+        self._writable = False
         if self._upstream is not None:
             self._upstream.pause_response()
 
     def resume_writing(self) -> None:
+        self._writable = True
         if self._upstream is not None:
             self._upstream.resume_response()
+        if self._head is None:
+            self._resume_reading()
+            self._loop.call_soon(self._next_request)
 
     def pause_request(self) -> None:
         self._pause_reading()
@@ -261,3 +285,10 @@ class Downstream(asyncio.Protocol):
         if self._upstream is not None:
             self._upstream.abort()
             self._upstream = None
+        for upstream in self._delivering:
+            upstream.abort()
+        self._delivering.clear()
+
+
+def _expects_continue(head: Head) -> bool:
+    return any(value.strip().lower() == b"100-continue" for value in head.values(b"expect"))

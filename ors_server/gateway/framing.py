@@ -179,6 +179,9 @@ def read_head(data: bytes) -> Head:
         raise BadRequest("not the head of an HTTP request")
     head.method = parser.get_method()
     head.version = parser.get_http_version()
+    if head.method == b"CONNECT":
+        # The parser of the worker would take the body for the next request, whose response no client waits for.
+        raise BadRequest("CONNECT is a request to a proxy, and this is a server")
     if head.version not in ("1.0", "1.1"):
         raise BadRequest("not HTTP/1.0 or HTTP/1.1")
     lengths, encodings = head.values(b"content-length"), head.values(b"transfer-encoding")

@@ -53,14 +53,14 @@ class PlacedIds:
             return self._verified[sid]
         except KeyError:
             pass
+        if not _TEXT.fullmatch(sid):
+            return None  # not remembered: a client chose it, and its length
         if len(self._verified) >= _REMEMBERED:
             self._verified.clear()
         place = self._verified[sid] = self._read(sid)
         return place
 
     def _read(self, sid: str) -> Place | None:
-        if not _TEXT.fullmatch(sid):
-            return None
         number = int(sid.replace("-", ""), 16)
         bits = (number >> 80) << 74 | (number >> 64 & 0xFFF) << 62 | number & (1 << 62) - 1
         payload = bits >> _MAC

@@ -96,11 +96,11 @@ class Router:
             return Own(events_response(session_frames(sid)))
         return Own(own_response(200, {"sid": sid}))
 
-    def without_worker(self, head: Head, worker: Worker) -> Own:
-        """Answer a request whose worker cannot be reached, before any of it was sent."""
+    def without_worker(self, head: Head, *, ended: bool) -> Own:
+        """Answer a request whose worker cannot be reached or has ``ended``, before any of it was sent."""
         values = head.values(b"x-session-id")
-        path = _path(head.target)
-        if values and path[path.rfind("/") + 1 :] in _OF_SESSIONS and self._ids.read(_text(values[0]).strip()):
+        of_session = _path(head.target).rpartition("/")[2] in _OF_SESSIONS
+        if ended and of_session and values and self._ids.read(_text(values[0]).strip()):
             return Own(error_response(SessionGone(_LOST)))
         return Own(error_response(NoWorker()))
 

@@ -101,6 +101,7 @@ class Upstream(asyncio.Protocol):
         self._receiver = None
         if self.lost:
             return
+        self.resume_response()  # the client may have been slow to the last byte
         if self._keep_alive:
             self.worker.idle.append(self)
         else:

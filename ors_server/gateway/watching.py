@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ors_server.gateway.workers import LOST_AFTER, Worker
+from ors_server.gateway.workers import ENDED, LOST_AFTER, Worker
 from ors_server.http.delivery import GATEWAY_HEADER
 
 __all__ = ["open_stream", "watch"]
@@ -22,6 +22,8 @@ logger = logging.getLogger("ors_server.gateway")
 
 #: Seconds before a stream that ended is opened again, on a worker that still listens.
 _PAUSE = 0.2
+#: Seconds before a stream that could not be opened is tried again.
+_LONG_PAUSE = 1.0
 
 
 async def watch(worker: Worker, key: bytes, on_report: Callable[[Mapping[str, Any]], None] | None = None) -> None:
@@ -29,9 +31,13 @@ async def watch(worker: Worker, key: bytes, on_report: Callable[[Mapping[str, An
     while True:
         try:
             reader, writer = await asyncio.wait_for(open_stream(worker.address), LOST_AFTER)
-        except (OSError, TimeoutError) as error:  # with a Unix socket: no process listens
-            _report_death(worker, str(error) or "it does not accept connections")
+        except ENDED as error:
+            _report_death(worker, str(error))
             return
+        except (OSError, TimeoutError) as error:
+            _warn(worker, str(error) or "it does not accept connections")
+            await asyncio.sleep(_LONG_PAUSE)
+            continue
         try:
             writer.write(b"GET /_ors/state HTTP/1.1\r\nhost: worker\r\n" + GATEWAY_HEADER + b": " + key + b"\r\n\r\n")
             async for line in reader:
@@ -44,8 +50,8 @@ async def watch(worker: Worker, key: bytes, on_report: Callable[[Mapping[str, An
                 worker.report(state)
                 if on_report is not None:
                     on_report(state)
-        except (OSError, ValueError, KeyError) as error:
-            logger.warning("a worker's state cannot be read", extra={"slot": worker.place.slot, "reason": str(error)})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _warn(worker, str(error))
         finally:
             writer.close()
             with contextlib.suppress(OSError):
@@ -60,6 +66,10 @@ async def open_stream(address: str) -> tuple[asyncio.StreamReader, asyncio.Strea
         return await asyncio.open_unix_connection(place)
     host, _, port = place.rpartition(":")
     return await asyncio.open_connection(host.strip("[]"), int(port))
+
+
+def _warn(worker: Worker, reason: str) -> None:
+    logger.warning("a worker's state cannot be read", extra={"slot": worker.place.slot, "reason": reason})
 
 
 def _report_death(worker: Worker, reason: str) -> None:

@@ -91,10 +91,14 @@ class ConnectionDelivery:
         """Settle the last response as delivered: the connection carries another request, or a confirmation."""
         self._settle(True)
 
-    def end(self, *, reset: bool) -> None:
-        """Settle the last response as the end of the connection says."""
+    def end(self, *, reset: bool, closed_here: bool = False) -> None:
+        """Settle the last response as the end of the connection says.
+
+        A connection that is ``closed_here`` after its response, as HTTP/1.0 wants it, leaves a gateway no time to
+        confirm; the response counts as delivered, as on a port.
+        """
         self._reset = reset
-        self._settle(not reset and not self.of_gateway)
+        self._settle(not reset and (closed_here or not self.of_gateway))
 
     def _settle(self, delivered: bool) -> None:
         unconfirmed, self._unconfirmed = self._unconfirmed, None

@@ -63,8 +63,13 @@ class _Connection:
         return True
 
 
-def http_protocol(max_headers: int, *, behind_proxy: bool = False) -> type[HttpToolsProtocol]:
-    """Make the protocol class for ``uvicorn.Config(http=…)``; ``max_headers`` in bytes."""
+def http_protocol(
+    max_headers: int, *, behind_proxy: bool = False, behind_gateway: bool = False
+) -> type[HttpToolsProtocol]:
+    """Make the protocol class for ``uvicorn.Config(http=…)``; ``max_headers`` in bytes.
+
+    ``behind_gateway`` trusts ``GATEWAY_HEADER``, which any client can send through another proxy.
+    """
     confirmations = Confirmations() if behind_proxy else None
 
     class OrsHttpProtocol(HttpToolsProtocol):
@@ -72,6 +77,7 @@ def http_protocol(max_headers: int, *, behind_proxy: bool = False) -> type[HttpT
         # Size of the head so far: what the parser has passed on, and what it may still hold as an unfinished line.
         _head_size = 0
         _in_head = True
+        _between_messages = True
         _head_ended = False
         _received = 0
         _refused = False
@@ -84,13 +90,16 @@ def http_protocol(max_headers: int, *, behind_proxy: bool = False) -> type[HttpT
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             if self._delivery is not None:
-                self._delivery.end(reset=exc is not None)
+                cycle: Any = self.cycle  # None before the first request
+                closed_here = cycle is not None and cycle.response_complete and not cycle.keep_alive
+                self._delivery.end(reset=exc is not None, closed_here=closed_here)
 
         def on_message_begin(self) -> None:
             if self._delivery is not None:
                 self._delivery.confirm()
             super().on_message_begin()
             self._head_size = 0
+            self._between_messages = False
 
         def on_url(self, url: bytes) -> None:
             self._count(len(url))
@@ -98,7 +107,7 @@ def http_protocol(max_headers: int, *, behind_proxy: bool = False) -> type[HttpT
 
         def on_header(self, name: bytes, value: bytes) -> None:
             self._count(len(name) + len(value) + 4)
-            if self._delivery is not None and name.lower() == GATEWAY_HEADER:
+            if behind_gateway and self._delivery is not None and name.lower() == GATEWAY_HEADER:
                 self._delivery.of_gateway = True
             super().on_header(name, value)
 
@@ -111,13 +120,14 @@ def http_protocol(max_headers: int, *, behind_proxy: bool = False) -> type[HttpT
 
         def on_message_complete(self) -> None:
             super().on_message_complete()
-            self._in_head = True
+            self._in_head = self._between_messages = True
             self._received = 0
 
         def data_received(self, data: bytes) -> None:
             if self._refused:
                 return
-            if self._delivery is not None and data == CONFIRMATION:
+            # Within a message a blank line is a part of its body.
+            if self._delivery is not None and data == CONFIRMATION and self._between_messages:
                 self._delivery.confirm()
                 return
             self._head_ended = not self._in_head

@@ -80,13 +80,14 @@ def running(
     stdout: int | None = None,
     stderr: int | None = None,
     new_session: bool = False,
+    pass_fds: Sequence[int] = (),
 ) -> Generator[Running]:
     """Run a server's command during the block, with its output in the files ``output`` and ``log`` of ``folder``.
 
     ``variables`` are added to this process's environment, without its ``ORS_*`` variables. The server must end by
     itself on SIGTERM, and print its address. If the server prints none, or prints it before it listens, ``url`` is its
     address, and ``/health`` is polled. ``patience`` limits the start, in seconds. ``stdout`` and ``stderr`` replace the
-    files.
+    files. ``pass_fds`` are open descriptors for the server.
     """
     folder.mkdir(parents=True, exist_ok=True)
     output, log = folder / "output", folder / "log"
@@ -101,6 +102,7 @@ def running(
             stdout=out if stdout is None else stdout,
             stderr=errors if stderr is None else stderr,
             start_new_session=new_session,
+            pass_fds=pass_fds,
         )
         try:
 

@@ -129,3 +129,28 @@ async def test_the_same_bytes_in_the_same_bytes_out(several: Several, alone: Liv
     through, direct = await answers(several.running.port, parts, pause), await answers(alone.port, parts, pause)
     assert through == direct
     assert len(through) == len(requests)
+
+
+async def test_a_line_end_of_a_body_is_no_confirmation(several: Several) -> None:
+    """A blank line between two requests confirms a response; in a chunked body it belongs to the body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", several.running.port)
+    for _ in range(2):
+        writer.write(b"POST /wire/num_tasks HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for part in (b"11", b"\r\n", b'{"split":"train"}', b"\r\n", b"0\r\n", b"\r\n"):
+            await asyncio.sleep(0.03)
+            writer.write(part)
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert await asyncio.wait_for(reader.readexactly(15), 5) == b'{"num_tasks":2}'
+    writer.close()
+
+
+async def test_identical_calls_of_http_1_0_run_each(several: Several, alone: LiveServer) -> None:
+    """The worker closes the connection after such a response; that does not say that the response was lost."""
+    for port in (several.running.port, alone.port):
+        sid = f"X-Session-ID: one-{next(numbers)}"
+        body = {"name": "step", "input": {"text": "same"}}
+        await answers(port, [request("POST", "/create", {"split": "train", "index": 0}, sid, "Connection: close")], 0)
+        for run in (b"1", b"2", b"3"):
+            data = request("POST", "/call", body, sid).replace(b"HTTP/1.1", b"HTTP/1.0")
+            (answer,) = await answers(port, [data], 0)
+            assert b'"run":' + run in answer

@@ -65,22 +65,32 @@ def live_server(
     *middleware: Literal["cors", "function"],
     file_limit: int | None = None,
     unread_log: bool = False,
+    as_worker: bool = False,
     **settings: object,
 ) -> Generator[LiveServer]:
     """Start ``live_server.py``; keywords are settings, passed as ``ORS_*`` variables.
 
     ``file_limit`` is its initial soft limit on open files. With ``unread_log`` its standard error is a pipe that
-    is never read.
+    is never read. With ``as_worker`` it is a worker of a server with several, whose supervisor lives for ever.
     """
     command = [*_COMMAND, *middleware]
+    pipe = os.pipe() if as_worker else ()
+    if pipe:
+        identity = {"slot": 0, "incarnation": 0, "restarted": False, "descriptor": pipe[1]}
+        settings["worker"] = json.dumps(identity)
     if file_limit is not None:
         command = ["sh", "-c", f'ulimit -S -n {file_limit}; exec "$@"', "sh", *command]
     stderr = subprocess.PIPE if unread_log else None
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        running(command, Path(folder), cwd=ROOT, variables=_variables(settings), stderr=stderr) as server,
-    ):
-        yield LiveServer(server, server.url.removeprefix("http://").rpartition(":")[0])
+    variables = _variables(settings)
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            running(command, Path(folder), cwd=ROOT, variables=variables, stderr=stderr, pass_fds=pipe) as server,
+        ):
+            yield LiveServer(server, server.url.removeprefix("http://").rpartition(":")[0])
+    finally:
+        for descriptor in pipe:
+            os.close(descriptor)
 
 
 def failure_of_live_server(**settings: object) -> str:

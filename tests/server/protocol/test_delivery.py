@@ -81,6 +81,12 @@ def proxied() -> Generator[Place]:
 
 
 @pytest.fixture(scope="module")
+def behind_gateway() -> Generator[Place]:
+    with live_server(listen="tcp:127.0.0.1:0", as_worker=True) as server:
+        yield Place(server)
+
+
+@pytest.fixture(scope="module")
 def direct() -> Generator[Place]:
     with live_server() as server:
         yield Place(server)
@@ -130,19 +136,28 @@ async def test_an_orderly_close_confirms_the_response(proxied: Place) -> None:
         assert await upstream.call(sid) == 2
 
 
-async def test_a_gateway_confirms_before_it_closes_and_else_the_response_is_lost(proxied: Place) -> None:
+async def test_a_gateway_confirms_before_it_closes_and_else_the_response_is_lost(behind_gateway: Place) -> None:
     """The end of its process closes its sockets as an orderly end would."""
-    sid = await proxied.open()
-    async with proxied.connect() as upstream:
+    sid = await behind_gateway.open()
+    async with behind_gateway.connect() as upstream:
         assert await upstream.call(sid, gateway=True) == 1
         await upstream.close()
-    async with proxied.connect() as upstream:
+    async with behind_gateway.connect() as upstream:
         assert await upstream.call(sid, gateway=True) == 1
         await upstream.connection.send(b"\r\n")
         await upstream.close()
-    async with proxied.connect() as upstream:
+    async with behind_gateway.connect() as upstream:
         assert await upstream.call(sid, gateway=True) == 2
         assert await upstream.call(sid) == 3
+
+
+async def test_a_client_cannot_pass_for_a_gateway_through_another_proxy(proxied: Place) -> None:
+    """Its header would make an orderly end of the proxy's connection a loss of another client's response."""
+    sid = await proxied.open()
+    for run in (1, 2, 3):
+        async with proxied.connect() as upstream:
+            assert await upstream.call(sid, gateway=True) == run
+            await upstream.close()
 
 
 async def test_on_another_connection_the_same_call_is_a_new_one_while_the_first_is_open(proxied: Place) -> None:
