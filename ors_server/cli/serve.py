@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ors_server.cli.flags import misspelt_variables, with_settings
-from ors_server.cli.serve_workers import serve_with_workers
 from ors_server.errors import OrsError, TargetError
 from ors_server.hosting.targets import failed_in_authors_code, load_targets
 from ors_server.settings import Settings
@@ -76,6 +75,8 @@ def serve(
 ) -> None:
     """Serve environments over the Open Reward Standard, until Ctrl-C or SIGTERM."""
     if workers is not None:
+        from ors_server.cli.serve_workers import serve_with_workers
+
         serve_with_workers(_worker_arguments(targets, alias or [], tasks or []), settings, workers, gateways)
         return
     end = _End()

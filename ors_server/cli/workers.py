@@ -8,8 +8,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ors_server.supervisor.control import ask
-
 __all__ = ["DRAIN_EXAMPLES", "drain", "workers"]
 
 DRAIN_EXAMPLES = """[bold]Examples[/bold]
@@ -21,7 +19,7 @@ Port = Annotated[int, typer.Option(help="Port of the server.")]
 
 def workers(port: Port = 8080, json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the workers of a server on this machine."""
-    _print(ask(port, {"command": "workers"}), as_json=json_)
+    _print(_ask(port, {"command": "workers"}), as_json=json_)
 
 
 def drain(
@@ -33,8 +31,15 @@ def drain(
     """Replace workers by new ones: they get no new sessions, and end when their last session has ended."""
     if bool(slots) == all_:
         raise typer.BadParameter("Name slots, or all of them with --all.")
-    named = slots or [row["slot"] for row in ask(port, {"command": "workers"})["workers"]]
-    _print(ask(port, {"command": "drain", "slots": named, "deadline": deadline}))
+    named = slots or [row["slot"] for row in _ask(port, {"command": "workers"})["workers"]]
+    _print(_ask(port, {"command": "drain", "slots": named, "deadline": deadline}))
+
+
+def _ask(port: int, request: dict[str, Any]) -> dict[str, Any]:
+    # Imported late: --help does not wait for it.
+    from ors_server.supervisor.control import ask
+
+    return ask(port, request)
 
 
 def _print(reply: dict[str, Any], *, as_json: bool = False) -> None:
