@@ -92,7 +92,8 @@ def running(
     folder.mkdir(parents=True, exist_ok=True)
     output, log = folder / "output", folder / "log"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
-    kind = "unix:" if (variables or {}).get("ORS_LISTEN", "").startswith("unix:") else "http://"
+    is_path = (variables or {}).get("ORS_LISTEN", "").startswith("unix:")
+    pattern = r"(unix:\S+)[;\s]" if is_path else r"(http://\S+:\d+)[;\s]"
     with output.open("wb") as out, log.open("wb") as errors:
         process = subprocess.Popen(
             command,
@@ -109,7 +110,7 @@ def running(
             def address() -> str | None:
                 if url is not None:
                     return url if _is_healthy(url) else None
-                found = re.search(rf"({kind}[^\s,;]+)[,;\s]", output.read_text() + log.read_text())
+                found = re.search(pattern, output.read_text() + log.read_text())
                 return found and found[1]
 
             yield Running(_wait(address, process, log, patience), process, output, log)
