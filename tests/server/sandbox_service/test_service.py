@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ors_containers import Sandbox, SandboxStopped, UnknownRuntime
 from ors_containers.scheduling.capacity import Capacity, CapacityReader
+from ors_containers.scheduling.promises import promises_of_node
 
 from ors_server import Environment, Server, Settings, ToolOutput, tool
 from ors_server.sandboxes import SandboxService, close_sandbox_service, hold_sandbox_service, sandbox_service
@@ -232,6 +233,25 @@ async def test_without_room_real_sessions_wait_for_it(monkeypatch: pytest.Monkey
     await client.open(sid="one too many")
     await client.close()
     await server.sessions.close()
+
+
+@pytest.mark.usefixtures("service")
+async def test_servers_with_one_table_share_their_promises(tmp_path: Path) -> None:
+    await close_sandbox_service()
+    path = tmp_path / "table"
+    user = _User()
+    hold_sandbox_service(user, Settings(node_table=path, sandbox_warm=0))
+    service = await sandbox_service()
+    sandbox = await service.open(service.runtime.host_image())
+    assert promises_of_node(path).totals().pids == 16
+    looking = f"""
+from pathlib import Path
+from ors_containers.scheduling.promises import Promises
+print(Promises(Path({str(path)!r})).totals().pids)"""
+    other = await asyncio.create_subprocess_exec(sys.executable, "-c", looking, stdout=asyncio.subprocess.PIPE)
+    assert (await other.communicate())[0] == b"16\n"
+    await sandbox.stop()
+    await close_sandbox_service(user)
 
 
 def test_the_command_line_lists_what_is_not_served(tmp_path: Path) -> None:
