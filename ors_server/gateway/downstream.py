@@ -100,24 +100,26 @@ class Downstream(asyncio.Protocol):
         if end < 4:
             self._buffer = data
             return
-        self._buffer = data[end:]
+        self._buffer = b""
         try:
-            self._begin(read_head(data[:end]))
-            if self._head is not None and self._buffer:
-                self._buffer = self._pass_on(self._buffer)
+            head = read_head(data[:end])
+            if len(data) > end:
+                end += head.body.take(data[end:])
+                self._buffer = data[end:]
+            self._begin(head, data[:end])
         except BadRequest as error:
             self._refuse(400, str(error))
 
-    def _begin(self, head: Head) -> None:
+    def _begin(self, head: Head, data: bytes) -> None:
+        """Begin a request, of which ``data`` has come: its head, and perhaps some of its body."""
         self.idle_since = None
-        self._head, self._body, self._answered = head, head.body, False
+        self._head, self._body = head, head.body
         route = self._router.route(head)
         if isinstance(route, Own):
             self._answer_itself(route, head)
             return
-        data = head.data
         if not head.keep_alive and head.version == "1.1":
-            data = head.without(*_CONNECTION_HEADERS)
+            data = head.without(*_CONNECTION_HEADERS) + data[len(head.data) :]
         self._upstream = take_idle(route)
         if self._upstream is not None:
             self._upstream.send(self, head.method, data)
@@ -194,9 +196,12 @@ class Downstream(asyncio.Protocol):
             self._own = Own(b"")
             self._resume_reading()
             return
-        self._delivering.add(upstream)
-        # The transport writes at the end of this turn of the loop.
-        self._loop.call_soon(self._release_when_taken, upstream, _FIRST_LOOK)
+        if self._transport.get_write_buffer_size() == 0:
+            upstream.release()
+        else:
+            self._delivering.add(upstream)
+            # The transport may write at the end of this turn of the loop.
+            self._loop.call_soon(self._release_when_taken, upstream, _FIRST_LOOK)
         self._end_request(keep_alive=keep_alive)
 
     def response_lost(self) -> None:

@@ -8,6 +8,7 @@ ends.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import httptools
@@ -25,10 +26,12 @@ __all__ = [
 
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
 _LONGEST_LINE = 1024
-_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
-_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 _CONNECTION = re.compile(rb"\r\nconnection:[^\r\n]*\r\n", re.IGNORECASE)
-_CLOSE = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
+#: The headers of a response that say where its body ends.
+_FRAMING = re.compile(
+    rb"\r\n(?:content-length:[ \t]*(\d+)|transfer-encoding:[ \t]*(chunked)|connection:[ \t]*(close))[ \t]*(?=\r\n)",
+    re.IGNORECASE,
+)
 
 
 class BadRequest(Exception):
@@ -109,7 +112,7 @@ class ChunkedBody:
 class Head:
     """The head of a request."""
 
-    __slots__ = ("body", "data", "headers", "keep_alive", "method", "target", "version")
+    __slots__ = ("body", "complete", "data", "headers", "keep_alive", "method", "parser", "target", "version")
 
     def __init__(self, data: bytes) -> None:
         #: As it came, with the empty line.
@@ -118,13 +121,31 @@ class Head:
         self.target = b""
         self.version = "1.1"
         self.keep_alive = True
-        #: Names in lower case, in order.
-        self.headers: list[tuple[bytes, bytes]] = []
+        #: Values by name in lower case.
+        self.headers: dict[bytes, list[bytes]] = {}
         self.body: FixedBody | ChunkedBody = _NO_BODY
+        self.complete = False
+        self.parser: Any = None
 
-    def values(self, name: bytes) -> list[bytes]:
+    def values(self, name: bytes) -> Sequence[bytes]:
         """Return the values of a header; ``name`` in lower case."""
-        return [value for header, value in self.headers if header == name]
+        return self.headers.get(name, ())
+
+    # --- called by the parser ----------------------------------------------------------------
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self.headers.setdefault(name.lower(), []).append(value)
+
+    def on_headers_complete(self) -> None:
+        """Take note of the empty line."""
+        self.complete = True
+        # Asked now: once a message without a body is complete, the parser knows only of the next one.
+        self.keep_alive = self.parser.should_keep_alive()
 
     def without(self, *names: bytes) -> bytes:
         """Return the head without some headers."""
@@ -140,33 +161,11 @@ class Head:
 _NO_BODY = FixedBody(0)
 
 
-class _Callbacks:
-    """The parser's callbacks; it calls no others."""
-
-    __slots__ = ("head", "headers_complete", "parser")
-
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        self.headers_complete = False
-        self.parser: Any = httptools.HttpRequestParser(self)
-
-    def on_url(self, url: bytes) -> None:
-        self.head.target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.head.headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        self.headers_complete = True
-        # Asked now: once a message without a body is complete, the parser knows only of the next one.
-        self.head.keep_alive = self.parser.should_keep_alive()
-
-
 def read_head(data: bytes) -> Head:
     """Read the head of a request, with its empty line. Raises ``BadRequest``."""
     head = Head(data)
-    callbacks = _Callbacks(head)
-    parser = callbacks.parser
+    parser: Any = httptools.HttpRequestParser(head)
+    head.parser = parser
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
@@ -174,8 +173,8 @@ def read_head(data: bytes) -> Head:
     except httptools.HttpParserError as error:
         raise BadRequest(str(error) or "not an HTTP request") from None
     finally:
-        callbacks.parser = None  # otherwise each request would leave a reference cycle
-    if not callbacks.headers_complete:
+        head.parser = None  # otherwise each request would leave a reference cycle
+    if not head.complete:
         raise BadRequest("not the head of an HTTP request")
     head.method = parser.get_method()
     head.version = parser.get_http_version()
@@ -220,13 +219,17 @@ def read_response_head(data: bytes, method: bytes) -> ResponseHead:
     if data[:7] != b"HTTP/1." or data[8:9] != b" ":
         raise ValueError("not an HTTP response")
     status = int(data[9:12])
-    keep_alive = _CLOSE.search(data) is None
+    length, chunked, keep_alive = b"", False, True
+    for header in _FRAMING.findall(data):
+        length = length or header[0]
+        chunked = chunked or bool(header[1])
+        keep_alive = keep_alive and not header[2]
     body: FixedBody | ChunkedBody | None
     if method == b"HEAD" or status < 200 or status in (204, 304):
         body = FixedBody(0)
-    elif length := _CONTENT_LENGTH.search(data):
-        body = FixedBody(int(length[1]))
-    elif _CHUNKED.search(data):
+    elif length:
+        body = FixedBody(int(length))
+    elif chunked:
         body = ChunkedBody()
     else:
         body, keep_alive = None, False

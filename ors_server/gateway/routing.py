@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import urllib.parse
 from dataclasses import dataclass
+from functools import lru_cache
 
 import httptools
 
@@ -24,6 +25,8 @@ __all__ = ["Own", "Router"]
 _OF_SESSIONS = frozenset(
     name for name, operation in OPERATIONS.items() if operation.tag in ("sessions", "episodes")
 ) - {"create_session"}
+#: Targets of requests whose paths are remembered: sessions of one environment use a few.
+_TARGETS = 1024
 _LOST = "Session lost: InfrastructureError: the worker that held it ended. Start a new session"
 
 
@@ -78,8 +81,11 @@ class Router:
         if not sid:
             raise MissingSession()
         place = self._ids.read(sid)
-        worker = self._workers.for_name(sid) if place is None else self._workers.at(place)
-        if worker is not None and worker.life is not Life.DEAD:
+        if place is not None:
+            worker = self._workers.at(place)
+        elif (worker := self._workers.for_name(sid)) is not None and worker.life is Life.DEAD:
+            worker = None
+        if worker is not None:
             return worker
         if last in ("delete", "delete_session"):
             return Own(own_response(200, {"sid": sid}))  # what has ended need not be ended
@@ -112,6 +118,7 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
+@lru_cache(_TARGETS)
 def _path(target: bytes) -> str:
     """Return the path of a request's target as the application of a worker looks at it. Raises ``BadRequest``."""
     try:

@@ -1,0 +1,105 @@
+"""A client's connection to a gateway: the bytes that reach its worker, and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from ors_server.gateway.downstream import Downstream
+from ors_server.gateway.placed_ids import PlacedIds
+from ors_server.gateway.routing import Router
+from ors_server.gateway.upstream import Upstream
+from ors_server.gateway.workers import Member, Workers
+
+RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+class Transport:
+    """A socket that takes everything at once."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def set_write_buffer_limits(self, **_: int) -> None: ...
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Pair:
+    """A connection of a client and one of a worker, joined by a gateway."""
+
+    def __init__(self) -> None:
+        workers, ids = Workers(), PlacedIds(b"key")
+        [worker], _ = workers.replace([Member(0, 1, "unix:/nowhere")])
+        worker.report({"sessions": 0, "max_sessions": 1})
+        self.sid = ids.make(worker.place)
+        self.client, self.worker = Transport(), Transport()
+        self.downstream = Downstream(Router(workers, ids, b""), set(), 65_536)
+        self.downstream.connection_made(self.client)
+        self.upstream = Upstream(worker, b"")
+        self.upstream.connection_made(self.worker)
+        worker.idle.append(self.upstream)
+        self.call()  # the first request of a connection carries a greeting
+        self.worker.writes.clear()
+        self.client.writes.clear()
+
+    def request(self, body: bytes = b"{}") -> bytes:
+        head = f"POST /call HTTP/1.1\r\nHost: here\r\nX-Session-ID: {self.sid}\r\nContent-Length: {len(body)}\r\n\r\n"
+        return head.encode() + body
+
+    def call(self) -> None:
+        self.downstream.data_received(self.request())
+        self.upstream.data_received(RESPONSE)
+
+
+@pytest.fixture
+async def pair() -> Pair:
+    return Pair()
+
+
+async def test_a_head_and_its_body_reach_the_worker_in_one_write(pair: Pair) -> None:
+    pair.call()
+    assert pair.worker.writes == [pair.request()]
+    assert pair.client.writes == [RESPONSE]
+
+
+async def test_two_requests_in_one_piece_wait_for_each_other(pair: Pair) -> None:
+    pair.downstream.data_received(pair.request() * 2)
+    assert pair.worker.writes == [pair.request()]
+
+
+async def test_a_request_in_pieces_is_passed_on_as_it_comes(pair: Pair) -> None:
+    whole = pair.request(b"x" * 100)
+    for cut in (10, len(whole) - 60, len(whole) - 1):
+        pair.worker.writes.clear()
+        pair.downstream.data_received(whole[:cut])
+        pair.downstream.data_received(whole[cut:])
+        assert b"".join(pair.worker.writes) == whole
+        pair.upstream.data_received(RESPONSE)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"no HTTP\r\n\r\n",
+        b"POST /call HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /call HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnot a size\r\n",
+    ],
+    ids=["no HTTP", "two lengths", "no chunk"],
+)
+async def test_a_later_request_of_a_connection_is_refused_with_the_reason(pair: Pair, bad: bytes) -> None:
+    pair.call()
+    pair.downstream.data_received(bad)
+    [_, refusal] = pair.client.writes
+    assert refusal.startswith(b"HTTP/1.1 400 ")
+    assert len(pair.worker.writes) == 1
