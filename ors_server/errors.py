@@ -159,6 +159,13 @@ class WorkerFailed(OrsError):
         )
 
 
+class NoWorkerLeft(OrsError):
+    """All workers of a server with several ended too often; started again they would end again."""
+
+    def __init__(self) -> None:
+        super().__init__("No worker is left: each ended too often", "Their messages are above.")
+
+
 class RequestError(OrsError):
     """The request cannot be served; a retry of the same request fails again."""
 

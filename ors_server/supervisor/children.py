@@ -52,6 +52,11 @@ class Child:
             self.kill()
             await self._process.wait()
 
+    def interrupt(self) -> None:
+        """Send it the signal of Ctrl-C."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGINT)
+
     def kill(self) -> None:
         """Kill it with all processes of its group."""
         with contextlib.suppress(ProcessLookupError):
@@ -143,10 +148,16 @@ class GatewayChild(Child):
         return cls(process, writing)
 
     def send(self, members: Sequence[Member]) -> None:
-        """Announce the members as they are now. A gateway that does not read for long misses one announcement."""
-        line = json.dumps({"members": members}) + "\n"
-        with contextlib.suppress(BrokenPipeError, BlockingIOError):
-            os.write(self._members, line.encode())
+        """Announce the members as they are now. A gateway that lets its pipe fill up hangs: it is killed."""
+        line = (json.dumps({"members": members}) + "\n").encode()
+        try:
+            written = os.write(self._members, line)
+        except BlockingIOError:
+            written = 0
+        except BrokenPipeError:
+            return
+        if written < len(line):
+            self.kill()
 
     def close(self) -> None:
         """Close its pipe, after its end."""

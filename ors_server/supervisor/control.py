@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +27,16 @@ def _path(port: int) -> Path:
     return Path(tempfile.gettempdir(), f"ors-server-{os.getuid()}", f"{port}.sock")
 
 
+def _check(folder: Path) -> None:
+    """Refuse a folder in which another user may listen. Raises ``ControlError`` and ``OSError``."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o777 != 0o700:
+        raise ControlError(
+            f"{folder} belongs to another user or is open to others",
+            "Remove it, or set TMPDIR to a folder of your own for the server and for its commands.",
+        )
+
+
 class Control:
     """The supervisor's side of the socket, while the block runs."""
 
@@ -39,13 +50,14 @@ class Control:
         folder = self._path.parent
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            status = folder.lstat()
-            if status.st_uid != os.getuid() or status.st_mode & 0o777 != 0o700:
-                raise ControlError(f"{folder} belongs to another user or is open to others", "Remove it.")
+            _check(folder)
             self._path.unlink(missing_ok=True)  # no other server has the port
             self._server = await asyncio.start_unix_server(self._answer, self._path)
         except OSError as error:
-            raise ControlError(f"Cannot listen at {self._path}: {error.strerror}", "Check TMPDIR.") from None
+            cause = error.strerror or str(error)
+            raise ControlError(
+                f"Cannot listen at {self._path}: {cause}", "Set TMPDIR to a folder with a short path and with room."
+            ) from None
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -94,10 +106,12 @@ class Control:
 
 def ask(port: int, request: dict[str, Any]) -> dict[str, Any]:
     """Ask the supervisor of the server on a port. Raises ``ControlError``."""
+    path = _path(port)
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_PATIENCE)
         try:
-            sock.connect(str(_path(port)))
+            _check(path.parent)
+            sock.connect(str(path))
             sock.sendall(json.dumps(request).encode() + b"\n")
             reply: dict[str, Any] = json.loads(sock.makefile().readline())
         except (OSError, ValueError):

@@ -14,16 +14,17 @@ import secrets
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ors_server.errors import WorkerFailed
+from ors_server.errors import NoWorkerLeft, OrsError, WorkerFailed
 from ors_server.gateway.placed_ids import INCARNATIONS
 from ors_server.gateway.watching import watch
 from ors_server.gateway.workers import Life, Member, Worker
 from ors_server.settings import Settings
-from ors_server.supervisor.children import GatewayChild, WorkerChild
+from ors_server.supervisor.children import Child, GatewayChild, WorkerChild
 from ors_server.supervisor.restarts import RestartBudget
 from ors_server.supervisor.sweeping import sweep_dead_workers
 from ors_server.supervisor.task_lists import TaskLists
@@ -42,10 +43,15 @@ _TABLE = "promises"
 _OF_GATEWAYS = ("host", "port", "listen")
 #: Seconds between reminders that a worker is not ready yet.
 _REMINDER = 30.0
+#: Seconds before a process is started that the machine had no room for.
+_NO_ROOM = 1.0
 #: Seconds that a process gets at a stop, beyond those in which the sessions end.
 _PATIENCE = 10.0
 #: Seconds for which a drained worker must report no session: a gateway may have placed one just before.
 _EMPTY_FOR = 2.0
+
+
+Started = TypeVar("Started", bound=Child)
 
 
 def gateways_for(workers: int) -> int:
@@ -94,7 +100,7 @@ class Supervisor:
         self._key = secrets.token_bytes(32)
         self._stopping = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
-        self._failure: WorkerFailed | None = None
+        self._failure: OrsError | None = None
         dumped: dict[str, Any] = settings.model_dump(mode="json", exclude=set(_OF_GATEWAYS), exclude_none=True)
         for name in _DIVIDED:
             dumped[name] = max(math.ceil(dumped[name] / workers), 1 if name.startswith("max") else 0)
@@ -103,11 +109,11 @@ class Supervisor:
     async def run(self, listening: socket.socket, on_ready: Callable[[], None]) -> None:
         """Serve until SIGTERM or SIGINT; ``on_ready`` is called once all workers serve for the first time.
 
-        Raises ``WorkerFailed`` where the first worker cannot be started.
+        Raises ``WorkerFailed`` where the first worker cannot be started, and ``NoWorkerLeft``.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
         with tempfile.TemporaryDirectory(prefix="ors-server-") as folder:
             try:
                 for slot in self.slots:
@@ -125,6 +131,36 @@ class Supervisor:
     def stop(self) -> None:
         """Begin to stop."""
         self._stopping.set()
+
+    def _interrupt(self) -> None:
+        """Begin to stop; a second Ctrl-C ends the wait for sessions, as it does for one process."""
+        if self._stopping.is_set():
+            for gateway in self._gateways:
+                gateway.kill()
+            for slot in self.slots:
+                if slot.child is not None:
+                    slot.child.interrupt()
+        self._stopping.set()
+
+    async def _start(self, start: Callable[[], Awaitable[Started]]) -> Started | None:
+        """Start a process as soon as the machine has room for it; return None where the server stops meanwhile."""
+        while not self._stopping.is_set():
+            try:
+                child = await start()
+            except OSError as error:
+                remedy = "Allow this user more processes, memory or open files"
+                logger.error("cannot start a process", extra={"cause": error.strerror, "remedy": remedy})
+                await self._pause(_NO_ROOM)
+                continue
+            if not self._stopping.is_set():
+                return child
+            child.kill()
+            await child.wait()
+        return None
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)
@@ -147,7 +183,8 @@ class Supervisor:
         while not self._stopping.is_set():
             slot.incarnation = (slot.incarnation + 1) % INCARNATIONS
             path = folder / f"worker-{slot.number}-{slot.incarnation}.sock"
-            slot.child = await WorkerChild.start(
+            start = partial(
+                WorkerChild.start,
                 self._arguments,
                 path,
                 slot.number,
@@ -155,6 +192,9 @@ class Supervisor:
                 restarted=slot.restarts > 0,
                 variables={"ORS_NODE_TABLE": str(folder / _TABLE), **self._variables},
             )
+            slot.child = await self._start(start)
+            if slot.child is None:
+                return
             address = await self._ready(slot.child, slot.number)
             if address is not None:
                 await self._serve(slot, address)
@@ -179,18 +219,24 @@ class Supervisor:
             if pause is None:
                 slot.given_up = f"it ended too often, at last with status {status}"
                 logger.error("worker given up", extra={"slot": slot.number, "reason": slot.given_up})
+                if all(each.given_up for each in self.slots):
+                    self._failure = NoWorkerLeft()
+                    self._stopping.set()
                 return
             slot.restarts += 1
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
+            await self._pause(pause)
 
     async def _ready(self, child: WorkerChild, number: int) -> str | None:
         waiting = asyncio.create_task(child.address())
-        while True:
-            done, _ = await asyncio.wait((waiting,), timeout=_REMINDER)
-            if done:
-                return waiting.result()
-            logger.info("worker is still loading its environments", extra={"slot": number})
+        # A process that an environment has forked keeps the pipe open beyond the worker's end.
+        ended = asyncio.create_task(child.wait())
+        try:
+            while not (await asyncio.wait((waiting, ended), timeout=_REMINDER, return_when="FIRST_COMPLETED"))[0]:
+                logger.info("worker is still loading its environments", extra={"slot": number})
+            return waiting.result() if waiting.done() else None
+        finally:
+            waiting.cancel()
+            ended.cancel()
 
     async def _serve(self, slot: Slot, address: str) -> None:
         member = Member(slot.number, slot.incarnation, address)
@@ -212,8 +258,8 @@ class Supervisor:
 
     async def drain(self, slot: Slot, deadline: float) -> None:
         """Place no new sessions in a slot, end its worker when it is empty or at the deadline, and start another."""
-        if slot.worker is None or slot.draining or slot.child is None:
-            return
+        if slot.worker is None or slot.draining or slot.child is None or slot.worker.life is Life.DEAD:
+            return  # its next worker will be a new one
         child, worker, slot.draining = slot.child, slot.worker, True
         self._announce()
         loop = asyncio.get_running_loop()
@@ -244,7 +290,9 @@ class Supervisor:
             "ORS_MAX_HEADERS": str(self._settings.max_headers),
         }
         while not self._stopping.is_set():
-            gateway = await GatewayChild.start(listening, self._key, variables)
+            gateway = await self._start(partial(GatewayChild.start, listening, self._key, variables))
+            if gateway is None:
+                return
             self._gateways.append(gateway)
             gateway.send(self._members())
             status = await gateway.wait()
@@ -260,8 +308,7 @@ class Supervisor:
                     self._stopping.set()
                 return
             # The others serve meanwhile; where there is none, clients wait: so there is no pause before the first.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause if self._gateways else min(pause, 0.05))
+            await self._pause(pause if self._gateways else min(pause, 0.05))
 
     def _members(self) -> list[Member]:
         return [

@@ -1,0 +1,192 @@
+"""A supervisor beside children that do not start, end at once, or hang; the processes are replaced by objects."""
+
+import asyncio
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ors_server.errors import ControlError, NoWorkerLeft
+from ors_server.gateway.workers import Member
+from ors_server.settings import Settings
+from ors_server.supervisor import control, restarts, supervisor
+from ors_server.supervisor.children import GatewayChild, WorkerChild
+from ors_server.supervisor.supervisor import Supervisor
+from tests.support.waiting import until
+
+
+class Process:
+    """A child that lives until the test, or the supervisor, ends it."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.status = 0
+        self.end = asyncio.Event()
+        self.announced = asyncio.Event()
+        self.killed = False
+
+    @property
+    def ended(self) -> bool:
+        return self.end.is_set()
+
+    async def wait(self) -> int:
+        await self.end.wait()
+        return self.status
+
+    async def stop(self, _: float) -> None:
+        self.end.set()
+
+    def kill(self) -> None:
+        self.killed = True
+        self.end.set()
+
+    interrupt = kill
+
+    async def address(self) -> str:
+        await self.announced.wait()
+        return "unix:/nowhere"
+
+    def send(self, _: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Children:
+    """The children that a supervisor has started."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.workers: list[Process] = []
+        self.gateways: list[Process] = []
+        self.errors: list[OSError] = []
+        #: Whether a worker listens at once, and ends after that.
+        self.announce, self.short_lived = True, False
+        monkeypatch.setattr(WorkerChild, "start", self._worker)
+        monkeypatch.setattr(GatewayChild, "start", self._gateway)
+        monkeypatch.setattr(supervisor, "_NO_ROOM", 0.01)
+        monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.001)
+
+    async def _worker(self, *_: Any, **__: Any) -> Process:
+        return self._new(self.workers)
+
+    async def _gateway(self, *_: Any, **__: Any) -> Process:
+        return self._new(self.gateways)
+
+    def _new(self, kind: list[Process]) -> Process:
+        if self.errors:
+            raise self.errors.pop()
+        process = Process()
+        if self.announce:
+            process.announced.set()
+        if self.short_lived and kind is self.workers:
+            asyncio.get_running_loop().call_later(0.01, process.end.set)
+        kind.append(process)
+        return process
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Children:
+    return Children(monkeypatch)
+
+
+def supervise(workers: int = 2) -> tuple[Supervisor, "asyncio.Task[None]"]:
+    """Start a supervisor; return it and the end of its run."""
+    server = Supervisor([], Settings(), workers=workers, gateways=1)
+    with socket.socket() as unused:
+        return server, asyncio.create_task(server.run(unused, lambda: None))
+
+
+async def test_a_process_that_the_machine_has_no_room_for_is_started_later(children: Children) -> None:
+    children.errors = [OSError(errno.EAGAIN, "Resource temporarily unavailable") for _ in range(6)]
+    server, running = supervise()
+    await until(lambda: len(children.workers) == 2 and len(children.gateways) == 1)
+    children.errors = [OSError(errno.EMFILE, "Too many open files") for _ in range(3)]
+    children.workers[0].end.set()
+    children.gateways[0].end.set()
+    await until(lambda: len(children.workers) == 3 and len(children.gateways) == 2)
+    server.stop()
+    await asyncio.wait_for(running, 5)
+
+
+async def test_a_server_whose_workers_all_end_too_often_ends(children: Children) -> None:
+    children.short_lived = True
+    _, running = supervise()
+    with pytest.raises(NoWorkerLeft):
+        await asyncio.wait_for(running, 20)
+    assert len(children.workers) == 2 * (1 + restarts.RESTARTS)
+    assert all(gateway.ended for gateway in children.gateways)
+
+
+async def test_a_worker_that_ends_while_its_pipe_stays_open_is_noticed(children: Children) -> None:
+    """A process that an environment forked at its import holds the pipe."""
+    server, running = supervise(1)
+    await until(lambda: len(children.gateways) == 1)
+    children.announce = False
+    children.workers[0].end.set()
+    await until(lambda: len(children.workers) == 2)
+    children.announce = True
+    children.workers[1].end.set()
+    await until(lambda: len(children.workers) == 3)
+    server.stop()
+    await asyncio.wait_for(running, 5)
+
+
+async def test_a_process_that_starts_during_a_stop_is_ended(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, running = supervise(1)
+    await until(lambda: len(children.gateways) == 1)
+    late = Process()
+
+    async def start(*_: Any, **__: Any) -> Process:
+        server.stop()
+        await asyncio.sleep(0.1)
+        return late
+
+    monkeypatch.setattr(WorkerChild, "start", start)
+    children.workers[0].end.set()
+    await asyncio.wait_for(running, 5)
+    assert late.killed
+
+
+async def test_a_gateway_that_does_not_read_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half an announcement would be followed by the next one on the same line."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    killed: list[GatewayChild] = []
+
+    def kill(gateway: GatewayChild) -> None:
+        killed.append(gateway)
+
+    monkeypatch.setattr(GatewayChild, "kill", kill)
+    gateway = GatewayChild(None, writing)  # pyright: ignore[reportArgumentType] - there is no process
+    members = [Member(slot, 0, f"unix:/run/worker-{slot}.sock") for slot in range(100)]
+    gateway.send(members)
+    assert not killed
+    for _ in range(30):
+        gateway.send(members)
+    assert killed
+    os.close(reading)
+    gateway.close()
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link"])
+async def test_a_control_folder_that_another_user_could_have_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(control.tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"ors-server-{os.getuid()}"
+    if kind == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(ControlError, match="set TMPDIR"):
+        await control.Control(Supervisor([], Settings(), workers=1, gateways=1), 1).__aenter__()
+    with pytest.raises(ControlError, match="set TMPDIR"):
+        control.ask(1, {"command": "workers"})
