@@ -16,7 +16,7 @@ from ors_server.gateway.downstream import Downstream
 from ors_server.gateway.placed_ids import Place, PlacedIds
 from ors_server.gateway.routing import Router
 from ors_server.gateway.watching import watch
-from ors_server.gateway.workers import Life, Member, Worker, Workers
+from ors_server.gateway.workers import LOST_AFTER, Life, Member, Worker, Workers
 from tests.support.waiting import until
 
 #: The writers' transports are ``Any``: typeshed has no ``pause_reading`` for them.
@@ -321,6 +321,25 @@ async def test_a_worker_has_ended_only_where_no_process_listens(
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(watch(between.worker, b""), 0.3)
     assert between.worker.life is life
+
+
+async def test_the_end_of_a_lease_ends_the_requests_under_way_and_a_report_renews_it(between: Between) -> None:
+    """An environment has blocked its worker: nothing is told from a dead worker until it reports again."""
+    reader, writer = await between.client()
+    ping = b"POST /ping HTTP/1.1\r\nX-Session-ID: " + IDS.make(Place(0, 0)).encode() + b"\r\n\r\n"
+    writer.write(ping)
+    await between.upstream()
+    between.worker.pass_time(LOST_AFTER + 1)
+    with contextlib.suppress(ConnectionResetError):
+        assert await within(reader.read()) == b""
+    reader, writer = await between.client()
+    writer.write(ping)
+    assert (await response(reader))[0] == b"HTTP/1.1 410 Gone"
+    between.worker.report({"sessions": 1, "max_sessions": 9})
+    writer.write(ping)
+    _, upstream = await between.upstream()
+    upstream.write(plain(b"alive"))
+    assert (await response(reader))[1] == b"alive"
 
 
 def test_ids_that_no_gateway_made_are_not_kept() -> None:

@@ -117,7 +117,7 @@ def test_the_death_of_a_gateway_costs_no_session_and_no_second_run(tmp_path: Pat
         def insist(sid: str) -> None:
             while sid not in answers:
                 try:
-                    answers[sid] = reply(call(client, sid, text=sid, milliseconds=700)).output["metadata"]["run"]
+                    answers[sid] = reply(call(client, sid, text=sid, milliseconds=1500)).output["metadata"]["run"]
                 except httpx.TransportError:
                     cut.append(sid)
                     time.sleep(0.02)
@@ -125,7 +125,7 @@ def test_the_death_of_a_gateway_costs_no_session_and_no_second_run(tmp_path: Pat
         threads = [threading.Thread(target=insist, args=(sid,)) for sid in sids]
         for thread in threads:
             thread.start()
-        until(lambda: sum(row["calls"] for row in several.workers()) == 16)
+        time.sleep(0.6)  # workers report every second only, and some of the calls suffice
         os.kill(several.gateways()[0], signal.SIGKILL)
         for thread in threads:
             thread.join()
@@ -135,6 +135,7 @@ def test_the_death_of_a_gateway_costs_no_session_and_no_second_run(tmp_path: Pat
         until(lambda: len(several.gateways()) == 2)
 
 
+@pytest.mark.long
 def test_a_stopped_worker_is_lost_after_its_lease_and_comes_back_with_its_sessions(tmp_path: Path) -> None:
     with start_several(tmp_path, f"{WIRE}:Wire", gateways=1) as several, several.client() as client:
         sids = [several.open(client) for _ in range(8)]
@@ -172,6 +173,7 @@ def test_drain_replaces_a_worker_when_its_sessions_have_ended(tmp_path: Path) ->
         assert [client.post("/ping", headers={"X-Session-ID": sid}).status_code for sid in others] == [200] * 10
 
 
+@pytest.mark.long
 def test_without_its_supervisor_the_server_goes_on_until_its_sessions_have_ended(tmp_path: Path) -> None:
     with start_several(tmp_path, f"{WIRE}:Wire", gateways=1) as several, several.client() as client:
         sid = several.open(client)
