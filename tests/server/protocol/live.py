@@ -76,7 +76,7 @@ def live_server(
     command = [*_COMMAND, *middleware]
     pipe = os.pipe() if as_worker else ()
     if pipe:
-        identity = {"slot": 0, "incarnation": 0, "restarted": False, "descriptor": pipe[1]}
+        identity = {"slot": 0, "incarnation": 0, "restarted": False, "folder": "/tmp", "descriptor": pipe[1]}
         settings["worker"] = json.dumps(identity)
     if file_limit is not None:
         command = ["sh", "-c", f'ulimit -S -n {file_limit}; exec "$@"', "sh", *command]
