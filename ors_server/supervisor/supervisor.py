@@ -13,7 +13,6 @@ import math
 import secrets
 import signal
 import socket
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from ors_server.gateway.watching import watch
 from ors_server.gateway.workers import Life, Member, Worker
 from ors_server.settings import Settings
 from ors_server.supervisor.children import Child, GatewayChild, WorkerChild
+from ors_server.supervisor.folders import own_folder
 from ors_server.supervisor.restarts import RestartBudget
 from ors_server.supervisor.sweeping import sweep_dead_workers
 from ors_server.supervisor.task_lists import TaskLists
@@ -114,10 +114,10 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        with tempfile.TemporaryDirectory(prefix="ors-server-") as folder:
+        with own_folder() as folder:
             try:
                 for slot in self.slots:
-                    self._spawn(self._keep(slot, Path(folder)))
+                    self._spawn(self._keep(slot, folder))
                 if await self._all_serve():
                     for _ in range(self._gateway_count):
                         self._spawn(self._keep_gateway(listening))

@@ -4,16 +4,20 @@ import asyncio
 import errno
 import os
 import socket
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ors_containers.linux.file_locks import create_lock
 
 from ors_server.errors import ControlError, NoWorkerLeft
 from ors_server.gateway.workers import Member
 from ors_server.settings import Settings
 from ors_server.supervisor import control, restarts, supervisor
 from ors_server.supervisor.children import GatewayChild, WorkerChild
+from ors_server.supervisor.folders import own_folder
 from ors_server.supervisor.supervisor import Supervisor
 from tests.support.waiting import until
 
@@ -172,6 +176,30 @@ async def test_a_gateway_that_does_not_read_is_killed(monkeypatch: pytest.Monkey
     assert killed
     os.close(reading)
     gateway.close()
+
+
+def test_the_folder_of_a_killed_server_is_removed_once_its_workers_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    old = time.time() - 3600
+    with own_folder() as living:
+        os.utime(living, (old, old))
+        left = living.with_name("ors-server-run-left")
+        left.mkdir()
+        new = left.with_name("ors-server-run-new")
+        new.mkdir()
+        worker = create_lock(left / "worker-0-1.sock.lock")
+        assert worker is not None
+        os.utime(left, (old, old))
+        with own_folder():
+            assert living.is_dir()
+            assert left.is_dir()
+        os.close(worker)
+        with own_folder():
+            assert living.is_dir()
+            assert not left.exists()
+            assert new.is_dir()
 
 
 @pytest.mark.parametrize("kind", ["open to others", "a link"])
