@@ -213,3 +213,37 @@ def test_a_stop_ends_sessions_with_a_reason_and_leaves_no_process(tmp_path: Path
         assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.1", several.running.port), 1)
+
+
+@pytest.mark.long
+def test_a_second_interrupt_ends_the_wait_for_a_teardown(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import asyncio\n"
+        "from tests.server.protocol.live_server import Wire\n\n"
+        "class Slow(Wire):\n"
+        "    async def teardown(self):\n"
+        "        await asyncio.sleep(25)\n"
+    )
+    with start_several(tmp_path, slow, gateways=1) as several, several.client() as client:
+        several.open(client)
+        processes = [row["pid"] for row in several.workers()] + several.gateways()
+        several.running.process.send_signal(signal.SIGINT)
+        time.sleep(2)
+        assert several.running.process.poll() is None
+        several.running.process.send_signal(signal.SIGINT)
+        assert several.running.process.wait(15) == 0
+        assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+
+
+@pytest.mark.long
+def test_a_supervisor_that_is_killed_at_its_start_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ors_server", "serve", f"{WIRE}:Wire", "--port", "0", "--workers", "2"]
+    for pause in (0.5, 1.0, 1.5, 2.0):
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(tmp_path)})
+        time.sleep(pause)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()
+        process.wait()
+        until(lambda found=children: not any(Path(f"/proc/{pid}/exe").exists() for pid in found), 40)
