@@ -123,6 +123,7 @@ class Downstream(asyncio.Protocol):
         self._upstream = take_idle(route)
         if self._upstream is not None:
             self._upstream.send(self, head.method, data)
+            head.forget()
             return
         self._unsent = [data]
         self._connecting = self._loop.create_task(self._connect(route))
@@ -144,13 +145,14 @@ class Downstream(asyncio.Protocol):
         return data[taken:]
 
     async def _connect(self, worker: Worker) -> None:
-        assert self._head is not None
+        head = self._head
+        assert head is not None
         try:
             upstream = await connect(worker, self._router.key)
         except OSError as error:
             self._unsent = self._connecting = None
             self._resume_reading()
-            self._answer_itself(self._router.without_worker(self._head, ended=isinstance(error, ENDED)), self._head)
+            self._answer_itself(self._router.without_worker(head, ended=isinstance(error, ENDED)), head)
             return
         unsent, self._unsent, self._connecting = self._unsent or [], None, None
         if self._closing:
@@ -158,9 +160,10 @@ class Downstream(asyncio.Protocol):
             return
         self._upstream = upstream
         self._resume_reading()  # before the worker may ask for a pause
-        upstream.send(self, self._head.method, unsent[0])
+        upstream.send(self, head.method, unsent[0])
         for part in unsent[1:]:
             upstream.write(part)
+        head.forget()
 
     def _answer_itself(self, own: Own, head: Head) -> None:
         if not head.body.complete and head.version == "1.1" and _expects_continue(head):

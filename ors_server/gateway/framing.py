@@ -131,6 +131,11 @@ class Head:
         """Return the values of a header; ``name`` in lower case."""
         return self.headers.get(name, ())
 
+    def forget(self) -> None:
+        """Free what only routing needs: the response may be a stream that stays open for long."""
+        self.data = b""
+        self.headers = _NO_HEADERS
+
     # --- called by the parser ----------------------------------------------------------------
 
     def on_url(self, url: bytes) -> None:
@@ -159,6 +164,7 @@ class Head:
 
 
 _NO_BODY = FixedBody(0)
+_NO_HEADERS: dict[bytes, list[bytes]] = {}
 
 
 def read_head(data: bytes) -> Head:

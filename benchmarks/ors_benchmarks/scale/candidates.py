@@ -23,7 +23,7 @@ from ors_benchmarks.server.floor import FLOOR, FloorClient
 from ors_server.gateway.process import KEY_VARIABLE
 from ors_server.gateway.workers import Member
 from ors_server.supervisor.control import ask
-from ors_server.worker import VARIABLE
+from ors_server.worker import VARIABLE, Identity
 
 __all__ = ["CANDIDATES", "GATEWAY", "GATEWAY_TCP", "Candidate", "versions"]
 
@@ -84,16 +84,18 @@ def _gateway_tcp(folder: Path, cores: Cores, workers: int) -> Servers:
     listening = socket.create_server((HOST, 0), backlog=4096)
     address = Address(HOST, listening.getsockname()[1])
     servers = Servers(address, folder, cores)
+    own = folder / f"gateway-tcp-{address.port}"
+    own.mkdir()
     members: list[Member] = []
     pids: list[int] = []
     for slot in range(workers):
         # A worker ends when the reading end is closed: it takes this process for its supervisor.
         reading, writing = os.pipe()
         servers.keep_open(reading)
-        identity = {"slot": slot, "incarnation": 1, "restarted": False, "descriptor": writing}
+        identity = Identity(slot, incarnation=1, restarted=False, folder=own, descriptor=writing)
         place = Address(HOST, free_port())
         listen = f"tcp:{place.host}:{place.port}"
-        variables = {VARIABLE: json.dumps(identity)}
+        variables = {VARIABLE: json.dumps(identity._asdict(), default=str)}
         pids.append(servers.start(f"gateway-tcp-{slot}", _serve("--listen", listen), variables, (writing,)))
         os.close(writing)
         servers.wait_until_ready(f"gateway-tcp-{slot}", place)

@@ -43,6 +43,8 @@ ROWS: Sequence[ScaleRow] = (
     ScaleRow("calls", "32 sessions calling for a few seconds", scenarios.calls, (*_FRONTS, "floor")),
     ScaleRow("one", "one session calling", scenarios.one, _FRONTS),
     ScaleRow("many", "64 sessions calling at once", scenarios.many, _FRONTS),
+    ScaleRow("pings", "32 sessions kept alive by pings", scenarios.pings, ("gateway", "direct")),
+    ScaleRow("episodes", "episodes without a call", scenarios.episodes, ("gateway", "direct")),
     ScaleRow("output", "calls with 1 MiB of output", scenarios.output, _FRONTS),
     ScaleRow(
         "burn", "8 sessions whose tool burns 10 ms of Python, on all cores", scenarios.burn, ("gateway", "direct")
@@ -153,6 +155,10 @@ FIGURES: Sequence[Figure] = (
         base="direct",
         candidates=_FRONTS[:-1],
     ),
+    Figure("ping_front", "pings", "CPU per /ping, gateway", "µs"),
+    Figure("ping_worker", "pings", "CPU per /ping, worker", "µs"),
+    Figure("episode_front", "episodes", "CPU to create, prompt and end, gateway", "µs"),
+    Figure("episode_worker", "episodes", "CPU to create, prompt and end, worker", "µs"),
     Figure("output_front", "output", "CPU per 1 MiB of output, gateway or proxy", "ms"),
     Figure("output_worker", "output", "CPU per 1 MiB of output, worker", "ms"),
     Quotient(

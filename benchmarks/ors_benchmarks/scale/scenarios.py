@@ -32,10 +32,12 @@ __all__ = [
     "Size",
     "burn",
     "calls",
+    "episodes",
     "killed",
     "many",
     "one",
     "output",
+    "pings",
     "spread",
     "stopped",
     "streams",
@@ -43,6 +45,8 @@ __all__ = [
 
 #: Sessions that burn at once, and that are open while a worker dies.
 _BURNING, _SPREAD = 8, 16
+#: Streams that are opened at once, and seconds before the next.
+_STREAMS_AT_ONCE, _PAUSE = 20, 0.02
 #: Seconds for which a lost session may be unanswered before the row fails.
 _PATIENCE = 30.0
 #: Seconds between two pings of a session that is lost.
@@ -136,6 +140,40 @@ async def many(subject: ScaleSubject) -> Measured:
     return measured
 
 
+async def pings(subject: ScaleSubject) -> Measured:
+    """32 sessions kept alive."""
+    sessions = await subject.open(32)
+    turns = [functools.partial(_ping, session.client, session.sid) for session in sessions]
+    measured = await _cost(subject, "ping", turns)
+    await subject.close(sessions)
+    return measured
+
+
+async def episodes(subject: ScaleSubject) -> Measured:
+    """Sessions from create_session to delete_session, without a call."""
+
+    def player(number: int) -> Callable[[], Awaitable[None]]:
+        client, turns = subject.client(), itertools.count(number)
+
+        async def turn() -> None:
+            index = next(turns) % 2
+            sid = await client.open(index)
+            await client.prompt(sid, index)
+            await client.close(sid)
+
+        return turn
+
+    return await _cost(subject, "episode", [player(number) for number in range(32)])
+
+
+async def _cost(subject: ScaleSubject, name: str, turns: Sequence[Callable[[], Awaitable[None]]]) -> Measured:
+    window = await closed_loop(subject, turns)
+    if not window.turns:
+        raise Failure(f"no {name} was answered")
+    front, workers = (seconds / window.turns * 1e6 for seconds in subject.spent)
+    return Measured({f"{name}_worker": workers} | ({f"{name}_front": front} if front else {}))
+
+
 async def output(subject: ScaleSubject, characters: int = 2**20) -> Measured:
     """Large results, one after the other."""
     [session] = await subject.open(1)
@@ -158,14 +196,18 @@ async def streams(subject: ScaleSubject) -> Measured:
     count = subject.size.streams
     sessions = await subject.open(count, connected=False)
     before = subject.servers.memory()
-    for session in sessions:
-        await session.client.connect()
-    seconds = 2 + count / 250
+    seconds = 2 + count / 200
 
     async def wait(session: Session) -> None:
         await session.client.call(session.sid, "slow", {"seconds": seconds}, "slept")
 
-    waiting = [asyncio.create_task(wait(session)) for session in sessions]
+    waiting: list[asyncio.Task[None]] = []
+    for first in range(0, count, _STREAMS_AT_ONCE):
+        # All at once would measure what it takes to open them.
+        waiting += [asyncio.create_task(wait(session)) for session in sessions[first : first + _STREAMS_AT_ONCE]]
+        await asyncio.sleep(_PAUSE)
+    if any(task.done() for task in waiting):
+        raise WrongAnswer("streams have ended before all were open")
     most = before
     while not any(task.done() for task in waiting):
         memory = subject.servers.memory()
