@@ -19,7 +19,7 @@ __all__ = ["ENDED", "LOST_AFTER", "SILENT_AFTER", "Life", "Member", "Worker", "W
 
 #: Seconds without a report after which a worker gets no new sessions, and after which its sessions count as lost.
 SILENT_AFTER, LOST_AFTER = 3.0, 10.0
-#: Errors of a connection to a worker that has ended. Any other is no news of the worker: the gateway may be out of
+#: Errors of a connection to a worker that has ended. Any other says nothing about the worker: the gateway may be out of
 #: descriptors, or the worker too busy to accept.
 ENDED = (ConnectionRefusedError, FileNotFoundError)
 

@@ -19,7 +19,7 @@ from tests.support.events import Reply, parse_events
 
 #: Calls of either kind, the sessions that make them, and the seconds between two kills.
 CALLS, SESSIONS, INTERVAL = 2_000, 40, (0.5, 1.5)
-#: Gateways and workers that may be killed: one process ends at most five times in 300 s before it is given up.
+#: Gateways and workers that may be killed: one process ends at most five times in 300 s before its slot stays empty.
 KILLS = 10
 
 

@@ -324,7 +324,7 @@ async def test_a_worker_has_ended_only_where_no_process_listens(
 
 
 async def test_the_end_of_a_lease_ends_the_requests_under_way_and_a_report_renews_it(between: Between) -> None:
-    """An environment has blocked its worker: nothing is told from a dead worker until it reports again."""
+    """An environment has blocked its worker: it counts as dead until it reports again."""
     reader, writer = await between.client()
     ping = b"POST /ping HTTP/1.1\r\nX-Session-ID: " + IDS.make(Place(0, 0)).encode() + b"\r\n\r\n"
     writer.write(ping)

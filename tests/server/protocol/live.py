@@ -71,7 +71,7 @@ def live_server(
     """Start ``live_server.py``; keywords are settings, passed as ``ORS_*`` variables.
 
     ``file_limit`` is its initial soft limit on open files. With ``unread_log`` its standard error is a pipe that
-    is never read. With ``as_worker`` it is a worker of a server with several, whose supervisor lives for ever.
+    is never read. With ``as_worker`` it is a worker of a server with several, whose supervisor outlives it.
     """
     command = [*_COMMAND, *middleware]
     pipe = os.pipe() if as_worker else ()
