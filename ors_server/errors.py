@@ -7,6 +7,7 @@
     │   └── NoEnvironmentInModule          a file that has no environment class
     ├── PortInUse (OSError)                the address to listen on is taken
     ├── WorkerFailed                       `serve --workers`: a worker cannot be started
+    ├── NoWorkerLeft                       `serve --workers`: all workers ended too often
     ├── ControlError                       `workers`, `drain`: the server's processes cannot be reached
     ├── FolderError                        `init`, `deploy`: a folder cannot be read or written
     ├── WheelError                         `init`, `deploy`: the wheel cannot be made
