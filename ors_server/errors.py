@@ -63,6 +63,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 __all__ = [
+    "LOST_WITH_WORKER",
     "AmbiguousSession",
     "BodyTooLarge",
     "ControlError",
@@ -298,6 +299,10 @@ class IdempotencyConflict(RequestError):
         super().__init__(
             f"Idempotency-Key {key!r} was used for another call of this session", "Use a new key for each call"
         )
+
+
+#: The reason for a session whose worker has ended, in a server with several.
+LOST_WITH_WORKER = "Session lost: InfrastructureError: the worker that held it ended. Start a new session"
 
 
 class SessionGone(RequestError):

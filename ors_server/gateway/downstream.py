@@ -148,7 +148,7 @@ class Downstream(asyncio.Protocol):
         head = self._head
         assert head is not None
         try:
-            upstream = await connect(worker, self._router.key)
+            upstream = await connect(worker)
         except OSError as error:
             self._unsent = self._connecting = None
             self._resume_reading()

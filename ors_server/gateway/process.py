@@ -48,9 +48,8 @@ class Gateway:
 
     def __init__(self, settings: Settings, key: bytes) -> None:
         self._settings = settings
-        self._key = key
         self._workers = Workers()
-        self._router = Router(self._workers, PlacedIds(key), b"")
+        self._router = Router(self._workers, PlacedIds(key))
         self._connections: set[Downstream] = set()
         self._watchers: dict[Worker, asyncio.Task[None]] = {}
         self._orphaned = False
@@ -94,7 +93,7 @@ class Gateway:
                 worker.die()
                 self._watchers.pop(worker).cancel()
             for worker in added:
-                self._watchers[worker] = asyncio.create_task(watch(worker, b"", self._note_report))
+                self._watchers[worker] = asyncio.create_task(watch(worker, self._note_report))
         self._orphaned = True
         logger.error("the supervisor has ended; serving goes on with the workers that live")
 

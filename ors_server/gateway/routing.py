@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import httptools
 
-from ors_server.errors import AmbiguousSession, MissingSession, NoWorker, OrsError, SessionGone
+from ors_server.errors import LOST_WITH_WORKER, AmbiguousSession, MissingSession, NoWorker, OrsError, SessionGone
 from ors_server.gateway.answers import error_response, events_response, own_response
 from ors_server.gateway.framing import BadRequest, Head
 from ors_server.gateway.placed_ids import PlacedIds
@@ -27,7 +27,6 @@ _OF_SESSIONS = frozenset(
 ) - {"create_session"}
 #: Targets of requests whose paths are remembered: sessions of one environment use a few.
 _TARGETS = 1024
-_LOST = "Session lost: InfrastructureError: the worker that held it ended. Start a new session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,7 @@ class Own:
 class Router:
     """The routing of one gateway."""
 
-    def __init__(self, workers: Workers, ids: PlacedIds, key: bytes) -> None:
-        self.key = key
+    def __init__(self, workers: Workers, ids: PlacedIds) -> None:
         self._workers = workers
         self._ids = ids
 
@@ -91,7 +89,7 @@ class Router:
             return Own(own_response(200, {"sid": sid}))  # what has ended need not be ended
         if place is None and last == "create":
             raise NoWorker()
-        raise SessionGone(_LOST)
+        raise SessionGone(LOST_WITH_WORKER)
 
     def _create_session(self, head: Head) -> Own:
         worker = self._workers.for_new_session()
@@ -107,7 +105,7 @@ class Router:
         values = head.values(b"x-session-id")
         of_session = _path(head.target).rpartition("/")[2] in _OF_SESSIONS
         if ended and of_session and values and self._ids.read(_text(values[0]).strip()):
-            return Own(error_response(SessionGone(_LOST)))
+            return Own(error_response(SessionGone(LOST_WITH_WORKER)))
         return Own(error_response(NoWorker()))
 
 

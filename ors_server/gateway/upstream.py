@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ors_server.gateway.framing import BadRequest, ChunkedBody, FixedBody, read_response_head
 from ors_server.gateway.workers import Worker
-from ors_server.http.delivery import CONFIRMATION, GATEWAY_HEADER
+from ors_server.http.delivery import CONFIRMATION, GREETING
 
 __all__ = ["Receiver", "Upstream", "connect", "take_idle"]
 
@@ -46,10 +46,10 @@ class Receiver(Protocol):
 class Upstream(asyncio.Protocol):
     """One connection to a worker."""
 
-    def __init__(self, worker: Worker, key: bytes) -> None:
+    def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.lost = False
-        self._greeting: bytes | None = GATEWAY_HEADER + b": " + key + b"\r\n"
+        self._greeting = GREETING
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
         self._method = b""
@@ -64,10 +64,10 @@ class Upstream(asyncio.Protocol):
         """Begin a request, whose response ``receiver`` gets."""
         self._receiver, self._method = receiver, method
         self._in_head, self._body = True, None
-        if self._greeting is not None:
+        if self._greeting:
             start = head.index(b"\r\n") + 2
             head = head[:start] + self._greeting + head[start:]
-            self._greeting = None
+            self._greeting = b""
         self.write(head)
 
     def write(self, data: bytes) -> None:
@@ -194,13 +194,13 @@ def take_idle(worker: Worker) -> Upstream | None:
     return None
 
 
-async def connect(worker: Worker, key: bytes) -> Upstream:
+async def connect(worker: Worker) -> Upstream:
     """Open a connection to a worker. Raises ``OSError``."""
     loop = asyncio.get_running_loop()
     kind, _, place = worker.address.partition(":")
     if kind == "unix":
-        _, upstream = await loop.create_unix_connection(lambda: Upstream(worker, key), place)
+        _, upstream = await loop.create_unix_connection(lambda: Upstream(worker), place)
     else:
         host, _, port = place.rpartition(":")
-        _, upstream = await loop.create_connection(lambda: Upstream(worker, key), host.strip("[]"), int(port))
+        _, upstream = await loop.create_connection(lambda: Upstream(worker), host.strip("[]"), int(port))
     return upstream

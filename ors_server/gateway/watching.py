@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ors_server.gateway.workers import ENDED, LOST_AFTER, Worker
-from ors_server.http.delivery import GATEWAY_HEADER
+from ors_server.http.delivery import GREETING
 
 __all__ = ["open_stream", "watch"]
 
@@ -26,7 +26,7 @@ _PAUSE = 0.2
 _LONG_PAUSE = 1.0
 
 
-async def watch(worker: Worker, key: bytes, on_report: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+async def watch(worker: Worker, on_report: Callable[[Mapping[str, Any]], None] | None = None) -> None:
     """Keep a worker's state up to date until it has ended. ``on_report`` gets each report."""
     while True:
         try:
@@ -39,7 +39,7 @@ async def watch(worker: Worker, key: bytes, on_report: Callable[[Mapping[str, An
             await asyncio.sleep(_LONG_PAUSE)
             continue
         try:
-            writer.write(b"GET /_ors/state HTTP/1.1\r\nhost: worker\r\n" + GATEWAY_HEADER + b": " + key + b"\r\n\r\n")
+            writer.write(b"GET /_ors/state HTTP/1.1\r\nhost: worker\r\n" + GREETING + b"\r\n")
             async for line in reader:
                 if not line.startswith(b"{"):
                     continue  # the head, and the sizes of chunks

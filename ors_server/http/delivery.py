@@ -18,9 +18,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["CONFIRMATION", "CONFIRMED_AFTER", "GATEWAY_HEADER", "Confirmations", "ConnectionDelivery"]
+__all__ = ["CONFIRMATION", "CONFIRMED_AFTER", "GATEWAY_HEADER", "GREETING", "Confirmations", "ConnectionDelivery"]
 
 GATEWAY_HEADER = b"x-ors-gateway"
+#: The line of the header, as a gateway sends it.
+GREETING = GATEWAY_HEADER + b":\r\n"
 CONFIRMATION = b"\r\n"
 
 #: Seconds after which a response on an open connection counts as delivered.

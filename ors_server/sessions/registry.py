@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ors_server.errors import (
+    LOST_WITH_WORKER,
     EnvironmentConflict,
     InfrastructureFailure,
     MachineBusy,
@@ -198,7 +199,7 @@ class Sessions:
     def _unknown(self, sid: str) -> OrsError:
         reason = self._tombstones.get(sid)
         if reason is None and time.monotonic() < self._former_until:
-            reason = "Session lost: InfrastructureError: the worker that held it ended. Start a new session"
+            reason = LOST_WITH_WORKER
         return UnknownSession() if reason is None else SessionGone(reason)
 
     # --- ending ------------------------------------------------------------------------------

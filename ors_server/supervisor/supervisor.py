@@ -248,7 +248,7 @@ class Supervisor:
 
         self._announce()
         assert slot.child is not None
-        slot.watching = asyncio.create_task(watch(slot.worker, b"", note))
+        slot.watching = asyncio.create_task(watch(slot.worker, note))
         try:
             await slot.child.wait()
         finally:

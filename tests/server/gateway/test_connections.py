@@ -74,7 +74,7 @@ async def between(tmp_path: Path) -> AsyncGenerator[Between]:
     (worker,), _ = workers.replace([Member(0, 0, f"unix:{path}")])
     worker.report({"sessions": 0, "max_sessions": 9})
     downstreams: set[Downstream] = set()
-    router = Router(workers, IDS, b"")
+    router = Router(workers, IDS)
     server = await asyncio.get_running_loop().create_server(
         lambda: Downstream(router, downstreams, 2**16), "127.0.0.1", 0
     )
@@ -319,7 +319,7 @@ async def test_a_worker_has_ended_only_where_no_process_listens(
     assert (await response(reader))[0] == b"HTTP/1.1 " + status
     monkeypatch.setattr("ors_server.gateway.watching.open_stream", fail)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(watch(between.worker, b""), 0.3)
+        await asyncio.wait_for(watch(between.worker), 0.3)
     assert between.worker.life is life
 
 

@@ -44,9 +44,9 @@ class Pair:
         worker.report({"sessions": 0, "max_sessions": 1})
         self.sid = ids.make(worker.place)
         self.client, self.worker = Transport(), Transport()
-        self.downstream = Downstream(Router(workers, ids, b""), set(), 65_536)
+        self.downstream = Downstream(Router(workers, ids), set(), 65_536)
         self.downstream.connection_made(self.client)
-        self.upstream = Upstream(worker, b"")
+        self.upstream = Upstream(worker)
         self.upstream.connection_made(self.worker)
         worker.idle.append(self.upstream)
         self.call()  # the first request of a connection carries a greeting
