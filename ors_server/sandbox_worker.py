@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.routing import Route as PathRoute
 
 from ors_server.gateway.placed_ids import KEY_VARIABLE, Place, PlacedIds
 from ors_server.hosting.executors import ThreadPool
 from ors_server.http.hot_app import HotApp
 from ors_server.http.routes.files import files_router
 from ors_server.http.routes.metrics import MetricsRoutes
-from ors_server.http.routes.pages import LazyPages
 from ors_server.http.routes.sandbox_service import SandboxRoutes
 from ors_server.http.routes.worker_state import figures_route, worker_state_route
 from ors_server.http.serving import serve_application
@@ -104,32 +102,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     metrics = MetricsRoutes(settings, None, sandboxes.sessions) if settings.metrics else None
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        watching = asyncio.create_task(authenticator.keys.watch())
-        if metrics is not None:
-            metrics.lag.start()
-        yield
-        if metrics is not None:
-            metrics.lag.stop()
-        watching.cancel()
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        async with app.watching():
+            yield
 
     table = {**routes.table, **routes.shared}
-    app = HotApp(
-        settings,
-        table if metrics is None else metrics.counted(table),
-        authenticator,
-        None if metrics is None else metrics.others,
-        title="ors-server: sandboxes",
-        lifespan=lifespan,
-    )
+    app = HotApp(settings, table, authenticator, metrics, title="ors-server: sandboxes", lifespan=lifespan)
     app.include_router(files_router(folders))
     app.document()
     app.routes_by_name["state"] = worker_state_route(worker, sandboxes.closing, sandboxes.state)
     if metrics is not None:
         app.routes_by_name["figures"] = figures_route(metrics)
     if settings.pages:
-        pages = LazyPages(PagesContext(settings, sandboxes.sessions, worker.slot, authenticator))
-        app.router.routes.append(PathRoute("/ui/{path:path}", pages, include_in_schema=False))
+        app.serve_pages(PagesContext(settings, sandboxes.sessions, worker.slot, authenticator))
     serve_application(app, settings, sandboxes, [], {}, lambda _: None)
 
 

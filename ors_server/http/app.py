@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 
 from fastapi import FastAPI
-from starlette.routing import Route as PathRoute
 
 from ors_server.http.hot_app import HotApp
 from ors_server.http.routes.discovery import DiscoveryRoutes
 from ors_server.http.routes.episodes import EpisodeRoutes
 from ors_server.http.routes.files import files_router
 from ors_server.http.routes.metrics import MetricsRoutes
-from ors_server.http.routes.pages import LazyPages
 from ors_server.http.routes.platform import platform_router
 from ors_server.http.routes.rollouts import RolloutRoutes, runs_router
 from ors_server.http.routes.sandbox_service import SandboxRoutes
@@ -67,16 +64,11 @@ class OrsApp(HotApp):
             for name, reason in sessions.catalogue.reasons.items():
                 logger.warning("environment unavailable", extra={"environment": name, "reason": reason})
             hold_sandbox_service(sessions, sessions.settings)
-            watching = asyncio.create_task(self.authenticator.keys.watch())
             self.rollouts.resume()
             if self.recorder is not None:
                 self.recorder.start()
-            if self.metrics is not None:
-                self.metrics.lag.start()
-            yield
-            if self.metrics is not None:
-                self.metrics.lag.stop()
-            watching.cancel()
+            async with self.watching():
+                yield
             await sessions.close()
             if self.recorder is not None:
                 self.recorder.close()
@@ -117,14 +109,11 @@ class OrsApp(HotApp):
             **SandboxRoutes(settings, sandboxes).table,
             **RolloutRoutes(self.rollouts, settings.max_body).table,
         }
-        #: Answers ``/metrics``; None where there are no metrics.
-        self.metrics = MetricsRoutes(settings, sessions, sandboxes) if settings.metrics else None
-        if self.metrics is not None:
-            routes = self.metrics.counted({**routes, **self.metrics.table})
-            self.metrics.sources.append(self._rollout_samples)
-        others = None if self.metrics is None else self.metrics.others
+        metrics = MetricsRoutes(settings, sessions, sandboxes) if settings.metrics else None
+        if metrics is not None:
+            metrics.sources.append(self._rollout_samples)
         super().__init__(
-            settings, routes, authenticator, others, title="ors-server", description=_DESCRIPTION, lifespan=lifespan
+            settings, routes, authenticator, metrics, title="ors-server", description=_DESCRIPTION, lifespan=lifespan
         )
         self.include_router(platform_router(catalogue, self.store))
         self.include_router(runs_router(self.store))
@@ -133,14 +122,13 @@ class OrsApp(HotApp):
         self.document()
         if settings.pages:
             slot = None if worker is None else worker.slot
-            pages = LazyPages(ServerContext(settings, sandboxes, slot, authenticator, sessions, self.store))
-            for path in ("/ui", "/ui/{path:path}"):
-                self.router.routes.append(PathRoute(path, pages, include_in_schema=False))
+            self.serve_pages(ServerContext(settings, sandboxes, slot, authenticator, sessions, self.store))
         if worker is not None:
-            routes["state"] = worker_state_route(worker, sessions.closing, partial(state_of_sessions, sessions))
-            routes["session"] = session_route(sessions)
-            if self.metrics is not None:
-                routes["figures"] = figures_route(self.metrics)
+            state = partial(state_of_sessions, sessions)
+            self.routes_by_name["state"] = worker_state_route(worker, sessions.closing, state)
+            self.routes_by_name["session"] = session_route(sessions)
+            if metrics is not None:
+                self.routes_by_name["figures"] = figures_route(metrics)
 
     def _rollout_samples(self) -> list[Sample]:
         recorder = self.recorder

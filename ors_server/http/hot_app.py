@@ -7,11 +7,15 @@ through the middleware and FastAPI, and takes as long as that takes.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.routing import Route as PathRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from ors_server._version import VERSION
@@ -20,10 +24,13 @@ from ors_server.errors import BodyTooLarge, OrsError
 from ors_server.http.exchange import ClientDisconnected, Exchange
 from ors_server.http.openapi import documented_router
 from ors_server.http.refusal import refuse
+from ors_server.http.routes.metrics import MetricsRoutes
+from ors_server.http.routes.pages import LazyPages
 from ors_server.http.routes.rollouts import platform_error
 from ors_server.http.routes.table import Route, answer
 from ors_server.keys.authentication import KEY, Authenticator
 from ors_server.metrics.counts import RouteCounts
+from ors_server.pages.context import PagesContext
 from ors_server.request_ids import REQUEST_ID, RequestIds, request_ids
 from ors_server.settings import ReturnErrors, Settings
 
@@ -38,7 +45,8 @@ _STATE = "/_ors/state"
 class HotApp(FastAPI):
     """An application whose ``routes`` of the hot path are found by the last segment of their path.
 
-    ``authenticator`` checks the key of each request. ``others`` counts the requests that FastAPI answers.
+    ``authenticator`` checks the key of each request. ``metrics`` is None where there are no metrics; else it answers
+    ``/metrics``, and all requests are counted.
     """
 
     def __init__(
@@ -46,13 +54,15 @@ class HotApp(FastAPI):
         settings: Settings,
         routes: dict[str, Route],
         authenticator: Authenticator,
-        others: RouteCounts | None = None,
+        metrics: MetricsRoutes | None,
         **options: Any,
     ) -> None:
         super().__init__(version=VERSION, redirect_slashes=False, **options)
-        self.routes_by_name = routes
+        self.routes_by_name = routes if metrics is None else metrics.counted({**routes, **metrics.table})
         self.authenticator = authenticator
-        self._others = others
+        self.metrics = metrics
+        #: The requests that FastAPI answers.
+        self._others = None if metrics is None else metrics.others
         self._max_body = settings.max_body
         self._return_errors: ReturnErrors = settings.return_errors
         self.add_exception_handler(OrsError, _on_error)
@@ -61,6 +71,25 @@ class HotApp(FastAPI):
     def document(self) -> None:
         """Register the routes of the hot path in FastAPI, after those that match more closely."""
         self.include_router(documented_router(self.routes_by_name))
+
+    def serve_pages(self, context: PagesContext) -> None:
+        """Serve the pages, below ``/ui``."""
+        pages = LazyPages(context)
+        for path in ("/ui", "/ui/{path:path}"):
+            self.router.routes.append(PathRoute(path, pages, include_in_schema=False))
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncGenerator[None]:
+        """Read the file of keys again when it changes, and measure the event loop's lag, meanwhile."""
+        keys = asyncio.create_task(self.authenticator.keys.watch())
+        if self.metrics is not None:
+            self.metrics.lag.start()
+        try:
+            yield
+        finally:
+            if self.metrics is not None:
+                self.metrics.lag.stop()
+            keys.cancel()
 
     async def answer(self, route: Route, exchange: Exchange) -> None:
         """Answer a request of the hot path."""

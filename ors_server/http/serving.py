@@ -17,8 +17,8 @@ import uvicorn
 from ors_server._version import HANDSHAKE, VERSION
 from ors_server.file_limit import raise_file_limit
 from ors_server.http.acceptor import Acceptor
+from ors_server.http.hot_app import HotApp
 from ors_server.http.listeners import listen_privately, listen_publicly, url_of
-from ors_server.http.routes.metrics import MetricsRoutes
 from ors_server.http.uvicorn_protocol import http_protocol
 from ors_server.logs import start_logging
 from ors_server.metrics.counts import Sample
@@ -55,7 +55,7 @@ class Served(Protocol):
 
 
 def serve_application(
-    app: Any,
+    app: HotApp,
     settings: Settings,
     sessions: Served,
     environments: Sequence[Sequence[str]],
@@ -111,9 +111,8 @@ def serve_application(
                     announce(worker, Announcement(address, names, VERSION, HANDSHAKE, dict(unavailable)))
 
             server = _UvicornServer(config, ready, sessions, leave_port=listening is not None)
-            metrics = getattr(app, "metrics", None)
-            if isinstance(metrics, MetricsRoutes):
-                metrics.sources.append(server.samples)
+            if app.metrics is not None:
+                app.metrics.sources.append(server.samples)
             with contextlib.suppress(KeyboardInterrupt):
                 server.run(sockets=[sock])
     finally:

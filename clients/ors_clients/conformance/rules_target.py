@@ -16,7 +16,7 @@ from ors_clients.conformance.generator import NoInput
 from ors_clients.conformance.rule import Broken, NotTried, Rule, Severity, Warned, plain, rules_of
 from ors_clients.conformance.shapes import fit
 from ors_clients.conformance.subject import Reply, Subject
-from ors_clients.conformance.target import State
+from ors_clients.conformance.target import Observer, State
 from ors_clients.conformance.values import as_list, as_object
 from ors_clients.conformance.wire import Wire
 from ors_server.protocol import Blocks
@@ -54,6 +54,13 @@ class Episode:
         ]
 
 
+def _observer(subject: Subject) -> Observer:
+    """Return the observer of the target's process. Raises ``NotTried`` where another's server is checked."""
+    if subject.observer is None:
+        raise NotTried("only for a target: folder, file.py or module:Class")
+    return subject.observer
+
+
 async def _play(subject: Subject, index: int) -> Episode:
     episode = Episode(index)
     body = {"env_name": subject.environment, "split": subject.split, "index": index}
@@ -80,14 +87,13 @@ async def _play(subject: Subject, index: int) -> Episode:
 
 async def _episodes(subject: Subject) -> list[Episode]:
     """Play the episodes, or return those that were played. Raises ``NotTried`` and ``Broken``."""
-    if subject.observer is None:
-        raise NotTried("only a target is played at random: folder, file.py or module:Class")
+    observer = _observer(subject)
     if not subject.episodes:
         number = subject.task_count
         # One before the first state: what is kept for all sessions is made in it.
         subject.episodes.append(await _play(subject, 0))
         await asyncio.sleep(0.1)
-        subject.before = await subject.observer.state()
+        subject.before = await observer.state()
         for _ in range(subject.options.episodes):
             subject.episodes.append(await _play(subject, subject.random.randrange(min(number, _TASKS))))
     return cast("list[Episode]", subject.episodes)
@@ -191,8 +197,7 @@ async def finished(subject: Subject) -> str:
     why="the model reads nothing else of its task",
 )
 async def prompts(subject: Subject) -> str:
-    if subject.observer is None:
-        raise NotTried("only for a target")
+    _observer(subject)
     number = 0
     answer = await subject.wire.get(subject.path("splits"))
     for split in cast("list[dict[str, Any]]", answer.expect(200).json()):
@@ -221,8 +226,7 @@ async def prompts(subject: Subject) -> str:
     why="the rollouts of a group are compared: with other prompts they have played other tasks",
 )
 async def same_prompt(subject: Subject) -> str:
-    if subject.observer is None:
-        raise NotTried("only for a target")
+    _observer(subject)
     read: list[Any] = []
     for _ in range(2):
         async with subject.session({**subject.task(), "split": subject.split, "index": 0}) as sid:
@@ -240,10 +244,9 @@ async def same_prompt(subject: Subject) -> str:
     why="an index means another task on another worker, or after a restart: a resumed run trains on what it has seen",
 )
 async def same_tasks(subject: Subject) -> str:
-    if subject.observer is None:
-        raise NotTried("only for a target")
+    observer = _observer(subject)
     first = await _tasks(subject, subject.wire)
-    async with subject.observer.second() as url:
+    async with observer.second() as url:
         other = subject.wire.another(url)
         try:
             second = await _tasks(subject, other)
@@ -280,9 +283,8 @@ async def _tasks(subject: Subject, wire: Wire) -> dict[str, tuple[int, list[Any]
     why="trainers store tasks in their data sets: the model would be trained on the answers",
 )
 async def private_fields(subject: Subject) -> str:
-    if subject.observer is None:
-        raise NotTried("only for a target")
-    names = (await subject.observer.state()).private.get(subject.environment.lower(), [])
+    observer = _observer(subject)
+    names = (await observer.state()).private.get(subject.environment.lower(), [])
     if not names:
         raise NotTried("the class has no private_task_fields")
     where = {"split": subject.split}
@@ -302,17 +304,17 @@ async def private_fields(subject: Subject) -> str:
 async def _settled(subject: Subject) -> tuple[State, State]:
     """Return the state before the episodes and after them, once it no longer changes."""
     await _episodes(subject)
-    assert subject.observer is not None
+    observer = _observer(subject)
     assert subject.before is not None
     wanted = subject.before.teardowns + subject.options.episodes
-    after = await subject.observer.state()
+    after = await observer.state()
     for _ in range(int(_PATIENCE / 0.1)):
         if after.teardowns >= wanted and not any(
             len(held) > len(subject.before.held[kind]) for kind, held in after.held.items()
         ):
             break
         await asyncio.sleep(0.1)
-        after = await subject.observer.state()
+        after = await observer.state()
     return subject.before, after
 
 
@@ -324,21 +326,20 @@ async def _settled(subject: Subject) -> tuple[State, State]:
     why="containers and files of an episode stay behind, or those of another are removed",
 )
 async def teardown(subject: Subject) -> str:
-    if subject.observer is None:
-        raise NotTried("only for a target")
+    observer = _observer(subject)
     # Counted from here: other rules have sessions of their own.
-    start = await subject.observer.state()
+    start = await observer.state()
     if subject.environment.lower() not in start.counted:
         raise NotTried("the class has no teardown")
     for number in range(subject.options.episodes):
         await _play(subject, number % subject.task_count)
     wanted = start.teardowns + subject.options.episodes
-    after = await subject.observer.state()
+    after = await observer.state()
     for _ in range(int(_PATIENCE / 0.1)):
         if after.teardowns >= wanted:
             break
         await asyncio.sleep(0.1)
-        after = await subject.observer.state()
+        after = await observer.state()
     if after.teardowns != wanted:
         raise Broken(f"{after.teardowns - start.teardowns} for {subject.options.episodes} episodes")
     return f"{subject.options.episodes} for as many episodes"
