@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ors_server.errors import ControlError
-from ors_server.supervisor.supervisor import Slot, Supervisor
+from ors_server.supervisor.slots import Slot
+from ors_server.supervisor.supervisor import Supervisor
 
 __all__ = ["Control", "ask", "has_left_gateways", "row_of"]
 

@@ -18,7 +18,8 @@ from ors_server.supervisor.control import row_of
 from ors_server.supervisor.holding import Holding
 from ors_server.supervisor.joining import Joining
 from ors_server.supervisor.pools import Pool
-from ors_server.supervisor.supervisor import Network, Supervisor
+from ors_server.supervisor.slots import Network
+from ors_server.supervisor.supervisor import Supervisor
 
 __all__ = ["Node", "serve_node"]
 

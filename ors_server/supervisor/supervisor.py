@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ors_containers.linux.cgroups import make_room
 
@@ -32,11 +32,12 @@ from ors_server.supervisor.children import Child, GatewayChild, WorkerChild
 from ors_server.supervisor.folders import own_folder
 from ors_server.supervisor.pools import Pool
 from ors_server.supervisor.restarts import RestartBudget
+from ors_server.supervisor.slots import Network, Slot
 from ors_server.supervisor.sweeping import sweep_dead_workers
 from ors_server.supervisor.task_lists import TaskLists
 from ors_server.worker import Announcement
 
-__all__ = ["Network", "Slot", "Supervisor", "gateways_for"]
+__all__ = ["Supervisor", "gateways_for"]
 
 logger = logging.getLogger("ors_server.supervisor")
 
@@ -66,62 +67,8 @@ def gateways_for(workers: int) -> int:
     return math.ceil(workers / _WORKERS_PER_GATEWAY)
 
 
-class Network(NamedTuple):
-    """The addresses of workers that gateways on other machines reach."""
-
-    #: Address that they bind to.
-    bind: str
-    #: Name or address by which gateways reach them.
-    advertised: str
-    #: Port of the first; the others have those after it. 0 for free ports.
-    first_port: int
-    #: Digest of the token that they want from gateways, and the header with that token.
-    verifier: str
-    greeting: bytes
-
-
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-class Slot:
-    """One worker's place in the server, over all its incarnations."""
-
-    def __init__(self, number: int, pool: Pool, *, of_sandboxes: bool = False) -> None:
-        self.number = number
-        self.pool = pool
-        #: Whether its worker has the sandboxes, and no environments.
-        self.of_sandboxes = of_sandboxes
-        self.incarnation = secrets.randbelow(INCARNATIONS)
-        self.restarts = 0
-        self.draining = False
-        #: Why no worker will be started here again; None while one will.
-        self.given_up: str | None = None
-        self.child: WorkerChild | None = None
-        self.worker: Worker | None = None
-        #: When it first had a worker, and had one again after a drain, by ``time.monotonic``.
-        self.since: float | None = None
-        self.environments: Sequence[Sequence[str]] = ()
-        self.unavailable: Mapping[str, str] = {}
-        self.watching: asyncio.Task[None] | None = None
-        self.calls = 0
-        self.budget = RestartBudget()
-
-    @property
-    def label(self) -> dict[str, Any]:
-        """The slot in a line of the log."""
-        return {"slot": self.number, "environment": self.pool.name} if self.pool.name else {"slot": self.number}
-
-    @property
-    def state(self) -> str:
-        """The state of the slot in a word, for people."""
-        if self.given_up is not None:
-            return "out"
-        if self.worker is None:
-            return "starting"
-        if self.draining:
-            return "draining"
-        return "restarting" if self.worker.life is Life.DEAD else self.worker.life.value
 
 
 class Supervisor:
