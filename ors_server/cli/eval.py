@@ -285,7 +285,9 @@ def evaluate(
         "quiet": quiet,
     }
     given = {name: value for name, value in settings.items() if value is not None}
-    code = evaluation.run(given, options, partial(serving, data_dir=folder), as_json=as_json, report=report)
+    code = evaluation.run(
+        given, options, partial(serving, data_dir=folder), as_json=as_json, report=report, data_dir=data_dir
+    )
     raise typer.Exit(code)
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import random
 import re
+import socket
 from collections.abc import Callable, Generator, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -76,6 +77,12 @@ def play(exam_url: str, shared_endpoint: tuple[ChatStandIn, str], endpoint: Chat
         )
 
     return run
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return unused.getsockname()[1]
 
 
 def outcomes_by_seed(table: dict[tuple[int, int], str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -334,6 +341,60 @@ def test_an_endpoint_that_is_down_stops_the_run_which_goes_on_later(play: Evalua
     assert outcome.report["samples"]["missing"] == 0
     # Nothing was lost after the model had taken a turn, so nothing can be hidden.
     assert not outcome.failed
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_an_endpoint_that_is_not_there_ends_the_run_before_it_begins(
+    play: Evaluate, tmp_path: Path, closed_port: int, api: str
+) -> None:
+    tokenizer = str(tmp_path / "tokenizer")
+    if api != "chat":
+        tiny_tokenizer().save_pretrained(tokenizer)
+    url = f"http://127.0.0.1:{closed_port}/v1"
+    with pytest.raises(EndpointRefused, match=re.escape(f"No endpoint answers at {url}: ")) as refused:
+        play(base_url=url, api=api, tokenizer=tokenizer, options={"name": "run"})
+    assert "Connection refused" in refused.value.cause
+    assert "--base-url" in refused.value.text
+    assert not (tmp_path / "evals" / "run").exists()
+    assert Exam.answered.total() == 0
+
+
+def test_an_endpoint_whose_name_is_unknown(play: Evaluate) -> None:
+    with pytest.raises(EndpointRefused, match=r"http://endpoint.invalid/v1: .*([Nn]ame|resolution)"):
+        play(base_url="http://endpoint.invalid/v1")
+
+
+def test_a_run_is_shown_again_without_its_endpoint(
+    play: Evaluate, shared_endpoint: tuple[ChatStandIn, str], closed_port: int
+) -> None:
+    """A run that lacks nothing asks no endpoint; one that lacks a sample ends as a new one does."""
+    folder = play(limit=1, samples=2, options={"name": "run"}).folder
+    journal = folder / JOURNAL
+    text = journal.read_text().replace(shared_endpoint[1], f"http://127.0.0.1:{closed_port}/v1")
+    journal.write_text(text)
+    gone: dict[str, Any] = {"limit": 1, "samples": 2, "base_url": f"http://127.0.0.1:{closed_port}/v1"}
+    assert play(**gone, options={"resume": "run"}).report["samples"]["missing"] == 0
+    journal.write_text("".join(line for line in text.splitlines(keepends=True)[:-1]))
+    with pytest.raises(EndpointRefused, match="No endpoint answers"):
+        play(**gone, options={"resume": "run"})
+
+
+@pytest.mark.parametrize("fault", [429, 500, "garbage", "drop", "error"])
+def test_a_request_that_failed_is_sent_again_within_its_episode(
+    play: Evaluate, endpoint: ChatStandIn, fault: int | str
+) -> None:
+    endpoint.fault = lambda body, number: fault if number <= 3 else None
+    report = play(limit=2, options={"concurrency": 1, "retries": 0}).report
+    kinds = {
+        429: "status 429",
+        500: "status 500",
+        "garbage": "no JSON",
+        "drop": "connection",
+        "error": "error as answer",
+    }
+    assert report["infrastructure"]["requests_sent_again"] == {kinds[fault]: 3}
+    assert report["infrastructure"]["lost"] == 0
+    assert report["pass_at_k"][0]["value"] == 1.0
 
 
 # --- resumed -------------------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import uvloop
 from rich.console import Console
@@ -26,27 +28,36 @@ Serve = Callable[[str], AbstractAsyncContextManager[tuple[str, str | None]]]
 
 
 def run(
-    given: Mapping[str, Any], options: Mapping[str, Any], serve: Serve, *, as_json: bool, report: Path | None
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+    serve: Serve,
+    *,
+    as_json: bool,
+    report: Path | None,
+    data_dir: Path | None,
 ) -> int:
     """Evaluate, print the report, and return the exit code.
 
     ``given`` holds the settings that the command line names, ``options`` those of ``RunOptions``; ``serve`` serves a
-    target that is not an address. Raises ``ClientError``, with how to go on if the run has begun.
+    target that is not an address. ``data_dir`` stands in the commands that are printed, if it is given.
+    Raises ``ClientError``, with how to go on if the run has begun.
     """
     plan = RunOptions(**options)
     settings = _settings(given, plan)
     if plan.resume is None:
         plan = replace(plan, name=run_name(settings, plan.name))
     name = plan.name or plan.resume or ""
+    where = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
+    go_on = f"ors-server eval --resume {name}{where}"
     console = Console(stderr=True, highlight=False)
     try:
         outcome = uvloop.run(_evaluate(settings, plan, serve))
     except KeyboardInterrupt:
-        console.print(Text(f"\nInterrupted. Go on with: ors-server eval --resume {name}"), soft_wrap=True)
+        console.print(Text(f"\nInterrupted. Go on with: {go_on}"), soft_wrap=True)
         return 1
     except ClientError as error:
         if not isinstance(error, EvaluationError) and plan.resume is None and (plan.runs / name).is_dir():
-            console.print(Text(f"What was played is kept. Go on with: ors-server eval --resume {name}"), soft_wrap=True)
+            console.print(Text(f"What was played is kept. Go on with: {go_on}"), soft_wrap=True)
         raise
     if report is not None:
         write_report(report, outcome.report, outcome.comparison)
@@ -54,7 +65,8 @@ def run(
         Console(highlight=False).print_json(data=outcome.report | {"comparison": outcome.comparison})
     else:
         print_report(Console(highlight=False), outcome.report, outcome.comparison)
-    _print_end(console, outcome, report)
+    remote = plan.upload is not None or _is_address(settings.target)
+    _print_end(console, outcome, report, where, remote=remote)
     return 1 if outcome.failed else 0
 
 
@@ -77,24 +89,35 @@ async def _evaluate(settings: EvaluationSettings, plan: RunOptions, serve: Serve
 
 @asynccontextmanager
 async def _address(target: str, serve: Serve) -> AsyncGenerator[tuple[str, str | None]]:
-    if target.startswith(("http://", "https://")):
+    if _is_address(target):
         yield target, None
         return
     async with serve(target) as served:
         yield served
 
 
-def _print_end(console: Console, outcome: Outcome, report: Path | None) -> None:
-    lines = [f"The run is in {outcome.folder}."]
+def _is_address(target: str) -> bool:
+    return target.startswith(("http://", "https://"))
+
+
+def _print_end(console: Console, outcome: Outcome, report: Path | None, where: str, *, remote: bool) -> None:
+    """Print where the run is.
+
+    ``where`` is the option that commands need to find it; ``remote`` if another process has its rollouts.
+    """
+    run, lines = outcome.report["run"], [f"The run is in {outcome.folder}."]
     if outcome.store is not None:
         problem = outcome.store_problem
         kept = f"not all of its episodes ({problem})" if problem else "its episodes"
-        lines.append(f"The rollout store has {kept}: ors-server rollouts list --run {outcome.report['run']}")
+        listed = f"ors-server rollouts list --run {run}{where}"
+        # A server that was not started for the run has a data directory of its own.
+        place = f"{outcome.store.rstrip('/')}/ui/run?run={quote(run)}" if remote else listed
+        lines.append(f"The rollout store has {kept}: {place}")
     if report is not None:
         lines.append(f"The report is in {report}.")
     if outcome.stopped is not None:
         lines.append(f"Stopped early: {outcome.stopped.text}")
     elif not outcome.report["complete"]:
-        lines.append(f"Play what is missing: ors-server eval --resume {outcome.report['run']}")
+        lines.append(f"Play what is missing: ors-server eval --resume {run}{where}")
     for line in lines:
         console.print(Text(line), soft_wrap=True)

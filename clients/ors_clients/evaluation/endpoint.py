@@ -13,7 +13,7 @@ import asyncio
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ import httpx
 from ors_clients.errors import ConfigurationError, SamplerFailed
 from ors_clients.evaluation.completions import BadAnswer, Completion, StreamedAnswer, read_completion
 from ors_clients.transport.error_responses import redact
+from ors_clients.transport.http11 import reason_of
 from ors_clients.transport.json_codec import read_json
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "EndpointFailed",
     "EndpointRefused",
     "Usage",
+    "connect",
     "is_overflow",
     "refused_endpoint",
 ]
@@ -40,6 +42,8 @@ __all__ = [
 _BUSY, FINAL = (408, 409, 425, 429), (401, 402, 403, 404)
 #: Seconds between two tries, unless the endpoint says how long; and the longest that it may say.
 _FIRST_PAUSE, _LAST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0, 60.0
+#: Connections to an endpoint that may fail before the run begins.
+_CONNECTIONS = 3
 #: The words of OpenAI, vLLM, SGLang, Anthropic, Gemini, llama.cpp and Ollama for a conversation that is too long.
 _OVERFLOW = re.compile(
     r"context_length_exceeded|(maximum|max|model'?s?) context (length|window)|context (length|window|size) (is |was )?"
@@ -115,7 +119,9 @@ class ChatEndpoint:
             raise ConfigurationError(
                 "The endpoint's address holds a user, a query or a fragment", "Give a key in the environment."
             )
-        self._url = f"{base_url.rstrip('/')}{'' if address.path.strip('/') else '/v1'}/chat/completions"
+        self._base_url = base_url
+        self._root = f"{base_url.rstrip('/')}{'' if address.path.strip('/') else '/v1'}"
+        self._url = f"{self._root}/chat/completions"
         self._body = {"model": model, **(parameters or {})}
         if stream:
             self._body |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -130,6 +136,19 @@ class ChatEndpoint:
             limits=limits,
             verify=address.scheme == "https",  # loading certificates takes longer than many an episode
         )
+
+    async def connect(self) -> None:
+        """Ask for the list of models; any answer will do. Raises ``EndpointRefused`` if there is no connection."""
+        await connect(self._base_url, self._connect_once, self._first_pause)
+
+    async def _connect_once(self) -> str | None:
+        try:
+            await self._client.get(f"{self._root}/models", timeout=10.0)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            return _root_cause(error)
+        except httpx.HTTPError:
+            return None  # it was reached, and the requests of the run show the rest
+        return None
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, usage: Usage, **more: Any
@@ -207,6 +226,24 @@ class ChatEndpoint:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
+
+
+async def connect(base_url: str, once: Callable[[], Awaitable[str | None]], pause: float) -> None:
+    """Call ``once`` until it connects, a few times; it returns the reason if it did not. Raises ``EndpointRefused``."""
+    reason: str | None = None
+    for attempt in range(_CONNECTIONS):
+        if attempt:
+            await asyncio.sleep(pause * attempt)
+        if (reason := await once()) is None:
+            return
+    raise EndpointRefused(f"No endpoint answers at {base_url}: {reason}", "Start it, or look at --base-url.")
+
+
+def _root_cause(error: BaseException) -> str:
+    """Return the text of the error of the operating system that a client's error came from."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return reason_of(error)
 
 
 def refused_endpoint(cause: str) -> EndpointRefused:

@@ -21,6 +21,7 @@ from ors_clients.evaluation.endpoint import (
     ChatEndpoint,
     ContextOverflow,
     Usage,
+    connect,
     is_overflow,
     refused_endpoint,
 )
@@ -32,6 +33,7 @@ from ors_clients.rollouts.loop import rollout
 from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.rollouts.trajectory import Trajectory, TurnTimes
 from ors_clients.samplers import Sampler, SamplingParameters
+from ors_clients.samplers.engine_requests import EngineRequests
 from ors_clients.tool_calls import FoundCall, ToolCallFormat, find_format
 from ors_clients.tool_calls.calls import Unreadable, named_call
 from ors_clients.tool_schemas import openai_tools
@@ -60,6 +62,10 @@ class Played:
 
 class Player(Protocol):
     """A model, however it is reached."""
+
+    async def connect(self) -> None:
+        """Return once the model's endpoint is reached. Raises ``EndpointRefused``."""
+        ...
 
     async def play(self, session: EpisodeSession, rollout_id: str, seed: int | None) -> Played:
         """Play the episode of a session that is not open yet, and close it.
@@ -136,6 +142,10 @@ class ChatPlayer:
         self._rule = RewardRule(settings.reward)  # pyright: ignore[reportArgumentType] - the settings checked it
         self._in_text = settings.tool_calls != "api"
         self._format: ToolCallFormat = find_format(settings.tool_calls) if self._in_text else _NoTextCalls()
+
+    async def connect(self) -> None:
+        """Return once the endpoint is reached. Raises ``EndpointRefused``."""
+        await self._endpoint.connect()
 
     async def play(self, session: EpisodeSession, rollout_id: str, seed: int | None) -> Played:
         """Play an episode."""
@@ -221,11 +231,15 @@ class TokenPlayer:
 
     def __init__(self, sampler: Any, renderer: ChatRenderer, settings: EvaluationSettings) -> None:
         self._sampler: Sampler = sampler
-        self._closes = sampler
+        self._requests: EngineRequests = sampler.requests
         self._renderer = renderer
         self._settings = settings
         self._rule = RewardRule(settings.reward)  # pyright: ignore[reportArgumentType] - the settings checked it
         self._format = find_format("auto" if settings.tool_calls == "api" else settings.tool_calls)
+
+    async def connect(self) -> None:
+        """Return once the engine is reached. Raises ``EndpointRefused``."""
+        await connect(self._settings.base_url, self._requests.connect, self._requests.first_pause)
 
     async def play(self, session: EpisodeSession, rollout_id: str, seed: int | None) -> Played:
         """Play an episode."""
@@ -261,4 +275,4 @@ class TokenPlayer:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._closes.close()
+        await self._requests.close()

@@ -122,8 +122,12 @@ async def evaluate(settings: EvaluationSettings, options: RunOptions) -> Outcome
             tasks = await choose_tasks(environment, split, settings.tasks, settings.limit)
             if compared is not None:  # refused before anything is played
                 compare(ComparedRun("this run", settings, [describe(task) for task in tasks], []), compared)
+            if options.resume is None:  # before its folder is made
+                await player.connect()
             journal = _open(settings, options, tasks)
             try:
+                if options.resume is not None and journal.record.missing:
+                    await player.connect()
                 return await _play(journal, environment, tasks, player, options, secrets, compared)
             finally:
                 journal.close()

@@ -77,6 +77,15 @@ class EngineRequests:
             f"The engine failed {self._attempts} times, at last with: {problem}", "Look at the engine's own log."
         )
 
+    async def connect(self) -> str | None:
+        """Return None if the engine answers, with whatever status; else the reason why there is no connection."""
+        request = Request("GET", self._prefix + "/health", (self._headers,), longest_idle=_NEW, first_byte=10.0)
+        try:
+            await self._transport.exchange(request)
+        except ConnectionLost as lost:
+            return None if lost.sent else str(lost)
+        return None
+
     def _redacted(self, response: Response) -> str:
         # Cut afterwards: half a key is not found.
         return redact(response.body[:10_000].decode("utf-8", "replace"), self._secrets)[:500].strip()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -202,6 +203,8 @@ class HttpConnection(asyncio.Protocol):
 
 def reason_of(error: BaseException) -> str:
     """Return the text of a network error."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)  # asyncio's own text repeats the address
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

@@ -59,6 +59,16 @@ def test_a_run_its_report_and_a_comparison(evaluate: Command, addresses: tuple[s
     assert "samples: 2 → 1" in refused.err
 
 
+def test_the_command_that_goes_on_names_the_data_directory(
+    evaluate: Command, addresses: tuple[str, str], tmp_path: Path
+) -> None:
+    with ChatStandIn(fault=lambda body, number: 400).serve() as base_url:
+        model = ("--model", "scripted", "--base-url", base_url, "--limit", "1", "--retries", "0", "--run", "one")
+        outcome = evaluate(addresses[0], *model)
+    assert outcome.code == 1
+    assert f"Play what is missing: ors-server eval --resume one --data-dir {tmp_path}" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
