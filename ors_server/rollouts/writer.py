@@ -137,7 +137,13 @@ class RolloutWriter:
             self._waiting += upload.size
             self._start()
             self._jobs.put(upload)
+        # Before its client is answered, who may send the next one at once.
+        upload.answer.add_done_callback(lambda _: self._leave(upload.size))
         return await asyncio.wrap_future(upload.answer)
+
+    def _leave(self, size: int) -> None:
+        with self._lock:
+            self._waiting -= size
 
     def record(self, records: Records) -> None:
         """Store what sessions did, some time later. Its caller bounds ``records_waiting``."""
@@ -191,8 +197,6 @@ class RolloutWriter:
                     if not upload.answer.done():
                         upload.answer.set_exception(error)
                 self._forget_records()
-            with self._lock:
-                self._waiting -= sum(upload.size for upload in uploads)
         if self._unwritten:
             logger.error("records of sessions are lost: the database could not be used until the end")
         self._close()
