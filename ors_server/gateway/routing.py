@@ -161,7 +161,7 @@ class Router:
 
     def _page(self, head: Head, path: str) -> Own | Worker:
         try:
-            return route_page(self._workers, head, path)
+            return route_page(self._workers, self._ids, head, path)
         except OrsError as error:
             return Own(error_response(error))
 

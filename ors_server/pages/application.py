@@ -82,6 +82,8 @@ class Pages:
                 ]
             await send(message)
 
+        # Without the handlers of the application around it, which answer JSON.
+        scope = {name: value for name, value in scope.items() if name != "starlette.exception_handlers"}
         request = Request(scope, receive)
         try:
             await self._router(scope, receive, send_with_headers)
@@ -107,9 +109,8 @@ class Pages:
         if isinstance(error, OrsError):
             status, title, remedy = error.status, error.cause, error.remedy
         elif isinstance(error, HTTPException):
-            status, title, remedy = error.status_code, error.detail, ""
-            if status == 404:
-                title = "There is no such page"
+            detail = "There is no such page" if error.detail == "Not Found" else error.detail
+            status, (title, _, remedy) = error.status_code, detail.partition(". ")
         else:
             logger.error("page failed", exc_info=error, extra={"path": request.scope["path"]})
         return await self._responses.render(

@@ -123,7 +123,7 @@ class EnvironmentViews:
                 "task": public_task(task),
                 "secrets": hosted.required_secrets,
                 # The id of the session that the form opens: sent twice, the form opens one session.
-                "sid": str(uuid.uuid4()),
+                "sid": request.headers.get("x-ors-new-session") or str(uuid.uuid4()),
             },
         )
 

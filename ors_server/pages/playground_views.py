@@ -23,6 +23,10 @@ _WAIT = 3.0
 _SID = "/ui/environments/{environment}/sessions/{sid}"
 _SECRET = "secret."  # noqa: S105 - the prefix of a form's fields
 _LONGEST_ID = 200
+_NO_EPISODE = (
+    "The server has no record of this episode. Its process has ended since, or later episodes have taken its room, or "
+    "another key opened it. Open the task again to play it."
+)
 
 
 class PlaygroundViews:
@@ -110,7 +114,7 @@ class PlaygroundViews:
     def _find(self, request: Request) -> Episode:
         episode = self._playground.find(request.path_params["sid"], visitor_of(request).name)
         if episode is None:
-            raise HTTPException(404, "This server has no such episode of yours. Open the task again to play it.")
+            raise HTTPException(404, _NO_EPISODE)
         return episode
 
     def _context_of(self, episode: Episode, tool: str = "", fields: list[Field] | None = None) -> dict[str, Any]:

@@ -130,6 +130,25 @@ def test_the_playground_plays_a_terminal_episode(page: Page) -> None:
     picture(page, "sandboxes")
 
 
+def test_a_call_that_cannot_be_made_says_why(browser: Browser, url: str) -> None:
+    context = browser.new_context(base_url=url)
+    page = context.new_page()
+    play(page, ECHO)
+    lost = "no-such-session"
+    page.route("**/tool", lambda route: route.abort())
+    call(page, "hint")
+    page.get_by_role("alert").get_by_text("The server cannot be reached").wait_for()
+    page.unroute("**/tool")
+    page.route("**/tool", lambda route: route.continue_(url=f"{url}/ui/environments/{ECHO}/sessions/{lost}/tool"))
+    call(page, "hint")
+    page.get_by_role("alert").get_by_text("The server has no record of this episode. Its process").wait_for()
+    page.unroute("**/tool")
+    call(page, "hint")
+    page.get_by_text("It starts with").wait_for()
+    assert page.get_by_role("alert").count() == 0
+    context.close()
+
+
 def test_sessions_appear_by_themselves(page: Page, browser: Browser, url: str) -> None:
     page.goto("/ui/sessions")
     other = browser.new_context(base_url=url).new_page()

@@ -20,6 +20,27 @@
   document.addEventListener("DOMContentLoaded", listen);
   window.addEventListener("pagehide", () => source && source.close());
 
+  // A part of a page that could not be had: why, above it.
+  const complain = (event) => {
+    const { target, xhr } = event.detail;
+    const page = new DOMParser().parseFromString(xhr.responseText || "", "text/html");
+    const said = [...page.querySelectorAll("h1, .lead")].map((part) => part.textContent.trim()).filter(Boolean).join(". ");
+    let note = document.getElementById("trouble");
+    if (!note) {
+      note = document.createElement("p");
+      note.id = "trouble";
+      note.className = "problem";
+      note.setAttribute("role", "alert");
+      target.before(note);
+    }
+    note.textContent = said || (xhr.status ? `The server answers ${xhr.status}. Reload the page to look again.`
+      : "The server cannot be reached. Reload the page once it is back.");
+    note.scrollIntoView({ block: "nearest" });
+  };
+  document.addEventListener("htmx:responseError", complain);
+  document.addEventListener("htmx:sendError", complain);
+  document.addEventListener("htmx:afterSwap", () => document.getElementById("trouble")?.remove());
+
   // Shortcuts: "g" and a letter open a page; "j" and "k" step through messages; "?" lists them.
   const pages = { e: "/environments", s: "/sessions", b: "/sandboxes", r: "/runs", o: "/rollouts" };
   let going = false;

@@ -8,6 +8,10 @@ from pathlib import Path
 import httpx
 
 from ors_server import Settings
+from ors_server.gateway.framing import read_head
+from ors_server.gateway.page_routing import route_page
+from ors_server.gateway.placed_ids import PlacedIds
+from ors_server.gateway.workers import Member, Workers
 from ors_server.keys.exposure import add_key
 from tests.server.gateway.conftest import WIRE, Several, start_several
 
@@ -18,13 +22,47 @@ def form_token(page: httpx.Response) -> str:
     return found[1]
 
 
+def opening(page: httpx.Response) -> str:
+    """Return the path of the episode that the form of a task's page opens."""
+    found = re.search(r'action="([^"]+)/open"', page.text)
+    assert found is not None, page.text
+    return found[1]
+
+
+def test_an_episode_stays_where_it_is_when_workers_come_and_go() -> None:
+    """The id in a form names its worker: no later view of the workers leads elsewhere."""
+    workers, ids = Workers(), PlacedIds(b"key")
+
+    def view(*members: Member) -> None:
+        for worker in workers.replace(members)[0]:
+            worker.report({"sessions": 0, "max_sessions": 9})
+
+    def routed(path: str) -> tuple[int, str]:
+        head = read_head(f"GET {path} HTTP/1.1\r\nHost: x\r\nX-ORS-New-Session: chosen\r\n\r\n".encode())
+        assert head is not None
+        worker = route_page(workers, ids, head, path)
+        found = re.findall(rb"x-ors-new-session: (.*)\r\n", head.data)
+        return worker.place.slot, found[0].decode()
+
+    first, *others = (Member(slot, 1, f"unix:/{slot}") for slot in range(12))
+    view(first)
+    sid = routed("/ui/environments/wire/task")[1]
+    assert ids.read(sid) == first.place
+    view(first, *others)
+    assert routed(f"/ui/environments/wire/sessions/{sid}/tool") == (0, "")
+    assert len({ids.read(routed("/ui/environments/wire/task")[1]) for _ in range(50)}) > 1
+    view(*others)  # another worker says that there is no such episode
+    assert routed(f"/ui/environments/wire/sessions/{sid}")[0] > 0
+
+
 def test_an_episode_is_found_whichever_worker_shows_its_form(several: Several) -> None:
     with several.client() as client:
         owners: set[str] = set()
-        for _ in range(8):
+        for number in range(8):
             page = client.get("/ui/environments/wire/task?index=0")
             assert page.status_code == 200, page.text
-            path = f"/ui/environments/wire/sessions/{uuid.uuid4()}"
+            # The id in the form, which a gateway has made, and one of a client's own.
+            path = opening(page) if number % 2 else f"/ui/environments/wire/sessions/{uuid.uuid4()}"
             token = form_token(page)
             opened = client.post(f"{path}/open", data={"form_token": token, "split": "train", "index": "0"})
             assert opened.status_code == 303, opened.text

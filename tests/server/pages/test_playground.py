@@ -150,9 +150,14 @@ async def test_an_unknown_episode_is_a_page(visit: Visit) -> None:
     browser = visit(Echo)
     page = await browser.get(f"/ui/environments/{ECHO}/sessions/unknown")
     assert page.status == 404
-    assert "no such episode of yours" in page.text
+    assert page.response.headers["content-type"].startswith("text/html")
+    assert "The server has no record of this episode" in page.text
+    assert "Open the task again to play it" in page.text
     page = await browser.get(f"/ui/environments/{ECHO}/task?index=99")
     assert page.status == 400
     page = await browser.get("/ui/environments/nope")
     assert page.status == 404
     assert "nope" in page.text
+    page = await browser.get("/ui/no-such-page")
+    assert page.status == 404
+    assert "There is no such page" in page.text
