@@ -6,7 +6,6 @@ import socket
 from functools import partial
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -97,10 +96,11 @@ def node(
         raise ClusterError("--join names no gateway", "Write it as --join http://HOST:PORT.")
     # Imported late: --help and a missing key do not wait for it.
     from ors_server.keys.exposure import refuse_open_address
+    from ors_server.supervisor.gateway_requests import host_and_port
     from ors_server.supervisor.node import Node, serve_node
     from ors_server.supervisor.pools import Pool, read_pools
 
-    hosts = [urlsplit(url).hostname or "" for url in urls]
+    hosts = [host_and_port(url)[0] for url in urls]
     refuse_open_address(settings, [*hosts, *([advertise] if advertise else [])], may_make=False, listens=False)
     serve_node(
         Node(

@@ -132,6 +132,7 @@ def test_an_address_of_others_needs_a_key(tmp_path: Path, capsys: pytest.Capture
         ("serve", "echo", "--listen", "tcp:0.0.0.0:0"),
         ("gateway", "--host", "0.0.0.0"),
         ("node", "--join", "http://192.0.2.1:8080", "echo"),
+        ("node", "--join", "192.0.2.1:8080", "echo"),
         ("node", "--join", "http://127.0.0.1:8080", "--advertise", "192.0.2.1", "echo"),
         ("host", ".", "--host", "0.0.0.0"),
     ],
