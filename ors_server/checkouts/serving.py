@@ -7,6 +7,7 @@ its data folder at ``/orwd_data``. It ends with the server, also when the server
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import sys
@@ -16,19 +17,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import ors_containers
+from ors_containers.linux.apart import View, apart
 
 import ors_server
 from ors_server.checkouts.errors import HostError
 from ors_server.checkouts.needs import DATA_MOUNT
 from ors_server.sessions.secrets import LOCAL_TOKEN
 from ors_server.settings import Settings
-from ors_server.supervisor.control import Control
+from ors_server.supervisor.control import Control, control_folder
 from ors_server.supervisor.pools import SANDBOX_WORKER, Pool
 from ors_server.supervisor.supervisor import Supervisor, gateways_for
 
 __all__ = ["Plan", "serve_plans"]
 
 _BOUND_FOLDER = ("-P", "-m", "ors_containers.linux.bound_folder")
+#: Folder of ``listed_folders`` in that of a server of hosted environments.
+_FOLDERS = "sandboxes"
 
 
 class Plan(NamedTuple):
@@ -44,6 +48,8 @@ class Plan(NamedTuple):
     data: Path
     #: Whether the data folder is mounted for its worker alone.
     mounted: bool
+    #: Whether its worker is kept apart from the others.
+    apart: bool = False
 
 
 #: The names of each environment of a plan, its own first.
@@ -70,17 +76,19 @@ def serve_plans(
     if "log_level" not in settings.model_fields_set:
         changed["log_level"] = "warning"  # each worker would list its environments
     with tempfile.TemporaryDirectory(prefix="ors-server-host-") as folder:
-        packages, folders = _link_packages(Path(folder)), Path(folder) / "folders.json"
+        packages, folders = _link_packages(Path(folder)), Path(folder, _FOLDERS, "folders.json")
+        folders.parent.mkdir()
         variables = {**_variables(environ, url, key), "PYTHONPATH": str(packages)}
+        private = [folders.parent, control_folder(), _uploads(settings)]
         _write_folders(folders, plans, [() for _ in plans])
         sandboxes = Pool(
             ["--folders", str(folders)],
             1,
             module=SANDBOX_WORKER,
-            program=(sys.executable, *_BOUND_FOLDER, "", DATA_MOUNT),
+            program=_ending_with_the_server,
         )
         supervisor = Supervisor(
-            [_pool(plan, variables) for plan in plans],
+            [_pool(plan, variables, _view(plan, plans, packages, private)) for plan in plans],
             settings.model_copy(update=changed),
             gateways=gateways_for(len(plans)),
             sandboxes=sandboxes,
@@ -98,8 +106,17 @@ def serve_plans(
         asyncio.run(run())
 
 
-def _pool(plan: Plan, variables: Mapping[str, str]) -> Pool:
-    bound = (str(plan.python), *_BOUND_FOLDER, str(plan.data) if plan.mounted else "", DATA_MOUNT)
+def _ending_with_the_server(others: Sequence[Path], data: str = "") -> Sequence[str]:
+    del others
+    return sys.executable, *_BOUND_FOLDER, data, DATA_MOUNT
+
+
+def _pool(plan: Plan, variables: Mapping[str, str], view: View) -> Pool:
+    def program(others: Sequence[Path]) -> Sequence[str]:
+        if plan.apart:
+            return apart(view._replace(hide=[*view.hide, *map(str, others)]))
+        return _ending_with_the_server(others, str(plan.data) if plan.mounted else "")
+
     programs = plan.python.parent  # for code that starts them
     environ = {
         **variables,
@@ -107,7 +124,42 @@ def _pool(plan: Plan, variables: Mapping[str, str]) -> Pool:
         "VIRTUAL_ENV": str(programs.parent),
     }
     arguments = ["serve", plan.target, *(f"--alias={alias}=*" for alias in plan.aliases)]
-    return Pool(arguments, 1, str(plan.python), name=plan.name, folder=plan.folder, environ=environ, program=bound)
+    return Pool(arguments, 1, str(plan.python), name=plan.name, folder=plan.folder, environ=environ, program=program)
+
+
+def _uploads(settings: Settings) -> Path:
+    """Return the folder of the data that is uploaded, which has to exist before it can be hidden."""
+    folder = settings.data_dir / "files"
+    with contextlib.suppress(OSError):  # there will be no uploads either
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _view(plan: Plan, plans: Sequence[Plan], packages: Path, private: Sequence[Path]) -> View:
+    """Return what an environment sees: neither the others' folders nor what is private to the server."""
+    own = [plan.folder, _virtualenv(plan)]
+    hidden, shared = list(private), [packages, *(folder.resolve() for folder in packages.iterdir())]
+    if sys.prefix != sys.base_prefix:
+        shared.append(Path(sys.prefix))
+    for other in plans:
+        if other is not plan:
+            hidden += [other.data, other.folder, _virtualenv(other)]
+            if _virtualenv(other) == _virtualenv(plan):
+                shared.append(_virtualenv(plan))  # else either could change the other's code
+    return View(
+        bind=(str(plan.data), DATA_MOUNT) if plan.mounted else None,
+        hide=[str(folder) for folder in hidden if not any(_contains(folder, each) for each in own)],
+        read_only=[str(folder) for folder in shared if not _contains(folder, plan.folder)],
+    )
+
+
+def _virtualenv(plan: Plan) -> Path:
+    return plan.python.parent.parent
+
+
+def _contains(folder: Path, inner: Path) -> bool:
+    return inner.resolve().is_relative_to(folder.resolve())
 
 
 def _variables(environ: Mapping[str, str], url: str, key: str) -> dict[str, str]:

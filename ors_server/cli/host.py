@@ -92,7 +92,7 @@ def host(
     missing = _print_needs(console, environments, secrets)
     if check:
         raise typer.Exit(1 if missing else 0)
-    mounted = _mounts(environments)
+    mounted, apart = _mounts(environments), _kept_apart()
     with listen_publicly(settings.host, settings.port):
         pass  # an address in use is reported before minutes of installing
     pythons = [
@@ -100,7 +100,7 @@ def host(
         for each in environments
     ]
     with tempfile.TemporaryDirectory(prefix="ors-server-host-") as folder:
-        _serve(environments, pythons, mounted, settings, _written(secrets, Path(folder)), key)
+        _serve(environments, pythons, mounted, apart, settings, _written(secrets, Path(folder)), key)
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -251,6 +251,17 @@ def _mounts(environments: Sequence[_Environment]) -> list[bool]:
     return [False] * len(environments)
 
 
+def _kept_apart() -> bool:
+    """Return whether this machine can keep environments apart; say why where it cannot."""
+    from ors_containers.linux.apart import View, apart
+
+    tried = subprocess.run((*apart(View()), "true"), capture_output=True, text=True, check=False)
+    if tried.returncode:
+        reason = " ".join(tried.stderr.split())
+        typer.echo(f"Warning: environments can read and end each other's processes: {reason}", err=True)
+    return not tried.returncode
+
+
 class _Progress:
     """The installer's progress: one line that changes on a terminal, else one line for each step of ours."""
 
@@ -275,6 +286,7 @@ def _serve(
     environments: Sequence[_Environment],
     pythons: Sequence[Path],
     mounted: Sequence[bool],
+    apart: bool,
     settings: Settings,
     secrets: Path,
     key: str,
@@ -289,7 +301,7 @@ def _serve(
         checkout = each.checkout
         target = str(checkout.program) + (f":{checkout.class_name}" if checkout.class_name else "")
         aliases = list(dict.fromkeys((*checkout.names, *_named_in_source(each.needs))))
-        plans.append(Plan(checkout.name, aliases, python, target, checkout.folder, each.data, mount))
+        plans.append(Plan(checkout.name, aliases, python, target, checkout.folder, each.data, mount, apart))
     settings = settings.model_copy(update={"secrets_file": secrets})
     logs = start_logging(settings)
     try:

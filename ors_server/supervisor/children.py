@@ -98,8 +98,9 @@ class WorkerChild(Child):
         verifier: str,
         prefix: str,
         variables: Mapping[str, str],
+        others: Sequence[Path],
     ) -> WorkerChild:
-        """Start a worker of a pool, to listen at an address; all workers share the folder of their sockets."""
+        """Start a worker of a pool, to listen at an address; all workers share a folder, which has the ``others``."""
         reading, writing = os.pipe()
         try:
             given = {
@@ -113,7 +114,7 @@ class WorkerChild(Child):
             own = os.environ if pool.environ is None else pool.environ
             piped = asyncio.subprocess.PIPE if pool.name else None
             process = await asyncio.create_subprocess_exec(
-                *pool.program,
+                *(() if pool.program is None else pool.program(others)),
                 pool.python,
                 *(() if pool.folder is None else ("-P",)),
                 "-m",

@@ -20,12 +20,13 @@ from ors_server.errors import ControlError
 from ors_server.supervisor.slots import Slot
 from ors_server.supervisor.supervisor import Supervisor
 
-__all__ = ["Control", "ask", "has_left_gateways", "row_of"]
+__all__ = ["Control", "ask", "control_folder", "has_left_gateways", "row_of"]
 
 _PATIENCE = 10.0
 
 
-def _folder() -> Path:
+def control_folder() -> Path:
+    """Return the folder of the sockets of this user's supervisors."""
     return Path(tempfile.gettempdir(), f"ors-server-{os.getuid()}")
 
 
@@ -40,11 +41,11 @@ def _find(port: int, host: str | None = None) -> dict[str, Path]:
     found: dict[str, Path] = {}
     # ``gettempdir`` takes another folder than before while the disk of the first is full.
     for base in (tempfile.gettempdir(), os.environ.get("TMPDIR", ""), "/tmp"):  # noqa: S108 - the folder is checked
-        folder = Path(base, _folder().name)
+        folder = Path(base, control_folder().name)
         try:
             _check(folder)
         except ControlError:
-            if folder == _folder():
+            if folder == control_folder():
                 raise
             continue
         except OSError:
@@ -69,7 +70,7 @@ class Control:
 
     def __init__(self, supervisor: Supervisor, host: str, port: int) -> None:
         self._supervisor = supervisor
-        self._path = _folder() / _name(host, port)
+        self._path = control_folder() / _name(host, port)
         self._server: asyncio.Server | None = None
         self._draining = set[asyncio.Task[None]]()
 

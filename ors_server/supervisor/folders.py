@@ -1,7 +1,8 @@
 """The folder of a server's sockets, and the removal of those that killed servers have left.
 
-A supervisor holds its folder's lock while it lives, and a worker that of a file beside its socket. Workers go on where
-their supervisor is killed: a folder is left only once all of these locks are free. Ages say nothing: a clock may jump.
+A supervisor holds its folder's lock while it lives, and a worker that of a file beside its socket, which is below that
+folder. Workers go on where their supervisor is killed: a folder is left only once all of these locks are free. Ages say
+nothing: a clock may jump.
 """
 
 from __future__ import annotations
@@ -57,5 +58,5 @@ def _remove_if_left(folder: Path) -> None:
         flags = os.O_RDONLY | os.O_NOFOLLOW
         if not stack.enter_context(try_locked(folder, flags | os.O_DIRECTORY)):
             return
-        if all(stack.enter_context(try_locked(lock, flags)) for lock in folder.glob("*.lock")):
+        if all(stack.enter_context(try_locked(lock, flags)) for lock in folder.rglob("*.lock")):
             shutil.rmtree(folder)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -23,10 +23,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ors_server.errors import PoolsError
 
-__all__ = ["SANDBOX_WORKER", "Pool", "read_pools"]
+__all__ = ["SANDBOX_WORKER", "Pool", "Program", "read_pools"]
 
 #: The module of the worker of sandboxes and data folders.
 SANDBOX_WORKER = "ors_server.sandbox_worker"
+
+
+#: Returns a program with arguments to which a command is added.
+Program = Callable[[Sequence[Path]], Sequence[str]]
 
 
 class Pool(NamedTuple):
@@ -45,8 +49,8 @@ class Pool(NamedTuple):
     folder: Path | None = None
     #: The variables in the place of the server's own.
     environ: Mapping[str, str] | None = None
-    #: Program and arguments that start the interpreter.
-    program: Sequence[str] = ()
+    #: Returns the program and arguments that start the interpreter; its argument are folders of other workers.
+    program: Program | None = None
 
 
 class _Table(BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ors_server.gateway.placed_ids import INCARNATIONS
@@ -52,6 +53,10 @@ class Slot:
         self.watching: asyncio.Task[None] | None = None
         self.calls = 0
         self.budget = RestartBudget()
+
+    def folder_in(self, folder: Path) -> Path:
+        """Return the folder of its workers' sockets, in that of the server."""
+        return folder / str(self.number)
 
     @property
     def label(self) -> dict[str, Any]:

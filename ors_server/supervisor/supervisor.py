@@ -128,6 +128,8 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         make_room()
         with own_folder() as folder:
+            for slot in self.slots:
+                slot.folder_in(folder).mkdir()
             try:
                 for slot in self.slots:
                     self._spawn(self._keep(slot, folder))
@@ -228,7 +230,7 @@ class Supervisor:
         """Keep a worker in a slot."""
         while not self._stopping.is_set():
             slot.incarnation = (slot.incarnation + 1) % INCARNATIONS
-            path = folder / f"worker-{slot.number}-{slot.incarnation}.sock"
+            path = slot.folder_in(folder) / f"worker-{slot.incarnation}.sock"
             start = partial(
                 WorkerChild.start,
                 slot.pool,
@@ -239,6 +241,7 @@ class Supervisor:
                 restarted=slot.restarts > 0,
                 verifier="" if self._network is None else self._network.verifier,
                 prefix=f"{slot.pool.name} | " if self._settings.log_format == "text" else "",
+                others=[other.folder_in(folder) for other in self.slots if other is not slot],
                 variables={
                     "ORS_NODE_TABLE": str(folder / _TABLE),
                     **self._variables,

@@ -18,7 +18,7 @@ from pathlib import Path
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.user_namespaces import map_one_id
 
-__all__ = ["main"]
+__all__ = ["REFUSED", "bind_folder", "main"]
 
 #: Exit status where the kernel or a policy of the host refuses the namespace or a mount.
 REFUSED = 78
@@ -46,10 +46,15 @@ def _bind(source: str, target: str) -> None:
         system.unshare(system.CLONE_NEWUSER | system.CLONE_NEWNS)
         map_one_id(user, user, group, group)
     system.mount("", "/", "", system.MS_REC | system.MS_PRIVATE)
+    bind_folder(source, target)
+    os.chdir(here)
+
+
+def bind_folder(source: str, target: str) -> None:
+    """Mount a folder at ``target``, which this process's root need not have, in a mount namespace of its own."""
     if not Path(target).is_dir():
         _copy_root(target)
     system.mount(source, target, "", system.MS_BIND | system.MS_REC)
-    os.chdir(here)
 
 
 def _copy_root(target: str) -> None:

@@ -16,7 +16,7 @@ from tests.support.paths import ROOT
 from tests.support.servers import Running, running
 
 SOURCE = '''
-import asyncio, os, signal
+import asyncio, os, subprocess
 from pathlib import Path
 from openreward.environments import Environment, Server, Split, TextBlock, ToolOutput, tool
 from pydantic import BaseModel
@@ -56,6 +56,12 @@ class NAME(Environment):
         return ToolOutput(blocks=[TextBlock(text=Path("/orwd_data", params.text).read_text())])
 
     @tool
+    async def shell(self, params: Text) -> ToolOutput:
+        """Run a command."""
+        ran = subprocess.run(params.text, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return ToolOutput(blocks=[TextBlock(text=ran.stdout.decode(errors="replace"))])
+
+    @tool
     async def wait(self, params: Text) -> ToolOutput:
         """Wait for the end."""
         await asyncio.sleep(float(params.text))
@@ -78,12 +84,15 @@ class Front:
         return self.running.url
 
     def process_of(self, name: str) -> int:
-        """Return the id of an environment's process."""
-        front = self.running.process.pid
-        for child in Path(f"/proc/{front}/task/{front}/children").read_text().split():
-            if f"/{name}/server.py" in Path(f"/proc/{child}/cmdline").read_text():
-                return int(child)
-        raise LookupError(name)
+        """Return the id of an environment's process, below those that keep it apart."""
+        found = process = self.running.process.pid
+        while process:
+            children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+            process = next((int(child) for child in children if f"/{name}/server.py" in _command_of(child)), 0)
+            found = process or found
+        if found == self.running.process.pid:
+            raise LookupError(name)
+        return found
 
     def create(self, name: str, sid: str, **secrets: str) -> httpx.Response:
         body = {"env_name": name, "split": "train", "index": 0, "secrets": secrets}
@@ -95,6 +104,10 @@ class Front:
         answer = httpx.post(f"{self.url}/call", json=body, headers={"X-Session-ID": sid}, timeout=30)
         answer.raise_for_status()
         return json.loads(parse_events(answer.content)[-1].data)["output"]["blocks"][0]["text"]
+
+
+def _command_of(process: str) -> str:
+    return Path(f"/proc/{process}/cmdline").read_text()
 
 
 def can_bind(folder: Path) -> bool:

@@ -24,6 +24,7 @@ def main() -> None:
             Path(folder),
             Path(data),
             mounted,
+            mounted,
         )
         for folder, data in zip(names[::2], names[1::2], strict=True)
     ]
