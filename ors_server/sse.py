@@ -19,8 +19,8 @@ ERROR_LIMIT = 12_000
 
 _TASK = b"event: task_id\r\ndata: "
 _CHUNK = b"event: chunk\r\ndata: "
-_END = b"event: end\r\ndata: "
-_CLOSE = b"\r\n\r\n"
+_END = ONE_FRAME = b"event: end\r\ndata: "
+_CLOSE = FRAME_END = b"\r\n\r\n"
 _ERROR = b"event: error\r\n"
 
 # NEL, LINE SEPARATOR and PARAGRAPH SEPARATOR end a line for str.splitlines(), which some SSE parsers use.
@@ -63,11 +63,11 @@ def error_frame(message: str) -> bytes:
 
 def read_frames(frames: bytes) -> tuple[bool, bytes]:
     """Return whether frames made here are an error, and their JSON or its text."""
+    if frames.startswith(_END):
+        return False, frames[len(_END) : -len(_CLOSE)]
     if frames.startswith(_ERROR):
         lines = frames[len(_ERROR) :].split(b"\r\n")
         return True, b"\n".join(line.removeprefix(b"data: ") for line in lines if line)
-    if frames.startswith(_END):
-        return False, frames[len(_END) : -len(_CLOSE)]
     return False, b"".join(frame.partition(b"data: ")[2] for frame in frames.split(_CLOSE))
 
 

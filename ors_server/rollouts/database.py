@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, event, make_
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ors_server.rollouts.errors import StoreUnavailable
-from ors_server.rollouts.location import Location
+from ors_server.rollouts.location import Location, make_private
 from ors_server.rollouts.migrating import check_version, make_current, version_of
 
 __all__ = ["FAULTS", "explained", "is_away", "open_to_read", "open_to_write", "reading_engine"]
@@ -124,7 +124,8 @@ def _beginning_with(engine: Engine, statement: str) -> None:
 
 
 def _connect_to_write(path: Path) -> sqlite3.Connection:
-    connection = _connect(path, "rwc")
+    make_private(path)
+    connection = _connect(path, "rw")
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         # What was answered is on the disk: it outlives the process and a power cut.

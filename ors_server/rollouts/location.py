@@ -5,7 +5,9 @@ Nothing here imports SQLAlchemy, so that a server which stores nothing does not 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,7 +15,7 @@ from urllib.parse import urlsplit
 from ors_server.errors import DefinitionError
 from ors_server.settings import Settings
 
-__all__ = ["FILE_NAME", "Location", "data_directory", "location_of"]
+__all__ = ["FILE_NAME", "Location", "data_directory", "location_of", "make_private"]
 
 FILE_NAME = "rollouts.sqlite3"
 
@@ -64,3 +66,13 @@ def location_of(settings: Settings) -> Location:
             "Install it: pip install '/path/to/ors-server[postgresql]'.",
         )
     return Location(data_directory(settings.data_dir), None if url is None else url.get_secret_value())
+
+
+def make_private(file: Path) -> None:
+    """Create a SQLite file, if there is none, that only its owner may read; SQLite gives its WAL the same mode.
+
+    Raises ``OSError``.
+    """
+    # An existing file must not be opened here: closing it would end the locks that this process has on it.
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

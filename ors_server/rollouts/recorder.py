@@ -1,7 +1,7 @@
 """Recording of the sessions that a server plays, as rollouts.
 
-The event loop notes what happens, a few microseconds a call, and hands the notes over a few times a second; the
-writer's thread does the rest. Invariants: a call never waits for a record; at most ``limit`` bytes of notes wait, and
+The event loop notes what happens, a few microseconds a call, and hands the notes over once a second; the writer's
+thread does the rest. Invariants: a call never waits for a record; at most ``limit`` bytes of notes wait, and
 what comes above that is dropped and counted; the values of a session's secrets are redacted before anything of it
 leaves the memory of this process.
 """
@@ -18,12 +18,16 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
+
+from pydantic_core import from_json, to_json
 
 from ors_server.encoding import encode
 from ors_server.rollouts.derived import TASK_TOKEN, Outcome, task_of
-from ors_server.rollouts.records import Begin, CallNote, End, Note, PromptNote, Records, ResultNote
+from ors_server.rollouts.records import End, Note, Part, Records
 from ors_server.rollouts.writer import RolloutWriter
+from ors_server.sse import FRAME_END, ONE_FRAME
 
 __all__ = ["Recorder", "Recording"]
 
@@ -32,17 +36,22 @@ logger = logging.getLogger("ors_server.rollouts")
 #: Bytes of notes that may wait to be stored.
 LIMIT = 64 * 2**20
 #: Seconds between two handings-over.
-INTERVAL = 0.25
+INTERVAL = 1.0
+#: Bytes of notes that are handed over sooner.
+_BATCH = 4 * 2**20
 #: Seconds between two signs of life, and between two log lines about what was dropped.
 ALIVE_EVERY = 15.0
 _LOG_EVERY = 60.0
-#: What a note takes in memory besides its bytes.
-_OVERHEAD = 400
+#: Bytes that a note takes in memory besides its text, and that the row of a session takes.
+_OVERHEAD = 100
+_ROW = 2000
 #: A shorter secret is not redacted: it would be found everywhere.
 _SHORTEST_SECRET = 4
 #: A secret is found in JSON within JSON so deep: a tool may encode twice what is then encoded as its result.
 _DEPTH = 3
 _REDACTED = "[redacted]"
+#: Where frames have their JSON, if they are one.
+_OUTPUT = slice(len(ONE_FRAME), -len(FRAME_END))
 #: Keys of this server or of another (``keys.key.make_secret``).
 _KEY_PREFIX = b"ors_"
 _KEYS = re.compile(rb"ors_[A-Za-z0-9_-]{43}")
@@ -61,8 +70,9 @@ class Recorder:
         self.dropped = 0
         #: Sessions that are not stored at all, for the same reason.
         self.dropped_sessions = 0
-        self._items: list[Begin | Note | End] = []
-        self._size = 0
+        #: What is not handed over yet; its bytes, and how many they may be before room is made again.
+        self._parts: dict[Recording, Part] = {}
+        self._size = self._bound = 0
         self._timer: asyncio.TimerHandle | None = None
         self._alive: asyncio.TimerHandle | None = None
         self._logged_at = -_LOG_EVERY
@@ -79,10 +89,9 @@ class Recorder:
 
     def close(self) -> None:
         """Hand over what was noted; the writer is closed afterwards."""
-        for timer in (self._timer, self._alive):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._alive = None
+        if self._alive is not None:
+            self._alive.cancel()
+            self._alive = None
         self._hand_over()
 
     def begin(
@@ -97,7 +106,7 @@ class Recorder:
         owner: str | None,
     ) -> Recording:
         """Begin to record a session. ``task`` is as clients see it; ``secrets`` are values that are never stored."""
-        at = _now()
+        at = time.time_ns() // 1_000_000
         recording = Recording(self, _forms(secrets))
         spec = encode({name: value for name, value in task.items() if name != TASK_TOKEN}).decode()
         info = {} if index is None else {"task_index": index}
@@ -116,24 +125,43 @@ class Recorder:
             "task_label": known.label,
             "task_index": known.index,
         }
-        if not self.add(Begin(recording, row), len(spec)):
+        size = len(spec) + _ROW
+        if self._make_room(size):
+            self._size += size
+            self._new_part(recording).begun = row
+        else:
             recording.muted = True
             self.dropped_sessions += 1
         return recording
 
-    def add(self, item: Begin | Note | End, size: int) -> bool:
-        """Note something; return False where too much waits and it is dropped."""
+    def note(self, recording: Recording, note: Note, size: int) -> None:
+        """Note what a session did, of ``size`` bytes; count it as dropped where too much waits."""
+        if recording.muted:
+            return
         size += _OVERHEAD
-        if self._size + self._writer.records_waiting + size > self._limit and not isinstance(item, End):
-            self._drop()
-            return False
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._hand_over)
-        self._items.append(item)
+        if self._size + size > self._bound and not self._make_room(size):
+            recording.dropped += 1
+            return
         self._size += size
-        return True
+        part = self._parts.get(recording)
+        if part is None:
+            part = self._new_part(recording)
+        part.notes.append(note)
 
-    def _drop(self) -> None:
+    def end(self, recording: Recording, end: End) -> None:
+        """Note the end of a session. It is never dropped."""
+        if not recording.muted:
+            self._size += _OVERHEAD + len(end.reason)
+            (self._parts.get(recording) or self._new_part(recording)).end = end
+
+    def _make_room(self, size: int) -> bool:
+        """Return whether ``size`` bytes more may wait, and count what may not as dropped."""
+        if self._size + size > _BATCH:
+            self._hand_over()
+        left = self._limit - self._writer.records_waiting
+        self._bound = min(_BATCH, left)
+        if self._size + size <= left:
+            return True
         self.dropped += 1
         now = time.monotonic()
         if now - self._logged_at > _LOG_EVERY:
@@ -142,12 +170,21 @@ class Recorder:
                 "records of sessions are dropped: more wait than may",
                 extra={"dropped": self.dropped, "sessions": self.dropped_sessions, "limit": self._limit},
             )
+        return False
+
+    def _new_part(self, recording: Recording) -> Part:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._hand_over)
+        part = self._parts[recording] = Part()
+        return part
 
     def _hand_over(self) -> None:
-        self._timer = None
-        if self._items:
-            self._writer.record(Records(self.name, self._items, self._size))
-            self._items, self._size = [], 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._parts:
+            self._writer.record(Records(self.name, self._parts.items(), self._size))
+            self._parts, self._size, self._bound = {}, 0, 0
 
 
 class Recording:
@@ -184,10 +221,10 @@ class Recording:
         #: Notes that were dropped, and characters of the calls that the client sent.
         self.dropped = 0
         self.characters = 0
+        self.last_at = 0
         # Of the writer's thread: what is stored, and what the row of ``rollouts`` says of it.
         self.pieces = 0
         self.stored = 0
-        self.last_at = 0
         self.told: tuple[float | None, bool] = (None, False)
         self.told_at = 0
 
@@ -195,13 +232,21 @@ class Recording:
         """Note the prompt that the client reads, the first time: ``blocks`` or ``messages``, as JSON."""
         if not self._prompted:
             self._prompted = True
-            self._add(PromptNote(self, _now(), kind, data), len(data))
+            self.last_at = at = time.time_ns() // 1_000_000
+            for part in [data] if kind == "blocks" else [to_json([message]) for message in from_json(data)]:
+                self._recorder.note(self, b'{"at":%d,"%b":%b}' % (at, kind.encode(), part), len(part))
 
     def call(self, call_id: str, name: str, input: Mapping[str, Any]) -> None:
         """Note that a call has begun."""
-        data = encode(input)  # at once: the tool may change it
+        try:
+            # At once: the tool may change it. ``encode`` takes twice as long, for the values that JSON cannot hold.
+            data = to_json(input, inf_nan_mode="strings")
+        except ValueError:
+            data = encode(input)
         self.characters += len(data)
-        self._add(CallNote(self, _now(), call_id, name, data), len(data))
+        self.last_at = at = time.time_ns() // 1_000_000
+        head = f'{{"at":{at},"call":"{call_id}","name":{quoted(name)},"input":'
+        self._recorder.note(self, head.encode() + data + b"}", len(data))
 
     def result(
         self,
@@ -216,22 +261,25 @@ class Recording:
     ) -> None:
         """Note the result of a call, as it was sent; the times are seconds."""
         if reward is not None:
-            self.max_reward = reward if self.max_reward is None else max(self.max_reward, reward)
+            if self.max_reward is None or reward > self.max_reward:
+                self.max_reward = reward
             self.total_reward = (self.total_reward or 0.0) + reward
         if finished:
             self.finished = True
-        self._add(
-            ResultNote(self, _now(), call_id, name, frames, _milliseconds(waited), _milliseconds(inside)), len(frames)
-        )
+        self.last_at = at = time.time_ns() // 1_000_000
+        head = (
+            f'{{"at":{at},"result":"{call_id}","name":{quoted(name)}'
+            f',"waiting_us":{"null" if waited is None else int(waited * 1e6)}'
+            f',"inside_us":{"null" if inside is None else int(inside * 1e6)},'
+        ).encode()
+        if frames.startswith(ONE_FRAME):
+            self._recorder.note(self, b'%b"output":%b}' % (head, frames[_OUTPUT]), len(frames))
+        else:
+            self._recorder.note(self, (head, frames), len(frames))  # an error or a long result: the thread's work
 
     def end(self, outcome: Outcome, reason: str) -> None:
         """Note the end of the session. A session that has finished ended that way, whatever came afterwards."""
-        if not self.muted:
-            self._recorder.add(End(self, _now(), "finished" if self.finished else outcome, reason), len(reason))
-
-    def _add(self, note: Note, size: int) -> None:
-        if not self.muted and not self._recorder.add(note, size):
-            self.dropped += 1
+        self._recorder.end(self, End("finished" if self.finished else outcome, reason))
 
     def redact(self, data: bytes) -> bytes:
         """Replace the values of the session's secrets, and keys of ors-servers, in JSON."""
@@ -258,11 +306,3 @@ def _forms(secrets: Iterable[str]) -> list[bytes]:
                 within = {json.dumps(form, ensure_ascii=only)[1:-1] for form in within for only in (True, False)}
             forms |= within
     return [form.encode("utf-8", "replace") for form in sorted(forms, key=len, reverse=True)]
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 3)

@@ -19,7 +19,7 @@ from ors_server.sse import read_frames
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-__all__ = ["Begin", "CallNote", "End", "Note", "PromptNote", "Recorded", "Records", "ResultNote", "messages_of_notes"]
+__all__ = ["End", "Part", "Recorded", "Records", "messages_of_notes"]
 
 Row = dict[str, Any]
 #: Seconds between two updates of the row of a session that goes on, in milliseconds.
@@ -35,10 +35,10 @@ class Recorded(Protocol):
     finished: bool
     dropped: int
     characters: int
-    #: Of the writer's thread: rows of ``pieces``, notes in them, the time of the last, and what the row says.
+    last_at: int
+    #: Of the writer's thread: rows of ``pieces``, notes in them, and what the row of ``rollouts`` says.
     pieces: int
     stored: int
-    last_at: int
     told: tuple[float | None, bool]
     told_at: int
 
@@ -51,63 +51,35 @@ class Recorded(Protocol):
         ...
 
 
-class Begin(NamedTuple):
-    """A session has begun: its row of ``rollouts``, with the name of its run."""
-
-    recording: Recorded
-    row: Row
-
-
-class PromptNote(NamedTuple):
-    """The client has read the prompt."""
-
-    recording: Recorded
-    at: int
-    #: ``blocks`` or ``messages``.
-    kind: str
-    data: bytes
-
-
-class CallNote(NamedTuple):
-    """A call has begun."""
-
-    recording: Recorded
-    at: int
-    call_id: str
-    name: str
-    input: bytes
-
-
-class ResultNote(NamedTuple):
-    """A call has its result. ``waited`` and ``inside`` are milliseconds before and in the environment's code."""
-
-    recording: Recorded
-    at: int
-    call_id: str
-    name: str
-    frames: bytes
-    waited: float | None
-    inside: float | None
+#: One note, as JSON; or the beginning of a result's note, and its frames.
+Note = bytes | tuple[bytes, bytes]
 
 
 class End(NamedTuple):
-    """A session has ended."""
+    """The end of a session."""
 
-    recording: Recorded
-    at: int
     outcome: Outcome
     reason: str
 
 
-Note = PromptNote | CallNote | ResultNote
+class Part:
+    """Notes of one session between two handings-over."""
+
+    __slots__ = ("begun", "end", "notes")
+
+    def __init__(self) -> None:
+        #: Its row of ``rollouts``, with the name of its run, where it has begun.
+        self.begun: Row | None = None
+        self.notes: list[Note] = []
+        self.end: End | None = None
 
 
 class Records:
     """Notes of what sessions did in a short while."""
 
-    def __init__(self, recorder: str, items: Sequence[Begin | Note | End], size: int) -> None:
+    def __init__(self, recorder: str, parts: Iterable[tuple[Recorded, Part]], size: int) -> None:
         self._recorder = recorder
-        self._items = items
+        self._parts = parts
         #: Bytes that it takes in memory, about.
         self.size = size
         self._rows: dict[str, list[Row]] | None = None
@@ -135,40 +107,32 @@ class Records:
 
     def _made(self) -> dict[str, list[Row]]:
         if self._rows is None:
-            self._rows = _rows_of(self._items, self._recorder)
-            self._items = ()
+            self._rows = _rows_of(self._parts, self._recorder)
+            self._parts = ()
         return self._rows
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _rows_of(items: Iterable[Begin | Note | End], recorder: str) -> dict[str, list[Row]]:
+def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str) -> dict[str, list[Row]]:
     begun: list[Row] = []
-    notes: dict[Recorded, list[bytes]] = {}
-    ended: dict[Recorded, End] = {}
-    for item in items:
-        recording = item.recording
-        if isinstance(item, Begin):
-            begun.append({**item.row, "task_spec": recording.redact_text(item.row["task_spec"]), "recorder": recorder})
-        elif isinstance(item, End):
-            ended[recording] = item
-        else:
-            notes.setdefault(recording, []).append(_encoded(item))
-            recording.last_at = item.at
-            recording.stored += _count(item)
     pieces: list[Row] = []
     states: list[Row] = []
-    for recording, encoded in notes.items():
-        text = recording.redact(b"[" + b",".join(encoded) + b"]").decode()
-        row = {"rollout_id": recording.rollout_id, "number": recording.pieces, "num_messages": len(encoded)}
-        pieces.append({**row, "messages": text})
-        recording.pieces += 1
+    for recording, part in parts:
+        if (row := part.begun) is not None:
+            begun.append({**row, "task_spec": recording.redact_text(row["task_spec"]), "recorder": recorder})
+        if part.notes:
+            notes = [note if isinstance(note, bytes) else _completed(*note) for note in part.notes]
+            text = recording.redact(b"[" + b",".join(notes) + b"]").decode()
+            row = {"rollout_id": recording.rollout_id, "number": recording.pieces, "num_messages": len(notes)}
+            pieces.append({**row, "messages": text})
+            recording.pieces += 1
+            recording.stored += len(notes)
         changed = (recording.max_reward, recording.finished) != recording.told
-        if recording not in ended and (changed or recording.last_at - recording.told_at > _UPDATED_EVERY):
+        if part.end is not None or changed or recording.last_at - recording.told_at > _UPDATED_EVERY:
             recording.told, recording.told_at = (recording.max_reward, recording.finished), recording.last_at
-            states.append(_state(recording, None))
-    states += [_state(recording, end) for recording, end in ended.items()]
+            states.append(_state(recording, part.end))
     return {"begun": begun, "pieces": pieces, "states": states}
 
 
@@ -188,31 +152,11 @@ def _state(recording: Recorded, end: End | None) -> Row:
     }
 
 
-def _count(note: Note) -> int:
-    if isinstance(note, PromptNote) and note.kind == "messages":
-        return len(from_json(note.data))
-    return 1
-
-
-def _encoded(note: Note) -> bytes:
-    if isinstance(note, CallNote):
-        head = to_json({"at": note.at, "call": note.call_id, "name": note.name})
-        return head[:-1] + b',"input":' + note.input + b"}"
-    if isinstance(note, PromptNote):
-        return b'{"at":%d,"%b":%b}' % (note.at, note.kind.encode(), note.data)
-    head = to_json(
-        {
-            "at": note.at,
-            "result": note.call_id,
-            "name": note.name,
-            "waiting_ms": note.waited,
-            "inside_ms": note.inside,
-        }
-    )
-    error, data = read_frames(note.frames)
+def _completed(head: bytes, frames: bytes) -> bytes:
+    error, data = read_frames(frames)
     if error:
-        return head[:-1] + b',"error":' + to_json(data.decode("utf-8", "replace")) + b"}"
-    return head[:-1] + b',"output":' + data + b"}"
+        return b'%b"error":%b}' % (head, to_json(data.decode("utf-8", "replace")))
+    return b'%b"output":%b}' % (head, data)
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -254,7 +198,9 @@ def _messages(note: Row) -> Iterable[Row]:
 
 
 def _result(note: Row) -> Row:
-    timings = {name: note[name] for name in ("waiting_ms", "inside_ms") if note.get(name) is not None}
+    timings = {
+        f"{name}_ms": note[f"{name}_us"] / 1000 for name in ("waiting", "inside") if note[f"{name}_us"] is not None
+    }
     message: Row = {"type": "tool_result", "name": note["name"], "call_id": note["result"]}
     if "error" in note:
         return {**message, "content": note["error"], "metadata": {**timings, "error": True}}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
+import stat
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +17,9 @@ from ors_server.errors import InfrastructureError
 from ors_server.http.app import OrsApp
 from ors_server.rollouts import recorder as recording
 from ors_server.rollouts.browsing import RolloutFilter, browse_rollouts, browse_runs
+from ors_server.rollouts.database import open_to_write
+from ors_server.rollouts.location import Location
+from ors_server.rollouts.recorder import Recorder, Recording
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.writer import RolloutWriter
 from tests.server.rollouts.support import at, body, message, rows, stored
@@ -196,6 +202,33 @@ async def test_no_secret_and_no_private_field_is_stored(start: Start, data_dir: 
         assert secret not in content
 
 
+@pytest.mark.parametrize("times", range(4))
+def test_a_secret_is_redacted_however_often_a_tool_encoded_it(times: int) -> None:
+    """Once or twice by the tool, and once as the result; with escapes for all that is not ASCII, and without."""
+    secret = SECRET + "é\\\n"
+    redact = Recording(cast("Recorder", None), recording._forms([secret])).redact  # pyright: ignore[reportPrivateUsage]
+    for ways in itertools.product((True, False), repeat=times):
+        text = f"the key is {secret}, again {secret}"
+        for only in ways:
+            text = json.dumps(text, ensure_ascii=only)
+        inner = "the key is [redacted], again [redacted]"
+        found = redact(text.encode()).decode()
+        for _ in ways:
+            found = json.loads(found)
+        assert found == inner
+
+
+async def test_only_the_owner_may_read_the_files(start: Start, data_dir: Path) -> None:
+    client = start()
+    sid = await client.open()
+    await client.post("/delete", sid=sid)
+    await recorded(client, data_dir)
+    with open_to_write(Location(data_dir)) as connection, connection.begin():
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in data_dir.iterdir()}
+    assert {"rollouts.sqlite3", "rollouts.sqlite3-wal", "rollouts.sqlite3-shm"} <= set(modes)
+    assert set(modes.values()) == {0o600}
+
+
 async def test_what_is_dropped_is_counted_and_the_reward_stays_true(
     start: Start, data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -262,8 +295,11 @@ async def test_a_server_that_records_nothing_stores_nothing(data_dir: Path) -> N
     assert not data_dir.exists()
 
 
-async def test_sessions_of_a_process_that_died_are_lost(start: Start, data_dir: Path) -> None:
+async def test_sessions_of_a_process_that_died_are_lost(
+    start: Start, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process in its place marks them at once. One that was only stopped for a while takes its sessions back."""
+    monkeypatch.setattr(recording, "INTERVAL", 0.01)
     client = start()
     assert isinstance(client.app, OrsApp)
     died = client.app.recorder
