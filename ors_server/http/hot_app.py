@@ -22,7 +22,7 @@ from ors_server._version import VERSION
 from ors_server.encoding import encode
 from ors_server.errors import BodyTooLarge, OrsError
 from ors_server.http.exchange import ClientDisconnected, Exchange
-from ors_server.http.openapi import documented_router
+from ors_server.http.openapi import add_keys, documented_router
 from ors_server.http.refusal import refuse
 from ors_server.http.routes.metrics import MetricsRoutes
 from ors_server.http.routes.pages import LazyPages
@@ -60,6 +60,7 @@ class HotApp(FastAPI):
         super().__init__(version=VERSION, redirect_slashes=False, **options)
         self.routes_by_name = routes if metrics is None else metrics.counted({**routes, **metrics.table})
         self.authenticator = authenticator
+        authenticator.operations = {name for name, route in self.routes_by_name.items() if route.per_environment}
         self.metrics = metrics
         #: The requests that FastAPI answers.
         self._others = None if metrics is None else metrics.others
@@ -71,6 +72,13 @@ class HotApp(FastAPI):
     def document(self) -> None:
         """Register the routes of the hot path in FastAPI, after those that match more closely."""
         self.include_router(documented_router(self.routes_by_name))
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document, which is made once."""
+        if self.openapi_schema is None:
+            add_keys(super().openapi())
+        assert self.openapi_schema is not None
+        return self.openapi_schema
 
     def serve_pages(self, context: PagesContext) -> None:
         """Serve the pages, below ``/ui``."""

@@ -17,8 +17,22 @@ from starlette.types import Receive, Scope, Send
 from ors_server.http.exchange import Exchange
 from ors_server.http.routes.operations import OPERATIONS, Operation
 from ors_server.http.routes.table import Handler, Route
+from ors_server.keys.authentication import OPEN_PATHS
 
-__all__ = ["documented_router"]
+__all__ = ["add_keys", "documented_router"]
+
+#: The two ways to send a key; none is needed where a server has no keys.
+_SCHEMES = {
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "bearer": {"type": "http", "scheme": "bearer"},
+}
+_SECURITY: list[dict[str, list[str]]] = [{}, {"key": []}, {"bearer": []}]
+#: The answers that a key, or the lack of one, adds to those of an operation.
+_KEY_ERRORS = {
+    "401": "The server wants a key that it knows",
+    "429": "Too many wrong keys came from this address",
+    "503": "The key is above its limits; try again after `Retry-After`",
+}
 
 _HEADERS: dict[str, tuple[Any, Any]] = {
     "session_id": (
@@ -106,6 +120,18 @@ def documented_router(routes: Mapping[str, Route]) -> APIRouter:
                 response_model=None,
             )
     return router
+
+
+def add_keys(document: dict[str, Any]) -> None:
+    """Document in an OpenAPI document how keys are sent, and how a request without a valid one is answered."""
+    document.setdefault("components", {})["securitySchemes"] = _SCHEMES
+    for path, operations in document["paths"].items():
+        if path in OPEN_PATHS:
+            continue
+        for operation in operations.values():
+            operation["security"] = _SECURITY
+            for status, text in _KEY_ERRORS.items():
+                operation["responses"].setdefault(status, {"description": text})
 
 
 def _answer_of(operation: Operation) -> dict[str, Any]:

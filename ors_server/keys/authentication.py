@@ -8,7 +8,7 @@ hashed and compared in constant time, unless too many wrong ones came from its a
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Any
 
 from ors_server.errors import NotAuthorized, TooManyGuesses
@@ -44,6 +44,8 @@ class Authenticator:
         self._guesses = Guesses()
         self._known: dict[tuple[str, bytes], Key] = {}
         self._usage = usage
+        #: Operations of environments: ``/ui/tools`` is no page, but asks for the tools of an environment "ui".
+        self.operations: Container[str] = ()
         keys.on_change.append(self._forget)
 
     def authenticate(self, scope: Any, path: str) -> Key:
@@ -60,7 +62,7 @@ class Authenticator:
         if key is None:
             if path in OPEN_PATHS:
                 return ANYONE
-            if not credential and (path == _PAGES or path.startswith(_PAGES + "/")):
+            if not credential and self._is_page(path):
                 return self._of_pages(scope)
             key = self.check(credential, address)
         if key.limits.rate is not None and path not in OPEN_PATHS:
@@ -105,6 +107,11 @@ class Authenticator:
             return credential, forwarded.rpartition(b",")[2].strip().decode("latin-1")
         client = scope.get("client")
         return credential, "" if client is None else str(client[0])
+
+    def _is_page(self, path: str) -> bool:
+        return path == _PAGES or (
+            path.startswith(_PAGES + "/") and path.removeprefix(_PAGES + "/") not in self.operations
+        )
 
     def _of_pages(self, scope: Any) -> Key:
         for name, value in scope["headers"]:

@@ -28,6 +28,8 @@ EXAMPLES = int(os.environ.get("ORS_FUZZ_EXAMPLES", "30"))
 #: Seconds after which a request counts as hung.
 PATIENCE = 10.0
 
+KEY = "key-of-these-tests"
+
 #: Log lines of the server's own faults.
 FAULTS = re.compile(r".*(?:request failed|housekeeping failed|Exception in|never retrieved|ending a session failed).*")
 
@@ -40,8 +42,10 @@ OPERATIONS = [
     ),
     *("GET /v1/environments", "GET /v1/namespace/current"),
     "POST /v1/rollouts",
+    *("POST /v1/files/upload-urls", "GET /v1/files/{environment}", "DELETE /v1/files/{environment}/folder/{name}"),
+    *(f"{method} /v1/files/{{environment}}/{{name}}" for method in ("PUT", "DELETE")),
     *(f"GET /v1/runs{rest}" for rest in ("", "/{run}", "/{run}/rollouts")),
-    *(f"GET /{name}" for name in ("health", "version", "list_environments")),
+    *(f"GET /{name}" for name in ("health", "version", "list_environments", "metrics")),
     *(f"POST /{name}" for name in ("create_session", "create", "delete", "delete_session", "ping")),
     *(f"POST /{name}" for name in ("create_sandbox", "run", "stat_file", "read_file", "write_file", "set_network")),
     *(
@@ -60,7 +64,9 @@ OPERATIONS = [
 ALWAYS_RIGHT = [
     *(f"GET /{name}" for name in ("health", "version", "list_environments", "tools", "splits")),
     *(f"GET /v1/environments/{{owner}}/{{name}}{rest}" for rest in ("", "/variants", "/required-secrets")),
-    *("GET /{env_name}/tools", "GET /{env_name}/splits", "POST /create_session", "GET /v1/runs/{run}"),
+    *("GET /{env_name}/tools", "GET /{env_name}/splits", "POST /create_session", "GET /v1/runs/{run}", "GET /metrics"),
+    *(f"{method} /v1/files/{{environment}}/{{name}}" for method in ("PUT", "DELETE")),
+    "DELETE /v1/files/{environment}/folder/{name}",
 ]
 PLAYS = [
     (operation, mode)
@@ -128,6 +134,49 @@ def test_every_request_is_answered_as_documented(
 
     play()
     assert httpx.get(f"{server.url}/health", trust_env=False).json() == {"status": "ok"}
+
+
+@pytest.fixture(scope="module")
+def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
+    folder = tmp_path_factory.mktemp("keyed")
+    variables = {"ORS_DATA_DIR": str(folder / "data"), "ORS_SANDBOX_SERVICE": "yes", "ORS_SERVER_KEY": KEY}
+    with launched("server.robustness.counting_server", folder, variables=variables) as running:
+        yield running
+        assert not FAULTS.findall(running.log.read_text())
+
+
+@pytest.fixture(scope="module")
+def keyed_operations(keyed_server: Running) -> dict[str, Any]:
+    found = schemathesis.openapi.from_url(f"{keyed_server.url}/openapi.json", headers={"X-API-Key": KEY})
+    operations = [result.ok() for result in found.get_all_operations()]
+    return {f"{operation.method.upper()} {operation.path}": operation for operation in operations}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_request_without_the_key_learns_nothing(
+    keyed_server: Running, keyed_operations: dict[str, Any], operation: str
+) -> None:
+    """With the right key, without one and with a wrong one: each answer is documented, and only one is the server's."""
+    checks: Any = __import__("schemathesis.checks", fromlist=["checks"])
+    specific: Any = __import__("schemathesis.specs.openapi.checks", fromlist=["checks"])
+    wanted = [checks.not_a_server_error, specific.status_code_conformance, specific.content_type_conformance]
+    number = 0
+
+    @settings(max_examples=9, deadline=None, database=None, suppress_health_check=list(HEALTH))
+    @given(case=keyed_operations[operation].as_strategy(schemathesis.GenerationMode.POSITIVE))
+    def play(case: Any) -> None:
+        nonlocal number
+        number += 1
+        sent = ({"X-API-Key": KEY}, {}, {"X-API-Key": "a wrong one"}, {"Authorization": "Bearer a-wrong-one"})
+        headers = sent[number % len(sent)]
+        response = case.call(timeout=PATIENCE, headers=headers)
+        case.validate_response(response, checks=wanted)
+        let_in = operation in ("GET /health", "GET /version") or headers == sent[0]
+        assert (response.status_code in (401, 429)) is not let_in
+
+    # The first is let in, so that the address of these tests has sent a right key before the wrong ones.
+    assert httpx.get(f"{keyed_server.url}/tools", headers={"X-API-Key": KEY}, trust_env=False).status_code == 200
+    play()
 
 
 HEALTH = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example)

@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
+import httpx
 import pytest
 
 from tests.support.paths import ROOT
@@ -35,6 +36,7 @@ PYTHONPATH = os.pathsep.join(
     map(str, [ROOT / "clients" / "recipes" / "trl", ROOT / "clients", ROOT / "containers", ROOT])
 )
 PROBE = f"{Path(__file__).resolve().parent / 'probe_environment.py'}:ProbeEnvironment"
+KEY = "key-of-these-tests"
 TARGETS = ["hello", "world", "trl", "openreward"]
 
 
@@ -58,6 +60,7 @@ def run_script(trl_python: Path, report: Path, script: str, *urls: str) -> dict[
         # Without these two variables the client uses https://api.HOST and https://sessions.HOST.
         "OPENREWARD_API_URL": urls[0],
         "OPENREWARD_SESSION_URL": urls[0],
+        "OPENREWARD_API_KEY": KEY,
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
         "TRL_EXPERIMENTAL_SILENCE": "1",
         "HF_HUB_OFFLINE": "1",
@@ -184,12 +187,14 @@ def without_none(rewards: list[float | None]) -> list[float]:
 
 @pytest.fixture(scope="module")
 def adapter_report(trl_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Run use_adapter.py once for all the tests below. Return its report."""
+    """Run use_adapter.py once for all the tests below, with a key that both servers want. Return its report."""
     directory = tmp_path_factory.mktemp("adapter")
     with (
-        served(directory / "echo", "echo") as echo_url,
-        served(directory / "probe", "echo", PROBE) as probe_url,
+        served(directory / "echo", "echo", ORS_SERVER_KEY=KEY) as echo_url,
+        served(directory / "probe", "echo", PROBE, ORS_SERVER_KEY=KEY) as probe_url,
     ):
+        for url in (echo_url, probe_url):
+            assert httpx.get(f"{url}/tools", trust_env=False).status_code == 401
         return run_script(trl_python, directory / "report.json", "use_adapter.py", echo_url, probe_url)
 
 

@@ -29,9 +29,16 @@ class _Upload(BaseModel):
     files: Annotated[list[_File], Field(max_length=_BATCH)]
 
 
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The name of an environment or a file is not one"},
+    404: {"description": "There is no such environment, file or folder"},
+    507: {"description": "The disk takes no more"},
+}
+
+
 def files_router(find: FindFolder) -> APIRouter:
     """Make the router over the data folders of environments."""
-    router = APIRouter(prefix="/v1/files", tags=["platform"])
+    router = APIRouter(prefix="/v1/files", tags=["platform"], responses=_REFUSALS)
 
     def folder_of(environment: str) -> DataFolder:
         return DataFolder(find(environment))

@@ -119,6 +119,16 @@ async def test_no_spelling_of_a_path_is_open(guarded: Guarded) -> None:
             assert status == 401 or (path.lstrip("/").startswith("ui/") and status in (303, 404)), path
 
 
+@pytest.mark.parametrize("pages", [True, False])
+async def test_no_operation_hides_among_the_pages(guarded: Guarded, pages: bool) -> None:
+    """Their log-in is their own, so keys are not asked for below ``/ui``; an environment could be called "ui"."""
+    guarded.add("me")
+    app: Any = guarded.start(pages=pages).app
+    for name, operation in OPERATIONS.items():
+        for path in (f"/ui/{name}", f"/ui/{name}/", f"//ui/{name}"):
+            assert (await status_of(app, path) == 401) is operation.per_environment, path
+
+
 async def status_of(app: Any, path: str) -> int:
     """Return the status of a path as it is; httpx would normalise it."""
     sent: list[dict[str, Any]] = []

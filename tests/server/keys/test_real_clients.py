@@ -62,6 +62,25 @@ def test_the_openreward_client(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) ->
         client.environments.get(name="echoenvironment").list_tasks("train")
 
 
+def test_the_client_of_ors_sdk(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    ors: Any = import_module("ors.client")
+    secret = add_key(keyed.settings, "sdk")
+    monkeypatch.delenv("ORS_API_KEY", raising=False)
+
+    def play(**arguments: str) -> float | None:
+        with ors.ORS(base_url=keyed.url, **arguments) as client:
+            environment = client.environment("echoenvironment")
+            with environment.session(task=environment.list_tasks("train")[1]) as session:
+                return session.call_tool("echo", {"text": "world"}).reward
+
+    assert play(api_key=secret) == 1.0
+    for wrong in ({}, {"api_key": "wrong"}):
+        with pytest.raises(Exception, match="401"):
+            play(**wrong)
+    monkeypatch.setenv("ORS_API_KEY", secret)
+    assert play() == 1.0
+
+
 async def test_clients_wait_out_the_limits_of_their_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """One session at once, ten requests a second: four episodes of two kinds of clients end, one after the other."""
     openreward: Any = import_module("openreward")
