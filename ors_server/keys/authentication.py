@@ -44,7 +44,7 @@ class Authenticator:
         self._guesses = Guesses()
         self._known: dict[tuple[str, bytes], Key] = {}
         self._usage = usage
-        #: Operations of environments: ``/ui/tools`` is no page, but asks for the tools of an environment "ui".
+        #: Operations of environments: ``/ui/tools`` is not a page but asks for the tools of an environment "ui".
         self.operations: Container[str] = ()
         keys.on_change.append(self._forget)
 

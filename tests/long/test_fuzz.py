@@ -167,7 +167,12 @@ def test_a_request_without_the_key_learns_nothing(
     def play(case: Any) -> None:
         nonlocal number
         number += 1
-        sent = ({"X-API-Key": KEY}, {}, {"X-API-Key": "a wrong one"}, {"Authorization": "Bearer a-wrong-one"})
+        sent: list[dict[str, str]] = [
+            {"X-API-Key": KEY},
+            {},
+            {"X-API-Key": "a wrong one"},
+            {"Authorization": "Bearer a-wrong-one"},
+        ]
         headers = sent[number % len(sent)]
         response = case.call(timeout=PATIENCE, headers=headers)
         case.validate_response(response, checks=wanted)
