@@ -11,16 +11,28 @@ import asyncio
 import time
 from typing import Any
 
-from ors_server.errors import LOST_WITH_WORKER, BodyTooLarge, OrsError
+from ors_server.errors import BodyTooLarge, OrsError
 from ors_server.gateway.answers import error_response, own_response
-from ors_server.gateway.framing import BadRequest, ChunkedBody, FixedBody, Head, read_head, unchunked, with_close
+from ors_server.gateway.endings import Deliveries, end_events
+from ors_server.gateway.framing import (
+    NO_BODY,
+    BadRequest,
+    ChunkedBody,
+    FixedBody,
+    Head,
+    read_head,
+    unchunked,
+    with_close,
+)
 from ors_server.gateway.guard import Guard, Visitor
-from ors_server.gateway.routing import Later, Own, Router, WithBody
+from ors_server.gateway.routes import Later, Own, WithBody
+from ors_server.gateway.routing import Router
 from ors_server.gateway.searching import Search, find
-from ors_server.gateway.upstream import Upstream, connect, has_ended, take_idle
+from ors_server.gateway.targets import path_of
+from ors_server.gateway.templates import RequestTemplate
+from ors_server.gateway.upstream import Upstream, connect, take_idle
 from ors_server.gateway.workers import ENDED, Life, Worker
 from ors_server.http.delivery import GATEWAY_HEADER
-from ors_server.sse import error_frame
 
 __all__ = ["Downstream"]
 
@@ -28,14 +40,11 @@ __all__ = ["Downstream"]
 _HIGH_WATER = 256 * 1024
 #: Bytes of a next request that are kept while a response is on its way; then the connection is not read.
 _READ_AHEAD = 64 * 1024
-#: Seconds between looks at a client's socket that has not taken the whole response: at first, and at most.
-_FIRST_LOOK, _LONGEST_LOOK = 0.01, 1.0
 #: Seconds that a connection with a refused request stays open, for its client to read the reason.
 _LINGER = 1.0
+#: The head of a request that was not read because it fitted a template.
+_KNOWN = Head(b"")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-#: The end of an event stream whose worker has ended; empty lines first end what was begun.
-_LAST_EVENT = b"\r\n\r\n" + error_frame(LOST_WITH_WORKER.removeprefix("Session lost: "))
-_LAST_CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_LAST_EVENT), _LAST_EVENT)
 
 
 class Downstream(asyncio.Protocol):
@@ -56,7 +65,11 @@ class Downstream(asyncio.Protocol):
         self._writable = True
         self._closing = False
         self._head: Head | None = None
-        self._body: FixedBody | ChunkedBody | None = None
+        self._body: FixedBody | ChunkedBody = NO_BODY
+        #: Whether the connection stays open after the response.
+        self._keep_alive = True
+        #: The template that a request fitted last.
+        self._template: RequestTemplate | None = None
         #: An own answer, which is sent once the request's body has been read.
         self._own: Own | None = None
         #: A choice that needs the request's body, and the request so far.
@@ -67,14 +80,13 @@ class Downstream(asyncio.Protocol):
         self._unsent: list[bytes] | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        #: Connections whose responses the client's socket has not taken yet.
-        self._delivering: set[Upstream] = set()
         self._answered = False
 
     # --- the request -------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        self._delivering = Deliveries(transport, self._loop)
         peer = transport.get_extra_info("peername")
         self._visitor.address = str(peer[0]) if peer else ""
         transport.set_write_buffer_limits(high=_HIGH_WATER)
@@ -84,6 +96,8 @@ class Downstream(asyncio.Protocol):
         if self._closing:
             return
         if self._head is None:
+            if not self._buffer and self._writable and self._pass_on_known(data):
+                return
             self._buffer = self._buffer + data if self._buffer else data
             self._next_request()
             self._pause_if_full()
@@ -97,6 +111,27 @@ class Downstream(asyncio.Protocol):
             self._buffer += rest
             self._next_request()
             self._pause_if_full()
+
+    def _pass_on_known(self, data: bytes) -> bool:
+        """Pass on a whole request that fits a template; return False for any other, which has to be read."""
+        template = self._template
+        sid = template.session_of(data) if template is not None else None
+        if sid is None:
+            template = self._router.templates.find(data)
+            sid = template.session_of(data) if template is not None else None
+        worker = self._router.placed.get(sid) if sid is not None else None
+        if template is None or worker is None or worker.dead:
+            return False
+        if not self._guard.admit_again(self._visitor, template.credential):
+            return False
+        upstream = take_idle(worker)
+        if upstream is None:
+            return False
+        self.idle_since = None
+        self._template, self._upstream = template, upstream
+        self._head, self._body, self._keep_alive = _KNOWN, NO_BODY, True
+        upstream.send(self, template.method, data, template)
+        return True
 
     def _pause_if_full(self) -> None:
         if len(self._buffer) > _READ_AHEAD and not (self._head is None and self._writable):
@@ -130,8 +165,8 @@ class Downstream(asyncio.Protocol):
         self.idle_since = None
         if head.version == "1.0":
             head.keep_alive = False  # as a worker alone does, whose responses may be chunked
-        self._head, self._body = head, head.body
-        refused = self._guard.admit(head, self._visitor, self._router.path_of(head))
+        self._head, self._body, self._keep_alive = head, head.body, head.keep_alive
+        refused = self._guard.admit(head, self._visitor, path_of(head.target))
         route = self._router.route(head) if refused is None else Own(refused)
         if refused is None and not isinstance(route, Worker):
             route = self._refusal(head) or route
@@ -148,13 +183,15 @@ class Downstream(asyncio.Protocol):
 
     def _forward(self, route: Worker | Search, head: Head, data: bytes) -> None:
         """Pass on what has come of a request."""
-        if not head.keep_alive:
+        if not self._keep_alive:
             data = head.persistent(GATEWAY_HEADER) + data[len(head.data) :]
         elif GATEWAY_HEADER in head.headers:
             data = head.without(GATEWAY_HEADER) + data[len(head.data) :]
         self._upstream = take_idle(route) if isinstance(route, Worker) else None
         if self._upstream is not None:
-            self._upstream.send(self, head.method, data)
+            if head.placed:
+                self._template = self._router.templates.make(head, self._visitor.credential)
+            self._upstream.send(self, head.method, data, self._template if head.placed else None)
             head.forget()
             return
         self._unsent = [data]
@@ -162,7 +199,6 @@ class Downstream(asyncio.Protocol):
 
     def _pass_on(self, data: bytes) -> bytes:
         """Pass on what belongs to the request's body; return the rest. Raises ``BadRequest``."""
-        assert self._body is not None
         if self._body.complete:
             return data
         taken = self._body.take(data)
@@ -217,7 +253,7 @@ class Downstream(asyncio.Protocol):
 
     def _refusal(self, head: Head) -> Own | None:
         """Return the refusal of a request without a key, which no worker has seen; None where it has one."""
-        refused = self._guard.refusal(self._visitor, self._router.path_of(head))
+        refused = self._guard.refusal(self._visitor, path_of(head.target))
         return None if refused is None else Own(refused)
 
     def _choose_if_read(self) -> None:
@@ -255,32 +291,31 @@ class Downstream(asyncio.Protocol):
 
     def _answer_if_read(self) -> None:
         own, head = self._own, self._head
-        if own is not None and head is not None and head.body.complete:
+        if own is not None and head is not None and self._body.complete:
             self._own = None
             if own.data:
-                data = own.data if head.keep_alive else with_close(own.data)
+                data = own.data if self._keep_alive else with_close(own.data)
                 self._transport.write(data[: data.index(b"\r\n\r\n") + 4] if head.method == b"HEAD" else data)
             self._end_request(keep_alive=True)
 
     # --- the response ------------------------------------------------------------------------
 
     def response_data(self, data: bytes) -> None:
-        if not self._answered and self._head is not None and not self._head.keep_alive and data[9:10] != b"1":
-            data = with_close(data)
         if not self._answered:
+            self._answered = True
             self._guard.note(self._visitor, data)
-        self._answered = True
+            if not self._keep_alive and data[9:10] != b"1":
+                data = with_close(data)
         self._transport.write(data)
 
     def response_ended(self, *, keep_alive: bool) -> None:
         upstream, self._upstream = self._upstream, None
         assert upstream is not None
-        assert self._head is not None
         self._router.counts.by_worker += 1
-        if not self._head.body.complete:
+        if self._body is not NO_BODY and not self._body.complete:
             # The worker has refused the rest of the request. The client sends it, and reads the response after that.
             upstream.abort()
-            self._head.keep_alive &= keep_alive
+            self._keep_alive &= keep_alive
             self._own = Own(b"")
             self._resume_reading()
             return
@@ -288,8 +323,6 @@ class Downstream(asyncio.Protocol):
             upstream.release()
         else:
             self._delivering.add(upstream)
-            # The transport may write at the end of this turn of the loop.
-            self._loop.call_soon(self._release_when_taken, upstream, _FIRST_LOOK)
         self._end_request(keep_alive=keep_alive)
 
     def response_lost(self) -> None:
@@ -303,34 +336,19 @@ class Downstream(asyncio.Protocol):
         if self._transport is None:
             return
         if upstream is not None and upstream.can_end_events:
-            self._ending = self._loop.create_task(self._end_events(upstream.worker))
+            self._ending = self._loop.create_task(end_events(self._transport, upstream.worker))
         else:
             self._transport.abort() if self._answered else self._transport.close()
 
-    async def _end_events(self, worker: Worker) -> None:
-        if await has_ended(worker):
-            self._transport.write(_LAST_CHUNKS)
-            self._transport.close()
-        else:
-            self._transport.abort()
-
-    def _release_when_taken(self, upstream: Upstream, pause: float) -> None:
-        if upstream not in self._delivering:
-            return  # the client has disconnected
-        if self._transport.get_write_buffer_size() == 0:
-            self._delivering.remove(upstream)
-            upstream.release()
-        else:
-            self._loop.call_later(pause, self._release_when_taken, upstream, min(2 * pause, _LONGEST_LOOK))
-
     def _end_request(self, *, keep_alive: bool) -> None:
-        head, self._head, self._body, self._answered = self._head, None, None, False
+        self._head, self._body, self._answered = None, NO_BODY, False
         self.idle_since = time.monotonic()
-        if not keep_alive or head is None or not head.keep_alive:
+        if not (keep_alive and self._keep_alive):
             self._closing = True
             self._transport.close()
             return
-        self._resume_reading()
+        if not self._reading:
+            self._resume_reading()
         if self._buffer:
             self._loop.call_soon(self._next_request)
 
@@ -383,7 +401,7 @@ class Downstream(asyncio.Protocol):
             self._closing = True
             self._transport.close()
         else:
-            self._head.keep_alive = False
+            self._keep_alive = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
@@ -394,9 +412,7 @@ class Downstream(asyncio.Protocol):
         if self._upstream is not None:
             self._upstream.abort()
             self._upstream = None
-        for upstream in self._delivering:
-            upstream.abort()
-        self._delivering.clear()
+        self._delivering.abort()
 
 
 def _expects_continue(head: Head) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import httptools
 
 __all__ = [
+    "NO_BODY",
     "BadRequest",
     "ChunkedBody",
     "FixedBody",
@@ -138,7 +139,7 @@ def unchunked(data: bytes) -> bytes:
 class Head:
     """The head of a request."""
 
-    __slots__ = ("body", "complete", "data", "headers", "keep_alive", "method", "parser", "target", "version")
+    __slots__ = ("body", "complete", "data", "headers", "keep_alive", "method", "parser", "placed", "target", "version")
 
     def __init__(self, data: bytes) -> None:
         #: As it came, with the empty line.
@@ -149,8 +150,10 @@ class Head:
         self.keep_alive = True
         #: Values by name in lower case.
         self.headers: dict[bytes, list[bytes]] = {}
-        self.body: FixedBody | ChunkedBody = _NO_BODY
+        self.body: FixedBody | ChunkedBody = NO_BODY
         self.complete = False
+        #: Whether its session's id named its worker.
+        self.placed = False
         self.parser: Any = None
 
     def values(self, name: bytes) -> Sequence[bytes]:
@@ -195,7 +198,7 @@ class Head:
         return data[: end - 1] + b"1" + data[end:]
 
 
-_NO_BODY = FixedBody(0)
+NO_BODY = FixedBody(0)
 _NO_HEADERS: dict[bytes, list[bytes]] = {}
 
 
@@ -247,7 +250,7 @@ class ResponseHead:
 
     def __init__(self, status: int, body: FixedBody | ChunkedBody | None, keep_alive: bool, events: bool) -> None:
         self.status = status
-        #: Whether it is an event stream.
+        #: Whether it is an event stream that comes in chunks.
         self.events = events
         #: None for a body that ends with the connection.
         self.body = body

@@ -53,6 +53,11 @@ class Guard:
         pause = self._guesses.pause(visitor.address)
         return error_response(TooManyGuesses(pause)) if pause else None
 
+    def admit_again(self, visitor: Visitor, credential: bytes) -> bool:
+        """Note the key of a request whose path wants one; return False where ``admit`` has to look at it."""
+        visitor.credential, visitor.logs_in = credential, False
+        return not credential or credential == visitor.trusted or not self._guesses
+
     def refusal(self, visitor: Visitor, path: str) -> bytes | None:
         """Return the refusal of a request that the gateway would answer itself; None where it may."""
         self._keys.refresh()

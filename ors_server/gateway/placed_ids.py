@@ -23,8 +23,6 @@ _SLOT, _INCARNATION, _RANDOM, _MAC = 20, 22, 48, 32
 SLOTS = 1 << _SLOT
 INCARNATIONS = 1 << _INCARNATION
 _TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-#: Verified ids that are remembered; all are forgotten when there are more.
-_REMEMBERED = 65_536
 
 
 class Place(NamedTuple):
@@ -39,7 +37,6 @@ class PlacedIds:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._verified: dict[str, Place | None] = {}
 
     def make(self, place: Place) -> str:
         """Return a new id."""
@@ -51,18 +48,8 @@ class PlacedIds:
 
     def read(self, sid: str) -> Place | None:
         """Return the place of an id that was made with the same key; None for any other id."""
-        try:
-            return self._verified[sid]
-        except KeyError:
-            pass
         if not _TEXT.fullmatch(sid):
-            return None  # not remembered: a client chose it, and its length
-        if len(self._verified) >= _REMEMBERED:
-            self._verified.clear()
-        place = self._verified[sid] = self._read(sid)
-        return place
-
-    def _read(self, sid: str) -> Place | None:
+            return None
         number = int(sid.replace("-", ""), 16)
         bits = (number >> 80) << 74 | (number >> 64 & 0xFFF) << 62 | number & (1 << 62) - 1
         payload = bits >> _MAC

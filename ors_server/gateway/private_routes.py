@@ -11,7 +11,7 @@ from ors_server.cluster_key import CLUSTER_HEADER, ClusterKey
 from ors_server.gateway.answers import own_response
 from ors_server.gateway.framing import Head
 from ors_server.gateway.nodes import Nodes, NotJoined
-from ors_server.gateway.routing import Own, WithBody
+from ors_server.gateway.routes import Own, WithBody
 
 __all__ = ["WRONG_KEY", "PrivateRoutes"]
 

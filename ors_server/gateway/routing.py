@@ -7,15 +7,9 @@ tasks. The gateway answers ``/create_session``, ``/health``, listings of several
 
 from __future__ import annotations
 
-import json
-import urllib.parse
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, Protocol
-
-import httptools
+from collections.abc import Sequence
+from functools import partial
 
 from ors_server.errors import (
     LOST_WITH_WORKER,
@@ -28,18 +22,21 @@ from ors_server.errors import (
     UnknownEnvironment,
 )
 from ors_server.gateway.answers import error_response, events_response, own_response, platform_response
-from ors_server.gateway.framing import BadRequest, Head
+from ors_server.gateway.framing import Head
 from ors_server.gateway.guard import credential_in
 from ors_server.gateway.listing import list_environments
 from ors_server.gateway.metrics import GatewayCounts, GatewayMetrics
 from ors_server.gateway.page_routing import is_page, route_page
 from ors_server.gateway.placed_ids import SLOTS, Place, PlacedIds
+from ors_server.gateway.routes import Later, Own, Private, Route, WithBody
 from ors_server.gateway.searching import Search
+from ors_server.gateway.targets import path_of, query_of, text_in, text_of
+from ors_server.gateway.templates import Templates
 from ors_server.gateway.workers import Life, Worker, Workers
 from ors_server.http.routes.operations import OPERATIONS
 from ors_server.sse import session_frames
 
-__all__ = ["Later", "Own", "Private", "Route", "Router", "WithBody"]
+__all__ = ["Router"]
 
 _OF_SESSIONS = frozenset(
     name for name, operation in OPERATIONS.items() if operation.tag in ("sessions", "episodes")
@@ -51,45 +48,10 @@ _OF_ENVIRONMENTS = frozenset(name for name, operation in OPERATIONS.items() if o
 _UNNAMED = "env"
 #: The place in ids of sessions that are created before their environment is known, where pools have different ones.
 UNBOUND = Place(SLOTS - 1, 0)
-#: Sessions whose workers are remembered.
-_FOUND = 65_536
-#: Targets of requests whose paths are remembered: sessions of one environment use a few.
-_TARGETS = 1024
-#: Longest targets and ids that are remembered, in characters: clients choose them.
+#: Sessions whose workers are remembered: found by searches, and named by ids.
+_FOUND = _PLACED = 65_536
+#: Longest ids with keys that are remembered, in characters: clients choose them.
 _LONGEST = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """A response of the gateway's own."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class WithBody:
-    """A choice that needs the request's body, of at most ``limit`` bytes."""
-
-    choose: Callable[[bytes], Own | Worker | Search]
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Later:
-    """A response of the gateway's own that has to be waited for."""
-
-    respond: Callable[[], Coroutine[Any, Any, bytes]]
-
-
-Route = Own | Worker | Search | WithBody | Later
-
-
-class Private(Protocol):
-    """The answers to requests below ``/_ors/``, which are not for clients."""
-
-    def route(self, head: Head, path: str) -> Own | WithBody:
-        """Return the response. Raises ``OrsError``."""
-        ...
 
 
 class Router:
@@ -101,18 +63,17 @@ class Router:
         self._private = private
         self._max_body = max_body
         self.counts = GatewayCounts()
+        self.templates = Templates()
+        #: Workers by ids that name them; all are forgotten when there are more.
+        self.placed: dict[bytes, Worker] = {}
         #: Answers ``/metrics``; None where workers answer it, as if metrics were off.
         self.metrics: GatewayMetrics | None = None
         #: Workers in which a search has found sessions, by id and key, the last used last.
         self._found: OrderedDict[tuple[str, bytes], Worker] = OrderedDict()
 
-    def path_of(self, head: Head) -> str:
-        """Return the path of a request as a worker looks at it. Raises ``BadRequest``."""
-        return _path(head.target)
-
     def route(self, head: Head) -> Route:
         """Return the worker that answers a request, or the gateway's own response. Raises ``BadRequest``."""
-        path = _path(head.target)
+        path = path_of(head.target)
         last = path[path.rfind("/") + 1 :]
         try:
             return self._route(head, path, last)
@@ -144,7 +105,7 @@ class Router:
         if path == "/v1/environments" and head.method == b"GET" and self._workers.in_pools:
             asked = (self._workers.serving("v1", group) for group in self._workers.groups)
             listed = [worker for worker in asked if worker is not None]
-            return Later(partial(list_environments, listed, _query(head.target), credential_in(head)))
+            return Later(partial(list_environments, listed, query_of(head.target), credential_in(head)))
         if path.startswith(("/v1/rollouts", "/v1/runs")):
             slots, worker = None, self._workers.keeper()
         else:
@@ -178,7 +139,7 @@ class Router:
             return found or self._slots_of("/".join(names[:2]))
         if owner and last in _OF_ENVIRONMENTS and "/" not in owner:
             return self._slots_of(owner)
-        name = _text(next(iter(head.values(b"x-deployment")), b"")).strip()
+        name = text_of(next(iter(head.values(b"x-deployment")), b"")).strip()
         return None if name.lower() in ("", _UNNAMED) else self._slots_of(name)
 
     def _slots_of(self, name: str) -> frozenset[int]:
@@ -195,13 +156,13 @@ class Router:
         """Route a request for a sandbox to the worker of its id, and one for a new sandbox, or for files, to any."""
         if last == "create_sandbox":
             return WithBody(self._place_sandbox, self._max_body)
-        sid = "" if path.startswith("/v1/") else _text(next(iter(head.values(b"x-session-id")), b"")).strip()
+        sid = "" if path.startswith("/v1/") else text_of(next(iter(head.values(b"x-session-id")), b"")).strip()
         return self._sandbox_worker(sid, last)
 
     def _place_sandbox(self, body: bytes) -> Own | Worker:
         try:
             # A client whose connection broke has nothing but the id of the creation.
-            return self._sandbox_worker(_text_in(body, "task_id") or "", "create_sandbox")
+            return self._sandbox_worker(text_in(body, "task_id") or "", "create_sandbox")
         except OrsError as error:
             return Own(error_response(error))
 
@@ -220,7 +181,11 @@ class Router:
         values = head.values(b"x-session-id")
         if len(values) > 1:
             raise AmbiguousSession()
-        sid = _text(values[0]).strip() if values else ""
+        worker = self.placed.get(values[0]) if values else None
+        if worker is not None and not worker.dead:
+            head.placed = True
+            return worker
+        sid = text_of(values[0]).strip() if values else ""
         if not sid:
             raise MissingSession()
         place = self._ids.read(sid)
@@ -228,6 +193,9 @@ class Router:
             return self._of_unplaced(head, path, last, sid)
         worker = self._workers.at(place)
         if worker is not None:
+            if len(self.placed) >= _PLACED:
+                self.placed.clear()
+            self.placed[sid.encode()] = worker
             return worker
         if self._workers.may_be_unknown(place):
             raise NoWorker()
@@ -254,7 +222,7 @@ class Router:
             return self._search(sid, credential, owners, last)
 
         def choose(body: bytes) -> Own | Worker | Search:
-            name = _text_in(body, "env_name")
+            name = text_in(body, "env_name")
             try:
                 slots = (self._slots_of(name) if name else self._named(head, path)) or self._workers.default_slots
                 return self._search(sid, credential, self._workers.owners(sid, slots), last, slots)
@@ -308,7 +276,7 @@ class Router:
 
     def not_found(self, search: Search, head: Head, error: OrsError) -> Own:
         """Answer a request whose session was searched in vain."""
-        last = _path(head.target).rpartition("/")[2]
+        last = path_of(head.target).rpartition("/")[2]
         if isinstance(error, SessionGone) and last in _ENDINGS:
             return _lost(search.sid, last)
         return Own(error_response(error))
@@ -316,8 +284,8 @@ class Router:
     def without_worker(self, head: Head, *, ended: bool) -> Own:
         """Answer a request whose worker cannot be reached or has ``ended``, before any of it was sent."""
         values = head.values(b"x-session-id")
-        of_session = _path(head.target).rpartition("/")[2] in _OF_SESSIONS | _OF_SANDBOXES
-        if ended and of_session and values and self._ids.read(_text(values[0]).strip()):
+        of_session = path_of(head.target).rpartition("/")[2] in _OF_SESSIONS | _OF_SANDBOXES
+        if ended and of_session and values and self._ids.read(text_of(values[0]).strip()):
             return Own(error_response(SessionGone(LOST_WITH_WORKER)))
         return Own(error_response(NoWorker()))
 
@@ -326,44 +294,3 @@ def _lost(sid: str, last: str) -> Own:
     if last in _ENDINGS:
         return Own(own_response(200, {"sid": sid}))  # what has ended need not be ended
     raise SessionGone(LOST_WITH_WORKER)
-
-
-def _text_in(body: bytes, field: str) -> str | None:
-    try:
-        text: Any = json.loads(body)[field]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None  # the worker refuses what is not a request
-    return text if isinstance(text, str) else None
-
-
-def _query(target: bytes) -> dict[str, str]:
-    raw: bytes = httptools.parse_url(target).query or b""
-    return dict(urllib.parse.parse_qsl(raw.decode("latin-1"), keep_blank_values=True))
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
-
-
-def _path(target: bytes) -> str:
-    """Return the path of a request's target as the application of a worker looks at it. Raises ``BadRequest``."""
-    return _read_path(target) if len(target) > _LONGEST else _remembered_path(target)
-
-
-@lru_cache(_TARGETS)
-def _remembered_path(target: bytes) -> str:
-    return _read_path(target)
-
-
-def _read_path(target: bytes) -> str:
-    try:
-        raw: bytes = httptools.parse_url(target).path or b"/"
-        path = raw.decode("ascii")
-    except (httptools.HttpParserError, UnicodeDecodeError):
-        raise BadRequest("the target of the request is not a path") from None
-    if "%" in path:
-        path = urllib.parse.unquote(path)
-    return "/" + path.strip("/")

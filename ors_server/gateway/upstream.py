@@ -11,6 +11,7 @@ import asyncio
 from typing import Any, Protocol
 
 from ors_server.gateway.framing import BadRequest, ChunkedBody, FixedBody, read_response_head
+from ors_server.gateway.templates import RequestTemplate
 from ors_server.gateway.workers import ENDED, LOST_AFTER, Worker
 from ors_server.http import addresses
 from ors_server.http.delivery import CONFIRMATION
@@ -56,6 +57,9 @@ class Upstream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
         self._method = b""
+        #: The template that the request fits.
+        self._template: RequestTemplate | None = None
+        self._paused = False
         self._buffer: bytes = b""
         self._in_head = True
         self._body: FixedBody | ChunkedBody | None = None
@@ -69,15 +73,16 @@ class Upstream(asyncio.Protocol):
 
     # --- the gateway's side ------------------------------------------------------------------
 
-    def send(self, receiver: Receiver, method: bytes, head: bytes) -> None:
+    def send(self, receiver: Receiver, method: bytes, head: bytes, template: RequestTemplate | None = None) -> None:
         """Begin a request, whose response ``receiver`` gets."""
-        self._receiver, self._method = receiver, method
+        self._receiver, self._method, self._template = receiver, method, template
         self._in_head, self._body = True, None
         if self._greeting:
             start = head.index(b"\r\n") + 2
             head = head[:start] + self._greeting + head[start:]
             self._greeting = b""
-        self.write(head)
+        assert self._transport is not None
+        self._transport.write(head)
 
     def write(self, data: bytes) -> None:
         """Send more of the request."""
@@ -87,11 +92,13 @@ class Upstream(asyncio.Protocol):
     def pause_response(self) -> None:
         """Read no more of the response for now: the client does not take it."""
         if self._transport is not None and not self.lost:
+            self._paused = True
             self._transport.pause_reading()
 
     def resume_response(self) -> None:
         """Go on reading the response."""
-        if self._transport is not None and not self.lost:
+        if self._paused and self._transport is not None and not self.lost:
+            self._paused = False
             self._transport.resume_reading()
 
     def abort(self) -> None:
@@ -110,7 +117,8 @@ class Upstream(asyncio.Protocol):
         self._receiver = None
         if self.lost:
             return
-        self.resume_response()  # the client may have been slow to the last byte
+        if self._paused:
+            self.resume_response()  # the client may have been slow to the last byte
         if self._keep_alive:
             self.worker.idle.append(self)
         else:
@@ -132,6 +140,13 @@ class Upstream(asyncio.Protocol):
         receiver = self._receiver
         if receiver is None:
             self.abort()  # bytes without a request
+            return
+        template = self._template
+        known = template.response if template is not None and self._in_head and not self._buffer else None
+        if known is not None and known.fits(data):
+            self._receiver, self._keep_alive = None, True
+            receiver.response_data(data)
+            receiver.response_ended(keep_alive=True)
             return
         try:
             taken = self._frame(data)
@@ -167,6 +182,8 @@ class Upstream(asyncio.Protocol):
             start = end + 4  # an interim response, such as 100 Continue
         self._in_head, self._body, self._keep_alive, self._events = False, head.body, head.keep_alive, head.events
         rest = data[end + 4 :]
+        if self._template is not None and head.status == 200 and head.keep_alive and not start:
+            self._template.learn(data[: end + 4])
         if self._body is not None and self._body.take(rest) != len(rest):
             raise ValueError("bytes after the response")
         return data

@@ -93,26 +93,29 @@ class Worker:
         #: Seconds without a report, counted while this process runs: after a pause of its own no worker seems silent.
         self._silence = 0.0
         self._reported = False
-        self._dead = False
+        self._ended = False
+        #: True once its process has ended, and while it has been silent for too long.
+        self.dead = False
 
     def report(self, state: Mapping[str, Any]) -> None:
         """Take a report of the worker's state."""
         self._silence = 0.0
         self._reported = True
+        self.dead = self._ended
         self.sessions = int(state["sessions"])
         self.placed = 0
         self.accepts = self.sessions < int(state["max_sessions"])
 
     def pass_time(self, seconds: float) -> None:
         """Count seconds without a report. After too many, requests that wait for the worker are ended."""
-        expired = self._silence > LOST_AFTER
         self._silence += seconds
-        if not expired and self._silence > LOST_AFTER:
+        if not self.dead and self._silence > LOST_AFTER:
+            self.dead = True
             self._fail_requests()
 
     def die(self) -> None:
         """Note that the process has ended, and end the requests that wait for it."""
-        self._dead = True
+        self._ended = self.dead = True
         self._fail_requests()
 
     def _fail_requests(self) -> None:
@@ -122,7 +125,7 @@ class Worker:
     @property
     def life(self) -> Life:
         """The state of the worker's life now."""
-        if self._dead or self._silence > LOST_AFTER:
+        if self.dead:
             return Life.DEAD
         if not self._reported:
             return Life.STARTING

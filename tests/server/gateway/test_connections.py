@@ -13,6 +13,7 @@ import pytest
 
 from ors_server.gateway import downstream
 from ors_server.gateway.downstream import Downstream
+from ors_server.gateway.framing import read_head
 from ors_server.gateway.guard import Guard
 from ors_server.gateway.placed_ids import Place, PlacedIds
 from ors_server.gateway.routing import Router
@@ -377,7 +378,11 @@ async def test_the_end_of_a_lease_ends_the_requests_under_way_and_a_report_renew
 
 
 def test_ids_that_no_gateway_made_are_not_kept() -> None:
-    ids = PlacedIds(b"k" * 32)
-    for number in range(1000):
-        assert ids.read(f"{number}" + "x" * 60_000) is None
-    assert not ids._verified  # pyright: ignore[reportPrivateUsage] - what a hostile client could fill
+    workers = Workers()
+    [worker], _ = workers.replace([Member(0, 1, "unix:/nowhere")])
+    worker.report({"sessions": 0, "max_sessions": 1})
+    router = Router(workers, IDS)
+    sid = IDS.make(worker.place)
+    for name in (sid, f"  {sid} ", sid.upper(), PlacedIds(b"another").make(worker.place), "x" * 36):
+        router.route(read_head(f"POST /ping HTTP/1.1\r\nX-Session-ID: {name}\r\n\r\n".encode()))
+    assert router.placed == {sid.encode(): worker}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class Pair:
     """A connection of a client and one of a worker, joined by a gateway."""
 
     def __init__(self) -> None:
-        workers, ids = Workers(), PlacedIds(b"key")
+        workers, ids = self.workers, self.ids = Workers(), PlacedIds(b"key")
         [worker], _ = workers.replace([Member(0, 1, "unix:/nowhere")])
         worker.report({"sessions": 0, "max_sessions": 1})
         self.sid = ids.make(worker.place)
@@ -96,6 +97,70 @@ async def test_a_request_in_pieces_is_passed_on_as_it_comes(pair: Pair) -> None:
         pair.downstream.data_received(whole[cut:])
         assert b"".join(pair.worker.writes) == whole
         pair.upstream.data_received(RESPONSE)
+
+
+async def test_known_requests_reach_the_workers_of_their_sessions(pair: Pair) -> None:
+    """Sessions take turns on one connection, with bodies of other lengths, and end up where their ids say."""
+    pair.call()
+    [other], _ = pair.workers.replace([Member(0, 1, "unix:/nowhere"), Member(1, 1, "unix:/elsewhere")])
+    other.report({"sessions": 0, "max_sessions": 1})
+    transport, upstream = Transport(), Upstream(other)
+    upstream.connection_made(transport)
+    other.idle.append(upstream)
+    first, second = pair.sid, pair.ids.make(other.place)
+    for number in range(5):
+        pair.sid = second if number % 2 else first
+        pair.downstream.data_received(pair.request(b"x" * 3**number))
+        writes = transport.writes if number % 2 else pair.worker.writes
+        assert writes[-1].endswith(pair.request(b"x" * 3**number).partition(b"\r\n")[2])
+        (upstream if number % 2 else pair.upstream).data_received(RESPONSE)
+    assert pair.client.writes == [RESPONSE] * 6
+
+
+async def test_known_requests_of_a_dead_worker_are_gone(pair: Pair) -> None:
+    pair.call()
+    pair.upstream.worker.die()
+    pair.downstream.data_received(pair.request())
+    assert pair.client.writes[-1].startswith(b"HTTP/1.1 410 ")
+    assert len(pair.worker.writes) == 1
+
+
+async def test_a_known_request_in_pieces_or_with_the_next_one_is_read(pair: Pair) -> None:
+    pair.call()
+    whole = pair.request(b"x" * 10)
+    for cut in range(1, len(whole)):
+        pair.worker.writes.clear()
+        pair.downstream.data_received(whole[:cut])
+        pair.downstream.data_received(whole[cut:] + whole[:5])
+        assert b"".join(pair.worker.writes) == whole
+        pair.upstream.data_received(RESPONSE)
+        pair.downstream.data_received(whole[5:])
+        await asyncio.sleep(0)
+        assert b"".join(pair.worker.writes) == whole * 2
+        pair.upstream.data_received(RESPONSE)
+
+
+async def test_a_known_response_in_pieces_is_passed_on_as_it_comes(pair: Pair) -> None:
+    for cut in range(1, len(RESPONSE)):
+        pair.client.writes.clear()
+        pair.downstream.data_received(pair.request())
+        pair.upstream.data_received(RESPONSE[:cut])
+        pair.upstream.data_received(RESPONSE[cut:])
+        assert b"".join(pair.client.writes) == RESPONSE
+        assert pair.upstream.worker.idle == [pair.upstream]
+
+
+async def test_wrong_keys_in_known_requests_are_counted(pair: Pair) -> None:
+    """After a few an address has to wait, whether its requests were read or recognised."""
+    refusal = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
+    line = b"\r\nX-API-Key: wrong\r\n"
+    for _ in range(20):
+        pair.downstream.data_received(pair.request().replace(b"\r\n", line, 1))
+        pair.upstream.data_received(refusal)
+    pair.downstream.data_received(pair.request().replace(b"\r\n", line, 1))
+    assert len(pair.worker.writes) == 20
+    assert pair.client.writes[:20] == [refusal] * 20
+    assert pair.client.writes[20].startswith(b"HTTP/1.1 429 ")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ors_server.gateway.node_lists import Lists, differences
 from ors_server.gateway.nodes import Nodes
 from ors_server.gateway.placed_ids import SLOTS
 from ors_server.gateway.private_routes import PrivateRoutes
-from ors_server.gateway.routing import Own, WithBody
+from ors_server.gateway.routes import Own, WithBody
 from ors_server.gateway.workers import Workers
 
 KEY = ClusterKey(b"a key of the tests, long enough")

@@ -116,11 +116,16 @@ def split(data: bytes) -> list[bytes]:
 
 
 CUTS = ["request by request", "all at once", "byte by byte", "anywhere 1", "anywhere 2", "anywhere 3"]
+#: The id of a session, which the client chose or a gateway placed.
+IDS = [*((cuts, "chosen") for cuts in CUTS), ("request by request", "placed"), ("anywhere 4", "placed")]
 
 
-@pytest.mark.parametrize("cuts", CUTS)
-async def test_the_same_bytes_in_the_same_bytes_out(several: Several, alone: LiveServer, cuts: str) -> None:
+@pytest.mark.parametrize(("cuts", "ids"), IDS)
+async def test_the_same_bytes_in_the_same_bytes_out(several: Several, alone: LiveServer, cuts: str, ids: str) -> None:
     sid = f"transparent-{next(numbers)}"
+    if ids == "placed":
+        with several.client() as client:
+            sid = client.post("/create_session").json()["sid"]
     requests = conversation(sid)
     data = b"".join(requests)
     pause = 0.0
