@@ -1,4 +1,4 @@
-"""What routing reads of a request beside its head's headers: the target, texts, and a field of the body."""
+"""Reading of what routing needs beside the headers: the target, texts, and a field of the body."""
 
 from __future__ import annotations
 

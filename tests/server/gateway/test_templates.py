@@ -104,7 +104,7 @@ _VARIABLE = (b"x-session-id", b"content-length")
 
 
 def test_a_key_stays_with_its_connection() -> None:
-    """How far two keys agree could be seen in the time that their comparison takes."""
+    """The time that a comparison takes could tell how far two keys agree."""
     templates = Templates()
     head = read_head(head_of("id first", SID, b"2"))
     assert templates.make(head, b"key") is not None
