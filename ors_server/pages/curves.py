@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 __all__ = ["Curve", "Point", "render_curve"]
 
 _WIDTH, _HEIGHT = 720, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def render_curve(curve: Curve) -> Markup:
     for value in sorted(ticks):
         anchor = "start" if value == first and last > first else "end" if value == last and last > first else "middle"
         parts.append(
-            f'<text class="axis" x="{x(value):.1f}" y="{_HEIGHT - 18}" text-anchor="{anchor}">{value:,.6g}</text>'
+            f'<text class="axis" x="{x(value):.1f}" y="{_HEIGHT - 28}" text-anchor="{anchor}">{_number(value)}</text>'
         )
     parts.append(f'<text class="axis name" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">')
     parts.append(f"{escape(curve.x_name)}</text>")
@@ -74,9 +74,14 @@ def render_curve(curve: Curve) -> Markup:
     if len(points) <= 60:
         parts += [
             f'<circle class="dot" cx="{x(point.x):.1f}" cy="{y(point.mean):.1f}" r="3"><title>'
-            f"{escape(curve.x_name)} {point.x:,.6g}: mean {point.mean:.3g} of {point.count:,}</title></circle>"
+            f"{escape(curve.x_name)} {_number(point.x)}: mean {point.mean:.3g} of {point.count:,}</title></circle>"
             for point in points
         ]
     parts.append("</svg>")
     # Numbers of this module, and names that were escaped.
     return Markup("".join(parts))  # noqa: S704
+
+
+def _number(value: float) -> str:
+    """Return a whole number as it is, and any other with three digits or more."""
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"

@@ -145,7 +145,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{seconds * 1000:.{0 if seconds >= 0.01 or not seconds else 1}f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)

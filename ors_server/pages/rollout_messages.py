@@ -19,6 +19,9 @@ _TITLES = {
     "tool_call": "Tool call",
     "tool_result": "Output",
 }
+_FAILED = "Error"
+#: Keys of metadata that a page shows by themselves.
+_SHOWN = ("tokens", "seconds", "inside_ms", "waiting_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,11 @@ class ShownMessage:
     finished: bool
     #: Seconds since the first message.
     after: float | None
-    #: Seconds that the tool or the model took, where the rollout says so.
+    #: Seconds that the tool or the model took, and that a call waited before, where the rollout says so.
     took: float | None
+    waited: float | None
+    #: Whether it is the result of a call that failed, or was refused.
+    failed: bool
     tokens: Tokens | None
     metadata: dict[str, Any]
 
@@ -54,23 +60,31 @@ def shown_messages(messages: Iterable[Mapping[str, Any]]) -> list[ShownMessage]:
             tools[call] = name
         metadata: dict[str, Any] = dict(message.get("metadata") or {})
         tokens = read_tokens(metadata)
-        took = metadata.get("seconds")
+        failed = message["type"] == "tool_result" and bool(metadata.get("error") or metadata.get("refused"))
         shown.append(
             ShownMessage(
                 number,
                 message["type"],
-                _TITLES.get(message["type"], "Message"),
+                _FAILED if failed else _TITLES.get(message["type"], "Message"),
                 name or tools.get(call or "", ""),
                 message.get("content") or message.get("summary") or message.get("content_reference") or "",
                 message.get("reward"),
                 bool(message.get("is_finished")),
                 (sent - first).total_seconds() if sent is not None and first is not None else None,
-                took if isinstance(took, (int, float)) and not isinstance(took, bool) else None,
+                _seconds(metadata, "seconds", 1) or _seconds(metadata, "inside_ms", 1000),
+                _seconds(metadata, "waiting_ms", 1000),
+                failed,
                 tokens,
-                {key: value for key, value in metadata.items() if key not in ("tokens", "seconds")},
+                {key: value for key, value in metadata.items() if key not in _SHOWN},
             )
         )
     return shown
+
+
+def _seconds(metadata: Mapping[str, Any], name: str, parts: int) -> float | None:
+    """Return a time of metadata, of which ``parts`` make a second."""
+    value = metadata.get(name)
+    return value / parts if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _moment(text: object) -> datetime | None:

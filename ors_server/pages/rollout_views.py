@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
@@ -221,13 +220,15 @@ def _seconds(found: RolloutDetail) -> float | None:
 
 
 def _curve(points: list[CurvePoint]) -> Curve:
-    first: datetime | None = next((point.at for point in points if point.at is not None), None)
+    times = [point.at for point in points if point.at is not None]
+    seconds = (times[-1] - times[0]).total_seconds() if times else 0.0
+    unit, name = (60.0, "minutes") if seconds >= 120 else (1.0, "seconds")
     shown: list[Point] = []
     for point in points:
-        minutes = 0.0 if point.at is None or first is None else (point.at - first).total_seconds() / 60
-        x = minutes if point.step is None else float(point.step)
+        elapsed = 0.0 if point.at is None else (point.at - times[0]).total_seconds() / unit
+        x = elapsed if point.step is None else float(point.step)
         shown.append(Point(x, point.mean_reward, point.num_passed / point.num_rewarded, point.num_rewarded))
-    return Curve(shown, "minutes" if first is not None else "step")
+    return Curve(shown, name if times else "step")
 
 
 def _value(request: Request, name: str) -> str:

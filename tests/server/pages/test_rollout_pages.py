@@ -91,6 +91,26 @@ async def test_a_rollout_with_its_group_and_tokens(visit: Visit) -> None:
     assert len([each for each in tags(page, "section") if each["aria-label"].startswith("Rollout ")]) == 3
 
 
+async def test_a_recorded_call_shows_its_times_and_whether_it_failed(visit: Visit) -> None:
+    browser = visit(Echo)
+    results = {"c0": {"inside_ms": 0.181, "waiting_ms": 30}, "c1": {"refused": "not_found"}, "c2": {"error": True}}
+    await upload(
+        browser,
+        rollout_event("r"),
+        *(
+            message_event("r", n, f"of {n}", type="tool_result", callId=f"c{n}", metadata=results[f"c{n}"])
+            for n in range(3)
+        ),
+    )
+    for path in ("rollout", "rollout-group"):
+        page = await browser.get(f"/ui/{path}?id=r")
+        is_safe(page)
+        assert "took 0.2 ms, waited 30 ms" in page.text
+        classes = [each["class"] for each in tags(page, "article")]
+        assert classes == ["message m-tool_result", "message m-error", "message m-error"]
+        assert "Tokens" not in page.text  # the rollout has none
+
+
 async def test_a_long_message_is_cut_with_a_link_to_the_whole(visit: Visit) -> None:
     browser = visit(Echo)
     text = "<script>" + "x" * 10_000_000
