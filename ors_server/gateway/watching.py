@@ -21,8 +21,9 @@ __all__ = ["watch"]
 
 logger = logging.getLogger("ors_server.gateway")
 
-#: Seconds before a stream that ended is opened again, on a worker that still listens.
-_PAUSE = 0.2
+#: Seconds before a stream that ended is opened again, on a worker that still listens; and where it had reports, so that
+#: its worker has most likely ended and refuses the next one.
+_PAUSE, _MOMENT = 0.2, 0.005
 #: Seconds before a stream that could not be opened is tried again.
 _LONG_PAUSE = 1.0
 #: Warnings about one worker that are logged.
@@ -33,6 +34,7 @@ async def watch(worker: Worker, on_report: Callable[[Mapping[str, Any]], None] |
     """Keep a worker's state up to date until it has ended. ``on_report`` gets each report."""
     warnings = _Warnings(worker)
     while True:
+        pause = _PAUSE
         try:
             reader, writer = await asyncio.wait_for(open_stream(worker.address), LOST_AFTER)
         except ENDED as error:
@@ -42,6 +44,7 @@ async def watch(worker: Worker, on_report: Callable[[Mapping[str, Any]], None] |
             warnings.unreadable(str(error) or "it does not accept connections")
             await asyncio.sleep(_LONG_PAUSE)
             continue
+        reports = 0
         try:
             writer.write(b"GET /_ors/state HTTP/1.1\r\nhost: worker\r\n" + worker.greeting + b"\r\n")
             while line := await asyncio.wait_for(reader.readline(), LOST_AFTER):
@@ -57,6 +60,8 @@ async def watch(worker: Worker, on_report: Callable[[Mapping[str, Any]], None] |
                     _report_death(worker, f"{reason}, and this gateway {VERSION} with {HANDSHAKE}")
                     return
                 worker.report(state)
+                pause = _MOMENT if reports else _PAUSE
+                reports += 1
                 if on_report is not None:
                     on_report(state)
         except TimeoutError:
@@ -67,7 +72,7 @@ async def watch(worker: Worker, on_report: Callable[[Mapping[str, Any]], None] |
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(pause)
 
 
 class _Warnings:

@@ -24,6 +24,9 @@ from tests.support.servers import executable, free_port, running
 
 pytestmark = pytest.mark.long
 
+#: Seconds for the virtual environment, which pip may have to download.
+_PATIENCE = 1200
+
 
 @pytest.mark.skipif(not checkouts(), reason=f"{VARIABLE} names no folder with checkouts of published environments")
 @pytest.mark.parametrize("checkout", checkouts(), ids=lambda checkout: checkout.name)
@@ -58,7 +61,10 @@ def test_an_environment_opens_sandboxes_on_its_own_address(tmp_path: Path, monke
         monkeypatch.setenv(variable, f"http://127.0.0.1:{port}")
     variables = {"ORS_IMAGE_MAP": str(tmp_path / "images.toml"), "ORS_DATA_DIR": str(tmp_path / "served")}
     host = [executable(), "host", str(tmp_path / "x"), "--data", f"x={tmp_path / 'data'}", "--port", str(port)]
-    with running(host, tmp_path / "log", variables=variables), OpenReward(api_key="") as client:
+    with (
+        running(host, tmp_path / "log", variables=variables, patience=_PATIENCE),
+        OpenReward(api_key="") as client,
+    ):
         environment = client.environments.get("sandboxenv")
         with environment.session(split="train", index=0) as session:
             session.get_prompt()
