@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from ors_clients.errors import ConfigurationError, EvaluationError
 from ors_clients.evaluation.compare import compare, read_compared
@@ -559,8 +560,6 @@ def test_settings_that_cannot_be_used(play: Evaluate, settings: dict[str, Any]) 
 def test_episodes_are_in_the_rollout_store_once_and_lost_ones_without_rewards(
     play: Evaluate, endpoint: ChatStandIn, exam_url: str
 ) -> None:
-    import httpx
-
     seen: list[int] = []
 
     def loses(question: int, answer: str) -> bool:
@@ -579,7 +578,31 @@ def test_episodes_are_in_the_rollout_store_once_and_lost_ones_without_rewards(
     assert len(rollouts) == 7
     names = {rollout["rollout_name"]: rollout for rollout in rollouts}
     assert names["train-0-0-0"].get("max_reward") is None
-    assert names["train-0-0-1"]["max_reward"] == 1.0
+    assert names["train-0-0-1"]["max_reward"] == 1.25  # the sum of both steps, as in the report
+
+
+def test_the_store_has_the_numbers_of_the_report(play: Evaluate, endpoint: ChatStandIn, exam_url: str) -> None:
+    """Also of episodes that no step rewards, and of those whose reward is that of several steps."""
+    script = {
+        "Question 0": [call("answer", {"text": "right"})],
+        "Question 1": [call("answer", {"text": "wrong"})],
+        "Question 2": [call("think"), call("answer", {"text": "half"})],
+        "Question 3": [call("think"), call("think"), call("think")],
+    }
+
+    def policy(body: dict[str, Any]) -> dict[str, Any]:
+        turns = script.get(body["messages"][0]["content"], [said("I do not know.")] * 3)
+        turn = sum(message["role"] == "assistant" for message in body["messages"])
+        return json.loads(json.dumps(turns[turn]))
+
+    endpoint.policy = policy
+    outcome = play(max_turns=3, options={"name": "same", "upload": None})
+    [run] = httpx.get(f"{exam_url}/v1/runs", params={"search": "same"}).json()["runs"]
+    assert run["num_rollouts"] == 6
+    assert run["avg_rollout_reward"] == pytest.approx(outcome.report["reward"]["mean"]) == pytest.approx(2.5 / 6)
+    page = httpx.get(f"{exam_url}/ui/run", params={"run": "same"}).text
+    assert outcome.report["pass_at_k"][0]["value"] == pytest.approx(1 / 6)
+    assert "16.7 %" in page
 
 
 def test_reports_show_text_as_text(play: Evaluate, tmp_path: Path) -> None:

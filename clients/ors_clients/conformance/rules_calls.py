@@ -504,7 +504,7 @@ async def finished(subject: Subject) -> str:
     "call.scoring",
     RECOMMENDED,
     tried="POST /{env}/score_group where the environment does not score groups",
-    expected="404 with a detail that says so",
+    expected="404 with a detail that gives the reason",
     why="openreward's client tells from it that it has to do without",
 )
 async def scoring(subject: Subject) -> str:

@@ -53,14 +53,26 @@ class EpisodeFile:
             rollout_info={"task_index": task["index"], "sample": attempt.sample, "attempt": attempt.attempt},
         )
         events = rollout_events(played.trajectory, labels)
-        if attempt.lost is not None:
-            events = [{key: value for key, value in event.items() if key != "reward"} for event in events]
+        rewards = [event["reward"] for event in events if "reward" in event]
+        # The store takes the highest reward of an episode's steps for its reward, and none for a rollout without one.
+        if attempt.lost is not None or max(rewards, default=None) != attempt.reward:
+            events = [_without_reward(event) for event in events]
+            if attempt.lost is None:
+                events[-1]["reward"] = attempt.reward
         line = json.dumps({"events": events}, separators=(",", ":"), default=repr).encode() + b"\n"
         try:
             with self._path.open("ab") as file:
                 file.write(line)
         except OSError as error:
             raise EvaluationError(f"{self._path} cannot be written: {error}", "Make room, then --resume it.") from error
+
+
+def _without_reward(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event with the reward of its step in its metadata only."""
+    if "reward" not in event:
+        return event
+    others = {key: value for key, value in event.items() if key != "reward"}
+    return {**others, "metadata": {**(event.get("metadata") or {}), "step_reward": event["reward"]}}
 
 
 class Uploads:
