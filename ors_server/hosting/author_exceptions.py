@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Sequence
 
 from ors_server.encoding import NonFiniteReward
 from ors_server.errors import EnvironmentFailed, InfrastructureFailure, MachineBusy, OrsError, RequestError
+from ors_server.redaction import forms_of, redact
 from ors_server.settings import ReturnErrors
 
-__all__ = ["as_request_error", "describe_error", "log_and_describe"]
+__all__ = ["as_request_error", "describe_error", "log_and_describe", "without_secrets"]
 
 logger = logging.getLogger("ors_server.hosting.author_exceptions")
 
 
+class Redacted(Exception):
+    """An exception as text, its traceback included, without the values of secrets."""
+
+
 def as_request_error(
-    error: BaseException, mode: ReturnErrors, *, environment: str, where: str, sid: str | None = None
+    error: BaseException,
+    mode: ReturnErrors,
+    *,
+    environment: str,
+    where: str,
+    sid: str | None = None,
+    secrets: Sequence[str] = (),
 ) -> OrsError:
     """Return the error that a request gets for an exception of an environment's code.
 
@@ -24,19 +36,36 @@ def as_request_error(
     """
     if isinstance(error, (InfrastructureFailure, MachineBusy, RequestError)):
         return error
-    return EnvironmentFailed(log_and_describe(error, mode, environment=environment, where=where, sid=sid))
+    told = log_and_describe(error, mode, environment=environment, where=where, sid=sid, secrets=secrets)
+    return EnvironmentFailed(told)
 
 
 def log_and_describe(
-    error: BaseException, mode: ReturnErrors, *, environment: str, where: str, sid: str | None = None
+    error: BaseException,
+    mode: ReturnErrors,
+    *,
+    environment: str,
+    where: str,
+    sid: str | None = None,
+    secrets: Sequence[str] = (),
 ) -> str:
-    """Log an exception of an environment's code in full; return the text that a client gets.
+    """Log an exception of an environment's code, without the values of ``secrets``; return the text a client gets.
 
     ``where`` names the code that raised: a method, a tool.
     """
     fields = {"environment": environment, "in": where}
-    logger.error("environment failed", exc_info=error, extra=fields if sid is None else {"sid": sid, **fields})
+    error_shown = without_secrets(error, secrets)
+    logger.error("environment failed", exc_info=error_shown, extra=fields if sid is None else {"sid": sid, **fields})
     return describe_error(error, mode)
+
+
+def without_secrets(error: BaseException, secrets: Sequence[str]) -> BaseException:
+    """Return an exception for the log: the same one, or where it tells a secret, its text without that."""
+    if not secrets:
+        return error
+    text = "".join(traceback.format_exception(error)).encode("utf-8", "replace")
+    shown = redact(text, forms_of(secrets))
+    return error if shown == text else Redacted(shown.decode())
 
 
 def describe_error(error: BaseException, mode: ReturnErrors) -> str:

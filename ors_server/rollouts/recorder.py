@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 import os
-import re
 import socket
 import time
 import uuid
@@ -24,6 +23,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ors_server.encoding import encode
+from ors_server.redaction import forms_of, redact
 from ors_server.rollouts.derived import TASK_TOKEN, Outcome, task_of
 from ors_server.rollouts.records import End, Note, Part, Records
 from ors_server.rollouts.writer import RolloutWriter
@@ -45,16 +45,8 @@ _LOG_EVERY = 60.0
 #: Bytes that a note takes in memory besides its text, and that the row of a session takes.
 _OVERHEAD = 100
 _ROW = 2000
-#: A shorter secret is not redacted: it would be found everywhere.
-_SHORTEST_SECRET = 4
-#: A secret is found in JSON within JSON so deep: a tool may encode twice what is then encoded as its result.
-_DEPTH = 3
-_REDACTED = "[redacted]"
 #: Where frames have their JSON, if they are one.
 _OUTPUT = slice(len(ONE_FRAME), -len(FRAME_END))
-#: Keys of this server or of another (``keys.key.make_secret``).
-_KEY_PREFIX = b"ors_"
-_KEYS = re.compile(rb"ors_[A-Za-z0-9_-]{43}")
 
 
 class Recorder:
@@ -107,7 +99,7 @@ class Recorder:
     ) -> Recording:
         """Begin to record a session. ``task`` is as clients see it; ``secrets`` are values that are never stored."""
         at = time.time_ns() // 1_000_000
-        recording = Recording(self, _forms(secrets))
+        recording = Recording(self, forms_of(secrets))
         spec = encode({name: value for name, value in task.items() if name != TASK_TOKEN}).decode()
         info = {} if index is None else {"task_index": index}
         known = task_of(environment, None, split, spec, info)
@@ -283,26 +275,8 @@ class Recording:
 
     def redact(self, data: bytes) -> bytes:
         """Replace the values of the session's secrets, and keys of ors-servers, in JSON."""
-        if _KEY_PREFIX in data:
-            data = _KEYS.sub(_REDACTED.encode(), data)
-        for secret in self._secrets:
-            if secret in data:
-                data = data.replace(secret, _REDACTED.encode())
-        return data
+        return redact(data, self._secrets)
 
     def redact_text(self, text: str) -> str:
         """Replace the values of the session's secrets in a text."""
         return self.redact(text.encode("utf-8", "replace")).decode()
-
-
-def _forms(secrets: Iterable[str]) -> list[bytes]:
-    """Return the values as they may occur in JSON, and in JSON within JSON; the longest first."""
-    forms: set[str] = set()
-    for secret in secrets:
-        if len(secret) >= _SHORTEST_SECRET:
-            within = {secret}
-            for _ in range(_DEPTH):
-                forms |= within
-                within = {json.dumps(form, ensure_ascii=only)[1:-1] for form in within for only in (True, False)}
-            forms |= within
-    return [form.encode("utf-8", "replace") for form in sorted(forms, key=len, reverse=True)]

@@ -10,12 +10,14 @@ import asyncio
 import logging
 from typing import Any
 
+from ors_server.hosting.author_exceptions import without_secrets
 from ors_server.hosting.call_overrides import OverridingRunner, tool_runner
 from ors_server.hosting.catalogue import HostedEnvironment
 from ors_server.hosting.session_toolsets import build_toolset, tools_with
 from ors_server.hosting.task_source import copy_json
 from ors_server.hosting.tool_runner import ToolRunner
 from ors_server.hosting.tools import ToolTable
+from ors_server.sessions.secrets import hidden_values
 from ors_server.settings import Settings
 
 __all__ = ["EnvironmentInstance"]
@@ -26,7 +28,17 @@ logger = logging.getLogger("ors_server.sessions.environment_instance")
 class EnvironmentInstance:
     """An instance of one session. ``build`` comes first, ``tear_down`` and ``close`` last."""
 
-    __slots__ = ("_settings", "_sid", "execution", "hosted", "instance", "tools_execution", "toolset", "toolset_class")
+    __slots__ = (
+        "_settings",
+        "_sid",
+        "execution",
+        "hosted",
+        "instance",
+        "secrets",
+        "tools_execution",
+        "toolset",
+        "toolset_class",
+    )
 
     def __init__(self, sid: str, hosted: HostedEnvironment, toolset_class: type | None, settings: Settings) -> None:
         self._sid = sid
@@ -37,6 +49,8 @@ class EnvironmentInstance:
         self.execution, self.tools_execution = hosted.executions()
         #: The author's object; None until it is built.
         self.instance: Any = None
+        #: Those that the instance has; the log of its failures does not tell them.
+        self.secrets: dict[str, str] | None = None
         #: The session's toolset, an instance of ``toolset_class``.
         self.toolset: Any = None
 
@@ -47,6 +61,7 @@ class EnvironmentInstance:
 
     async def build(self, task: Any, secrets: dict[str, str] | None) -> None:
         """Call the constructors of the environment and of the toolset. Raises what they raise."""
+        self.secrets = secrets
         keywords = {"task_spec": copy_json(task), "secrets": secrets}
         if self.hosted.has_constructor:
             built = await self.execution.run(self.hosted.cls, **keywords)
@@ -107,7 +122,8 @@ class EnvironmentInstance:
             run.cancel()
             logger.error("teardown timed out", extra={**fields, "seconds": limit})
         elif not run.cancelled() and (error := run.exception()) is not None:
-            logger.error("teardown failed", exc_info=error, extra=fields)
+            shown = without_secrets(error, hidden_values(self.secrets))
+            logger.error("teardown failed", exc_info=shown, extra=fields)
 
     def close(self) -> None:
         """Release the execution. No code of the instance runs any more."""

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from ors_server.errors import DefinitionError, InvalidSecrets
 
-__all__ = ["LOCAL_TOKEN", "fill_secrets", "read_secrets", "read_secrets_file"]
+__all__ = ["LOCAL_TOKEN", "fill_secrets", "hidden_values", "read_secrets", "read_secrets_file"]
 
 #: The key of a client that has none. It opens nothing: a self-hosted server has no accounts.
 LOCAL_TOKEN = "ors-local"  # noqa: S105 - no secret
@@ -51,6 +51,11 @@ def fill_secrets(secrets: dict[str, str], file: Path | None) -> dict[str, str]:
     if filled.get("api_key") == "":
         filled["api_key"] = LOCAL_TOKEN
     return filled
+
+
+def hidden_values(secrets: Mapping[str, str] | None) -> list[str]:
+    """Return the values that no record and no log may have."""
+    return [value for value in (secrets or {}).values() if value != LOCAL_TOKEN]
 
 
 @cache

@@ -47,6 +47,7 @@ from ors_server.sessions.call_slots import CallSlots, LimitedSlots
 from ors_server.sessions.environment_instance import EnvironmentInstance
 from ors_server.sessions.reading import checked, messages_json, prompt_json, task_tools_json
 from ors_server.sessions.result_store import ResultStore
+from ors_server.sessions.secrets import hidden_values
 from ors_server.sessions.setup import Setup, TaskChoice, took_too_long
 from ors_server.settings import Settings
 from ors_server.sse import error_frame, result_frames
@@ -348,7 +349,10 @@ class Session:
         except Exception as error:  # the author's method may raise anything
             mode = self._context.settings.return_errors
             name = environment.hosted.name
-            raise as_request_error(error, mode, environment=name, where=method, sid=self.sid) from error
+            secrets = hidden_values(environment.secrets)
+            raise as_request_error(
+                error, mode, environment=name, where=method, sid=self.sid, secrets=secrets
+            ) from error
 
     def _keep(self, run: asyncio.Task[Any]) -> None:
         if self._running is None:
@@ -453,8 +457,10 @@ class Session:
             mode = self._context.settings.return_errors
             where = f"tool {call.name!r}"
             call.outcome = "error"
+            name = self._bound().name
+            secrets = hidden_values(None if self._environment is None else self._environment.secrets)
             result = error_frame(
-                log_and_describe(error, mode, environment=self._bound().name, where=where, sid=self.sid)
+                log_and_describe(error, mode, environment=name, where=where, sid=self.sid, secrets=secrets)
             )
         self._end_run(call, result)
 

@@ -18,7 +18,7 @@ from ors_server.hosting.catalogue import HostedEnvironment
 from ors_server.hosting.session_toolsets import find_toolset
 from ors_server.rollouts.recorder import Recorder, Recording
 from ors_server.sessions.environment_instance import EnvironmentInstance
-from ors_server.sessions.secrets import LOCAL_TOKEN
+from ors_server.sessions.secrets import hidden_values
 from ors_server.settings import Settings
 
 __all__ = ["Setup", "TaskChoice", "took_too_long"]
@@ -98,7 +98,7 @@ class Setup:
             split=split,
             index=index if index is None or index >= 0 else None,
             task=hosted.tasks.public_part(self._task),
-            secrets=[secret for secret in self._secrets.values() if secret != LOCAL_TOKEN],
+            secrets=hidden_values(self._secrets),
             owner=owner or None,
         )
 
@@ -168,8 +168,8 @@ class Setup:
 
     def _as_request_error(self, error: BaseException, where: str) -> OrsError:
         assert self.hosted is not None
-        mode = self._settings.return_errors
-        return as_request_error(error, mode, environment=self.hosted.name, where=where, sid=self._sid)
+        mode, secrets = self._settings.return_errors, hidden_values(self._secrets)
+        return as_request_error(error, mode, environment=self.hosted.name, where=where, sid=self._sid, secrets=secrets)
 
 
 def took_too_long(what: str, seconds: float) -> InfrastructureFailure:

@@ -403,3 +403,38 @@ async def test_errors_hidden_from_clients_stay_hidden(serve: Serve, caplog: pyte
     assert response.status_code == 500
     assert "gold" not in response.text
     assert "environment failed" in [record.getMessage() for record in caplog.records]
+
+
+# --- exceptions that tell a secret -----------------------------------------------------------------
+
+
+class Telling(Echo):
+    """Its methods raise what they know: a key in a text, and in the repr of one."""
+
+    @tool
+    async def fail(self) -> ToolOutput:
+        try:
+            raise KeyError(self.secrets["key"])
+        except KeyError as error:
+            raise ValueError(f"401 for {self.secrets['key']} at api") from error
+
+    def get_messages(self) -> list[Message]:
+        raise ValueError(self.secrets["key"])
+
+    def teardown(self) -> None:
+        raise ValueError(self.secrets["key"])
+
+
+async def test_the_log_of_a_failure_tells_no_secret(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    secret = 'sk-"quoted"\'-\\0123456789'
+    client = serve(Telling)
+    sid = await client.open(BY_INDEX | {"secrets": {"key": secret}})
+    assert secret in (await client.call(sid, "fail")).error  # the client that sent it
+    await client.get("/messages", sid)
+    await client.post("/delete", sid=sid)
+    failures = [record for record in caplog.records if record.exc_info]
+    assert [record.message for record in failures] == ["environment failed", "environment failed", "teardown failed"]
+    log = "\n".join(logging.Formatter().format(record) for record in failures)
+    assert "0123456789" not in log
+    assert "401 for [redacted] at api" in log
+    assert "KeyError: '[redacted]'" in log

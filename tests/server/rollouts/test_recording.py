@@ -15,6 +15,7 @@ import pytest
 from ors_server import JSONObject, Server, Settings, TextBlock, ToolOutput, tool
 from ors_server.errors import InfrastructureError
 from ors_server.http.app import OrsApp
+from ors_server.redaction import forms_of
 from ors_server.rollouts import recorder as recording
 from ors_server.rollouts.browsing import RolloutFilter, browse_rollouts, browse_runs
 from ors_server.rollouts.database import open_to_write
@@ -206,7 +207,7 @@ async def test_no_secret_and_no_private_field_is_stored(start: Start, data_dir: 
 def test_a_secret_is_redacted_however_often_a_tool_encoded_it(times: int) -> None:
     """Once or twice by the tool, and once as the result; with escapes for all that is not ASCII, and without."""
     secret = SECRET + "é\\\n"
-    redact = Recording(cast("Recorder", None), recording._forms([secret])).redact  # pyright: ignore[reportPrivateUsage]
+    redact = Recording(cast("Recorder", None), forms_of([secret])).redact
     for ways in itertools.product((True, False), repeat=times):
         text = f"the key is {secret}, again {secret}"
         for only in ways:
