@@ -92,9 +92,7 @@ class OrsApp(HotApp):
         #: Records the sessions; None where they are not recorded.
         self.recorder: Recorder | None = None
         if settings.record:
-            # Workers of one slot follow each other: what an earlier one recorded and did not end is lost.
-            former = None if worker is None else f"{worker.folder.name}:{worker.slot}:"
-            self.recorder = sessions.recorder = Recorder(self.rollouts, former=former)
+            self.recorder = sessions.recorder = Recorder(self.rollouts)
         #: The stored rollouts, for reading.
         self.store = RolloutStore(location)
         sandboxes: SandboxSessions | None = None

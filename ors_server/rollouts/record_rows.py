@@ -1,12 +1,13 @@
 """Rows of recorded sessions, written; and sessions whose server has died.
 
-Each process that records says every few seconds that it lives. What a dead one recorded is marked as lost by the
-others, and by the next one in its place. A process that was only stopped for a while takes its sessions back: its next
-write says how they are.
+Each process that records says every few seconds that it lives, and holds a lock while it does (``recorder_locks``).
+What a dead one recorded is marked as lost by the others, and by the next one in its place. A process that was only
+stopped for a while takes its sessions back: its next write says how they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, literal_column, null, select, update
@@ -79,17 +80,16 @@ def _sign_of_life(connection: Connection, recorder: str) -> None:
     )
 
 
-def mark_lost(connection: Connection, recorder: str, former: str | None) -> int:
+def mark_lost(connection: Connection, recorder: str, known_dead: Sequence[str]) -> int:
     """Mark the sessions of dead processes as lost, and say that ``recorder`` lives; return how many there were.
 
-    Processes whose names begin with ``former`` are dead for certain, except this one. Raises ``SQLAlchemyError``.
+    Dead are those that are known to be, and those that are silent. Raises ``SQLAlchemyError``.
     """
     with connection.begin():
         _sign_of_life(connection, recorder)
         silent = recorders.c.seen_at < _now(connection) - SILENT_AFTER
-        if former is not None:
-            silent = silent | recorders.c.id.startswith(former, autoescape=True)
         dead = list(connection.scalars(select(recorders.c.id).where(silent, recorders.c.id != recorder)))
+        dead += known_dead
         if not dead:
             return 0
         counted = (

@@ -52,12 +52,10 @@ _OUTPUT = slice(len(ONE_FRAME), -len(FRAME_END))
 class Recorder:
     """Recorder of one server's sessions. Used on the event loop."""
 
-    def __init__(self, writer: RolloutWriter, *, former: str | None = None, limit: int = LIMIT) -> None:
-        """``former`` is the beginning of the names of the processes that this one follows, which have ended."""
+    def __init__(self, writer: RolloutWriter, *, limit: int = LIMIT) -> None:
         self._writer = writer
         self._limit = limit
-        self._former = former
-        self.name = f"{former or socket.gethostname() + ':'}{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         #: Notes that were dropped because too many waited, since the start.
         self.dropped = 0
         #: Sessions that are not stored at all, for the same reason.
@@ -76,15 +74,16 @@ class Recorder:
 
     def start(self) -> None:
         """Mark the sessions of processes that have died as lost, now and from time to time."""
-        self._writer.keep_alive(self.name, self._former)
+        self._writer.keep_alive(self.name)
         self._alive = asyncio.get_running_loop().call_later(ALIVE_EVERY, self.start)
 
     def close(self) -> None:
         """Hand over what was noted; the writer is closed afterwards."""
+        self._hand_over()
         if self._alive is not None:
             self._alive.cancel()
             self._alive = None
-        self._hand_over()
+            self._writer.keep_alive(self.name)  # a process that died just now may have none in its place yet
 
     def begin(
         self,

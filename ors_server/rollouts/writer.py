@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -26,6 +27,7 @@ from ors_server.errors import OrsError
 from ors_server.rollouts.errors import InvalidEvents, StoreBusy, StoreUnavailable
 from ors_server.rollouts.events import InvalidEvent, read_event, read_upload
 from ors_server.rollouts.location import Location
+from ors_server.rollouts.recorder_locks import dead_recorders, forget_recorders, hold
 from ors_server.rollouts.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -79,10 +81,9 @@ class _Upload:
 
 
 class SignOfLife(NamedTuple):
-    """A recorder lives; ``former`` is the beginning of the names of those that it replaces."""
+    """A recorder lives."""
 
     recorder: str
-    former: str | None
 
 
 class RolloutWriter:
@@ -104,6 +105,8 @@ class RolloutWriter:
         self._failing = False
         self._unwritten: list[Records] = []
         self._sign: SignOfLife | None = None
+        #: The recorder that lives, and the descriptor of its lock.
+        self._living: tuple[str, int | None] | None = None
         self._disk = None if location.url is None else Waiting(location.folder)
 
     @property
@@ -152,11 +155,11 @@ class RolloutWriter:
             self._start()
             self._jobs.put(records)
 
-    def keep_alive(self, recorder: str, former: str | None) -> None:
+    def keep_alive(self, recorder: str) -> None:
         """Store that a recorder lives, and mark the sessions of those that have died as lost."""
         with self._lock:
             self._start()
-            self._jobs.put(SignOfLife(recorder, former))
+            self._jobs.put(SignOfLife(recorder))
 
     def resume(self) -> None:
         """Store what an earlier process left on the disk."""
@@ -202,6 +205,14 @@ class RolloutWriter:
         self._close()
         if self._disk is not None:
             self._disk.close()
+        if self._living is not None:
+            self._end_life(*self._living)
+
+    def _end_life(self, recorder: str, descriptor: int | None) -> None:
+        if not self._unwritten:  # else its sessions have no outcome, and the next process marks them
+            forget_recorders(self.location.folder, [recorder])
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _next_group(self) -> tuple[list[_Upload], list[Records], bool]:
         """Everything that waits, up to a size; and whether that was the last.
@@ -275,7 +286,12 @@ class RolloutWriter:
         from ors_server.rollouts.record_rows import mark_lost
 
         if self._sign is not None:
-            lost = mark_lost(connection, *self._sign)
+            recorder, folder = self._sign.recorder, self.location.folder
+            if self._living is None:  # before the database knows its name
+                self._living = recorder, hold(folder, recorder)
+            dead = dead_recorders(folder)
+            lost = mark_lost(connection, recorder, dead)
+            forget_recorders(folder, dead)
             self._sign = None
             if lost:
                 logger.warning("sessions of a process that died are marked as lost", extra={"sessions": lost})

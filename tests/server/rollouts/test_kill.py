@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from tests.server.gateway.conftest import call, start_several
 from tests.server.rollouts.support import body, message, rollout, rows, stored
+from tests.support.http_client import Client
 from tests.support.servers import StartServer
+from tests.support.waiting import until
 
 
 async def upload_until_it_ends(url: str, pid: int, number: signal.Signals) -> tuple[list[str], int]:
@@ -64,3 +69,67 @@ def test_an_answered_upload_outlives_the_server(
     uploaded = httpx.post(f"{again.url}/v1/rollouts", content=body(rollout("after")), trust_env=False)
     assert uploaded.json() == {"stored": 1}
     assert httpx.get(f"{again.url}/v1/runs", trust_env=False).json()["runs"][0]["num_rollouts"] == len(found) + 1
+
+
+def of_sessions(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the recorded rollouts by their session."""
+    return {each["metadata"]["session"]: each for each in stored(folder)}
+
+
+async def until_stored(folder: Path, messages: dict[str, int]) -> None:
+    """Wait until so many messages of each session are stored."""
+    await until(
+        lambda: {sid: len(each["messages"]) for sid, each in of_sessions(folder).items()} == messages, within=30
+    )
+
+
+async def until_ended(folder: Path, count: int) -> None:
+    """Wait until so many rollouts have an outcome."""
+    await until(lambda: sum(each["outcome"] is not None for each in stored(folder)) == count, within=60)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("database")
+async def test_sessions_of_a_killed_server_are_lost(
+    start_server: StartServer, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the last second is stored, and the next server marks them when it starts."""
+    monkeypatch.setenv("ORS_RECORD", "1")
+    first = start_server("echo")
+    client = Client(url=first.url)
+    finished, unfinished = await client.open(), await client.open()
+    assert (await client.call(finished, "echo", {"text": "hello"})).text == "match"
+    await client.call(unfinished, "echo", {"text": "no"})
+    await client.close()
+    await until_stored(data_dir, {finished: 2, unfinished: 2})
+    first.process.kill()
+    first.process.wait()
+    assert {each["outcome"] for each in stored(data_dir)} == {None}
+    again = start_server("echo")
+    await until_ended(data_dir, 2)
+    found = of_sessions(data_dir)
+    assert (found[finished]["outcome"], found[finished]["max_reward"]) == ("finished", 1.0)
+    assert (found[unfinished]["outcome"], found[unfinished]["max_reward"]) == ("lost", None)
+    assert "ended without ending its sessions" in found[unfinished]["outcome_reason"]
+    again.stop()
+    assert list(data_dir.joinpath("recorders").iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_sessions_of_a_killed_worker_are_lost(tmp_path: Path, *, stopped: bool) -> None:
+    """Its successor marks them; where the server is stopped before there is one, the worker that is left."""
+    data = tmp_path / "data"
+    with start_several(tmp_path, "echo", ORS_RECORD="1") as several, several.client() as client:
+        sids = [several.open(client) for _ in range(8)]
+        for sid in sids:
+            call(client, sid, "echo", text="no")
+        await until_stored(data, dict.fromkeys(sids, 2))
+        first = several.workers()[0]
+        held = first["sessions"]
+        assert 0 < held < 8
+        os.kill(first["pid"], signal.SIGKILL)
+        if not stopped:
+            await until_ended(data, held)
+    outcomes = Counter(each["outcome"] for each in stored(data))
+    assert outcomes == {"lost": held, "stopped": 8 - held}

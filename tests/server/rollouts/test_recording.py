@@ -310,7 +310,9 @@ async def test_sessions_of_a_process_that_died_are_lost(
     await client.call(unpaid, "half")
     await until(lambda: died.waiting == 0)
     following = RolloutWriter(at(data_dir))
-    following.keep_alive("next", died.name)
+    data_dir.joinpath("recorders").mkdir(parents=True)
+    data_dir.joinpath("recorders", died.name).touch()  # a lock that is not held
+    following.keep_alive("next")
     await following.close()
     found = {each["metadata"]["session"]: each for each in await asyncio.to_thread(stored, data_dir)}
     assert (found[paid]["outcome"], found[paid]["max_reward"]) == ("finished", 1.0)
