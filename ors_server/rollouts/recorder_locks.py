@@ -1,7 +1,7 @@
 """Locks of the processes that record sessions: those with the same data directory know at once which have died.
 
 Each process holds a lock on a file with its recorder's name, which the kernel releases when the process ends, however
-it ends. Where the lock cannot be had, the others know only that it is silent (``record_rows``).
+it ends. Without a lock the others know only that it is silent (``record_rows``).
 """
 
 from __future__ import annotations
