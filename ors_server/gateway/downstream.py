@@ -31,7 +31,7 @@ from ors_server.gateway.searching import Search, find
 from ors_server.gateway.targets import path_of
 from ors_server.gateway.templates import RequestTemplate
 from ors_server.gateway.upstream import Upstream, connect, take_idle
-from ors_server.gateway.workers import ENDED, Life, Worker
+from ors_server.gateway.workers import ENDED, Worker
 from ors_server.http.delivery import GATEWAY_HEADER
 
 __all__ = ["Downstream"]
@@ -135,7 +135,7 @@ class Downstream(asyncio.Protocol):
 
     def _pause_if_full(self) -> None:
         if len(self._buffer) > _READ_AHEAD and not (self._head is None and self._writable):
-            self._pause_reading()
+            self.pause_request()
 
     def _next_request(self) -> None:
         """Begin the next request if there is one; those after it have a turn of the loop each."""
@@ -210,7 +210,7 @@ class Downstream(asyncio.Protocol):
             self._choose_if_read()
         elif self._unsent is not None:
             self._unsent.append(part)
-            self._pause_reading()
+            self.pause_request()
         elif self._upstream is not None:
             self._upstream.write(part)
         return data[taken:]
@@ -219,6 +219,8 @@ class Downstream(asyncio.Protocol):
         head = self._head
         assert head is not None
         worker = None if isinstance(route, Search) else route
+        own: Own | None = None
+        upstream: Upstream | None = None
         try:
             if isinstance(route, Search):
                 worker, lives = await find(route)
@@ -228,24 +230,22 @@ class Downstream(asyncio.Protocol):
             else:
                 upstream = await connect(route)
         except OrsError as error:
-            self._unsent = self._connecting = None
-            self._resume_reading()
             own = self._router.not_found(route, head, error) if isinstance(route, Search) else None
-            self._answer_itself(own or Own(error_response(error)), head)
-            return
+            own = own or Own(error_response(error))
         except OSError as error:
-            self._unsent = self._connecting = None
-            self._resume_reading()
             self._router.counts.unreachable += 1
-            ended = isinstance(error, ENDED) or (worker is not None and worker.life is Life.DEAD)
-            self._answer_itself(self._refusal(head) or self._router.without_worker(head, ended=ended), head)
-            return
+            ended = isinstance(error, ENDED) or (worker is not None and worker.dead)
+            own = self._refusal(head) or self._router.without_worker(head, ended=ended)
         unsent, self._unsent, self._connecting = self._unsent or [], None, None
+        self.resume_request()  # before the worker may ask for a pause
+        if upstream is None:
+            assert own is not None
+            self._answer_itself(own, head)
+            return
         if self._closing:
             upstream.close()
             return
         self._upstream = upstream
-        self._resume_reading()  # before the worker may ask for a pause
         upstream.send(self, head.method, unsent[0])
         for part in unsent[1:]:
             upstream.write(part)
@@ -274,7 +274,7 @@ class Downstream(asyncio.Protocol):
                 self._forward(chosen, head, head.data + body)
 
     def _continue(self, head: Head) -> None:
-        if not head.body.complete and head.version == "1.1" and _expects_continue(head):
+        if not head.body.complete and head.version == "1.1" and head.expects_continue:
             self._transport.write(_CONTINUE)
 
     async def _answer_later(self, later: Later, head: Head) -> None:
@@ -317,7 +317,7 @@ class Downstream(asyncio.Protocol):
             upstream.abort()
             self._keep_alive &= keep_alive
             self._own = Own(b"")
-            self._resume_reading()
+            self.resume_request()
             return
         if self._transport.get_write_buffer_size() == 0:
             upstream.release()
@@ -348,7 +348,7 @@ class Downstream(asyncio.Protocol):
             self._transport.close()
             return
         if not self._reading:
-            self._resume_reading()
+            self.resume_request()
         if self._buffer:
             self._loop.call_soon(self._next_request)
 
@@ -374,21 +374,15 @@ class Downstream(asyncio.Protocol):
         if self._upstream is not None:
             self._upstream.resume_response()
         if self._head is None:
-            self._resume_reading()
+            self.resume_request()
             self._loop.call_soon(self._next_request)
 
     def pause_request(self) -> None:
-        self._pause_reading()
-
-    def resume_request(self) -> None:
-        self._resume_reading()
-
-    def _pause_reading(self) -> None:
         if self._reading and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
 
-    def _resume_reading(self) -> None:
+    def resume_request(self) -> None:
         if not self._reading and not self._transport.is_closing():
             self._reading = True
             self._transport.resume_reading()
@@ -413,7 +407,3 @@ class Downstream(asyncio.Protocol):
             self._upstream.abort()
             self._upstream = None
         self._delivering.abort()
-
-
-def _expects_continue(head: Head) -> bool:
-    return any(value.strip().lower() == b"100-continue" for value in head.values(b"expect"))

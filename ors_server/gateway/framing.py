@@ -160,6 +160,11 @@ class Head:
         """Return the values of a header; ``name`` in lower case."""
         return self.headers.get(name, ())
 
+    @property
+    def expects_continue(self) -> bool:
+        """True where the client waits for ``100 Continue`` before it sends the body."""
+        return any(value.strip().lower() == b"100-continue" for value in self.values(b"expect"))
+
     def forget(self) -> None:
         """Free what only routing needs: the response may be a stream that stays open for long."""
         self.data = b""

@@ -10,14 +10,17 @@ from ors_server.gateway.framing import BadRequest, Head, read_head, read_respons
 from ors_server.gateway.templates import RequestTemplate, Templates
 
 SID = b"0000094c-da97-8294-ab73-cbba9374649e"
+#: Heads with places for the id and the length, and one for a key or a trace.
 ORDERS = {
     "id first": b"POST /env/call HTTP/1.1\r\nHost: a\r\nX-Session-ID: %b\r\nAccept: */*\r\nContent-Length: %b\r\n\r\n",
     "length first": b"POST /env/call HTTP/1.1\r\ncontent-length:%b\r\nHost: a\r\nx-session-id: %b\r\nA: b\r\n\r\n",
+    "with a key": b"POST /call HTTP/1.1\r\nIdempotency-Key: k-1\r\nX-Session-ID: %b\r\ncontent-length: %b\r\n\r\n",
+    "traced": b"POST /call HTTP/1.1\r\nX-Session-ID: %b\r\ntraceparent: 00-a-b-01\r\nContent-Length: %b\r\n\r\n",
 }
 
 
 def head_of(order: str, sid: bytes, length: bytes) -> bytes:
-    return ORDERS[order] % ((sid, length) if order == "id first" else (length, sid))
+    return ORDERS[order] % ((length, sid) if order == "length first" else (sid, length))
 
 
 def template_of(head: bytes, credential: bytes = b"") -> RequestTemplate | None:
@@ -38,6 +41,15 @@ def test_requests_of_other_sessions_with_other_bodies_fit(order: str) -> None:
             assert template.session_of(data) == sid
             assert template.session_of(data[:-1]) is None
             assert template.session_of(data + b"P") is None
+
+
+def test_calls_with_other_keys_and_traces_fit() -> None:
+    template = template_of(head_of("with a key", SID, b"2"))
+    assert template is not None
+    data = head_of("with a key", SID, b"2") + b"{}"
+    assert template.session_of(data.replace(b"k-1", b"another key-25")) == SID
+    for wrong in (b"", b"k\x00", b"k\n", b"k\nA: b", b"k\x7f", b"k\r", b"k\r\nTransfer-Encoding: chunked"):
+        assert template.session_of(data.replace(b"k-1", wrong)) == (None if wrong else SID)
 
 
 @pytest.mark.parametrize("length", [b"", b"-2", b"+2", b"2 ", b"0x2", b"2_", b"\xb2", b"2, 2", b"0" * 5000 + b"2"])
@@ -100,7 +112,7 @@ def test_whatever_fits_is_read_alike(order: str) -> None:
     assert fitted > 30
 
 
-_VARIABLE = (b"x-session-id", b"content-length")
+_VARIABLE = (b"x-session-id", b"content-length", b"idempotency-key", b"traceparent")
 
 
 def test_a_key_stays_with_its_connection() -> None:
