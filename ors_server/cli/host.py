@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TextIO
 
 import typer
 from rich.console import Console
@@ -43,6 +43,9 @@ HOST_EXAMPLES = """[bold]Checkouts[/bold]
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1 ors-server host liars_dice/   judged by a local model"""
 
 logger = logging.getLogger("ors_server.host")
+
+#: Characters of a line where the table of needs goes to a file.
+_WIDTH = 200
 
 
 class _Environment(NamedTuple):
@@ -88,7 +91,7 @@ def host(
     environments = _read(checkouts, data or [], root)
     key = make_inner_key()
     secrets = _secrets(settings, os.environ, key)
-    console = Console(stderr=not check, highlight=False)
+    console = _console(sys.stdout if check else sys.stderr)
     missing = _print_needs(console, environments, secrets)
     if check:
         raise typer.Exit(1 if missing else 0)
@@ -165,6 +168,12 @@ def _written(secrets: Mapping[str, str], folder: Path) -> Path:
 
 
 # --- needs ---------------------------------------------------------------------------------------
+
+
+def _console(stream: TextIO) -> Console:
+    """Return a console whose lines in a file are not those of a narrow terminal."""
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH
+    return Console(file=stream, highlight=False, width=width)
 
 
 def _print_needs(console: Console, environments: Sequence[_Environment], secrets: Mapping[str, str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,16 +36,18 @@ def test_another_environments_folders_are_empty(walk: Front) -> None:
     for name in ("Swim", "Swim-data", "kept/files"):
         assert walk.call("attacker", "shell", f"ls -A {walk.folder / name}") == ""
     assert "ead-only" in walk.call("attacker", "shell", f"touch {walk.folder}/Swim/server.py")
-    undo = f"umount {walk.folder}/Swim; unshare -Urm umount {walk.folder}/Swim; ls -A {walk.folder}/Swim"
-    assert "server.py" not in walk.call("attacker", "shell", undo)
+    place = walk.folder / "Walk" / "place"
+    undo = f"umount {walk.folder}/Swim; mount --bind {walk.folder} {place}; ls {walk.folder}/Swim {place}/Swim"
+    assert "server.py" not in walk.call("attacker", "shell", f"mkdir {place}; {undo}; unshare -Urm sh -c '{undo}'")
     assert "server.py" in walk.call("attacker", "shell", f"ls {walk.folder}/Walk")
 
 
 def test_sockets_of_the_server_are_not_there(walk: Front) -> None:
-    listed = walk.call("attacker", "shell", f"find {tempfile.gettempdir()}/ors-server-* -name '*.sock'").split()
+    server = Path(walk.call("attacker", "variable", "ORS_NODE_TABLE")).parent
+    listed = walk.call("attacker", "shell", f"find {server} {control_folder()} -name '*.sock'").split()
     workers = [path for path in listed if Path(path).name.startswith("worker")]
     assert len(workers) == 1  # its own
-    assert not [path for path in listed if path.startswith(str(control_folder()))]
+    assert all(path.startswith(str(server)) for path in listed)
     assert "folders.json" not in walk.call("attacker", "shell", "find $(dirname $PYTHONPATH)")
 
 
