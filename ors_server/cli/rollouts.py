@@ -35,9 +35,10 @@ __all__ = ["rollouts"]
 
 rollouts = typer.Typer(
     no_args_is_help=True,
-    help="List, show and export the rollouts that clients uploaded.\n\n"
-    "A server keeps what is sent to its POST /v1/rollouts, as openreward clients and the trainers that use them do. It "
-    "lies in rollouts.sqlite3 in the data directory; these commands read it also while a server runs.",
+    help="List, show and export rollouts: what clients uploaded, and what the server recorded.\n\n"
+    "A server keeps what is sent to its POST /v1/rollouts, as openreward clients and the trainers that use them do, and "
+    "with --record the sessions that it plays. All of it is in rollouts.sqlite3 in the data directory, or in the "
+    "database of ORS_ROLLOUTS; these commands read it also while a server runs.",
     epilog="[bold]Examples[/bold]\n"
     "  ors-server rollouts list --run my-run                   the newest rollouts of a run\n"
     "  ors-server rollouts show 3f2a91c4                       one as a conversation\n"
@@ -68,7 +69,7 @@ _TITLES = {
 
 @rollouts.callback()
 def _group() -> None:
-    """List, show and export the rollouts that clients uploaded."""
+    """List, show and export rollouts: what clients uploaded, and what the server recorded."""
 
 
 @rollouts.command("list")

@@ -69,7 +69,7 @@ class Exam(Environment):
         if type(self).loses(self.question, params.text):
             raise InfrastructureFailure("the machine burned down", "Build another.")
         type(self).answered[self.question] += 1
-        rewards = {"right": 1.0, "half": 0.5}
+        rewards = {"right": 1.0, "half": 0.5, "huge": 1.7e308}
         return ToolOutput(blocks=[TextBlock(text="noted")], reward=rewards.get(params.text, 0.0), finished=True)
 
     @tool

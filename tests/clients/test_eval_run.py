@@ -228,6 +228,15 @@ def test_what_the_model_does_wrong_counts_and_is_shown_by_kind(play: Evaluate, e
     assert any("arguments_that_are_no_json" in history and "rig" in history for history in histories)
 
 
+def test_a_reward_that_cannot_be_added_is_the_environments_fault(play: Evaluate, endpoint: ChatStandIn) -> None:
+    endpoint.policy = outcomes_by_seed({(q, s): "huge" if q < 2 else "right" for q in range(6) for s in range(2)})
+    report = play(samples=2, seed=7, options={"retries": 0, "name": "run"}).report
+    assert report["reward"]["mean"] == 1.0
+    assert report["samples"]["missing"] == 4
+    assert report["failed"]
+    assert [kind["side"] for kind in report["infrastructure"]["kinds"]] == ["environment"]
+
+
 def test_a_conversation_over_the_context_is_the_models(play: Evaluate, endpoint: ChatStandIn) -> None:
     endpoint.policy = lambda body: call("think")
     endpoint.context = 200

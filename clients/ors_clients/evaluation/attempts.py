@@ -6,7 +6,6 @@ the environment's server, or the model's endpoint. It is never the model's.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -19,7 +18,7 @@ from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.tool_calls import MalformedCall
 from ors_server.texts import shorten
 
-__all__ = ["MISTAKES", "Attempt", "Loss", "mistakes_of", "usage_of"]
+__all__ = ["LARGEST_REWARD", "MISTAKES", "Attempt", "Loss", "mistakes_of", "usage_of"]
 
 #: What a model may do wrong within an episode, by the name in reports.
 MISTAKES: Mapping[str, str] = {
@@ -30,6 +29,8 @@ MISTAKES: Mapping[str, str] = {
     "cut_turns": "turns cut off at the limit of tokens",
     "turns_without_call": "turns without a tool call",
 }
+#: Rewards beyond it are a fault of the environment: their squares could not be added.
+LARGEST_REWARD = 1e100
 _LONGEST_TEXT = 500
 
 
@@ -95,8 +96,8 @@ class Attempt:
         attempt = _ATTEMPT.validate_python(value)
         if (attempt.lost is None) != (attempt.reward is not None):
             raise ValueError("an attempt has either a reward or a failure")
-        if attempt.reward is not None and not math.isfinite(attempt.reward):
-            raise ValueError("a reward is a finite number")
+        if attempt.reward is not None and not abs(attempt.reward) <= LARGEST_REWARD:
+            raise ValueError("a reward is a number that can be added")
         return attempt
 
 

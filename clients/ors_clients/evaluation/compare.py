@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ors_clients.errors import EvaluationError
+from ors_clients.evaluation.attempts import LARGEST_REWARD
 from ors_clients.evaluation.estimators import mean_interval, permutation_p
 from ors_clients.evaluation.journal import RunRecord, read_run
 from ors_clients.evaluation.settings import EvaluationSettings
@@ -63,7 +64,7 @@ def _score(row: Mapping[str, Any], settings: EvaluationSettings) -> TaskScore:
     rewards = [float(reward) for reward in row["rewards"]]
     task = {key: row[key] for key in ("split", "index", "hash")}
     successes = sum(map(settings.succeeded, rewards))
-    if not all(map(math.isfinite, rewards)) or successes != row["successes"]:
+    if not all(abs(reward) <= LARGEST_REWARD for reward in rewards) or successes != row["successes"]:
         raise ValueError("its rewards are not those of its successes")
     return TaskScore(task, rewards, successes, row["missing"], 0, row["lost_attempts"])
 

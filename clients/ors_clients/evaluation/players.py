@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ors_clients.errors import SamplerFailed
-from ors_clients.evaluation.attempts import mistakes_of, usage_of
+from ors_clients.errors import InfrastructureFailure, SamplerFailed
+from ors_clients.evaluation.attempts import LARGEST_REWARD, mistakes_of, usage_of
 from ors_clients.evaluation.completions import Completion
 from ors_clients.evaluation.endpoint import (
     FINAL,
@@ -100,6 +100,11 @@ def _played(trajectory: Trajectory, stop: str, rule: RewardRule, usage: Usage, c
     reward = None
     if trajectory.trainable:
         reward = trajectory.reward(rule)
+        if reward is not None and abs(reward) > LARGEST_REWARD:
+            trajectory.failure = InfrastructureFailure(
+                f"The episode's reward is {reward}, with which nothing can be computed", "Look at the environment."
+            )
+            reward = None
     return Played(trajectory, stop, reward, usage, mistakes_of(trajectory, cut_turns=cut_turns))
 
 
