@@ -36,8 +36,8 @@ __all__ = ["rollouts"]
 rollouts = typer.Typer(
     no_args_is_help=True,
     help="List, show and export rollouts: what clients uploaded, and what the server recorded.\n\n"
-    "A server keeps what is sent to its POST /v1/rollouts, as openreward clients and the trainers that use them do, and "
-    "with --record the sessions that it plays. All of it is in rollouts.sqlite3 in the data directory, or in the "
+    "A server keeps what is sent to its POST /v1/rollouts, as openreward clients and the trainers that use them do, "
+    "and with --record the sessions that it plays. All of it is in rollouts.sqlite3 in the data directory, or in the "
     "database of ORS_ROLLOUTS; these commands read it also while a server runs.",
     epilog="[bold]Examples[/bold]\n"
     "  ors-server rollouts list --run my-run                   the newest rollouts of a run\n"
