@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from ors_benchmarks.server import scenarios
 from ors_benchmarks.server.closed_loop import Subject
 from ors_benchmarks.server.command import CANDIDATES
 from ors_benchmarks.server.floor import FLOOR
+from ors_benchmarks.server.observed import OBSERVED, arguments_of
 from ors_benchmarks.server.rows import ServerRow
 from ors_benchmarks.server.runner import Plan
 
@@ -99,6 +101,24 @@ def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert [point.x for point in report.curves["latency_p99"]["floor"]] == [1, 16]
     assert [point.x for point in report.curves["memory"]["ours"]] == [0, 16, 64]
     assert report.packages["ours"]["uvicorn"]
+
+
+@pytest.mark.long
+def test_the_row_of_keys_metrics_and_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--candidates", "ours,unobserved,observed", "--rows", "observed", "--rounds", "2", "--seconds", "0.3"]
+    assert bench(*options, "--output", tmp_path, "--no-charts") == 0
+    assert "with them ÷ without" in capsys.readouterr().out
+    report = only_report(tmp_path)
+    assert report.failures == {}
+    assert report.figures["observed_cpu"].keys() == {"unobserved", "observed"}
+    assert 0.5 < report.figures["observed_cost"]["unobserved"].median < 5
+
+
+def test_the_observed_server_wants_its_key_and_records(tmp_path: Path) -> None:
+    settings = json.loads(arguments_of(OBSERVED, tmp_path)[1])
+    assert (settings["record"], settings["metrics"], Path(settings["keys_file"]).exists()) == (True, True, True)
+    assert arguments_of(OBSERVED, tmp_path) == ["--settings", json.dumps(settings)]
+    assert arguments_of(OURS, tmp_path) == []
 
 
 def test_candidates_take_turns_and_long_rows_are_measured_half_as_often() -> None:

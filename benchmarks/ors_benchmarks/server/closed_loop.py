@@ -54,7 +54,7 @@ class Subject:
     """The server that is measured, in one measurement."""
 
     process: Process
-    client_type: type[Client]
+    client_type: Callable[[Address, Meter], Client]
     #: Requests of the load; probes have meters of their own.
     meter: Meter
     #: Seconds that a closed loop runs.

@@ -35,12 +35,13 @@ from ors_benchmarks.harness.table import Layout
 from ors_benchmarks.harness.table import print_report as print_table
 from ors_benchmarks.server.charts import draw
 from ors_benchmarks.server.floor import FLOOR
+from ors_benchmarks.server.observed import OBSERVED, UNOBSERVED
 from ors_benchmarks.server.rows import BUDGET_FLOOR, FIGURES, QUICK_ROWS, ROWS
 from ors_benchmarks.server.runner import Plan, run
 
 __all__ = ["CANDIDATES", "benchmark", "main", "print_report"]
 
-CANDIDATES: Sequence[Candidate] = (*SDKS, FLOOR)
+CANDIDATES: Sequence[Candidate] = (*SDKS, FLOOR, UNOBSERVED, OBSERVED)
 
 
 def benchmark(
@@ -89,6 +90,8 @@ main = as_program(
             "ors-sdk          in a virtual environment that pip makes the first time",
             "openreward       in another",
             "floor            bare uvicorn with one constant answer: no server on it is faster",
+            "unobserved       this server without metrics, for the row observed only",
+            "observed         this server with a key, metrics and recording, for that row",
         ],
     ),
     section(

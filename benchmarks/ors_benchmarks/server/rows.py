@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ors_benchmarks.harness.figures import Figure, Measured, Row
 from ors_benchmarks.server import scenarios
 from ors_benchmarks.server.closed_loop import Subject
+from ors_benchmarks.server.observed import OBSERVED, UNOBSERVED
 
 __all__ = ["BUDGET_FLOOR", "FIGURES", "QUICK_ROWS", "ROWS", "ServerRow"]
 
@@ -21,12 +22,20 @@ class ServerRow(Row):
     floor: bool = False
     #: Measured in every second round only: it takes long on the slower servers.
     heavy: bool = False
+    #: The candidates it is for; all but those of ``observed`` where none is named.
+    candidates: Sequence[str] = ()
     #: Gets a process of its own, because it changes the process.
     fresh: bool = False
 
 
 ROWS: Sequence[ServerRow] = (
     ServerRow("calls", "32 sessions calling for a few seconds", scenarios.calls, floor=True),
+    ServerRow(
+        "observed",
+        "the same with keys, metrics and recording on, and without",
+        scenarios.observed_calls,
+        candidates=(UNOBSERVED.name, OBSERVED.name, "ors-sdk"),
+    ),
     ServerRow("episodes", "episodes of 8 calls, from create_session to delete_session", scenarios.episodes, floor=True),
     ServerRow("latency", "1, 8, 32, 128 and 512 sessions calling at once", scenarios.latency, floor=True),
     ServerRow("output", "calls with 1 MiB of output", scenarios.large_output),
@@ -68,6 +77,26 @@ FIGURES: Sequence[Figure] = (
         ratio=("call_cpu", "openreward"),
     ),
     Figure("call_rate", "calls", "/call on one core, 32 sessions", "1/s", "more"),
+    Figure("observed_cpu", "observed", "CPU per /call, keys, metrics and recording on", "µs"),
+    Figure(
+        "observed_cost",
+        "observed",
+        "CPU per /call, with them ÷ without",
+        "×",
+        budget=1.25,
+        ratio=("observed_cpu", OBSERVED.name),
+        over=UNOBSERVED.name,
+    ),
+    Figure(
+        "observed_gain_ors-sdk",
+        "observed",
+        "CPU per /call, ors-sdk ÷ ours with them",
+        "×",
+        "more",
+        budget=11,
+        ratio=("observed_cpu", "ors-sdk"),
+        over=OBSERVED.name,
+    ),
     Figure("episode_cpu", "episodes", "CPU per 8-call episode", "ms", budget=1.5, processor=True),
     Figure("episode_rate", "episodes", "8-call episodes on one core", "1/s", "more"),
     Figure("call_p50_512", "latency", "/call p50, 512 sessions at once", "ms"),

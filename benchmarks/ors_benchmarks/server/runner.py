@@ -12,13 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import uvloop
 from rich.console import Console
 
 from ors_benchmarks.harness.candidates import OURS, Candidate, packages
-from ors_benchmarks.harness.client import Client
 from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.http11 import Failure
 from ors_benchmarks.harness.latencies import Meter
@@ -27,6 +27,7 @@ from ors_benchmarks.harness.results import Gathered, Report
 from ors_benchmarks.harness.runs import MEASUREMENT_LIMIT, Run, Turn, turns
 from ors_benchmarks.server.closed_loop import Subject
 from ors_benchmarks.server.floor import FLOOR, FloorClient
+from ors_benchmarks.server.observed import OBSERVED, UNOBSERVED, arguments_of, client_of
 from ors_benchmarks.server.rows import FIGURES, ServerRow
 
 __all__ = ["Plan", "run"]
@@ -48,6 +49,10 @@ class Plan:
         """All measurements in their order."""
 
         def applies(number: int, row: ServerRow, candidate: Candidate) -> bool:
+            if row.candidates:
+                return candidate.name in row.candidates
+            if candidate in (OBSERVED, UNOBSERVED):
+                return False
             return (number % 2 == 1 or not row.heavy) and (row.floor or candidate is not FLOOR)
 
         return turns(self.rounds, self.rows, self.candidates, applies)
@@ -84,7 +89,8 @@ def _measure(plan: Plan, turn: ServerTurn, processes: _Processes) -> tuple[Measu
     process = processes.get(candidate, fresh=row.fresh)
     process.forget_log()
     meter = Meter()
-    subject = Subject(process, FloorClient if candidate is FLOOR else Client, meter, plan.seconds)
+    client = FloorClient if candidate is FLOOR else partial(client_of, candidate, processes.folder)
+    subject = Subject(process, client, meter, plan.seconds)
 
     async def limited() -> Measured:
         try:
@@ -128,7 +134,7 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         if fresh:
             self.discard(candidate)
         if candidate.name not in self._running:
-            command = candidate.command(self.pythons[candidate.name])
+            command = candidate.command(self.pythons[candidate.name], *arguments_of(candidate, self.folder))
             self._running[candidate.name] = ServerProcess.start(
                 command, self.folder, self.cores.server, name=candidate.name
             )

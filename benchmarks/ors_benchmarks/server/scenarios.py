@@ -29,6 +29,7 @@ __all__ = [
     "large_output",
     "latency",
     "live_sessions",
+    "observed_calls",
     "set_up",
     "slow_tools",
 ]
@@ -69,6 +70,23 @@ async def calls(subject: Subject, sessions: int = 32) -> Measured:
             "load_share": window.load_share,
         }
     )
+
+
+async def observed_calls(subject: Subject) -> Measured:
+    """Measure the same with keys, metrics and recording on, and without.
+
+    A server that records loads SQLAlchemy when it starts, and compiles its statements at the first write:
+    work of the first seconds, which is over before the calls begin.
+    """
+    await subject.close(await subject.open(1))
+    await asyncio.sleep(1.5)
+    for _ in range(60):
+        before = subject.cpu()
+        await asyncio.sleep(0.5)
+        if subject.cpu() - before < 0.01:
+            break
+    measured = await calls(subject)
+    return Measured({"observed_cpu": measured.figures["call_cpu"]} if measured.figures else {})
 
 
 async def episodes(subject: Subject, workers: int = 32, length: int = 8) -> Measured:
