@@ -130,7 +130,9 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str) -> dict[str,
             recording.pieces += 1
             recording.stored += len(notes)
         changed = (recording.max_reward, recording.finished) != recording.told
-        if part.end is not None or changed or recording.last_at - recording.told_at > _UPDATED_EVERY:
+        due = changed or recording.last_at - recording.told_at > _UPDATED_EVERY
+        # The event loop goes on meanwhile: what it has noted since is told with the next part, which has notes.
+        if part.end is not None or (part.notes and due):
             recording.told, recording.told_at = (recording.max_reward, recording.finished), recording.last_at
             states.append(_state(recording, part.end))
     return {"begun": begun, "pieces": pieces, "states": states}

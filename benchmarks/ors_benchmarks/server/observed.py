@@ -15,7 +15,7 @@ from ors_server.keys.exposure import add_key
 __all__ = ["OBSERVED", "UNOBSERVED", "KeyedClient", "arguments_of", "client_of"]
 
 UNOBSERVED = Candidate("unobserved", "without them", "ors_server")
-OBSERVED = Candidate("observed", "keys, metrics, records", "ors_server")
+OBSERVED = Candidate("observed", "with them", "ors_server")
 
 _KEYS = "observed-keys.json"
 _KEY = "observed-key"
