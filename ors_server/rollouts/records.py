@@ -131,7 +131,7 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str) -> dict[str,
             recording.stored += len(notes)
         changed = (recording.max_reward, recording.finished) != recording.told
         due = changed or recording.last_at - recording.told_at > _UPDATED_EVERY
-        # The event loop goes on meanwhile: what it has noted since is told with the next part, which has notes.
+        # The event loop goes on meanwhile: the next part, which has notes, says what it has noted since.
         if part.end is not None or (part.notes and due):
             recording.told, recording.told_at = (recording.max_reward, recording.finished), recording.last_at
             states.append(_state(recording, part.end))
