@@ -201,7 +201,7 @@ def _messages(note: Row) -> Iterable[Row]:
 
 def _result(note: Row) -> Row:
     timings = {
-        f"{name}_ms": note[f"{name}_us"] / 1000 for name in ("waiting", "inside") if note[f"{name}_us"] is not None
+        f"{name}_ms": note[f"{name}_us"] / 1000 for name in ("waiting", "inside") if note.get(f"{name}_us") is not None
     }
     message: Row = {"type": "tool_result", "name": note["name"], "call_id": note["result"]}
     if "error" in note:

@@ -294,7 +294,8 @@ def test_image_is_small(podman: Podman, image: str) -> None:
     def size(name: str) -> int:
         return int(podman.run("image", "inspect", "--format", "{{.Size}}", name).stdout)
 
-    assert size(image) - size(BASE) < 80 * MEGABYTE
+    # A third of it is the store of rollouts: SQLAlchemy and Alembic.
+    assert size(image) - size(BASE) < 120 * MEGABYTE
 
 
 def test_image_stops_at_once_and_in_order(podman: Podman, image: str) -> None:
