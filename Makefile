@@ -9,7 +9,8 @@ BIN := .venv/bin
 KEY := $(shell { cat pyproject.toml; pwd; $(PYTHON) --version; } | sha256sum | cut -c 1-16)
 SERVES := .venv/serves-$(KEY)
 INSTALLED := .venv/installed-$(KEY)
-PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+# Python compiles what is imported; most of what is installed never is.
+PIP_INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
 
 # Sandboxes, and what families of terminal tasks are about.
 PROGRAMS := bubblewrap uidmap git sqlite3

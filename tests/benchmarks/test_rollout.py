@@ -64,6 +64,7 @@ def test_a_small_run(tmp_path: Path, engine: EngineStandIn, capsys: pytest.Captu
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.glob("*.png"))
 
 
+@pytest.mark.long
 def test_a_replay_is_the_same_generations(tmp_path: Path, engine: EngineStandIn) -> None:
     code, report = bench(
         tmp_path,

@@ -16,11 +16,17 @@ from ors_containers.linux.leases import sweep
 
 from tests.environments.terminal_families.loading import load_generation
 
+#: Families whose ways take seconds each: the long tests play them.
+_SLOW = frozenset(("services", "processes", "scripting"))
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that uses ``family`` once for each family."""
     if "family" in metafunc.fixturenames:
-        metafunc.parametrize("family", list(cast("dict[str, object]", load_generation().FAMILIES)))
+        families = cast("dict[str, object]", load_generation().FAMILIES)
+        slow = _SLOW if metafunc.definition.name == "test_the_first_shape" else frozenset[str]()
+        marked = [pytest.param(family, marks=pytest.mark.long) if family in slow else family for family in families]
+        metafunc.parametrize("family", marked)
 
 
 @pytest.fixture(scope="session")

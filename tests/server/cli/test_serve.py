@@ -156,7 +156,10 @@ def test_a_thread_of_the_author_does_not_keep_it_alive(
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["stdout", "stderr"])
-@pytest.mark.parametrize("output", ["broken", "full", "closed"])
+@pytest.mark.parametrize(
+    "output",
+    ["broken", pytest.param("full", marks=pytest.mark.long), pytest.param("closed", marks=pytest.mark.long)],
+)
 def test_a_server_survives_the_loss_of_its_output(
     write_environment: WriteEnvironment, tmp_path: Path, number: int, output: str
 ) -> None:

@@ -227,10 +227,8 @@ def test_errors_of_the_files_imports_are_explained(folder: Path, source: str, ca
 # --- the templates of openreward -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("template", "name"),
-    [("basic", "BasicEnvironment"), pytest.param("sandbox", "SandboxEnv", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("template", "name"), [("basic", "BasicEnvironment"), ("sandbox", "SandboxEnv")])
 def test_the_templates_of_orwd_serve(tmp_path: Path, template: str, name: str) -> None:
     """The output of openreward's own command, as a folder and as a file."""
     subprocess.run(

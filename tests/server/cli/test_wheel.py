@@ -26,6 +26,7 @@ print(name)
 """
 
 
+@pytest.mark.long
 def test_a_wheel_packed_again_is_the_wheel_that_was_installed(tmp_path: Path) -> None:
     """Built from the checkout, installed, repacked: the same files with the same content, and a valid record."""
     name, content = wheel()

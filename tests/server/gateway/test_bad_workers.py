@@ -140,6 +140,7 @@ async def test_a_worker_with_another_private_protocol_is_refused(
     assert {"9.9", VERSION} <= set(vars(record)["reason"].replace(",", " ").split())
 
 
+@pytest.mark.long
 def test_a_server_without_a_worker_says_so_and_serves_again_with_the_next(tmp_path: Path) -> None:
     with start_several(tmp_path, f"{WIRE}:Wire", gateways=1) as several, several.client() as client:
         sid = several.open(client)

@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from ors_clients.client import AsyncClient
 from ors_clients.errors import InfrastructureFailure
 from ors_clients.models import ToolResult
@@ -14,6 +15,7 @@ from tests.server.gateway.conftest import WIRE, start_several
 from tests.support.waiting import until
 
 
+@pytest.mark.long
 async def test_calls_under_way_end_typed_or_with_their_result(tmp_path: Path) -> None:
     with start_several(tmp_path, f"{WIRE}:Wire") as several:
         async with AsyncClient(several.url) as client:

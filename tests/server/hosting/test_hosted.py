@@ -108,6 +108,7 @@ def _settled(url: str, sid: str) -> httpx.Response:
     raise AssertionError("still 503")
 
 
+@pytest.mark.long
 def test_a_death_ends_the_sessions_of_one_environment_only(mortal_front: Front) -> None:
     """An open call ends with an error event, later requests with 410, and a new session finds the next process."""
     front = mortal_front

@@ -189,6 +189,7 @@ async def test_with_a_key_the_end_of_the_connection_means_nothing(proxied: Place
         assert await upstream.call(sid, "another key") == 2
 
 
+@pytest.mark.long
 async def test_the_socket_of_a_killed_server_is_replaced_and_that_of_a_living_one_is_not() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "server.sock")

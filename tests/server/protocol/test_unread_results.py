@@ -46,7 +46,9 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("milliseconds", [0, 100], ids=["one response", "stream"])
+@pytest.mark.parametrize(
+    "milliseconds", [pytest.param(0, id="one response"), pytest.param(100, id="stream", marks=pytest.mark.long)]
+)
 async def test_results_that_are_not_read_cost_memory_up_to_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, milliseconds: int
 ) -> None:

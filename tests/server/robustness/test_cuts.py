@@ -80,7 +80,9 @@ FORMS = [pytest.param(0, id="in one response"), pytest.param(SLOW, id="in a stre
 
 
 @pytest.mark.parametrize("milliseconds", FORMS)
-@pytest.mark.parametrize("keyed", [True, False], ids=["with a key", "without a key"])
+@pytest.mark.parametrize(
+    "keyed", [pytest.param(True, id="with a key"), pytest.param(False, id="without a key", marks=pytest.mark.long)]
+)
 async def test_the_response_is_cut_at_every_byte(server: Running, milliseconds: int, keyed: bool) -> None:
     episode = await Episode(server, f"response-{milliseconds}-{keyed}").open()
     whole = await episode.request(server.port, "whole", None, milliseconds=milliseconds)

@@ -15,7 +15,7 @@ def test_sessions_and_calls_do_what_the_model_says() -> None:
     run_state_machine_as_test(
         SessionMachine,
         settings=settings(
-            max_examples=20, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=12, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         ),
     )
 

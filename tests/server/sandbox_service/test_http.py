@@ -83,6 +83,7 @@ async def test_a_long_command(sandboxes: Sandboxes) -> None:
     assert (await sandboxes.run(sid, "x" * 17_000_000)).status_code == 413
 
 
+@pytest.mark.long
 async def test_the_head_of_a_gigabyte(sandboxes: Sandboxes) -> None:
     sid = await sandboxes.open()
     command = "echo head; head -c 1000000000 /dev/zero | tr '\\0' x; echo $? > /tmp/status"
