@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ors_benchmarks.harness.client import TARGETS, Client
 from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.http11 import Failure
+from ors_benchmarks.harness.instructions import counting
 from ors_benchmarks.harness.latencies import Meter
 from ors_benchmarks.harness.processes import resident_bytes
 from ors_benchmarks.server.closed_loop import Session, Subject, Window, closed_loop, each, probing
@@ -58,18 +59,20 @@ async def _calling_together(subject: Subject, sessions: Sequence[Session], *besi
 async def calls(subject: Subject, sessions: int = 32) -> Measured:
     """Measure calls of a few sessions."""
     opened = await subject.open(sessions)
-    window = await _calling_together(subject, opened)
+    with counting(subject.process.pid) as counted:
+        window = await _calling_together(subject, opened)
     await subject.close(opened)
     answered = subject.meter.completed["call"]
     if not answered:
         return Measured()
-    return Measured(
-        {
-            "call_cpu": window.cpu / answered * 1e6,
-            "call_rate": answered / window.wall,
-            "load_share": window.load_share,
-        }
-    )
+    figures = {
+        "call_cpu": window.cpu / answered * 1e6,
+        "call_rate": answered / window.wall,
+        "load_share": window.load_share,
+    }
+    if counted.rate is not None:
+        figures["call_instructions"] = counted.rate * window.cpu / answered / 1e3
+    return Measured(figures)
 
 
 async def observed_calls(subject: Subject) -> Measured:
@@ -86,7 +89,10 @@ async def observed_calls(subject: Subject) -> Measured:
         if subject.cpu() - before < 0.01:
             break
     measured = await calls(subject)
-    return Measured({"observed_cpu": measured.figures["call_cpu"]} if measured.figures else {})
+    found = measured.figures
+    return Measured(
+        {f"observed_{name}": found[f"call_{name}"] for name in ("cpu", "instructions") if f"call_{name}" in found}
+    )
 
 
 async def episodes(subject: Subject, workers: int = 32, length: int = 8) -> Measured:
