@@ -63,7 +63,7 @@ def make(clone: Path, target: str) -> subprocess.CompletedProcess[str]:
 
 
 def installed(extra: str) -> str:
-    return f"pip install --quiet --disable-pip-version-check --editable .[{extra}]"
+    return f"pip install --quiet --no-compile --disable-pip-version-check --editable .[{extra}]"
 
 
 # the stub fails, because not every user may install packages
