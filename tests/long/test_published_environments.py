@@ -54,6 +54,8 @@ def play(checkout: Path, name: str, python: Path, folder: Path) -> Transcript:
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
         "ORS_DATA_DIR": str(folder / "data"),
     }
+    if name != "here":
+        variables["TMPDIR"] = str(folder)  # a cache there may not be made by two processes at once
     url = f"http://127.0.0.1:{port}"
     with running(command, folder, cwd=folder, variables=variables, url=url, patience=600, new_session=True) as server:
         try:
