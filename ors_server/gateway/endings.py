@@ -51,7 +51,7 @@ class Deliveries:
 
 
 async def end_events(transport: Any, worker: Worker) -> None:
-    """End an open event stream; if its worker has ended, with an event that says so."""
+    """End an open event stream; if its worker has ended, with the error event of a lost session."""
     if await has_ended(worker):
         transport.write(_LAST_CHUNKS)
         transport.close()

@@ -38,7 +38,7 @@ class ShownMessage:
     finished: bool
     #: Seconds since the first message.
     after: float | None
-    #: Seconds that the tool or the model took, and that a call waited before, where the rollout says so.
+    #: Seconds that the tool or the model took, and that a call waited before, where the rollout has them.
     took: float | None
     waited: float | None
     #: Whether it is the result of a call that failed, or was refused.

@@ -130,7 +130,7 @@ def test_a_death_ends_the_sessions_of_one_environment_only(mortal_front: Front) 
     assert ended[-1].startswith("error InfrastructureError: the worker that held it ended")
 
     for path in ("/prompt", "/walk/prompt"):
-        # A gateway that has not seen the session waits for the worker's successor before it says so.
+        # A gateway that has not seen the session waits for the worker's successor before it answers.
         gone = _settled(f"{front.url}{path}", "of walk")
         assert gone.status_code == 410
         assert gone.json()["detail"].startswith("Session lost: InfrastructureError")
