@@ -82,7 +82,7 @@ def test_a_wrong_answer_fails_it(
     # Bare uvicorn returns 200 for everything, and always the same response: as a server it is wrong.
     liar = replace(candidate("floor"), name="direct", client=Client)
     monkeypatch.setattr(scale, "CANDIDATES", (liar,))
-    code = bench("--quick", "--seconds", "0.1", "--rows", "calls,one", "--candidates", "direct", "--output", tmp_path)
+    code = bench("--quick", "--seconds", "0.5", "--rows", "calls,one", "--candidates", "direct", "--output", tmp_path)
     assert code == 1
     assert "failed" in capsys.readouterr().out
     report = only_report(tmp_path)
@@ -95,7 +95,7 @@ def test_a_proxy_that_is_not_installed_is_left_out(
 ) -> None:
     missing = replace(candidate("nginx"), program="no-such-proxy")
     monkeypatch.setattr(scale, "CANDIDATES", (missing, candidate("floor")))
-    code = bench("--quick", "--seconds", "0.1", "--rows", "calls", "--candidates", "nginx,floor", "--output", tmp_path)
+    code = bench("--quick", "--seconds", "0.5", "--rows", "calls", "--candidates", "nginx,floor", "--output", tmp_path)
     shown = capsys.readouterr().out
     assert code == 0, shown
     assert "not measured: no-such-proxy is not installed" in shown

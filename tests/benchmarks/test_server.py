@@ -70,7 +70,7 @@ def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(server, "ROWS", SMALL_ROWS)
     allowed = os.sched_getaffinity(0)
     code = bench(
-        "--candidates", "ours,floor", "--rounds", "1", "--seconds", "0.2", "--output", tmp_path, "--no-charts"
+        "--candidates", "ours,floor", "--rounds", "1", "--seconds", "0.5", "--output", tmp_path, "--no-charts"
     )  # fmt: skip
     shown = capsys.readouterr().out
     assert code == 0, shown
@@ -144,7 +144,7 @@ def test_a_wrong_answer_fails_the_candidate(
     liar = replace(FLOOR, name="liar", title="liar")
     monkeypatch.setattr(server, "CANDIDATES", (FLOOR, liar))
     code = bench(
-        "--candidates", "floor,liar", "--rows", "calls", "--rounds", "1", "--seconds", "0.1", "--output", tmp_path,
+        "--candidates", "floor,liar", "--rows", "calls", "--rounds", "1", "--seconds", "0.5", "--output", tmp_path,
         "--no-charts",
     )  # fmt: skip
     assert code == 1
@@ -165,7 +165,7 @@ def test_a_server_that_dies_fails_the_candidate(
     monkeypatch.setattr(
         server, "ROWS", (ServerRow("kill", "kill", kill), ServerRow("output", "output", scenarios.large_output))
     )
-    code = bench("--candidates", "ours", "--rounds", "1", "--seconds", "0.1", "--output", tmp_path, "--no-charts")
+    code = bench("--candidates", "ours", "--rounds", "1", "--seconds", "0.5", "--output", tmp_path, "--no-charts")
     assert code == 1, capsys.readouterr().out
     report = only_report(tmp_path)
     assert "kill: the server ended" in report.failures["ours"]

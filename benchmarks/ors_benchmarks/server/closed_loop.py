@@ -141,7 +141,7 @@ async def closed_loop(subject: Subject, turns: Sequence[Callable[[], Awaitable[N
     """Take turns over and over, each in a task of its own, for the subject's seconds, after a warm-up.
 
     The subject's meter, and those of probes beside it, count for those seconds only. Ends when the requests under way
-    are answered, so that the next measurement starts on an idle server.
+    are answered, so that the next measurement starts on an idle server. Raises ``Failure`` if no turn ended within.
     """
     meters = (subject.meter, *beside)
     stopped = False
@@ -167,8 +167,10 @@ async def closed_loop(subject: Subject, turns: Sequence[Callable[[], Awaitable[N
         meter.between(opened, closed)
     stopped = True
     await asyncio.gather(*workers)
-    wall = closed - opened
-    return Window(wall, cpu, own / wall, sum(opened <= moment < closed for moment in finished))
+    wall, ended = closed - opened, sum(opened <= moment < closed for moment in finished)
+    if not ended:
+        raise Failure(f"nothing was answered within {subject.seconds:g} s: --seconds makes them more")
+    return Window(wall, cpu, own / wall, ended)
 
 
 @contextlib.asynccontextmanager

@@ -62,16 +62,13 @@ async def calls(subject: Subject, sessions: int = 32) -> Measured:
     with counting(subject.process.pid) as counted:
         window = await _calling_together(subject, opened)
     await subject.close(opened)
-    answered = subject.meter.completed["call"]
-    if not answered:
-        return Measured()
     figures = {
-        "call_cpu": window.cpu / answered * 1e6,
-        "call_rate": answered / window.wall,
+        "call_cpu": window.cpu / window.turns * 1e6,
+        "call_rate": window.turns / window.wall,
         "load_share": window.load_share,
     }
     if counted.rate is not None:
-        figures["call_instructions"] = counted.rate * window.cpu / answered / 1e3
+        figures["call_instructions"] = counted.rate * window.cpu / window.turns / 1e3
     return Measured(figures)
 
 
@@ -113,8 +110,6 @@ async def episodes(subject: Subject, workers: int = 32, length: int = 8) -> Meas
         return turn
 
     window = await closed_loop(subject, [player(number) for number in range(workers)])
-    if not window.turns:
-        return Measured()
     return Measured({"episode_cpu": window.cpu / window.turns * 1e3, "episode_rate": window.turns / window.wall})
 
 
