@@ -1,7 +1,8 @@
 """Checkouts served: each in a pool of its own behind the gateways of one server.
 
 The worker of an environment runs in the checkout's folder, with the interpreter of its virtual environment, and sees
-its data folder at ``/orwd_data``. It ends with the server, also when the server is killed.
+its data folder at ``/orwd_data``. It asks this server for sandboxes with a key of its own, and ends with the server,
+also when the server is killed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ors_containers.linux.apart import View, apart
 import ors_server
 from ors_server.checkouts.errors import HostError
 from ors_server.checkouts.needs import DATA_MOUNT
+from ors_server.keys.keys import make_inner_keys
 from ors_server.sessions.secrets import LOCAL_TOKEN
 from ors_server.settings import Settings
 from ors_server.supervisor.control import Control, control_folder
@@ -31,8 +33,8 @@ from ors_server.supervisor.supervisor import Supervisor, gateways_for
 __all__ = ["Plan", "serve_plans"]
 
 _BOUND_FOLDER = ("-P", "-m", "ors_containers.linux.bound_folder")
-#: Folder of ``listed_folders`` in that of a server of hosted environments.
-_FOLDERS = "sandboxes"
+#: Folders of ``listed_folders``, and of each environment's secrets, in that of a server of hosted environments.
+_FOLDERS, _SECRETS = "sandboxes", "secrets"
 
 
 class Plan(NamedTuple):
@@ -62,23 +64,27 @@ def serve_plans(
     environ: Mapping[str, str],
     listening: socket.socket,
     url: str,
-    key: str,
+    secrets: Mapping[str, str],
     ready: Callable[[Sequence[Names]], None],
 ) -> None:
     """Serve until SIGTERM or SIGINT; ``ready`` gets the names of each plan once all environments serve.
 
-    ``environ`` has the variables of this process, ``url`` is the address of the server, and ``key`` is the one by which
-    environments ask it for sandboxes. Raises ``HostError`` and
-    what the supervisor raises.
+    ``environ`` has the variables of this process, ``url`` is the address of the server, and ``secrets`` are those of
+    sessions whose client sends none. Raises ``HostError`` and what the supervisor raises.
     """
     service = settings.sandbox_service or "sandbox_service" not in settings.model_fields_set
-    changed: dict[str, object] = {"sandbox_service": service}
+    changed: dict[str, object] = {"sandbox_service": service, "secrets_file": None}
     if "log_level" not in settings.model_fields_set:
         changed["log_level"] = "warning"  # each worker would list its environments
     with tempfile.TemporaryDirectory(prefix="ors-server-host-") as folder:
         packages, folders = _link_packages(Path(folder)), Path(folder, _FOLDERS, "folders.json")
         folders.parent.mkdir()
-        variables = {**_variables(environ, url, key), "PYTHONPATH": str(packages)}
+        keys = make_inner_keys(plan.name for plan in plans)
+        variables = {**_variables(environ, url), "PYTHONPATH": str(packages)}
+        files = [
+            _write_secrets(Path(folder, _SECRETS, str(number)), {"api_key": keys[plan.name], **secrets})
+            for number, plan in enumerate(plans)
+        ]
         private = [folders.parent, control_folder(), _uploads(settings)]
         _write_folders(folders, plans, [() for _ in plans])
         sandboxes = Pool(
@@ -88,7 +94,14 @@ def serve_plans(
             program=_ending_with_the_server,
         )
         supervisor = Supervisor(
-            [_pool(plan, variables, _view(plan, plans, packages, private)) for plan in plans],
+            [
+                _pool(
+                    plan,
+                    {**variables, "OPENREWARD_API_KEY": keys[plan.name], "ORS_SECRETS_FILE": str(own)},
+                    _view(plan, plans, packages, [*private, *(each.parent for each in files if each is not own)]),
+                )
+                for plan, own in zip(plans, files, strict=True)
+            ],
             settings.model_copy(update=changed),
             gateways=gateways_for(len(plans)),
             sandboxes=sandboxes,
@@ -162,11 +175,19 @@ def _contains(folder: Path, inner: Path) -> bool:
     return inner.resolve().is_relative_to(folder.resolve())
 
 
-def _variables(environ: Mapping[str, str], url: str, key: str) -> dict[str, str]:
-    """Return the variables of the environments: those of this process, and this server as the platform.
+def _write_secrets(folder: Path, secrets: Mapping[str, str]) -> Path:
+    folder.mkdir(mode=0o700, parents=True)
+    file = folder / "secrets"
+    file.touch(mode=0o600)
+    file.write_text("".join(f"{name}={value}\n" for name, value in secrets.items()), "utf-8")
+    return file
+
+
+def _variables(environ: Mapping[str, str], url: str) -> dict[str, str]:
+    """Return the variables of all environments: those of this process, and this server as the platform.
 
     A platform's key of the operator stays here: an environment's code sends what it finds to this server, and
-    gets a ``key`` for it.
+    has a key for it.
     """
     variables = {name: value for name, value in environ.items() if not name.startswith("PYTHON")}
     if "OPENAI_BASE_URL" in variables:
@@ -175,7 +196,6 @@ def _variables(environ: Mapping[str, str], url: str, key: str) -> dict[str, str]
         **variables,
         "OPENREWARD_API_URL": url,
         "OPENREWARD_SESSION_URL": url,
-        "OPENREWARD_API_KEY": key,
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
         "PYTHONUNBUFFERED": "1",
     }
@@ -201,7 +221,7 @@ def _write_folders(file: Path, plans: Sequence[Plan], names: Sequence[Names]) ->
     """Write the data folder of each name. Raises ``HostError`` where two plans have the same name."""
     owners: dict[str, Plan] = {}
     for plan, found in zip(plans, names, strict=True):
-        for name in (*plan.aliases, *(name for each in found for name in each)):
+        for name in (plan.name, *plan.aliases, *(name for each in found for name in each)):
             first = owners.setdefault(name.lower(), plan)
             if first is not plan:
                 raise HostError(

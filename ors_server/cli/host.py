@@ -7,8 +7,8 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TextIO
 
@@ -79,7 +79,6 @@ def host(
     from ors_server.http.listeners import listen_publicly
     from ors_server.keys.exposure import refuse_open_address
     from ors_server.keys.file import keys_file
-    from ors_server.keys.keys import make_inner_key
     from ors_server.rollouts.location import data_directory
 
     refuse_open_address(settings, [settings.host])
@@ -89,8 +88,7 @@ def host(
     root = data_directory(settings.data_dir).absolute()
     settings = settings.model_copy(update={"data_dir": root, "keys_file": keys_file(settings).absolute()})
     environments = _read(checkouts, data or [], root)
-    key = make_inner_key()
-    secrets = _secrets(settings, os.environ, key)
+    secrets = _secrets(settings, os.environ)
     console = _console(sys.stdout if check else sys.stderr)
     missing = _print_needs(console, environments, secrets)
     if check:
@@ -102,8 +100,7 @@ def host(
         provide_virtualenv(each.checkout.name, each.requirements, root / "virtualenvs", _Progress(each.checkout.name))
         for each in environments
     ]
-    with tempfile.TemporaryDirectory(prefix="ors-server-host-") as folder:
-        _serve(environments, pythons, mounted, apart, settings, _written(secrets, Path(folder)), key)
+    _serve(environments, pythons, mounted, apart, settings, secrets)
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -147,24 +144,14 @@ def _data_folders(texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]
     return folders
 
 
-def _secrets(settings: Settings, variables: Mapping[str, str], own_key: str) -> dict[str, str]:
-    """Return the secrets that sessions get where their client sends none: the operator's, and those of a judge.
-
-    ``own_key`` is the key by which environments ask this server for sandboxes.
-    """
+def _secrets(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the secrets that sessions get where their client sends none: the operator's, and those of a judge."""
     from ors_server.sessions.secrets import LOCAL_TOKEN, read_secrets_file
 
-    secrets = {"api_key": own_key}
+    secrets: dict[str, str] = {}
     if key := variables.get("OPENAI_API_KEY") or (LOCAL_TOKEN if variables.get("OPENAI_BASE_URL") else ""):
         secrets["openai_api_key"] = key
     return {**secrets, **({} if settings.secrets_file is None else read_secrets_file(settings.secrets_file))}
-
-
-def _written(secrets: Mapping[str, str], folder: Path) -> Path:
-    file = folder / "secrets"
-    file.touch(mode=0o600)
-    file.write_text("".join(f"{name}={value}\n" for name, value in secrets.items()), "utf-8")
-    return file
 
 
 # --- needs ---------------------------------------------------------------------------------------
@@ -183,7 +170,7 @@ def _print_needs(console: Console, environments: Sequence[_Environment], secrets
     missing = False
     for each in environments:
         checkout = each.checkout
-        named = frozenset(secrets)
+        named = frozenset((*secrets, "api_key"))  # each environment has a key of this server
         offered = Host(checkout.name, each.data, each.data_named, named, os.environ, _missing_image)
         rows = rows_of(each.needs, offered)
         at = f" at {checkout.commit[:12]}{'+' if checkout.commit.endswith('+') else ''}" if checkout.commit else ""
@@ -297,8 +284,7 @@ def _serve(
     mounted: Sequence[bool],
     apart: bool,
     settings: Settings,
-    secrets: Path,
-    key: str,
+    secrets: Mapping[str, str],
 ) -> None:
     from ors_server.checkouts.serving import Plan, serve_plans
     from ors_server.cli.banner import client_url
@@ -311,12 +297,11 @@ def _serve(
         target = str(checkout.program) + (f":{checkout.class_name}" if checkout.class_name else "")
         aliases = list(dict.fromkeys((*checkout.names, *_named_in_source(each.needs))))
         plans.append(Plan(checkout.name, aliases, python, target, checkout.folder, each.data, mount, apart))
-    settings = settings.model_copy(update={"secrets_file": secrets})
     logs = start_logging(settings)
     try:
         with listen_publicly(settings.host, settings.port) as listening:
             url = client_url(url_of(listening, settings.host))
-            serve_plans(plans, settings, os.environ, listening, url, key, lambda names: _announce(url, plans, names))
+            serve_plans(plans, settings, os.environ, listening, url, secrets, partial(_announce, url, plans))
     finally:
         logs.stop()
 

@@ -45,6 +45,8 @@ class Key:
     digest: bytes = field(repr=False)
     created: str = ""
     limits: Limits = field(default_factory=Limits)
+    #: The hosted environment whose process has this key: it reaches the data folder of no other one.
+    environment: str = ""
 
 
 #: The client of a server that wants no key; it owns what has no owner.

@@ -14,17 +14,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
 import logging
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from ors_server.errors import KeysError
 from ors_server.keys.file import Stamp, read_keys, stamp_of
 from ors_server.keys.key import Key, digest_of, make_secret
 
-__all__ = ["LOOK_EVERY", "SECRET_VARIABLE", "Keys", "hide_secret", "make_inner_key"]
+__all__ = ["LOOK_EVERY", "SECRET_VARIABLE", "Keys", "hide_secret", "make_inner_keys"]
 
 logger = logging.getLogger("ors_server.keys")
 
@@ -34,10 +35,11 @@ LOOK_EVERY = 0.05
 _WATCH_EVERY = 1.0
 #: Variable with one more key, for places that have secrets and no files: the secret itself, or ``sha256:<digits>``.
 SECRET_VARIABLE = "ORS_SERVER_KEY"  # noqa: S105 - a name
-#: Variable with the digest of the key by which a server's own processes enter it; it makes no server want keys.
-INNER_VARIABLE = "ORS_INNER_KEY"
-#: Names of the owners that have the keys of the variables.
-_OF_VARIABLE, _INNER = "server", "inner"
+#: Variable with the digests of the keys by which hosted environments enter the server, a JSON object by the names of
+#: the environments; they make no server want keys.
+_INNER_VARIABLE = "ORS_INNER_KEYS"
+#: Name of the key of ``SECRET_VARIABLE``; beginning of the names of the inner ones, which no other key can have.
+_OF_VARIABLE, _INNER = "server", "hosted:"
 _SHORTEST = 16
 _HASHED = "sha256:"
 #: Compared with where no key is found, so that it takes the same time.
@@ -54,8 +56,8 @@ class Keys:
         #: Called with the names of keys that are no longer valid, and, with none, when keys were added.
         self.on_change: list[Callable[[Collection[str]], None]] = []
         self._by_digest: dict[bytes, Key] = {}
-        self._fixed = _key_of_variable(SECRET_VARIABLE, _OF_VARIABLE)
-        self._inner = _key_of_variable(INNER_VARIABLE, _INNER)
+        self._fixed = _key_of_variable()
+        self._inner = _inner_keys()
         self._stamp: Stamp | None = None
         self._looked = -1.0
         #: Why the file could not be read the last time; the log has it.
@@ -157,16 +159,22 @@ def hide_secret() -> None:
     os.environ[SECRET_VARIABLE] = _HASHED + digest_of(text.encode()).hex()
 
 
-def make_inner_key() -> str:
-    """Return a new key for the processes of this server; this process and those it starts accept it."""
-    secret = make_secret()
-    os.environ[INNER_VARIABLE] = _HASHED + digest_of(secret.encode()).hex()
-    return secret
+def make_inner_keys(environments: Iterable[str]) -> dict[str, str]:
+    """Return a new key for each hosted environment; this process and those it starts accept them."""
+    secrets = {name: make_secret() for name in environments}
+    digests = {name: digest_of(secret.encode()).hex() for name, secret in secrets.items()}
+    os.environ[_INNER_VARIABLE] = json.dumps(digests)
+    return secrets
 
 
-def _key_of_variable(variable: str, name: str) -> tuple[Key, ...]:
+def _inner_keys() -> tuple[Key, ...]:
+    digests: dict[str, str] = json.loads(os.environ.get(_INNER_VARIABLE, "{}"))
+    return tuple(Key(_INNER + name, bytes.fromhex(digest), environment=name) for name, digest in digests.items())
+
+
+def _key_of_variable() -> tuple[Key, ...]:
     hide_secret()
-    text = os.environ.get(variable, "").strip()
+    text = os.environ.get(SECRET_VARIABLE, "").strip()
     if not text:
         return ()
     try:
@@ -174,8 +182,8 @@ def _key_of_variable(variable: str, name: str) -> tuple[Key, ...]:
     except ValueError:
         digest = b""
     if len(digest) != 32:
-        raise KeysError(f"{variable} is not a key", f"Set it to a key, or to {_HASHED} and its SHA-256.")
-    return (Key(name, digest),)
+        raise KeysError(f"{SECRET_VARIABLE} is not a key", f"Set it to a key, or to {_HASHED} and its SHA-256.")
+    return (Key(_OF_VARIABLE, digest),)
 
 
 def _sign(key: Key, purpose: str, text: str) -> str:

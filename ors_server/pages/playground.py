@@ -99,7 +99,7 @@ class Playground:
     ) -> Episode:
         """Open a session on a task. The same request again finds the same episode. Raises ``OrsError``."""
         request = CreateSession(env_name=environment, split=split, index=index)
-        filled = fill_secrets(dict(secrets), self._sessions.settings.secrets_file)
+        filled = fill_secrets(secrets, self._sessions.settings.secrets_file, key)
         known = self.find(sid, key.name)
         await self._create(sid, key, request, filled)
         if known is not None:

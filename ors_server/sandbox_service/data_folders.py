@@ -1,5 +1,7 @@
 """The data folders of environments, which sandboxes may mount and ``orwd upload`` fills.
 
+A hosted environment's process has a key of its own, for which only its own folder exists.
+
 ``serve`` has them below its data directory. ``host`` writes those of its environments into a file: a folder that the
 operator named, or one of the data directory, which the environment's process sees at ``/orwd_data``.
 """
@@ -15,11 +17,12 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from ors_server.errors import InvalidSandbox, OrsError, RequestError, UnknownEnvironment
+from ors_server.keys.key import Key
 
 __all__ = ["DataFolder", "DiskRefused", "FindFolder", "Listing", "UnknownFile", "folders_below", "listed_folders"]
 
-#: Returns the data folder of an environment, ``owner/Name`` or ``Name``.
-FindFolder = Callable[[str], Path]
+#: Returns the data folder of an environment, ``owner/Name`` or ``Name``, for a key.
+FindFolder = Callable[[str, Key], Path]
 
 _PARTIAL = ".ors-upload-"
 
@@ -27,7 +30,8 @@ _PARTIAL = ".ors-upload-"
 def folders_below(root: Path) -> FindFolder:
     """Find each environment's folder below ``root``, by its name without an owner."""
 
-    def find(environment: str) -> Path:
+    def find(environment: str, key: Key) -> Path:
+        del key  # of no hosted environment
         name = environment.rpartition("/")[2].lower()
         if not name or name.startswith(".") or "\0" in name:
             raise InvalidSandbox(f"environment: {environment!r} is not the name of an environment")
@@ -39,17 +43,20 @@ def folders_below(root: Path) -> FindFolder:
 def listed_folders(file: Path) -> FindFolder:
     """Find the folders in a JSON object of folders by names in lower case, which is read again each time.
 
-    A single folder is that of every name: its environment's author may have another name for it.
+    An environment's author may have another name for it: for an environment's own key, and where there is a single
+    folder, a name that is not listed is that of the one folder that can be meant.
     """
 
-    def find(environment: str) -> Path:
+    def find(environment: str, key: Key) -> Path:
         folders: dict[str, str] = json.loads(file.read_text("utf-8"))
         name = environment.strip().lower()
         found = folders.get(name) or folders.get(name.rpartition("/")[2])
-        if found is None and len(set(folders.values())) == 1:
-            (found,) = set(folders.values())
-        if found is None:
-            raise UnknownEnvironment(environment, list(folders))
+        own = folders[key.environment.lower()] if key.environment else ""
+        reachable = {own} if own else set(folders.values())
+        if found is None and len(reachable) == 1:
+            (found,) = reachable
+        if found not in reachable:
+            raise UnknownEnvironment(environment, [each for each, folder in folders.items() if folder in reachable])
         return Path(found)
 
     return find

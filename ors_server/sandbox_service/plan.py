@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ors_server.keys.key import Key
 from ors_server.sandbox_service.data_folders import FindFolder
 from ors_server.sandbox_service.requests import CreateSandbox, NetworkPolicy, SidecarContainer
 
@@ -21,7 +22,7 @@ logger = logging.getLogger("ors_server.sandbox_service.plan")
 
 
 async def plan_container(
-    request: CreateSandbox, images: ImageMap, data_folder: FindFolder
+    request: CreateSandbox, images: ImageMap, data_folder: FindFolder, key: Key
 ) -> tuple[Image, ContainerSettings]:
     """Return the image, made where the image map says how, and the settings.
 
@@ -30,9 +31,9 @@ async def plan_container(
     """
     from ors_containers.container import ContainerSettings, HostAlias
 
-    image = await images.resolve(request.image)
+    mounts = await asyncio.to_thread(_mounts, request, data_folder, key)
+    image = await images.resolve(request.image)  # may take minutes
     sidecars = [await _sidecar(sidecar, images) for sidecar in request.sidecars or ()]
-    mounts = await asyncio.to_thread(_mounts, request, data_folder)
     aliases = [HostAlias(alias.ip, tuple(alias.hostnames)) for alias in request.host_aliases or ()]
     return image, ContainerSettings(
         memory=request.memory,
@@ -64,13 +65,13 @@ def _network(request: CreateSandbox) -> Network:
     return "none" if request.block_network else "open"
 
 
-def _mounts(request: CreateSandbox, data_folder: FindFolder) -> list[Mount]:
+def _mounts(request: CreateSandbox, data_folder: FindFolder, key: Key) -> list[Mount]:
     from ors_containers.container import Mount
 
     bucket = request.bucket_config
     if bucket is None:
         return []
-    folder = data_folder(request.environment)
+    folder = data_folder(request.environment, key)
     folder.mkdir(parents=True, exist_ok=True)  # an environment without data has an empty folder
     mount = Mount(folder, bucket.mount_path.rstrip("/"), bucket.only_dir or "")
     mount.resolve()

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ors_server.errors import InfrastructureFailure, KeyBusy, ServerBusy, SessionGone
@@ -100,7 +101,7 @@ class SandboxSessions:
         sid = self._make_id()
         most = self.settings.max_output * 3 // 4  # base64 takes a third more
         session = SandboxSession(sid, request, CallLedger(self.results, self._slots), most, key.name)
-        call = session.start(self._open, lambda: self._bury(session))
+        call = session.start(partial(self._open, key), lambda: self._bury(session))
         self._sessions[sid] = session
         return session, call
 
@@ -121,14 +122,14 @@ class SandboxSessions:
         """Keep a sandbox alive. Raises ``SessionGone``."""
         self.find(sid, owner).last_seen = time.monotonic()
 
-    async def _open(self, request: CreateSandbox) -> Container:
+    async def _open(self, key: Key, request: CreateSandbox) -> Container:
         from ors_containers.errors import Overloaded
         from ors_containers.images.image_map import ImageMap
 
         service = await sandbox_service()
         if self._images is None:
             self._images = ImageMap(service.store)
-        image, settings = await plan_container(request, self._images, self._data_folder)
+        image, settings = await plan_container(request, self._images, self._data_folder, key)
         deadline = time.monotonic() + self.settings.setup_timeout
         while True:
             try:

@@ -6,7 +6,8 @@ read are answered with a 400 that never repeats them.
 
 A secret that the client leaves out, or sends as an empty text, is filled from the operator's file
 (``ORS_SECRETS_FILE``). An empty ``api_key`` is always filled: published environments refuse a session without one, and
-a client of a self-hosted server has none.
+a client of a self-hosted server has none. Where the file has an ``api_key`` it also replaces the client's own key of
+this server, which ``openreward`` sends along: the environment needs a key for sandboxes, and not that of its client.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ors_server.errors import DefinitionError, InvalidSecrets
+from ors_server.keys.key import ANYONE, Key, digest_of
 
 __all__ = ["LOCAL_TOKEN", "fill_secrets", "hidden_values", "read_secrets", "read_secrets_file"]
 
@@ -43,10 +45,13 @@ def read_secrets(header: str | None, body: Mapping[str, Any] | None) -> dict[str
     return secrets
 
 
-def fill_secrets(secrets: dict[str, str], file: Path | None) -> dict[str, str]:
-    """Fill what the client left out or sent empty. Raises ``DefinitionError`` where the file cannot be read."""
+def fill_secrets(secrets: Mapping[str, str], file: Path | None, key: Key = ANYONE) -> dict[str, str]:
+    """Fill what a client left out or sent empty. Raises ``DefinitionError`` where the file cannot be read."""
+    operators = {} if file is None else read_secrets_file(file)
     filled = dict(secrets)
-    for name, value in ({} if file is None else read_secrets_file(file)).items():
+    if "api_key" in operators and digest_of(filled.get("api_key", "").encode()) == key.digest:
+        filled["api_key"] = ""
+    for name, value in operators.items():
         filled[name] = filled.get(name) or value
     if filled.get("api_key") == "":
         filled["api_key"] = LOCAL_TOKEN

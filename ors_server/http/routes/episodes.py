@@ -54,7 +54,7 @@ class EpisodeRoutes:
         sid = exchange.session_id()
         request = await exchange.model(CreateSession, self._settings.max_body)
         secrets = read_secrets(exchange.header(b"x-secrets"), request.secrets)
-        secrets = fill_secrets(secrets, self._settings.secrets_file)
+        secrets = fill_secrets(secrets, self._settings.secrets_file, exchange.key)
         await self._sessions.create(sid, request, secrets, exchange.header(b"x-deployment"), exchange.key)
         await exchange.json(encode({"sid": sid}), headers=_PROMISE)
 

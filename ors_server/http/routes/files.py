@@ -12,6 +12,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
+from ors_server.keys.authentication import KEY
+from ors_server.keys.key import ANYONE
 from ors_server.sandbox_service.data_folders import DataFolder, FindFolder
 
 __all__ = ["files_router"]
@@ -40,13 +42,13 @@ def files_router(find: FindFolder) -> APIRouter:
     """Make the router over the data folders of environments."""
     router = APIRouter(prefix="/v1/files", tags=["platform"], responses=_REFUSALS)
 
-    def folder_of(environment: str) -> DataFolder:
-        return DataFolder(find(environment))
+    def folder_of(environment: str, request: Request) -> DataFolder:
+        return DataFolder(find(environment, request.scope.get(KEY, ANYONE)))
 
     @router.post("/upload-urls")
     async def upload_urls(upload: _Upload, request: Request) -> dict[str, Any]:
         """Return an address for each file."""
-        folder = folder_of(upload.environment_id)
+        folder = folder_of(upload.environment_id, request)
         base = f"{request.base_url}v1/files/{quote(upload.environment_id, safe='')}/"
         for file in upload.files:
             folder.find(file.file_name)
@@ -56,12 +58,13 @@ def files_router(find: FindFolder) -> APIRouter:
     @router.get("/{environment}")
     def files(
         environment: str,
+        request: Request,
         prefix: str = "",
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
         after: Annotated[str, Query(alias="pageToken")] = "",
     ) -> dict[str, Any]:
         """List the files of an environment's data folder."""
-        listing = folder_of(environment).list(prefix, limit, after)
+        listing = folder_of(environment, request).list(prefix, limit, after)
         return {
             "files": [{"path": path, "size": size} for path, size in listing.files],
             "folders": listing.folders,
@@ -71,17 +74,17 @@ def files_router(find: FindFolder) -> APIRouter:
     @router.put("/{environment}/{name:path}")
     async def put(environment: str, name: str, request: Request) -> dict[str, Any]:
         """Write one file, whatever its size."""
-        return {"path": name, "size": await folder_of(environment).write(name, request.stream())}
+        return {"path": name, "size": await folder_of(environment, request).write(name, request.stream())}
 
     @router.delete("/{environment}/folder/{name:path}")
-    def delete_folder(environment: str, name: str) -> dict[str, int]:
+    def delete_folder(environment: str, name: str, request: Request) -> dict[str, int]:
         """Delete a folder with its files."""
-        return {"deletedCount": folder_of(environment).delete_folder(name)}
+        return {"deletedCount": folder_of(environment, request).delete_folder(name)}
 
     @router.delete("/{environment}/{name:path}")
-    def delete(environment: str, name: str) -> dict[str, str]:
+    def delete(environment: str, name: str, request: Request) -> dict[str, str]:
         """Delete one file."""
-        folder_of(environment).delete(name)
+        folder_of(environment, request).delete(name)
         return {"path": name}
 
     return router

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ors_server.checkouts.serving import Plan, serve_plans
 from ors_server.http.listeners import listen_publicly, url_of
-from ors_server.keys.keys import make_inner_key
 from ors_server.logs import start_logging
+from ors_server.sessions.secrets import read_secrets_file
 from ors_server.settings import Settings
 
 
@@ -28,6 +28,7 @@ def main() -> None:
         )
         for folder, data in zip(names[::2], names[1::2], strict=True)
     ]
+    secrets = {} if settings.secrets_file is None else read_secrets_file(settings.secrets_file)
     logs = start_logging(settings)
     with listen_publicly(settings.host, settings.port) as listening:
         url = url_of(listening, settings.host)
@@ -36,7 +37,7 @@ def main() -> None:
             del names
             print(f"{url} ", flush=True)
 
-        serve_plans(plans, settings, os.environ, listening, url, make_inner_key(), ready)
+        serve_plans(plans, settings, os.environ, listening, url, secrets, ready)
     logs.stop()
 
 

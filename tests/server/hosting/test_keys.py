@@ -1,6 +1,7 @@
 """Keys of hosted environments: one check for all processes, and a key for the environments' own requests."""
 
 from collections.abc import Generator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -67,17 +68,66 @@ def test_sessions_belong_to_their_key(clients: tuple[httpx.Client, httpx.Client,
     assert yours.post("/ping", headers={"X-Session-ID": "same"}).status_code == 200
 
 
+def _call(client: httpx.Client, environment: str, tool: str, text: str) -> str:
+    headers = {"X-Session-ID": f"{environment}-inner"}
+    client.post("/create", json={"env_name": environment, "split": "train", "index": 0}, headers=headers)
+    response = client.post("/call", json={"name": tool, "input": {"text": text}}, headers=headers)
+    return str(Reply(parse_events(response.content)).output["blocks"][0]["text"])
+
+
 def test_an_environment_has_a_key_of_its_own(clients: tuple[httpx.Client, httpx.Client, httpx.Client]) -> None:
     mine, _, without = clients
-    body = {"env_name": "walk", "split": "train", "index": 0}
-    mine.post("/create", json=body, headers={"X-Session-ID": "inner"})
-    response = mine.post(
-        "/call",
-        json={"name": "variable", "input": {"text": "OPENREWARD_API_KEY"}},
-        headers={"X-Session-ID": "inner"},
-    )
-    output = Reply(parse_events(response.content)).output
-    inner = str(output["blocks"][0]["text"])
-    assert without.get("/list_environments", headers={"X-API-Key": inner}).status_code == 200
-    assert without.post("/ping", headers={"X-API-Key": inner, "X-Session-ID": "mine"}).status_code == 404
+    walk, swim = (_call(mine, name, "variable", "OPENREWARD_API_KEY") for name in ("walk", "swim"))
+    assert walk != swim
+    assert _call(mine, "walk", "secret", "api_key") == walk
+    assert without.get("/list_environments", headers={"X-API-Key": walk}).status_code == 200
+    assert without.post("/ping", headers={"X-API-Key": walk, "X-Session-ID": "walk-inner"}).status_code == 404
     assert without.get("/list_environments", headers={"X-API-Key": "ors-local"}).status_code == 401
+    file = _call(mine, "walk", "variable", "ORS_SECRETS_FILE")
+    assert walk in _call(mine, "walk", "shell", f"cat {file}")
+    if not _call(mine, "walk", "shell", f"ls {Path(file).parents[1]}/1"):  # not kept apart on every machine
+        assert swim not in _call(mine, "walk", "shell", f"cat {Path(file).parents[1]}/*/*")
+
+
+def test_the_key_of_a_client_is_not_a_secret_of_its_session(
+    clients: tuple[httpx.Client, httpx.Client, httpx.Client],
+) -> None:
+    mine, yours, _ = clients
+    own = _call(mine, "walk", "secret", "api_key")
+    for sid, sent, got in (
+        ("sent", mine.headers["X-API-Key"], own),
+        ("other", yours.headers["X-API-Key"], yours.headers["X-API-Key"]),  # as any secret that a client chooses
+    ):
+        headers = {"X-Session-ID": sid}
+        body = {"env_name": "walk", "split": "train", "index": 0, "secrets": {"api_key": sent}}
+        mine.post("/create", json=body, headers=headers)
+        response = mine.post("/call", json={"name": "secret", "input": {"text": "api_key"}}, headers=headers)
+        assert Reply(parse_events(response.content)).output["blocks"][0]["text"] == got
+
+
+def test_an_environment_reaches_its_own_data_folder_only(
+    clients: tuple[httpx.Client, httpx.Client, httpx.Client],
+) -> None:
+    mine, _, without = clients
+    headers = {"X-API-Key": _call(mine, "walk", "variable", "OPENREWARD_API_KEY")}
+    assert [file["path"] for file in without.get("/v1/files/walk", headers=headers).json()["files"]] == ["name.txt"]
+    for method, path in (
+        ("GET", "/v1/files/Swim"),
+        ("PUT", "/v1/files/swim/name.txt"),
+        ("DELETE", "/v1/files/swim/name.txt"),
+        ("DELETE", "/v1/files/SWIM/folder/name.txt"),
+    ):
+        assert without.request(method, path, headers=headers).status_code == 404, (method, path)
+    assert mine.get("/v1/files/swim").json()["files"] == [{"path": "name.txt", "size": 4}]
+
+    def creation(environment: str) -> str:
+        body = {
+            "image": "none",
+            "environment": environment,
+            "machine_size": "0.5:1",
+            "bucket_config": {"mount_path": "/data"},
+        }
+        return without.post("/create_sandbox", json=body, headers=headers).text
+
+    assert "unknown environment 'Owner/Swim'" in creation("Owner/Swim")
+    assert "There is no image none" in creation("Owner/Walk")
