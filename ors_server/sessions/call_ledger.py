@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ors_server.errors import IdempotencyConflict
@@ -45,7 +45,7 @@ class Recipient(Protocol):
 class CallLedger:
     """The calls of one session."""
 
-    __slots__ = ("_by_key", "_calls", "_closed", "_delivered", "_lost", "_recipients", "_results", "_running", "_slots")
+    __slots__ = ("_answering", "_by_key", "_calls", "_closed", "_delivered", "_lost", "_results", "_running", "_slots")
 
     def __init__(self, results: ResultStore, slots: Slots) -> None:
         self._results = results
@@ -59,8 +59,8 @@ class CallLedger:
         self._running: list[Call] | None = None
         #: Fingerprint and id of the call that each key was used for.
         self._by_key: dict[str, tuple[int, str]] | None = None
-        #: The requests that are being answered with each call.
-        self._recipients: dict[Call, list[Recipient]] | None = None
+        #: The requests that are being answered, each with its call. A dictionary by calls would take more memory.
+        self._answering: list[tuple[Call, Recipient]] | None = None
         #: Calls without a key whose connection was lost and that no request has fetched since, by tool and input; the
         #: oldest first.
         self._lost: dict[int, list[Call]] | None = None
@@ -111,10 +111,7 @@ class CallLedger:
     def has_connected_twin(self, name: str, input: Mapping[str, Any]) -> bool:
         """Return whether a call without a key of this tool and input runs for a connected request."""
         return any(
-            call.key is None
-            and _same(call, name, input)
-            and self._recipients is not None
-            and _any_connected(self._recipients.get(call, ()))
+            call.key is None and _same(call, name, input) and self._has_connected_recipient(call)
             for call in self._running or ()
         )
 
@@ -162,9 +159,9 @@ class CallLedger:
     def begin_response(self, call: Call, recipient: Recipient) -> None:
         """Note that a request begins to be answered with a call."""
         call.begin_reading()
-        if self._recipients is None:
-            self._recipients = {}
-        self._recipients.setdefault(call, []).append(recipient)
+        if self._answering is None:
+            self._answering = []
+        self._answering.append((call, recipient))
 
     def begin_large_response(self, call: Call) -> None:
         """Account for the memory of a large result until its ``end_response``: its client may not read it."""
@@ -173,12 +170,9 @@ class CallLedger:
 
     def end_response(self, call: Call, recipient: Recipient, *, delivered: bool) -> None:
         """Note that an answer has ended: its last byte was written, or the connection was lost before."""
-        if self._recipients is not None:
-            recipients = self._recipients[call]
-            recipients.remove(recipient)
-            if not recipients:
-                del self._recipients[call]
-                self._recipients = self._recipients or None
+        if self._answering is not None:
+            self._answering.remove((call, recipient))
+            self._answering = self._answering or None
         call.end_reading()
         if self._closed:
             if not call.readers and self._calls.pop(call.task_id, None) is not None:
@@ -205,7 +199,7 @@ class CallLedger:
     def _keep_lost(self, call: Call) -> None:
         if call.result_state is ResultState.DELIVERED:
             return
-        if self._recipients is not None and _any_connected(self._recipients.get(call, ())):
+        if self._has_connected_recipient(call):
             return
         if call.key is None:  # a call with a key is found by its key
             if call.fingerprint is None:
@@ -220,14 +214,17 @@ class CallLedger:
         if call.done and call.result_state is ResultState.NONE:
             self._results.keep_undelivered(self, call)
 
+    def _has_connected_recipient(self, call: Call) -> bool:
+        return any(found is call and not recipient.disconnected for found, recipient in self._answering or ())
+
     def _find_lost(self, name: str, input: Mapping[str, Any]) -> Call | None:
         """Return the oldest call of this tool and input whose connection was lost."""
-        if self._recipients is not None:
+        for call, recipient in self._answering or ():
             # The connection may be lost and its request not have noticed yet.
-            for call, recipients in self._recipients.items():
-                if call.key is None and not _any_connected(recipients) and _same(call, name, input):
-                    self._forget_lost(call)
-                    return call
+            lost = recipient.disconnected and not self._has_connected_recipient(call)
+            if lost and call.key is None and _same(call, name, input):
+                self._forget_lost(call)
+                return call
         if self._lost:
             lost = self._lost.get(_fingerprint(name, input))
             if lost:
@@ -287,7 +284,3 @@ def _same(call: Call, name: str, input: Mapping[str, Any]) -> bool:
         call.fingerprint = _fingerprint(name, call.input)
     # Fingerprints compare as JSON does: to Python, 1 and true are equal.
     return call.fingerprint == _fingerprint(name, input)
-
-
-def _any_connected(recipients: Iterable[Recipient]) -> bool:
-    return any(not recipient.disconnected for recipient in recipients)

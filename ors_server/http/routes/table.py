@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ors_server import tracing
 from ors_server.encoding import encode
@@ -20,6 +21,9 @@ from ors_server.http.routes.operations import OPERATIONS, Tag
 from ors_server.metrics.counts import RouteCounts
 from ors_server.request_ids import request_ids
 from ors_server.settings import ReturnErrors
+
+if TYPE_CHECKING:
+    from ors_server.tracing import Tracing
 
 __all__ = ["Handler", "Route", "answer", "routes_of"]
 
@@ -54,38 +58,33 @@ def routes_of(handlers: object, *tags: Tag) -> dict[str, Route]:
     }
 
 
-async def answer(route: Route, exchange: Exchange, return_errors: ReturnErrors) -> None:
+def answer(route: Route, exchange: Exchange, return_errors: ReturnErrors) -> Awaitable[None]:
     """Answer a request, and count it; every error becomes a response."""
+    # Coroutines within coroutines would stay in memory as long as an event stream is open.
     request_ids.set(exchange.ids)
-    counts = route.counts
-    if counts is None:
-        await _answer(route, exchange, return_errors)
-        return
-    counts.active += 1
-    begun = time.perf_counter()
-    try:
-        await _answer(route, exchange, return_errors)
-    finally:
-        counts.end(exchange.status, time.perf_counter() - begun)
-
-
-async def _answer(route: Route, exchange: Exchange, return_errors: ReturnErrors) -> None:
     if tracing.active is None or route.handler.__name__ in _UNTRACED:
-        await _handle(route, exchange, return_errors)
-        return
+        return _answer(route, exchange, return_errors)
+    return _answer_traced(route, exchange, return_errors, tracing.active)
+
+
+async def _answer_traced(route: Route, exchange: Exchange, return_errors: ReturnErrors, tracer: Tracing) -> None:
     name = route.handler.__name__
     attributes = {"http.request.method": route.method, "http.route": f"{route.prefix}/{name}"}
     if exchange.ids.session:
         attributes["ors.session.id"] = exchange.ids.session
-    with tracing.active.request(f"{route.method} {route.prefix}/{name}", exchange.headers, attributes) as span:
-        await _handle(route, exchange, return_errors)
+    with tracer.request(f"{route.method} {route.prefix}/{name}", exchange.headers, attributes) as span:
+        await _answer(route, exchange, return_errors)
         span.set_attribute("http.response.status_code", exchange.status)
         span.set_attribute("ors.request.id", exchange.ids.request)
         if exchange.status >= 500:
             tracing.fail(span, str(exchange.status))
 
 
-async def _handle(route: Route, exchange: Exchange, return_errors: ReturnErrors) -> None:
+async def _answer(route: Route, exchange: Exchange, return_errors: ReturnErrors) -> None:
+    counts, begun = route.counts, 0.0
+    if counts is not None:
+        counts.active += 1
+        begun = time.perf_counter()
     try:
         await route.handler(exchange)
     except ClientDisconnected:
@@ -95,3 +94,6 @@ async def _handle(route: Route, exchange: Exchange, return_errors: ReturnErrors)
     except Exception as error:  # a fault of the server: the client gets a 500, the log the traceback
         logger.exception("request failed", extra={"path": exchange.scope["path"]})
         await exchange.json(encode({"detail": describe_error(error, return_errors)}), 500)
+    finally:
+        if counts is not None:
+            counts.end(exchange.status, time.perf_counter() - begun)
