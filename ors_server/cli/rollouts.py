@@ -51,6 +51,8 @@ _DataDir = Annotated[
 ]
 _Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
+#: The longest name of a run that is not broken in a table: it fits into 80 columns with the rest.
+_WHOLE = 24
 #: Characters that would steer a terminal, as pictures of them.
 _PICTURES = {
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
@@ -207,20 +209,25 @@ def _with_progress(found: Iterable[dict[str, Any]], total: int, *, shown: bool) 
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    headings = {"run_name": "Run", "rollout_name": "Name", "environment": "Environment"}
+    if not any(row["rollout_name"] for row in rows):
+        del headings["rollout_name"]  # recorded sessions have none
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("Id", no_wrap=True)
-    for heading in ("Run", "Name", "Environment"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("Reward", justify="right")
-    table.add_column("Messages", justify="right")
+    for name, heading in headings.items():
+        longest = max((len(row[name] or "") for row in rows), default=0)
+        whole = name == "run_name" and longest <= _WHOLE
+        table.add_column(heading, overflow="fold", no_wrap=whole, min_width=len(heading))
+    table.add_column("Reward", justify="right", no_wrap=True)
+    table.add_column("Messages", justify="right", no_wrap=True)
     table.add_column("Created (UTC)", no_wrap=True)
     for row in rows:
         table.add_row(
             Text(_plain(row["id"][:8])),
-            *(Text(_plain(row[name] or "-")) for name in ("run_name", "rollout_name", "environment")),
+            *(Text(_plain(row[name] or "-")) for name in headings),
             _number(row["max_reward"]) + ("" if row["finished"] else " …"),
             f"{row['num_messages']:,}",
-            (row["created_at"] or "-")[:19].replace("T", " "),
+            (row["created_at"] or "-")[:16].replace("T", " "),
         )
     return table
 

@@ -116,7 +116,7 @@ def can_bind(folder: Path) -> bool:
 
 
 @contextmanager
-def fronted(folder: Path) -> Generator[Front]:
+def fronted(folder: Path, **variables: str) -> Generator[Front]:
     pytest.importorskip("openreward")
     arguments: list[str] = [] if can_bind(folder) else ["--unmounted"]
     for name in ("Walk", "Swim"):
@@ -126,7 +126,7 @@ def fronted(folder: Path) -> Generator[Front]:
         (folder / f"{name}-data" / "name.txt").write_text(name)
         arguments += [str(folder / name), str(folder / f"{name}-data")]
     (folder / "secrets").write_text("# of the operator\nopenai_api_key = sk-of-the-operator\n")
-    variables = {"ORS_DATA_DIR": str(folder / "kept"), "ORS_SECRETS_FILE": str(folder / "secrets")}
+    variables |= {"ORS_DATA_DIR": str(folder / "kept"), "ORS_SECRETS_FILE": str(folder / "secrets")}
     command = [sys.executable, "-m", "tests.server.hosting.hosted_server", *arguments]
     with running(command, folder / "log", cwd=ROOT, variables=variables) as server:
         yield Front(server, folder)

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
 
-from tests.server.hosting.conftest import Front, can_bind
+from tests.server.hosting.conftest import Front, can_bind, fronted
 from tests.server.metrics.reading import read_figures
 from tests.support.events import parse_events
 
@@ -218,6 +219,23 @@ def test_secrets_and_variables_of_the_operator_reach_the_environment(front: Fron
     assert [front.call("with", "secret", name) for name in ("api_key", "openai_api_key")] == ["mine", "mine"]
     assert front.call("with", "variable", "OPENREWARD_API_URL") == front.url
     assert front.call("with", "variable", "OPENREWARD_SESSION_URL") == front.url
+
+
+def test_sessions_are_recorded(tmp_path: Path) -> None:
+    with fronted(tmp_path, ORS_RECORD="yes") as front:
+        for name in ("walk", "swim"):
+            assert front.create(name, name).status_code == 200
+            assert front.call(name, "wait", "0") == "waited"
+            assert httpx.post(f"{front.url}/delete", headers={"X-Session-ID": name}).status_code == 200
+
+        def stored() -> list[tuple[str, float, bool]]:
+            runs = httpx.get(f"{front.url}/v1/runs").json()["runs"]
+            rows: list[dict[str, Any]] = (
+                httpx.get(f"{front.url}/v1/runs/{runs[0]['name']}/rollouts").json()["rollouts"] if runs else []
+            )
+            return sorted((row["environment"], row["max_reward"], row["finished"]) for row in rows)
+
+        wait_until(lambda: stored() == [("swim", 1.0, True), ("walk", 1.0, True)])
 
 
 def test_a_toolset_needs_a_sandbox_or_is_refused_by_name(front: Front) -> None:

@@ -61,9 +61,19 @@ def test_the_listing(command: Command, filled: Path) -> None:
     heading, *lines = outcome.out.splitlines()
     assert heading.split() == ["Id", "Run", "Name", "Environment", "Reward", "Messages", "Created", "(UTC)"]
     assert [line.split()[:2] for line in lines[:3]] == [["bbbb-1", "two"], ["aaaa-2", "one"], ["aaaa-1", "one"]]
-    assert re.split(r"\s{2,}", lines[2]) == ["aaaa-1", "one", "-", "owner/env", "1", "6", "2023-11-14 22:13:20"]
+    assert re.split(r"\s{2,}", lines[2]) == ["aaaa-1", "one", "-", "owner/env", "1", "6", "2023-11-14 22:13"]
     assert lines[-1] == f"1–3 of 3 rollouts in {filled}."
     assert "2–2 of 2" in command("rollouts", "list", "--run", "one", "--offset", "1").out
+
+
+def test_recorded_sessions_fit_into_80_columns(
+    command: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    fill(data_dir, rollout("aaaa-1", "recorded-2026-11-23", environment="environment"))
+    heading, line, *_ = command("rollouts", "list").out.splitlines()
+    assert "Name" not in heading
+    assert re.split(r"\s{2,}", line)[:3] == ["aaaa-1", "recorded-2026-11-23", "environment"]
 
 
 def test_the_listing_for_programs(command: Command, filled: Path) -> None:
