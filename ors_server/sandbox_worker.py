@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     table = {**routes.table, **routes.shared}
     app = HotApp(settings, table, authenticator, metrics, title="ors-server: sandboxes", lifespan=lifespan)
-    app.include_router(files_router(folders))
+    app.include_router(files_router(folders, authenticator.keys))
     app.document()
     app.routes_by_name["state"] = worker_state_route(worker, sandboxes.closing, sandboxes.state)
     if metrics is not None:

@@ -82,7 +82,7 @@ def serve_plans(
         keys = make_inner_keys(plan.name for plan in plans)
         variables = {**_variables(environ, url), "PYTHONPATH": str(packages)}
         files = [
-            _write_secrets(Path(folder, _SECRETS, str(number)), {"api_key": keys[plan.name], **secrets})
+            _write_secrets(Path(folder, _SECRETS, str(number)), {**secrets, "api_key": keys[plan.name]})
             for number, plan in enumerate(plans)
         ]
         private = [folders.parent, control_folder(), _uploads(settings)]

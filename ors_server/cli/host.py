@@ -89,6 +89,8 @@ def host(
     settings = settings.model_copy(update={"data_dir": root, "keys_file": keys_file(settings).absolute()})
     environments = _read(checkouts, data or [], root)
     secrets = _secrets(settings, os.environ)
+    if "api_key" in secrets:
+        typer.echo(f"Warning: api_key in {settings.secrets_file} is not used: each environment has its own", err=True)
     console = _console(sys.stdout if check else sys.stderr)
     missing = _print_needs(console, environments, secrets)
     if check:

@@ -274,7 +274,7 @@ def _leave_threads_behind() -> None:
 
 
 def _parse_alias(text: str) -> tuple[str, str]:
-    name, separator, environment = text.partition("=")
+    name, separator, environment = text.rpartition("=")  # a folder's name may have one, and is an alias of host's
     if not (separator and name.strip() and environment.strip()):
         raise TargetError(
             f"--alias {text!r} is not an alias", "Write it as NAME=ENVIRONMENT, for example owner/Name=my_env."

@@ -116,7 +116,7 @@ class OrsApp(HotApp):
         self.include_router(platform_router(catalogue, self.store))
         self.include_router(runs_router(self.store))
         if sandboxes is not None:
-            self.include_router(files_router(folders))
+            self.include_router(files_router(folders, authenticator.keys))
         self.document()
         if settings.pages:
             slot = None if worker is None else worker.slot

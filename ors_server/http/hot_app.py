@@ -28,7 +28,7 @@ from ors_server.http.routes.metrics import MetricsRoutes
 from ors_server.http.routes.pages import LazyPages
 from ors_server.http.routes.rollouts import platform_error
 from ors_server.http.routes.table import Route, answer
-from ors_server.keys.authentication import KEY, Authenticator
+from ors_server.keys.authentication import FILES, KEY, Authenticator
 from ors_server.metrics.counts import RouteCounts
 from ors_server.pages.context import PagesContext
 from ors_server.request_ids import REQUEST_ID, RequestIds, request_ids
@@ -36,8 +36,6 @@ from ors_server.settings import ReturnErrors, Settings
 
 __all__ = ["HotApp"]
 
-#: Requests below it have bodies of any length, which their handlers read piece by piece.
-_FILES = "/v1/files/"
 #: Route of the gateways.
 _STATE = "/_ors/state"
 
@@ -135,7 +133,7 @@ class HotApp(FastAPI):
                 if route.per_environment and path.find("/", 1) == last:
                     await answer(route, Exchange(scope, receive, send, path[1:last]), self._return_errors)
                     return
-        if scope["method"] not in ("GET", "HEAD") and not path.startswith(_FILES):
+        if scope["method"] not in ("GET", "HEAD") and not path.startswith(FILES):
             exchange = Exchange(scope, receive, send, None)
             try:
                 body = await exchange.body(self._max_body)

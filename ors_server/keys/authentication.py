@@ -17,7 +17,7 @@ from ors_server.keys.key import ANYONE, Key
 from ors_server.keys.keys import Keys
 from ors_server.keys.usage import Usage
 
-__all__ = ["COOKIE", "KEY", "OPEN_PATHS", "Authenticator", "credential_of"]
+__all__ = ["COOKIE", "FILES", "KEY", "OPEN_PATHS", "Authenticator", "credential_of"]
 
 #: Key in an ASGI scope of the request's ``Key``.
 KEY = "ors_server.key"
@@ -26,6 +26,9 @@ OPEN_PATHS = frozenset(("/health", "/ready", "/version"))
 #: Name of the cookie of a log-in, which counts below this path only.
 COOKIE = "ors_key"
 _PAGES = "/ui"
+#: Paths of data folders begin with it. Files are put to addresses that are signed in the place of a key, and may be of
+#: any length: handlers read them piece by piece.
+FILES = "/v1/files/"
 #: Pairs of address and key that are remembered; all are forgotten when there are more.
 _REMEMBERED = 65_536
 
@@ -64,6 +67,10 @@ class Authenticator:
                 return ANYONE
             if not credential and self._is_page(path):
                 return self._of_pages(scope)
+            if not credential and scope.get("method") == "PUT" and path.startswith(FILES):
+                uploader = self.keys.find_upload(path, scope["query_string"])
+                if uploader is not None:
+                    return uploader
             key = self.check(credential, address)
         if key.limits.rate is not None and path not in OPEN_PATHS:
             self._usage.take_turn(key)

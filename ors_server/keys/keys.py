@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from urllib.parse import parse_qs, quote, urlencode
 
 from ors_server.errors import KeysError
 from ors_server.keys.file import Stamp, read_keys, stamp_of
@@ -137,6 +138,27 @@ class Keys:
         signed = hmac.compare_digest(_sign(key, "cookie", text).encode(), signature.encode(errors="replace"))
         return key if signed and int(expires) > time.time() else None
 
+    # --- uploads -----------------------------------------------------------------------------
+
+    def upload_query(self, key: Key, path: str, seconds: float) -> str:
+        """Return the query by which ``find_upload`` finds this key for so many seconds; ``path`` is not quoted."""
+        expires = str(int(time.time() + seconds))
+        signature = _sign(key, "upload", f"{expires}:{path}")
+        return urlencode({"key": key.name, "expires": expires, "signature": signature})
+
+    def find_upload(self, path: str, query: bytes) -> Key | None:
+        """Return the key of a query that was made for this path; None where it is another one, or has expired."""
+        self.refresh()
+        given = {name: values[0] for name, values in parse_qs(query.decode("latin-1")).items()}
+        key, expires = self.named(given.get("key", "")), given.get("expires", "")
+        if key is None or not (expires.isascii() and expires.isdecimal()) or len(expires) > 12:
+            return None
+        signature = _sign(key, "upload", f"{expires}:{path}").encode()
+        signed = hmac.compare_digest(signature, given.get("signature", "").encode(errors="replace"))
+        return key if signed and int(expires) > time.time() else None
+
+    # --- pages -------------------------------------------------------------------------------
+
     def csrf_token(self, key: Key, cookie: str) -> str:
         """Return the token that forms of the pages carry: another site does not know it."""
         return _sign(key, "csrf", cookie)
@@ -169,7 +191,9 @@ def make_inner_keys(environments: Iterable[str]) -> dict[str, str]:
 
 def _inner_keys() -> tuple[Key, ...]:
     digests: dict[str, str] = json.loads(os.environ.get(_INNER_VARIABLE, "{}"))
-    return tuple(Key(_INNER + name, bytes.fromhex(digest), environment=name) for name, digest in digests.items())
+    return tuple(
+        Key(_INNER + quote(name, safe=""), bytes.fromhex(digest), environment=name) for name, digest in digests.items()
+    )
 
 
 def _key_of_variable() -> tuple[Key, ...]:

@@ -6,8 +6,9 @@ read are answered with a 400 that never repeats them.
 
 A secret that the client leaves out, or sends as an empty text, is filled from the operator's file
 (``ORS_SECRETS_FILE``). An empty ``api_key`` is always filled: published environments refuse a session without one, and
-a client of a self-hosted server has none. Where the file has an ``api_key`` it also replaces the client's own key of
-this server, which ``openreward`` sends along: the environment needs a key for sandboxes, and not that of its client.
+a client of a self-hosted server has none. Where the file has an ``api_key``, it also replaces the client's own key of
+this server, which ``openreward`` sends along under two names: the environment needs a key for sandboxes, and not that
+of its client.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ def fill_secrets(secrets: Mapping[str, str], file: Path | None, key: Key = ANYON
     """Fill what a client left out or sent empty. Raises ``DefinitionError`` where the file cannot be read."""
     operators = {} if file is None else read_secrets_file(file)
     filled = dict(secrets)
-    if "api_key" in operators and digest_of(filled.get("api_key", "").encode()) == key.digest:
-        filled["api_key"] = ""
+    if "api_key" in operators:
+        for name, value in secrets.items():
+            if digest_of(value.strip().removeprefix("Bearer ").strip().encode(errors="replace")) == key.digest:
+                filled[name] = operators["api_key"]
     for name, value in operators.items():
         filled[name] = filled.get(name) or value
     if filled.get("api_key") == "":

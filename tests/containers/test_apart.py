@@ -22,12 +22,12 @@ def shell(command: str, view: View | None = None) -> subprocess.CompletedProcess
 
 
 def test_folders_are_bound_hidden_and_kept_from_writing(tmp_path: Path) -> None:
-    for name in ("data", "hidden", "fixed"):
+    for name in ("data", "hidden", "hidden/inner", "fixed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
     view = View(
         bind=(str(tmp_path / "data"), "/orwd_data"),
-        hide=[str(tmp_path / "hidden"), str(tmp_path / "missing"), str(tmp_path / "data")],
+        hide=[str(tmp_path / name) for name in ("hidden/inner", "hidden", "missing", "data")],
         read_only=[str(tmp_path / "fixed")],
     )
     command = f"cd {tmp_path}; cat /orwd_data/file; ls hidden data; touch hidden/new fixed/new; umount hidden fixed"

@@ -76,7 +76,7 @@ def _enter(view: View) -> None:
         bind_folder(*view.bind)
     for path in _existing(view.read_only):
         system.attach(path, path)
-    for path in _existing(view.hide):
+    for path in _topmost(_existing(view.hide)):
         flags = system.MS_NOSUID | system.MS_NODEV
         system.mount("tmpfs", path, "tmpfs", flags | system.MS_RDONLY, "mode=755,size=4k")
     os.chdir(here)
@@ -85,6 +85,15 @@ def _enter(view: View) -> None:
 def _existing(paths: Sequence[str]) -> list[str]:
     """Return the folders themselves, those above before those below."""
     return sorted({os.path.realpath(path) for path in paths if Path(path).is_dir()})
+
+
+def _topmost(paths: Sequence[str]) -> list[str]:
+    """Return the folders that lie below no other one of them, which come before those below."""
+    found: list[str] = []
+    for path in paths:
+        if not any(Path(path).is_relative_to(above) for above in found):
+            found.append(path)
+    return found
 
 
 def _run_first(command: list[str]) -> None:

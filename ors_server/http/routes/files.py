@@ -1,7 +1,7 @@
 """Routes of data folders, under ``/v1/files``, as ``orwd upload``, ``orwd files`` and ``orwd delete-file`` use them.
 
-An upload is in two steps, as on the platform: the client asks for addresses, and puts each file to its own. Here they
-are addresses of this server.
+An upload is in two steps, as on the platform: the client asks for addresses, and puts each file to its own, without a
+key. Here they are addresses of this server, signed with the client's key.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from ors_server.keys.authentication import KEY
-from ors_server.keys.key import ANYONE
+from ors_server.keys.authentication import FILES, KEY
+from ors_server.keys.key import ANYONE, Key
+from ors_server.keys.keys import Keys
 from ors_server.sandbox_service.data_folders import DataFolder, FindFolder
 
 __all__ = ["files_router"]
 
 #: Files of one request for addresses, as on the platform.
 _BATCH = 50
+#: Seconds that an address can be used.
+_VALID = 3600
 
 
 class _File(BaseModel):
@@ -38,9 +41,9 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def files_router(find: FindFolder) -> APIRouter:
+def files_router(find: FindFolder, keys: Keys) -> APIRouter:
     """Make the router over the data folders of environments."""
-    router = APIRouter(prefix="/v1/files", tags=["platform"], responses=_REFUSALS)
+    router = APIRouter(prefix=FILES.rstrip("/"), tags=["platform"], responses=_REFUSALS)
 
     def folder_of(environment: str, request: Request) -> DataFolder:
         return DataFolder(find(environment, request.scope.get(KEY, ANYONE)))
@@ -49,11 +52,17 @@ def files_router(find: FindFolder) -> APIRouter:
     async def upload_urls(upload: _Upload, request: Request) -> dict[str, Any]:
         """Return an address for each file."""
         folder = folder_of(upload.environment_id, request)
-        base = f"{request.base_url}v1/files/{quote(upload.environment_id, safe='')}/"
-        for file in upload.files:
-            folder.find(file.file_name)
+        key: Key = request.scope.get(KEY, ANYONE)
         names = [file.file_name for file in upload.files]
-        return {"urls": [{"fileName": name, "uploadUrl": base + quote(name)} for name in names]}
+        for name in names:
+            folder.find(name)
+
+        def url(name: str) -> str:
+            query = keys.upload_query(key, f"{FILES}{upload.environment_id}/{name}", _VALID) if key.name else ""
+            return f"{base}{quote(name)}{query and '?'}{query}"
+
+        base = f"{request.base_url}{FILES[1:]}{quote(upload.environment_id, safe='')}/"
+        return {"urls": [{"fileName": name, "uploadUrl": url(name)} for name in names]}
 
     @router.get("/{environment}")
     def files(

@@ -51,6 +51,11 @@ class NAME(Environment):
         return ToolOutput(blocks=[TextBlock(text=self.given.get(params.text, "none"))], reward=0.0, finished=False)
 
     @tool
+    async def secrets(self, params: Text) -> ToolOutput:
+        """Return all secrets."""
+        return ToolOutput(blocks=[TextBlock(text=str(self.given))], reward=0.0, finished=False)
+
+    @tool
     async def data(self, params: Text) -> ToolOutput:
         """Read a file of the data folder."""
         return ToolOutput(blocks=[TextBlock(text=Path("/orwd_data", params.text).read_text())])

@@ -1,5 +1,8 @@
 """Keys of hosted environments: one check for all processes, and a key for the environments' own requests."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -93,16 +96,59 @@ def test_the_key_of_a_client_is_not_a_secret_of_its_session(
     clients: tuple[httpx.Client, httpx.Client, httpx.Client],
 ) -> None:
     mine, yours, _ = clients
-    own = _call(mine, "walk", "secret", "api_key")
-    for sid, sent, got in (
-        ("sent", mine.headers["X-API-Key"], own),
-        ("other", yours.headers["X-API-Key"], yours.headers["X-API-Key"]),  # as any secret that a client chooses
+    own, sent = _call(mine, "walk", "secret", "api_key"), mine.headers["X-API-Key"]
+    foreign = yours.headers["X-API-Key"]  # as any secret that a client chooses
+    for number, (name, value, got) in enumerate(
+        (
+            ("api_key", sent, own),
+            ("OPENREWARD_API_KEY", sent, own),
+            ("wandb", f" {sent}\n", own),
+            ("token", f"Bearer {sent}", own),
+            ("api_key", foreign, foreign),
+        )
     ):
-        headers = {"X-Session-ID": sid}
-        body = {"env_name": "walk", "split": "train", "index": 0, "secrets": {"api_key": sent}}
+        headers = {"X-Session-ID": f"sent-{number}"}
+        body = {"env_name": "walk", "split": "train", "index": 0, "secrets": {name: value}}
         mine.post("/create", json=body, headers=headers)
-        response = mine.post("/call", json={"name": "secret", "input": {"text": "api_key"}}, headers=headers)
+        response = mine.post("/call", json={"name": "secret", "input": {"text": name}}, headers=headers)
         assert Reply(parse_events(response.content)).output["blocks"][0]["text"] == got
+
+
+def test_the_client_of_openreward_gives_its_key_to_no_environment(
+    clients: tuple[httpx.Client, httpx.Client, httpx.Client],
+) -> None:
+    from openreward import OpenReward  # pyright: ignore[reportMissingTypeStubs]
+
+    mine, _, _ = clients
+    url, key = str(mine.base_url), mine.headers["X-API-Key"]
+    with OpenReward(api_key=key, base_url=url) as client:
+        environment = client.environments.get("walk", base_url=url)
+        with environment.session(split="train", index=0) as session:
+            given = str(session.call_tool("secrets", {"text": ""}).blocks[0])
+    assert key not in given
+    assert "OPENREWARD_API_KEY" in given
+
+
+def test_orwd_fills_a_data_folder_with_a_key(
+    clients: tuple[httpx.Client, httpx.Client, httpx.Client], tmp_path: Path
+) -> None:
+    mine, yours, without = clients
+    (tmp_path / "a file.txt").write_text("uploaded")
+    platform = {"OPENREWARD_API_URL": str(mine.base_url), "OPENREWARD_DISABLE_UPDATE_CHECK": "1"}
+    command = [Path(sys.executable).with_name("orwd"), "upload", "Owner/Swim", str(tmp_path / "a file.txt")]
+    variables = {**os.environ, **platform, "OPENREWARD_API_KEY": mine.headers["X-API-Key"]}
+    ran = subprocess.run(command, env=variables, check=False, capture_output=True, text=True, timeout=60)
+    assert "Uploaded 1 file" in ran.stdout, ran.stdout + ran.stderr
+    body = {"environmentId": "swim", "files": [{"fileName": "one.txt"}]}
+    url = mine.post("/v1/files/upload-urls", json=body).json()["urls"][0]["uploadUrl"]
+    for wrong in (url.replace("one.txt", "two.txt"), url.partition("?")[0], url.replace("expires=1", "expires=9")):
+        assert without.put(wrong, content=b"forged").status_code == 401
+    assert without.get(url).status_code == without.delete(url).status_code == 401
+    assert without.put(url, content=b"signed").status_code == 200
+    listed = {file["path"]: file["size"] for file in yours.get("/v1/files/swim").json()["files"]}
+    assert listed == {"a file.txt": 8, "name.txt": 4, "one.txt": 6}
+    for name in ("a file.txt", "one.txt"):
+        assert mine.delete(f"/v1/files/swim/{name}").status_code == 200
 
 
 def test_an_environment_reaches_its_own_data_folder_only(

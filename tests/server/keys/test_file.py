@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,32 @@ def test_a_variable_that_is_not_a_key(settings: Settings, monkeypatch: pytest.Mo
     with pytest.raises(KeysError, match=SECRET_VARIABLE) as caught:
         Keys(keys_file(settings))
     assert secret not in str(caught.value)
+
+
+def test_an_upload_ends_with_its_time_and_its_key(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = add_key(settings, "me")
+    keys = Keys(keys_file(settings))
+    me = keys.find(secret)
+    assert me is not None
+    query = keys.upload_query(me, "/v1/files/env/größe = 1", 60).encode()
+    assert keys.find_upload("/v1/files/env/größe = 1", query) is me
+    assert keys.find_upload("/v1/files/env/other", query) is None
+    assert secret.encode() not in query
+    for wrong in (
+        b"",
+        b"key=me",
+        query.replace(b"key=me", b"key=you"),
+        query + b"0",
+        query.replace(b"expires=", b"expires=9"),
+    ):
+        assert keys.find_upload("/v1/files/env/größe = 1", wrong) is None
+    later = time.time() + 61
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: later)
+        assert keys.find_upload("/v1/files/env/größe = 1", query) is None
+    with changed(keys_file(settings)) as found:
+        del found[0]
+    assert keys.find_upload("/v1/files/env/größe = 1", query) is None
 
 
 def test_cookies_end_with_their_key(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
