@@ -18,11 +18,19 @@ import inspect
 import queue
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ors_server.sandboxes import sandbox_error
 
-__all__ = ["Execution", "LoopExecution", "PoolExecution", "SessionThreadExecution", "ThreadPool", "awaited"]
+__all__ = [
+    "Execution",
+    "LoopExecution",
+    "PoolExecution",
+    "SessionThreadExecution",
+    "ThreadPool",
+    "awaited",
+    "raise_safely",
+]
 
 Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
 
@@ -128,17 +136,22 @@ def safe_exception(raised: BaseException) -> BaseException:
 
 
 async def awaited(value: Awaitable[Any]) -> Any:
-    """Await an author's awaitable. Raises only what ``safe_exception`` returns, and true cancellations."""
+    """Await an author's awaitable. Raises what ``raise_safely`` does."""
     try:
         return await value
-    except (asyncio.CancelledError, GeneratorExit) as raised:
+    except BaseException as raised:  # noqa: BLE001 - raise_safely() replaces what must not be raised
+        raise_safely(raised)
+
+
+def raise_safely(raised: BaseException) -> NoReturn:
+    """Raise what ``safe_exception`` returns for an exception of an author's awaitable, or a true cancellation."""
+    if isinstance(raised, (asyncio.CancelledError, GeneratorExit)):
         task = _current_task()
         if task is None or task.cancelling():
-            raise  # a true cancellation, or the end of the loop
+            raise raised  # a true cancellation, or the end of the loop
         raise safe_exception(raised) from raised
-    except BaseException as raised:  # noqa: BLE001 - safe_exception() replaces what must not be raised
-        error = safe_exception(raised)
-        raise error from error.__cause__
+    error = safe_exception(raised)
+    raise error from error.__cause__
 
 
 def _current_task() -> asyncio.Task[Any] | None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ValidationError
 
-from ors_server.hosting.executors import Execution, LoopExecution, awaited
+from ors_server.hosting.executors import Execution, LoopExecution, raise_safely
 from ors_server.hosting.stopwatch import Stopwatch, timed
 from ors_server.hosting.tools import Tool, ToolTable, is_tool_output
 from ors_server.protocol import (
@@ -193,7 +193,10 @@ class ToolRunner:
             if call is not None:
                 call.entered = time.monotonic()
             if tool.is_async:
-                output = await awaited(function(*values))
+                try:  # not awaited(): its coroutine would stay in memory as long as the call runs
+                    output = await function(*values)
+                except BaseException as raised:  # noqa: BLE001 - raise_safely() replaces what must not be raised
+                    raise_safely(raised)
             else:
                 output = await self._execution.run(timed(function, call), *values)
         finally:

@@ -51,7 +51,13 @@ async def deliver(
         if exchange.disconnected:
             return
         if not call.done:
-            written = await _stream(exchange, ledger, results, call, heartbeat)
+            await exchange.begin_stream(task_frame(call.task_id))
+            while not call.done and not exchange.disconnected:
+                await call.wait(heartbeat, exchange)
+                if not call.done and not exchange.disconnected:
+                    await exchange.send_frames(b": ping - %b\r\n\r\n" % str(datetime.now(UTC)).encode())
+            if not exchange.disconnected:
+                written = await _end_stream(exchange, ledger, results, call)
             return
         if watcher is not None:
             watcher.cancel()
@@ -72,14 +78,8 @@ async def deliver(
             delivery.await_confirmation(lambda delivered: ledger.end_response(call, exchange, delivered=delivered))
 
 
-async def _stream(exchange: Exchange, ledger: CallLedger, results: ResultStore, call: Call, heartbeat: float) -> bool:
-    await exchange.begin_stream(task_frame(call.task_id))
-    while not call.done and not exchange.disconnected:
-        await call.wait(heartbeat, exchange)
-        if not call.done and not exchange.disconnected:
-            await exchange.send_frames(b": ping - %b\r\n\r\n" % str(datetime.now(UTC)).encode())
-    if exchange.disconnected:
-        return False
+async def _end_stream(exchange: Exchange, ledger: CallLedger, results: ResultStore, call: Call) -> bool:
+    """Send the result; return whether it was written."""
     if call.length > LARGE:
         ledger.begin_large_response(call)
         async with contextlib.aclosing(results.pieces(call)) as pieces:

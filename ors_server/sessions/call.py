@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ors_server.sessions.result_folder import StoredResult
+from ors_server.sessions.shared_timers import shared_timers
 
 __all__ = ["LARGE", "Call", "ResultState", "result_size"]
 
@@ -140,21 +141,21 @@ class Call:
         self.frames, self.stored = frames, None
 
     async def wait(self, seconds: float, connection: WaitingConnection | None = None) -> None:
-        """Wait for the result, at most ``seconds`` and as long as the connection lives; ``done`` says if it came."""
+        """Wait for the result, about ``seconds`` and as long as the connection lives; ``done`` says if it came."""
         if self.done:
             return
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._waiters is None:
             self._waiters = []
         self._waiters.append(waiter)
-        timer = loop.call_later(seconds, _wake, waiter)
+        timers = shared_timers()
+        timer = timers.add(waiter, seconds)
         if connection is not None:
             connection.end_when_lost(waiter)
         try:
             await waiter
         finally:
-            timer.cancel()
+            timers.remove(waiter, timer)
             if connection is not None:
                 connection.end_when_lost(None)
             self._forget(waiter)
