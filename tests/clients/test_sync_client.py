@@ -77,6 +77,25 @@ def test_a_background_thread_cannot_wait_for_itself() -> None:
     thread.loop.call_soon_threadsafe(thread.loop.stop)
 
 
+def test_a_background_thread_that_wakes_after_the_interpreter_harms_nothing(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    # What the C library does at the end, after the interpreter, takes long where PyTorch is loaded. Here it sleeps.
+    program.write_text("""
+import asyncio, atexit, ctypes
+def last():
+    print(thread.run(asyncio.sleep(0, "used at the end")))
+from ors_clients.transport.loop_thread import LoopThread
+thread = LoopThread("test")
+atexit.register(last)
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(ctypes.cast(libc.usleep, ctypes.c_void_p), ctypes.c_void_p(800_000), None)
+for tenth in range(1, 8):
+    thread.start(asyncio.sleep(tenth / 10))
+""")
+    ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "used at the end\n", "")
+
+
 def test_an_interrupt_ends_the_session(server: LiveServer, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     # Tests in the background of a shell ignore interrupts, and so do their child processes.

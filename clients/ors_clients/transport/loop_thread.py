@@ -3,11 +3,16 @@
 A process has at most one of each, started when it is first used and never stopped: daemon threads, so that they do not
 keep a process from exiting. A forked child has neither; its own are started when it uses them, and no part of its
 parent's is touched, closed or ended by it.
+
+At the end of the process each thread waits for ever in Python. One that uvloop wakes after the interpreter has ended
+(a timer, a connection that the server closes) ends the process with a segmentation fault: CPython 3.11's
+``PyGILState_Ensure`` has no interpreter then. Where PyTorch is loaded that is a third of a second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import threading
@@ -18,6 +23,9 @@ from typing import Any, TypeVar
 __all__ = ["LoopThread"]
 
 Result = TypeVar("Result")
+
+#: Seconds that a thread may take to leave what it is doing at the end of the process.
+_PATIENCE = 1.0
 
 
 class LoopThread:
@@ -31,6 +39,7 @@ class LoopThread:
         #: The loops of parent processes: to collect one would close what the parent still uses.
         self._parents: list[asyncio.AbstractEventLoop] = []
         os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._park)  # before those that use the loop at the end, and so called after them
 
     def _forked(self) -> None:
         self._lock = threading.RLock()  # another thread may have held it
@@ -54,6 +63,21 @@ class LoopThread:
                 threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True).start()
                 self._loop = loop
             return self._loop
+
+    def _park(self) -> None:
+        """Keep the thread from its event loop. Whoever uses the loop later gets another thread."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        parked = threading.Event()
+
+        def park() -> None:
+            parked.set()
+            threading.Event().wait()
+
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(park)
+            parked.wait(_PATIENCE)
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
