@@ -65,7 +65,7 @@ class LoopThread:
             return self._loop
 
     def _park(self) -> None:
-        """Keep the thread from its event loop. Whoever uses the loop later gets another thread."""
+        """Keep the thread from its event loop. What uses the loop later gets another thread."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
