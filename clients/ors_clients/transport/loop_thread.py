@@ -4,9 +4,9 @@ A process has at most one of each, started when it is first used and never stopp
 keep a process from exiting. A forked child has neither; its own are started when it uses them, and no part of its
 parent's is touched, closed or ended by it.
 
-At the end of the process each thread waits for ever in Python. One that uvloop wakes after the interpreter has ended
-(a timer, a connection that the server closes) ends the process with a segmentation fault: CPython 3.11's
-``PyGILState_Ensure`` has no interpreter then. Where PyTorch is loaded that is a third of a second.
+At the end of the process each thread begins to wait in Python, without end. One that uvloop wakes after the
+interpreter has ended (a timer, a connection that the server closes) ends the process with a segmentation fault: CPython
+3.11's ``PyGILState_Ensure`` has no interpreter then. Where PyTorch is loaded that time is long enough to be hit.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def _kill_family(first: int) -> bool:
     """
     stopped: set[int] = set()
     gone: set[int] = set()
-    settled = False
+    settled = 0
     for _ in range(_MOST_LISTS):
         listed = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         found = processes(listed)
@@ -274,8 +274,9 @@ def _kill_family(first: int) -> bool:
         family -= {1, os.getpid()}
         # A process that has ended since the list was made may have a child that is not in the list.
         gone, before = set(listed) - set(found), gone
-        settled = family <= stopped and gone <= before
-        if settled:
+        settled = settled + 1 if family <= stopped and gone <= before else 0
+        # One list may lack a process that was forked meanwhile, where process ids have begun at 1 again.
+        if settled == 2:
             break
         for process in family - stopped:
             with contextlib.suppress(ProcessLookupError):
@@ -284,7 +285,7 @@ def _kill_family(first: int) -> bool:
     for process in stopped:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    return settled
+    return settled == 2
 
 
 def _signal_command(shell: int, keep_pids: Mapping[str, int], how: str) -> None:
