@@ -91,7 +91,7 @@ def every_route(app: OrsApp) -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
-OPEN = {"/health", "/ready", "/version"}
+OPEN = {"/health", "/version"}
 TRICKS = ("/{}", "//{}", "/{}/", "/./{}", "/health/../{}", "/health/{}", "/version;/{}", "/%2e/{}", "/{}%2f", "/{}%00")
 
 
