@@ -34,6 +34,7 @@ from ors_server.gateway.targets import path_of, query_of, text_in, text_of
 from ors_server.gateway.templates import Templates
 from ors_server.gateway.workers import Life, Worker, Workers
 from ors_server.http.routes.operations import OPERATIONS
+from ors_server.keys.authentication import FILES
 from ors_server.sse import session_frames
 
 __all__ = ["Router"]
@@ -90,7 +91,7 @@ class Router:
             return WithBody(lambda _: self._page(head, path), self._max_body)
         if last in _OF_SESSIONS:
             return self._of_session(head, path, last)
-        if self._workers.sandboxes and (path.startswith("/v1/files/") or path[1:] in _OF_SANDBOXES):
+        if self._workers.sandboxes and (path.startswith(FILES) or path[1:] in _OF_SANDBOXES):
             return self._of_sandbox(head, path, last)
         if path == "/create_session" and head.method == b"POST":
             return self._create_session(head)

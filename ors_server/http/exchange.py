@@ -19,8 +19,8 @@ from pydantic import BaseModel, ValidationError
 from ors_server.encoding import encode
 from ors_server.errors import BodyTooLarge, InvalidBody, MissingSession, OrsError
 from ors_server.http.delivery import ConnectionDelivery
-from ors_server.keys.authentication import KEY
-from ors_server.keys.key import ANYONE, Key
+from ors_server.keys.authentication import key_of
+from ors_server.keys.key import Key
 from ors_server.request_ids import REQUEST_ID, RequestIds
 from ors_server.texts import without_surrogates
 
@@ -134,7 +134,7 @@ class Exchange:
     @property
     def key(self) -> Key:
         """The key of the client; ``ANYONE`` where the server wants none. Its name owns what the client makes."""
-        return self.scope.get(KEY, ANYONE)
+        return key_of(self.scope)
 
     @property
     def headers(self) -> Mapping[bytes, bytes]:

@@ -8,7 +8,7 @@ hashed and compared in constant time, unless too many wrong ones came from its a
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any
 
 from ors_server.errors import NotAuthorized, TooManyGuesses
@@ -17,7 +17,7 @@ from ors_server.keys.key import ANYONE, Key
 from ors_server.keys.keys import Keys
 from ors_server.keys.usage import Usage
 
-__all__ = ["COOKIE", "FILES", "KEY", "OPEN_PATHS", "Authenticator", "credential_of"]
+__all__ = ["COOKIE", "FILES", "KEY", "OPEN_PATHS", "Authenticator", "credential_of", "key_of"]
 
 #: Key in an ASGI scope of the request's ``Key``.
 KEY = "ors_server.key"
@@ -132,6 +132,11 @@ class Authenticator:
 
     def _forget(self, _: Collection[str]) -> None:
         self._known.clear()
+
+
+def key_of(scope: Mapping[str, Any]) -> Key:
+    """Return the key of a request that was let in; ``ANYONE`` where the server wants none."""
+    return scope.get(KEY, ANYONE)
 
 
 def credential_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -133,10 +133,7 @@ class Keys:
         text, _, signature = value.rpartition(":")
         name, _, expires = text.rpartition(":")
         key = self.named(name)
-        if key is None or not (expires.isascii() and expires.isdecimal()) or len(expires) > 12:
-            return None
-        signed = hmac.compare_digest(_sign(key, "cookie", text).encode(), signature.encode(errors="replace"))
-        return key if signed and int(expires) > time.time() else None
+        return key if key is not None and _is_signed(key, "cookie", text, signature, expires) else None
 
     # --- uploads -----------------------------------------------------------------------------
 
@@ -151,11 +148,8 @@ class Keys:
         self.refresh()
         given = {name: values[0] for name, values in parse_qs(query.decode("latin-1")).items()}
         key, expires = self.named(given.get("key", "")), given.get("expires", "")
-        if key is None or not (expires.isascii() and expires.isdecimal()) or len(expires) > 12:
-            return None
-        signature = _sign(key, "upload", f"{expires}:{path}").encode()
-        signed = hmac.compare_digest(signature, given.get("signature", "").encode(errors="replace"))
-        return key if signed and int(expires) > time.time() else None
+        signature = given.get("signature", "")
+        return key if key is not None and _is_signed(key, "upload", f"{expires}:{path}", signature, expires) else None
 
     # --- pages -------------------------------------------------------------------------------
 
@@ -212,3 +206,11 @@ def _key_of_variable() -> tuple[Key, ...]:
 
 def _sign(key: Key, purpose: str, text: str) -> str:
     return hmac.new(key.digest, f"ors-{purpose}\0{text}".encode(errors="replace"), hashlib.sha256).hexdigest()
+
+
+def _is_signed(key: Key, purpose: str, text: str, signature: str, expires: str) -> bool:
+    """Return whether a client's text has the key's signature, and the time when it expires is to come."""
+    if not (expires.isascii() and expires.isdecimal()) or len(expires) > 12:
+        return False
+    signed = hmac.compare_digest(_sign(key, purpose, text).encode(), signature.encode(errors="replace"))
+    return signed and int(expires) > time.time()

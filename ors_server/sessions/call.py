@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ors_server.sessions.result_folder import StoredResult
-from ors_server.sessions.shared_timers import shared_timers
+from ors_server.sessions.shared_timers import shared_timers, wake
 
 __all__ = ["LARGE", "Call", "ResultState", "result_size"]
 
@@ -173,14 +173,9 @@ class Call:
         self.task = None
         waiters, self._waiters = self._waiters, None
         for waiter in waiters or ():
-            _wake(waiter)
+            wake(waiter)
 
 
 def result_size(result: bytes | StoredResult) -> int:
     """Count the bytes of memory that a result takes."""
     return _OVERHEAD + (len(result) if isinstance(result, bytes) else 0)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

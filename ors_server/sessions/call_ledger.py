@@ -221,8 +221,8 @@ class CallLedger:
         """Return the oldest call of this tool and input whose connection was lost."""
         for call, recipient in self._answering or ():
             # The connection may be lost and its request not have noticed yet.
-            lost = recipient.disconnected and not self._has_connected_recipient(call)
-            if lost and call.key is None and _same(call, name, input):
+            disconnected = recipient.disconnected and not self._has_connected_recipient(call)
+            if disconnected and call.key is None and _same(call, name, input):
                 self._forget_lost(call)
                 return call
         if self._lost:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from weakref import WeakKeyDictionary
 
-__all__ = ["SharedTimers", "shared_timers"]
+__all__ = ["SharedTimers", "shared_timers", "wake"]
 
 _STEPS = 16
 
@@ -41,8 +41,13 @@ class SharedTimers:
 
     def _end(self, at: float) -> None:
         for waiter in self._waiters.pop(at):
-            if not waiter.done():
-                waiter.set_result(None)
+            wake(waiter)
+
+
+def wake(waiter: asyncio.Future[None]) -> None:
+    """Set the result of a waiter that has none yet."""
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 _timers: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedTimers] = WeakKeyDictionary()

@@ -12,8 +12,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from ors_server.keys.authentication import FILES, KEY
-from ors_server.keys.key import ANYONE, Key
+from ors_server.keys.authentication import FILES, key_of
 from ors_server.keys.keys import Keys
 from ors_server.sandbox_service.data_folders import DataFolder, FindFolder
 
@@ -46,13 +45,13 @@ def files_router(find: FindFolder, keys: Keys) -> APIRouter:
     router = APIRouter(prefix=FILES.rstrip("/"), tags=["platform"], responses=_REFUSALS)
 
     def folder_of(environment: str, request: Request) -> DataFolder:
-        return DataFolder(find(environment, request.scope.get(KEY, ANYONE)))
+        return DataFolder(find(environment, key_of(request.scope)))
 
     @router.post("/upload-urls")
     async def upload_urls(upload: _Upload, request: Request) -> dict[str, Any]:
         """Return an address for each file."""
         folder = folder_of(upload.environment_id, request)
-        key: Key = request.scope.get(KEY, ANYONE)
+        key = key_of(request.scope)
         names = [file.file_name for file in upload.files]
         for name in names:
             folder.find(name)

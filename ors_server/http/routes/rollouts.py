@@ -14,8 +14,7 @@ from ors_server.encoding import encode
 from ors_server.errors import OrsError
 from ors_server.http.exchange import Exchange
 from ors_server.http.routes.table import routes_of
-from ors_server.keys.authentication import KEY
-from ors_server.keys.key import ANYONE, Key
+from ors_server.keys.authentication import key_of
 from ors_server.rollouts.errors import UnknownRun
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.writer import RolloutWriter
@@ -56,8 +55,7 @@ Offset = Annotated[int, Query(ge=0, le=2**31)]
 
 def owner_of(request: Request) -> str | None:
     """Return the key of a request, which sees its own rollouts only; None on a server without keys."""
-    key: Key = request.scope.get(KEY, ANYONE)
-    return key.name or None
+    return key_of(request.scope).name or None
 
 
 def runs_router(store: RolloutStore) -> APIRouter:
