@@ -24,7 +24,7 @@ from ors_server.keys.key import Key
 from ors_server.request_ids import REQUEST_ID, RequestIds
 from ors_server.texts import without_surrogates
 
-__all__ = ["CONNECTION", "ClientDisconnected", "Connection", "Exchange", "body_errors"]
+__all__ = ["CONNECTION", "ClientDisconnected", "Connection", "Exchange", "body_errors", "parse"]
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -179,17 +179,8 @@ class Exchange:
                 return b"".join(parts)
 
     async def model(self, model: type[Model], limit: int) -> Model:
-        """Read the body as a model. Raises ``InvalidBody`` and what ``body`` raises."""
-        body = await self.body(limit)
-        try:
-            # As `model_validate_json`, without what its options cost.
-            return cast("Model", model.__pydantic_validator__.validate_json(body))
-        except ValidationError as error:
-            if _SURROGATE.search(body):
-                with contextlib.suppress(ValueError, RecursionError):
-                    # Models write half an emoji; most clients escape it as JSON, which pydantic does not accept.
-                    return model.model_validate(without_surrogates(json.loads(body)))
-            raise InvalidBody(body_errors(error)) from None
+        """Read the body as a model. Raises what ``body`` and ``parse`` raise."""
+        return parse(model, await self.body(limit))
 
     # --- the response ------------------------------------------------------------------------
 
@@ -312,6 +303,19 @@ class Exchange:
     async def error(self, error: OrsError) -> None:
         """Answer with an error."""
         await self.json(encode({"detail": error.detail}), error.status, error.headers)
+
+
+def parse(model: type[Model], body: bytes) -> Model:
+    """Return the body of a request as a model. Raises ``InvalidBody``."""
+    try:
+        # As `model_validate_json`, without what its options cost.
+        return cast("Model", model.__pydantic_validator__.validate_json(body))
+    except ValidationError as error:
+        if _SURROGATE.search(body):
+            with contextlib.suppress(ValueError, RecursionError):
+                # Models write half an emoji; most clients escape it as JSON, which pydantic does not accept.
+                return model.model_validate(without_surrogates(json.loads(body)))
+        raise InvalidBody(body_errors(error)) from None
 
 
 def body_errors(error: ValidationError) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Recording of the sessions that a server plays, as rollouts.
 
-The event loop notes what happens, a few microseconds a call, and hands the notes over once a second; the writer's
-thread does the rest. Invariants: a call never waits for a record; at most ``limit`` bytes of notes wait, and
+The event loop notes what happens (``notes``) and hands the notes over about once a second; the writer's thread does
+the rest. Invariants: a call never waits for a record; at most ``limit`` bytes of notes wait, and
 what comes above that is dropped and counted; the values of a session's secrets are redacted before anything of it
 leaves the memory of this process.
 """
@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -25,9 +24,9 @@ from pydantic_core import from_json, to_json
 from ors_server.encoding import encode
 from ors_server.redaction import forms_of, redact
 from ors_server.rollouts.derived import TASK_TOKEN, Outcome, task_of
-from ors_server.rollouts.records import End, Note, Part, Records
+from ors_server.rollouts.notes import Head
+from ors_server.rollouts.records import End, Part, Records
 from ors_server.rollouts.writer import RolloutWriter
-from ors_server.sse import FRAME_END, ONE_FRAME
 
 __all__ = ["Recorder", "Recording"]
 
@@ -42,11 +41,9 @@ _BATCH = 4 * 2**20
 #: Seconds between two signs of life, and between two log lines about what was dropped.
 ALIVE_EVERY = 15.0
 _LOG_EVERY = 60.0
-#: Bytes that a note takes in memory besides its text, and that the row of a session takes.
-_OVERHEAD = 100
+#: Bytes that a note takes in memory besides its data, and that the row of a session takes.
+_OVERHEAD = 200
 _ROW = 2000
-#: Where frames have their JSON, if they are one.
-_OUTPUT = slice(len(ONE_FRAME), -len(FRAME_END))
 
 
 class Recorder:
@@ -125,11 +122,11 @@ class Recorder:
             self.dropped_sessions += 1
         return recording
 
-    def note(self, recording: Recording, note: Note, size: int) -> None:
-        """Note what a session did, of ``size`` bytes; count it as dropped where too much waits."""
+    def note(self, recording: Recording, head: Head, data: bytes) -> None:
+        """Note what a session did; count it as dropped where too much waits."""
         if recording.muted:
             return
-        size += _OVERHEAD
+        size = len(data) + _OVERHEAD
         if self._size + size > self._bound and not self._make_room(size):
             recording.dropped += 1
             return
@@ -137,7 +134,8 @@ class Recorder:
         part = self._parts.get(recording)
         if part is None:
             part = self._new_part(recording)
-        part.notes.append(note)
+        part.heads.append(head)
+        part.data.append(data)
 
     def end(self, recording: Recording, end: End) -> None:
         """Note the end of a session. It is never dropped."""
@@ -174,12 +172,16 @@ class Recorder:
             self._timer.cancel()
             self._timer = None
         if self._parts:
-            self._writer.record(Records(self.name, self._parts.items(), self._size))
+            offset = time.time() - time.monotonic()
+            self._writer.record(Records(self.name, self._parts.items(), self._size, offset))
             self._parts, self._size, self._bound = {}, 0, 0
 
 
 class Recording:
-    """The record of one session. The event loop writes it, except for what belongs to the writer's thread."""
+    """The record of one session. The event loop writes it, except for what belongs to the writer's thread.
+
+    Times are by the monotonic clock.
+    """
 
     __slots__ = (
         "_prompted",
@@ -209,13 +211,13 @@ class Recording:
         self.max_reward: float | None = None
         self.total_reward: float | None = None
         self.finished = False
-        #: Notes that were dropped, and characters of the calls that the client sent.
+        #: Notes that were dropped.
         self.dropped = 0
-        self.characters = 0
-        self.last_at = 0
         # Of the writer's thread: what is stored, and what the row of ``rollouts`` says of it.
         self.pieces = 0
         self.stored = 0
+        self.characters = 0
+        self.last_at = 0
         self.told: tuple[float | None, bool] = (None, False)
         self.told_at = 0
 
@@ -223,24 +225,17 @@ class Recording:
         """Note the prompt that the client reads, the first time: ``blocks`` or ``messages``, as JSON."""
         if not self._prompted:
             self._prompted = True
-            self.last_at = at = time.time_ns() // 1_000_000
+            at = time.monotonic()
             for part in [data] if kind == "blocks" else [to_json([message]) for message in from_json(data)]:
-                self._recorder.note(self, b'{"at":%d,"%b":%b}' % (at, kind.encode(), part), len(part))
+                self._recorder.note(self, (at, kind), part)
 
-    def call(self, call_id: str, name: str, input: Mapping[str, Any]) -> None:
-        """Note that a call has begun."""
-        try:
-            # At once: the tool may change it. ``encode`` takes twice as long, for the values that JSON cannot hold.
-            data = to_json(input, inf_nan_mode="strings")
-        except ValueError:
-            data = encode(input)
-        self.characters += len(data)
-        self.last_at = at = time.time_ns() // 1_000_000
-        head = f'{{"at":{at},"call":"{call_id}","name":{quoted(name)},"input":'
-        self._recorder.note(self, head.encode() + data + b"}", len(data))
+    def call(self, at: float, call_id: str, request: bytes) -> None:
+        """Note that a call has begun, of the JSON object ``request`` with ``name`` and ``input``."""
+        self._recorder.note(self, (at, call_id, None), request)
 
     def result(
         self,
+        at: float,
         call_id: str,
         name: str,
         frames: bytes,
@@ -257,16 +252,7 @@ class Recording:
             self.total_reward = (self.total_reward or 0.0) + reward
         if finished:
             self.finished = True
-        self.last_at = at = time.time_ns() // 1_000_000
-        head = (
-            f'{{"at":{at},"result":"{call_id}","name":{quoted(name)}'
-            f',"waiting_us":{"null" if waited is None else int(waited * 1e6)}'
-            f',"inside_us":{"null" if inside is None else int(inside * 1e6)},'
-        ).encode()
-        if frames.startswith(ONE_FRAME):
-            self._recorder.note(self, b'%b"output":%b}' % (head, frames[_OUTPUT]), len(frames))
-        else:
-            self._recorder.note(self, (head, frames), len(frames))  # an error or a long result: the thread's work
+        self._recorder.note(self, (at, call_id, name, waited, inside), frames)
 
     def end(self, outcome: Outcome, reason: str) -> None:
         """Note the end of the session. A session that has finished ended that way, whatever came afterwards."""

@@ -1,20 +1,21 @@
 """Records of sessions on their way into the database, and back out of it as messages.
 
 The event loop only notes what happened (``recorder``); the writer's thread makes rows of it. Everything that one
-session did between two writes becomes one row of ``pieces``: a JSON list of *notes*, in which inputs and outputs are
-the bytes that were sent. Notes become messages when they are read.
+session did between two writes becomes one row of ``pieces`` (``notes``), in which inputs and outputs are the bytes that
+were sent. Notes become messages when they are read.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydantic_core import from_json, to_json
 
 from ors_server.rollouts.derived import LOST, Outcome
-from ors_server.sse import read_frames
+from ors_server.rollouts.notes import Head, encode_notes, read_notes
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -24,6 +25,9 @@ __all__ = ["End", "Part", "Recorded", "Records", "messages_of_notes"]
 Row = dict[str, Any]
 #: Seconds between two updates of the row of a session that goes on, in milliseconds.
 _UPDATED_EVERY = 2000
+#: Notes after which the thread lets the event loop run, and for how many seconds (``writer``).
+_TURN = 256
+_PAUSE = 20e-6
 
 
 class Recorded(Protocol):
@@ -34,11 +38,12 @@ class Recorded(Protocol):
     total_reward: float | None
     finished: bool
     dropped: int
-    characters: int
-    last_at: int
-    #: Of the writer's thread: rows of ``pieces``, notes in them, and what the row of ``rollouts`` says.
+    #: Of the writer's thread: rows of ``pieces``, notes in them, bytes of the calls that the client sent, the time of
+    #: the last note in milliseconds, and what the row of ``rollouts`` says.
     pieces: int
     stored: int
+    characters: int
+    last_at: int
     told: tuple[float | None, bool]
     told_at: int
 
@@ -51,10 +56,6 @@ class Recorded(Protocol):
         ...
 
 
-#: One note, as JSON; or the beginning of a result's note, and its frames.
-Note = bytes | tuple[bytes, bytes]
-
-
 class End(NamedTuple):
     """The end of a session."""
 
@@ -65,21 +66,24 @@ class End(NamedTuple):
 class Part:
     """Notes of one session between two handings-over."""
 
-    __slots__ = ("begun", "end", "notes")
+    __slots__ = ("begun", "data", "end", "heads")
 
     def __init__(self) -> None:
         #: Its row of ``rollouts``, with the name of its run, where it has begun.
         self.begun: Row | None = None
-        self.notes: list[Note] = []
+        #: Its notes, and the data of each.
+        self.heads: list[Head] = []
+        self.data: list[bytes] = []
         self.end: End | None = None
 
 
 class Records:
-    """Notes of what sessions did in a short while."""
+    """Notes of what sessions did in a short while; ``offset`` leads from their clock to Unix time, in seconds."""
 
-    def __init__(self, recorder: str, parts: Iterable[tuple[Recorded, Part]], size: int) -> None:
+    def __init__(self, recorder: str, parts: Iterable[tuple[Recorded, Part]], size: int, offset: float = 0.0) -> None:
         self._recorder = recorder
         self._parts = parts
+        self._offset = offset
         #: Bytes that it takes in memory, about.
         self.size = size
         self._rows: dict[str, list[Row]] | None = None
@@ -107,7 +111,7 @@ class Records:
 
     def _made(self) -> dict[str, list[Row]]:
         if self._rows is None:
-            self._rows = _rows_of(self._parts, self._recorder)
+            self._rows = _rows_of(self._parts, self._recorder, self._offset)
             self._parts = ()
         return self._rows
 
@@ -115,24 +119,32 @@ class Records:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str) -> dict[str, list[Row]]:
+def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: float) -> dict[str, list[Row]]:
     begun: list[Row] = []
     pieces: list[Row] = []
     states: list[Row] = []
+    noted = 0
     for recording, part in parts:
         if (row := part.begun) is not None:
             begun.append({**row, "task_spec": recording.redact_text(row["task_spec"]), "recorder": recorder})
-        if part.notes:
-            notes = [note if isinstance(note, bytes) else _completed(*note) for note in part.notes]
-            text = recording.redact(b"[" + b",".join(notes) + b"]").decode()
-            row = {"rollout_id": recording.rollout_id, "number": recording.pieces, "num_messages": len(notes)}
+        if heads := part.heads:
+            text = recording.redact(encode_notes(heads, part.data, offset)).decode()
+            row = {"rollout_id": recording.rollout_id, "number": recording.pieces, "num_messages": len(heads)}
             pieces.append({**row, "messages": text})
             recording.pieces += 1
-            recording.stored += len(notes)
+            recording.stored += len(heads)
+            recording.characters += sum(
+                len(data) for head, data in zip(heads, part.data, strict=True) if len(head) == 3
+            )
+            recording.last_at = int((heads[-1][0] + offset) * 1000)
+            noted += len(heads)
+        if noted >= _TURN:
+            time.sleep(_PAUSE)
+            noted = 0
         changed = (recording.max_reward, recording.finished) != recording.told
         due = changed or recording.last_at - recording.told_at > _UPDATED_EVERY
         # The event loop goes on meanwhile: the next part, which has notes, says what it has noted since.
-        if part.end is not None or (part.notes and due):
+        if part.end is not None or (part.heads and due):
             recording.told, recording.told_at = (recording.max_reward, recording.finished), recording.last_at
             states.append(_state(recording, part.end))
     return {"begun": begun, "pieces": pieces, "states": states}
@@ -154,13 +166,6 @@ def _state(recording: Recorded, end: End | None) -> Row:
     }
 
 
-def _completed(head: bytes, frames: bytes) -> bytes:
-    error, data = read_frames(frames)
-    if error:
-        return b'%b"error":%b}' % (head, to_json(data.decode("utf-8", "replace")))
-    return b'%b"output":%b}' % (head, data)
-
-
 # --- messages ------------------------------------------------------------------------------------
 
 
@@ -168,7 +173,7 @@ def messages_of_notes(pieces: Iterable[str]) -> Iterable[Row]:
     """Yield the messages of a recorded session, in their order, with times in milliseconds."""
     index = 0
     for piece in pieces:
-        for note in cast("list[Row]", json.loads(piece)):
+        for note in read_notes(piece):
             for message in _messages(note):
                 yield {
                     "index": index,
@@ -186,7 +191,7 @@ def messages_of_notes(pieces: Iterable[str]) -> Iterable[Row]:
                 index += 1
 
 
-def _messages(note: Row) -> Iterable[Row]:
+def _messages(note: Mapping[str, Any]) -> Iterable[Row]:
     if "call" in note:
         content = json.dumps(note["input"], ensure_ascii=False)
         yield {"type": "tool_call", "content": content, "name": note["name"], "call_id": note["call"]}
@@ -199,7 +204,7 @@ def _messages(note: Row) -> Iterable[Row]:
             yield from _of_message(message)
 
 
-def _result(note: Row) -> Row:
+def _result(note: Mapping[str, Any]) -> Row:
     timings = {
         f"{name}_ms": note[f"{name}_us"] / 1000 for name in ("waiting", "inside") if note.get(f"{name}_us") is not None
     }

@@ -385,12 +385,13 @@ class Session:
             self._ledger = CallLedger(self._context.results, slots)
         return self._ledger
 
-    def start_call(self, name: str, arguments: Mapping[str, Any], key: str | None) -> Call:
+    def start_call(self, name: str, arguments: Mapping[str, Any], key: str | None, request: bytes) -> Call:
         """Start the call that a request means, or return the earlier call that it repeats.
 
-        Raises what ``CallLedger.start`` raises.
+        ``request`` is a JSON object with ``name`` and ``input``, for the record. Raises what ``CallLedger.start``
+        raises.
         """
-        return self._start(name, arguments, key, self._tool_frames)
+        return self._start(name, arguments, key, request, self._tool_frames)
 
     def start_scoring(self, request: ScoreGroup) -> Call:
         """Start to score a group, as a call. Raises ``ScoringUnsupported`` and what ``CallLedger.start`` raises."""
@@ -402,15 +403,22 @@ class Session:
             await self.ready()
             return result_frames(encode(await score_group(self._built(), request, call)))
 
-        return self._start("score_group", request.model_dump(mode="json"), None, frames)
+        arguments = request.model_dump(mode="json")
+        recorded = encode({"name": "score_group", "input": arguments})
+        return self._start("score_group", arguments, None, recorded, frames)
 
     def _start(
-        self, name: str, arguments: Mapping[str, Any], key: str | None, frames: Callable[[Call], Awaitable[bytes]]
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        key: str | None,
+        request: bytes,
+        frames: Callable[[Call], Awaitable[bytes]],
     ) -> Call:
         call, new = self.ledger.start(name, arguments, key)
         if new:
             if self.recording is not None:
-                self.recording.call(call.task_id, name, arguments)
+                self.recording.call(call.started, call.task_id, request)
             self.last_call = (name, call.started)
             run = self._run if tracing.active is None else self._run_traced
             call.task = asyncio.create_task(run(call, frames))
@@ -489,19 +497,22 @@ class Session:
         return environment.tool_runner()
 
     def _end_run(self, call: Call, frames: bytes) -> None:
-        self.touch()  # the time to live counts from the end of a long call
-        self._record_result(call, frames)
+        now = time.monotonic()
+        if self.state is not State.FAILED:
+            self.last_seen = now  # the time to live counts from the end of a long call
+        self._record_result(call, frames, now)
         if call.done:  # its client was answered before its code ended
             call.outcome = "cancelled" if self.state is State.ENDING else "timeout"
         self.ledger.end_run(call, frames)
         counts = self._bound().counts
         if counts is not None:
-            counts.end_call(call.name, call.outcome, time.monotonic() - call.started, call.inside)
+            counts.end_call(call.name, call.outcome, now - call.started, call.inside)
 
-    def _record_result(self, call: Call, frames: bytes) -> None:
+    def _record_result(self, call: Call, frames: bytes, now: float) -> None:
         """Record what the clients of a call get, unless they have got something else before."""
         if self.recording is not None and not call.done:
             self.recording.result(
+                now,
                 call.task_id,
                 call.name,
                 frames,
@@ -537,7 +548,7 @@ class Session:
                 message = (
                     f"ToolTimeout: {call.name!r} ran longer than {limit:g} s. Raise ORS_CALL_TIMEOUT if it should."
                 )
-                self._record_result(call, error_frame(message))
+                self._record_result(call, error_frame(message), now)
                 self._ledger.finish(call, error_frame(message))
                 if task is not None:
                     self._keep(task)
@@ -584,7 +595,7 @@ class Session:
                 call.outcome = "cancelled"
                 self._end_run(call, gone)  # cancelled before its first step, it never recorded a result
             else:
-                self._record_result(call, gone)
+                self._record_result(call, gone, time.monotonic())
                 call.finish(gone)
         if unfinished:
             _, unfinished = await asyncio.wait(unfinished, timeout=limit)

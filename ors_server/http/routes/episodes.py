@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 from ors_server.encoding import encode
 from ors_server.errors import InvalidIdempotencyKey
-from ors_server.http.exchange import Exchange
+from ors_server.http.exchange import Exchange, parse
 from ors_server.http.responses import await_lost_twin, deliver
 from ors_server.http.routes.table import routes_of
 from ors_server.protocol import CreateSession, ScoreGroup, ToolCall
@@ -110,7 +110,8 @@ class EpisodeRoutes:
     async def call(self, exchange: Exchange) -> None:
         """Run a tool; with `task_id`, return the result of that call again."""
         sid = exchange.session_id()
-        request = await exchange.model(ToolCall, self._settings.max_body)
+        body = await exchange.body(self._settings.max_body)
+        request = parse(ToolCall, body)
         session = await self._sessions.find(sid, exchange.environment, exchange.key.name)
         if request.task_id is not None:
             await self._resume(exchange, session, request.task_id)
@@ -123,10 +124,11 @@ class EpisodeRoutes:
         name, input = request.name, request.input
         del request  # the response may be a stream that stays open for long
         try:
-            call = session.start_call(name, input, key)
+            call = session.start_call(name, input, key, body)
         except ResultExpired:
             await exchange.events(error_frame("ResultExpired: this call ran and its result was delivered long ago"))
             return
+        del body
         await self._deliver(exchange, session, call)
 
     async def score_group(self, exchange: Exchange) -> None:

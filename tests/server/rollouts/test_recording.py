@@ -6,7 +6,9 @@ import asyncio
 import itertools
 import json
 import stat
+import time
 from collections.abc import AsyncGenerator, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +23,7 @@ from ors_server.rollouts.browsing import RolloutFilter, browse_rollouts, browse_
 from ors_server.rollouts.database import open_to_write
 from ors_server.rollouts.location import Location
 from ors_server.rollouts.recorder import Recorder, Recording
+from ors_server.rollouts.records import messages_of_notes
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.writer import RolloutWriter
 from tests.server.rollouts.support import at, body, message, rows, stored
@@ -63,6 +66,11 @@ class Played(Echo):
     async def hang(self) -> ToolOutput:
         await asyncio.sleep(60)
         return said("late", 1.0)
+
+    @tool(concurrent=True)
+    async def pause(self) -> ToolOutput:
+        await asyncio.sleep(0.2)
+        return said("paused")
 
     @tool(concurrent=True)
     async def repeat(self, params: Text) -> ToolOutput:
@@ -168,6 +176,64 @@ async def test_a_lost_session_has_no_reward(start: Start, data_dir: Path) -> Non
         assert (summary.max_reward, summary.total_reward, summary.num_messages) == (None, None, 4)
 
 
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (b'{"text": "half an emoji: \\ud83d."}', {"text": "half an emoji: \ufffd."}),
+        (b'{ "text"\n:\t"\xc3\xa9",  "text": "a\\u0000\\u0062\\/" }', {"text": "a\0b/"}),
+        (b'{"text": "x", "more": [NaN, -1e400, 1e-7, 12345678901234567890123]}', None),
+    ],
+)
+async def test_a_call_is_recorded_however_its_client_writes_json(
+    start: Start, data_dir: Path, sent: bytes, kept: JSONObject | None
+) -> None:
+    client = start()
+    sid = await client.open()
+    body = b' {"input":' + sent + b', "task_id":null, "name": "echo"}\n'
+    assert (await client.http.post("/call", content=body, headers={"X-Session-ID": sid})).status_code == 200
+    (found,) = await recorded(client, data_dir)
+    call, result = found["messages"]
+    shown = '{"text": "x", "more": [NaN, -Infinity, 1e-07, 12345678901234567890123]}'
+    assert call["content"] == (shown if kept is None else json.dumps(kept, ensure_ascii=False))
+    assert (call["name"], call["call_id"], result["name"]) == ("echo", result["call_id"], "echo")
+
+
+async def test_calls_at_once_are_recorded_in_the_order_in_which_they_began_and_ended(
+    start: Start, data_dir: Path
+) -> None:
+    client = start()
+    sid = await client.open()
+    before = time.time()
+    slow = asyncio.create_task(client.call(sid, "pause"))
+    await asyncio.sleep(0.1)
+    await client.call(sid, "repeat", {"text": "x"})
+    await slow
+    (found,) = await recorded(client, data_dir)
+    messages = found["messages"]
+    assert [(each["type"], each["name"]) for each in messages] == [
+        ("tool_call", "pause"),
+        ("tool_call", "repeat"),
+        ("tool_result", "repeat"),
+        ("tool_result", "pause"),
+    ]
+    assert [each["call_id"] for each in messages[:2]] == [each["call_id"] for each in messages[:1:-1]]
+    times = [datetime.fromisoformat(each["sent_at"]).timestamp() for each in messages]
+    assert times == sorted(times)
+    assert before - 0.01 < times[0] <= times[1] - 0.05 < times[3] < time.time() + 0.01
+
+
+def test_pieces_of_earlier_versions_are_read() -> None:
+    piece = (
+        '[{"at":1,"blocks":[{"type":"text","text":"Say it","detail":null}]},'
+        '{"at":2,"call":"c","name":"echo","input":{"text":"x"}},'
+        '{"at":3,"result":"c","name":"echo","waiting_us":40,"inside_us":null,"error":"ValueError: no"}]'
+    )
+    prompt, call, result = messages_of_notes([piece])
+    assert (prompt["content"], prompt["sent_at"]) == ("Say it", 1)
+    assert (call["name"], call["content"], call["call_id"]) == ("echo", '{"text": "x"}', "c")
+    assert (result["content"], result["metadata"]) == ("ValueError: no", {"waiting_ms": 0.04, "error": True})
+
+
 async def test_how_sessions_end(start: Start, data_dir: Path) -> None:
     client = start(session_ttl=0.4)
     deleted, expired = await client.open(), await client.open()
@@ -193,13 +259,15 @@ async def test_no_secret_and_no_private_field_is_stored(start: Start, data_dir: 
     await client.get("/prompt", sid)
     await client.call(sid, "leak")
     await client.call(sid, "echo", {"text": f"the model says {SECRET} and the-api-key"})
+    escaped = b'{"name": "echo", "input": {"text": "\\u0074he\\u002dapi-key \\/"}}'
+    await client.http.post("/call", content=escaped, headers={"X-Session-ID": sid})
     await client.post("/delete", sid=sid)
     (found,) = await recorded(client, data_dir)
     assert (found["task_spec"], found["split"]) == ({"id": "train-1"}, "train")
     assert found["messages"][2]["content"] == "[redacted] [redacted]"
     tables = ("runs", "rollouts", "pieces")
     content = repr([rows(data_dir, f"SELECT * FROM {table}") for table in tables])
-    for secret in ("0123456789", "the-api-key", "the answer", "AAAAAAAA", "_ors_task"):
+    for secret in ("0123456789", "the-api-key", "the answer", "AAAAAAAA", "_ors_task", "u002dapi"):
         assert secret not in content
 
 
