@@ -112,6 +112,7 @@ async def visit(tmp_path: Path) -> AsyncGenerator[Visit]:
     for browser in browsers:
         await browser.http.aclose()
         await browser.server.sessions.close()
+        await browser.server.app.rollouts.close()
 
 
 def tags(page: Page, name: str) -> list[dict[str, str]]:
