@@ -71,6 +71,7 @@
     │   └── StoreBusy                503   more rollouts are uploaded than can be written; retry
     ├── DiskRefused                  507   the disk of a data folder takes no more
     └── InfrastructureFailure        503   the machine failed, not the agent: never a reward
+        ├── ShuttingDown             503   the server is being stopped
         └── TaskListsDiffer          503   workers of the server list other tasks for the same split
 
 Errors of commands are in ``ors_server.cli``, of rollouts in ``ors_server.rollouts.errors``, of pages in
@@ -135,6 +136,7 @@ __all__ = [
     "SessionExists",
     "SessionGone",
     "SessionStarting",
+    "ShuttingDown",
     "TargetError",
     "TaskListsDiffer",
     "TasksNotListable",
@@ -587,6 +589,13 @@ class InfrastructureFailure(OrsError):
     @property
     def detail(self) -> Any:
         return f"InfrastructureError: {self.text}"
+
+
+class ShuttingDown(InfrastructureFailure):
+    """The server is being stopped, and takes no new sessions and sandboxes."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down", "Retry on another one, or when it is back.")
 
 
 class TaskListsDiffer(InfrastructureFailure):

@@ -2,7 +2,8 @@
 
 A request of a session or a sandbox goes to the worker of its id; of an id that does not name a worker the possible
 owners are searched. Other requests go to a worker that is the same for all clients, so that they see one listing of
-tasks. The gateway answers ``/create_session``, ``/health``, listings of several pools, and for workers that have ended.
+tasks. The gateway answers ``/create_session``, ``/health``, ``/ready``, listings of several pools, and for workers that
+have ended.
 """
 
 from __future__ import annotations
@@ -99,6 +100,10 @@ class Router:
             if self._workers.serving() is None:
                 raise self._no_worker()
             return Own(own_response(200, {"status": "ok"}))
+        if path == "/ready" and head.method == b"GET":
+            if not self._workers.accepting():
+                raise self._no_worker()
+            return Own(own_response(200, {"status": "ready"}))
         if path == "/metrics" and head.method == b"GET" and self.metrics is not None:
             return Later(partial(self.metrics.respond, head))
         if path == "/list_environments" and head.method == b"GET" and self._workers.in_pools:

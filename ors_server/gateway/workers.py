@@ -249,13 +249,17 @@ class Workers:
         """Return whether a worker may live at a place although this gateway has not learned of it."""
         return not self.complete and place.slot not in self._by_slot
 
-    def for_new_session(self, among: Container[int] | None = None) -> Worker | None:
-        """Choose a worker for a new session, and count the session to its load; None where no worker accepts one."""
-        accepting = [
+    def accepting(self, among: Container[int] | None = None) -> list[Worker]:
+        """Return the workers that take new sessions."""
+        return [
             worker
             for worker in self._among(among)
             if worker.accepts and not worker.draining and worker.life is Life.SERVING
         ]
+
+    def for_new_session(self, among: Container[int] | None = None) -> Worker | None:
+        """Choose a worker for a new session, and count the session to its load; None where no worker accepts one."""
+        accepting = self.accepting(among)
         if not accepting:
             return None
         chosen = min(random.sample(accepting, min(2, len(accepting))), key=lambda worker: worker.load)

@@ -22,7 +22,7 @@ __all__ = ["COOKIE", "FILES", "KEY", "OPEN_PATHS", "Authenticator", "credential_
 #: Key in an ASGI scope of the request's ``Key``.
 KEY = "ors_server.key"
 #: Paths that want no key: programs that watch the server ask for them.
-OPEN_PATHS = frozenset(("/health", "/version"))
+OPEN_PATHS = frozenset(("/health", "/ready", "/version"))
 #: Name of the cookie of a log-in, which counts below this path only.
 COOKIE = "ors_key"
 _PAGES = "/ui"

@@ -16,7 +16,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ors_server.errors import InfrastructureFailure, KeyBusy, ServerBusy, SessionGone
+from ors_server.errors import KeyBusy, ServerBusy, SessionGone, ShuttingDown
 from ors_server.keys.key import ANYONE, Key
 from ors_server.sandbox_service.data_folders import FindFolder
 from ors_server.sandbox_service.plan import plan_container
@@ -86,11 +86,10 @@ class SandboxSessions:
     def create(self, request: CreateSandbox, *, key: Key = ANYONE) -> tuple[SandboxSession, Call]:
         """Begin to create a sandbox; return its session and the call that ends when it is created.
 
-        Raises ``ServerBusy`` and ``KeyBusy`` where there are too many, and ``InfrastructureFailure`` while the server
-        shuts down.
+        Raises ``ServerBusy`` and ``KeyBusy`` where there are too many, and ``ShuttingDown``.
         """
         if self._closing:
-            raise InfrastructureFailure("The server is shutting down", "Retry on another one, or when it is back.")
+            raise ShuttingDown()
         if sum(not session.end_reason for session in self._sessions.values()) >= self.settings.max_sandboxes:
             raise ServerBusy("sandboxes", self.settings.max_sandboxes, "ORS_MAX_SANDBOXES")
         limit = key.limits.sandboxes

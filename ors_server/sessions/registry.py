@@ -24,6 +24,7 @@ from ors_server.errors import (
     ServerBusy,
     SessionExists,
     SessionGone,
+    ShuttingDown,
     UnknownSession,
 )
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
@@ -122,11 +123,11 @@ class Sessions:
         """Open a session, which belongs to ``key``. The same request again gets the same answer.
 
         Raises ``SessionExists`` for another request with the same id, ``InvalidToolset``, ``UnknownEnvironment``,
-        ``ServerBusy``, ``KeyBusy`` and ``MachineBusy`` where there is no room, ``InfrastructureFailure`` while the
-        server shuts down, and what building the instance raises.
+        ``ServerBusy``, ``KeyBusy`` and ``MachineBusy`` where there is no room, ``ShuttingDown``, and what building the
+        instance raises.
         """
         if self.closing.is_set():
-            raise InfrastructureFailure("The server is shutting down", "Retry on another one, or when it is back.")
+            raise ShuttingDown()
         self._start_maintenance()
         hosted: HostedEnvironment | None
         if request.env_name is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable
 from typing import TypeVar
 
 from ors_server._version import VERSION
 from ors_server.encoding import encode
+from ors_server.errors import ShuttingDown
 from ors_server.hosting.author_exceptions import as_request_error
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
 from ors_server.http.exchange import Exchange
@@ -23,14 +25,21 @@ Result = TypeVar("Result")
 class DiscoveryRoutes:
     """Handlers over one server's environments. A bare path means that of ``X-Deployment``, or the default."""
 
-    def __init__(self, catalogue: Catalogue, settings: Settings) -> None:
+    def __init__(self, catalogue: Catalogue, settings: Settings, closing: asyncio.Event) -> None:
         self._catalogue = catalogue
         self._settings = settings
+        self._closing = closing
         self.table = routes_of(self, "server", "environments")
 
     async def health(self, exchange: Exchange) -> None:
         """Say that the server answers."""
         await exchange.json(b'{"status":"ok"}')
+
+    async def ready(self, exchange: Exchange) -> None:
+        """Say that the server takes new sessions; while it is being stopped it takes none."""
+        if self._closing.is_set():
+            raise ShuttingDown()
+        await exchange.json(b'{"status":"ready"}')
 
     async def version(self, exchange: Exchange) -> None:
         """Return the server's version."""

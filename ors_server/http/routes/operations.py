@@ -75,8 +75,8 @@ _NOT_FOUND = {400: "Invalid split, index, task, header or session id", 404: "Unk
 _UNSTORED = {413: "The upload is too large", 503: "Cannot be stored now; send it again"}
 
 
-def _server(returns: Any) -> Operation:
-    return Operation(method="GET", tag="server", returns=returns)
+def _server(returns: Any, errors: Mapping[int, str] = {}) -> Operation:
+    return Operation(method="GET", tag="server", returns=returns, errors=errors)
 
 
 def _environment(method: Literal["GET", "POST"], returns: Any, body: type[BaseModel] | None = None) -> Operation:
@@ -138,6 +138,7 @@ _PART = {"path": str, "offset": int}
 
 OPERATIONS: dict[str, Operation] = {
     "health": _server(dict[str, str]),
+    "ready": _server(dict[str, str], {503: "It takes no new sessions"}),
     "version": _server(dict[str, str | None]),
     "metrics": Operation(method="GET", tag="metrics", content_type="text/plain", errors={404: "Metrics are off"}),
     "list_environments": _server(list[str]),

@@ -30,7 +30,7 @@ __all__ = ["Handler", "Route", "answer", "routes_of"]
 logger = logging.getLogger("ors_server.http.routes")
 
 #: Handlers whose requests have no span: programs send them again and again.
-_UNTRACED = frozenset(("health", "metrics", "ping"))
+_UNTRACED = frozenset(("health", "metrics", "ping", "ready"))
 
 Handler = Callable[[Exchange], Awaitable[None]]
 

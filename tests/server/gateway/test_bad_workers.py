@@ -147,7 +147,12 @@ def test_a_server_without_a_worker_says_so_and_serves_again_with_the_next(tmp_pa
         for row in several.workers():
             os.kill(row["pid"], signal.SIGKILL)
         wait_until(lambda: client.get("/health").status_code == 503)
-        for refused in (client.get("/health"), client.post("/create_session"), client.get("/list_environments")):
+        for refused in (
+            client.get("/health"),
+            client.get("/ready"),
+            client.post("/create_session"),
+            client.get("/list_environments"),
+        ):
             assert refused.status_code == 503
             assert "worker" in refused.json()["detail"]
         assert client.post("/ping", headers={"X-Session-ID": sid}).status_code == 410

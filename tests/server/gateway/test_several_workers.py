@@ -53,6 +53,7 @@ def test_an_id_of_the_clients_own_stays_with_one_worker(several: Several) -> Non
 def test_listings_and_refusals_are_those_of_one_server(several: Several) -> None:
     with several.client() as client:
         assert client.get("/health").json() == {"status": "ok"}
+        assert client.get("/ready").json() == {"status": "ready"}
         assert client.get("/list_environments").json() == ["wire"]
         assert client.post("/wire/num_tasks", json={"split": "train"}).json() == {"num_tasks": 2}
         assert client.get("/docs").status_code == 200

@@ -39,6 +39,7 @@ def conversation(sid: str) -> list[bytes]:
     step = {"name": "step", "input": {"text": "x", "size": 3}}
     return [
         request("GET", "/health"),
+        request("GET", "/ready"),
         request("POST", "/create", {"split": "train", "index": 0}, id_line),
         request("POST", "/call", step, id_line),
         request("POST", "/wire/call", step, id_line, chunked=True),

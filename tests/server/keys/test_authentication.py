@@ -91,7 +91,7 @@ def every_route(app: OrsApp) -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
-OPEN = {"/health", "/version"}
+OPEN = {"/health", "/ready", "/version"}
 TRICKS = ("/{}", "//{}", "/{}/", "/./{}", "/health/../{}", "/health/{}", "/version;/{}", "/%2e/{}", "/{}%2f", "/{}%00")
 
 

@@ -350,6 +350,7 @@ def test_aliases_that_clash_or_have_no_target() -> None:
         "delete",
         "ping",
         "health",
+        "ready",
         "v1",
         "docs",
         "a/b",

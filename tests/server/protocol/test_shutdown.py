@@ -89,8 +89,8 @@ async def gone(server: LiveServer, within: float) -> bool:
 async def test_new_sessions_are_refused_while_it_stops_and_an_interrupt_cuts_the_wait() -> None:
     with live_server(shutdown_timeout=60, teardown_timeout=60) as server:
         async with server.connect() as connection:
-            await connection.request("GET", "/health")
-            await connection.response()
+            await connection.request("GET", "/ready")
+            assert (await connection.response()).status == 200
             await blocked(server)
             server.process.send_signal(signal.SIGTERM)
             await asyncio.sleep(0.2)
@@ -99,6 +99,10 @@ async def test_new_sessions_are_refused_while_it_stops_and_an_interrupt_cuts_the
             response = await connection.response()
             assert response.status == 503, response
             assert "shutting down" in response.detail or "stopping" in response.detail
+            await connection.request("GET", "/ready")
+            assert (await connection.response()).status == 503
+            await connection.request("GET", "/health")
+            assert (await connection.response()).status == 200
         assert not await gone(server, 0.5), "the first signal did not wait for the call"
         server.process.send_signal(signal.SIGINT)
         assert await gone(server, 4), "the second signal was ignored"
