@@ -128,7 +128,7 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: floa
         if (row := part.begun) is not None:
             begun.append({**row, "task_spec": recording.redact_text(row["task_spec"]), "recorder": recorder})
         if heads := part.heads:
-            text = recording.redact(encode_notes(heads, part.data, offset)).decode()
+            text = recording.redact(encode_notes(heads, part.data, offset)).decode("utf-8", "replace")
             row = {"rollout_id": recording.rollout_id, "number": recording.pieces, "num_messages": len(heads)}
             pieces.append({**row, "messages": text})
             recording.pieces += 1

@@ -156,8 +156,8 @@ Index(
     messages.c.finished,
 )
 
-#: Messages of recorded sessions: what one session did between two writes, as a JSON list. A row for each message would
-#: cost more than the call that it tells of.
+#: Messages of recorded sessions: what one session did between two writes, as JSON (``notes``). A row for each message
+#: would cost more than the call that it tells of.
 pieces = Table(
     "pieces",
     METADATA,
