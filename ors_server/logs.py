@@ -21,6 +21,8 @@ from ors_server.worker import identity
 
 __all__ = ["start_logging"]
 
+#: Characters that would move a terminal's cursor or colour what follows: clients' texts may have them.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -34,7 +36,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
         line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        text = f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return text.translate(_CONTROLS)
 
 
 class JSONFormatter(logging.Formatter):

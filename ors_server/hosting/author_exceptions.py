@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ors_server.encoding import NonFiniteReward
 from ors_server.errors import EnvironmentFailed, InfrastructureFailure, MachineBusy, OrsError, RequestError
-from ors_server.redaction import forms_of, redact
+from ors_server.redaction import forms_of, redact_text
 from ors_server.settings import ReturnErrors
 
 __all__ = ["as_request_error", "describe_error", "log_and_describe", "without_secrets"]
@@ -63,9 +63,9 @@ def without_secrets(error: BaseException, secrets: Sequence[str]) -> BaseExcepti
     """Return an exception for the log: the same one, or where it tells a secret, its text without that."""
     if not secrets:
         return error
-    text = "".join(traceback.format_exception(error)).encode("utf-8", "replace")
-    shown = redact(text, forms_of(secrets))
-    return error if shown == text else Redacted(shown.decode())
+    text = "".join(traceback.format_exception(error)).encode("utf-8", "replace").decode()
+    shown = redact_text(text, forms_of(secrets))
+    return error if shown == text else Redacted(shown)
 
 
 def describe_error(error: BaseException, mode: ReturnErrors) -> str:

@@ -49,7 +49,7 @@ class Authenticator:
         self._usage = usage
         #: Operations of environments: ``/ui/tools`` is not a page but asks for the tools of an environment "ui".
         self.operations: Container[str] = ()
-        keys.on_change.append(self._forget)
+        keys.on_change.append(self._look_again)
 
     def authenticate(self, scope: Any, path: str) -> Key:
         """Return the key of a request, ``ANYONE`` where none is wanted.
@@ -130,8 +130,10 @@ class Authenticator:
                         return key
         return ANYONE
 
-    def _forget(self, _: Collection[str]) -> None:
-        self._known.clear()
+    def _look_again(self, _: Collection[str]) -> None:
+        # Clients of the keys that stay are remembered: wrong keys may have come from their addresses.
+        current = ((pair, self.keys.current(key)) for pair, key in self._known.items())
+        self._known = {pair: key for pair, key in current if key is not None}
 
 
 def key_of(scope: Mapping[str, Any]) -> Key:

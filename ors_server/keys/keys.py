@@ -84,6 +84,10 @@ class Keys:
         """Return the key of a name; None where there is none."""
         return next((key for key in self._by_digest.values() if key.name == name), None)
 
+    def current(self, key: Key) -> Key | None:
+        """Return a key as it is in the file now, with other limits perhaps; None where it has left the file."""
+        return self._by_digest.get(key.digest)
+
     def refresh(self, now: float | None = None) -> None:
         """Read the file again if it has changed; looks at most every ``LOOK_EVERY`` seconds."""
         now = time.monotonic() if now is None else now

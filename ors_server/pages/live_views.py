@@ -63,8 +63,9 @@ class LiveViews:
         """Return whether the visitor's key is still valid: a stream outlives the request's own check."""
         keys = self._context.authenticator.keys
         keys.refresh()
-        owner = visitor_of(request).name
-        return not keys.wanted if not owner else keys.named(owner) is not None
+        visitor = visitor_of(request)
+        # Another key may have its name by now.
+        return keys.current(visitor) is not None if visitor.name else not keys.wanted
 
     async def _rows(self, request: Request) -> str:
         return await self._responses.fragment(request, "session_rows.html", self._sessions_now(request))

@@ -13,6 +13,7 @@ from typing import Any, cast
 from pydantic_core import from_json, to_json
 
 from ors_server.encoding import encode
+from ors_server.redaction import finds, redact_json, redact_text
 from ors_server.sse import FRAME_END, ONE_FRAME, read_frames
 from ors_server.texts import without_surrogates
 
@@ -30,15 +31,29 @@ Head = _Prompt | _Began | _Ended
 _START, _END = len(ONE_FRAME), -len(FRAME_END)
 
 
-def encode_notes(heads: Sequence[Head], data: Sequence[bytes], offset: float) -> bytes:
-    """Encode notes and their data; ``offset`` leads from their clock to Unix time, in seconds."""
+def encode_notes(heads: Sequence[Head], data: Sequence[bytes], offset: float, secrets: Sequence[bytes]) -> bytes:
+    """Encode notes and their data, without secrets (``redaction.forms_of``).
+
+    ``offset`` leads from their clock to Unix time, in seconds.
+    """
     made: list[bytes] = []
     for head, each in zip(heads, data, strict=True):
         if len(head) == 5:
             made.append(each[_START:_END] if each.startswith(ONE_FRAME) else _joined(each))
         else:
             made.append(_written_anew(each) if b"\\" in each and len(head) == 3 else each)
-    return b'{"offset":%b,"notes":%b,"data":[%b]}' % (to_json(offset), to_json(heads), b",".join(made))
+    joined = b",".join(made)
+    if finds(joined, secrets):
+        joined = b",".join([redact_json(each, secrets) for each in made])
+        heads = [_without_secrets(head, secrets) for head in heads]
+    return b'{"offset":%b,"notes":%b,"data":[%b]}' % (to_json(offset), to_json(heads), joined)
+
+
+def _without_secrets(head: Head, secrets: Sequence[bytes]) -> Head:
+    if len(head) != 5:
+        return head
+    at, call_id, name, waited, inside = head
+    return at, call_id, redact_text(name, secrets), waited, inside
 
 
 def _joined(frames: bytes) -> bytes:
@@ -58,7 +73,8 @@ def read_notes(piece: str) -> Iterable[Mapping[str, Any]]:
     """Yield notes as mappings with the time ``at``, in milliseconds.
 
     They have ``call``, ``name`` and ``input``; or ``result``, ``name``, ``waiting_us``, ``inside_us``, and ``output``
-    or ``error``; or ``blocks`` or ``messages``. Earlier versions stored such mappings.
+    or ``error``; or ``blocks`` or ``messages``. Earlier versions stored such mappings. Raises ``ValueError``,
+    ``TypeError`` or ``LookupError`` where it cannot be read.
     """
     stored = json.loads(piece)
     if isinstance(stored, list):

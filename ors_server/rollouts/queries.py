@@ -279,4 +279,7 @@ def iso_time(milliseconds: int | None) -> str | None:
 
 
 def _object(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else json.loads(text)
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:  # earlier versions damaged a record's task whose text had a secret of its session
+        return None

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ors_server.encoding import encode
-from ors_server.redaction import forms_of, redact
+from ors_server.redaction import forms_of
 from ors_server.rollouts.derived import TASK_TOKEN, Outcome, task_of
 from ors_server.rollouts.notes import Head
 from ors_server.rollouts.records import End, Part, Records
@@ -186,7 +187,6 @@ class Recording:
     __slots__ = (
         "_prompted",
         "_recorder",
-        "_secrets",
         "characters",
         "dropped",
         "finished",
@@ -195,6 +195,7 @@ class Recording:
         "muted",
         "pieces",
         "rollout_id",
+        "secrets",
         "stored",
         "told",
         "told_at",
@@ -203,7 +204,8 @@ class Recording:
 
     def __init__(self, recorder: Recorder, secrets: list[bytes]) -> None:
         self._recorder = recorder
-        self._secrets = secrets
+        #: Their forms are not stored.
+        self.secrets = secrets
         self.rollout_id = str(uuid.uuid4())
         #: True where none of it is stored.
         self.muted = False
@@ -249,7 +251,8 @@ class Recording:
         if reward is not None:
             if self.max_reward is None or reward > self.max_reward:
                 self.max_reward = reward
-            self.total_reward = (self.total_reward or 0.0) + reward
+            total = (self.total_reward or 0.0) + reward
+            self.total_reward = max(-sys.float_info.max, min(sys.float_info.max, total))
         if finished:
             self.finished = True
         self._recorder.note(self, (at, call_id, name, waited, inside), frames)
@@ -257,11 +260,3 @@ class Recording:
     def end(self, outcome: Outcome, reason: str) -> None:
         """Note the end of the session. A session that has finished ended that way, whatever came afterwards."""
         self._recorder.end(self, End("finished" if self.finished else outcome, reason))
-
-    def redact(self, data: bytes) -> bytes:
-        """Replace the values of the session's secrets, and keys of ors-servers, in JSON."""
-        return redact(data, self._secrets)
-
-    def redact_text(self, text: str) -> str:
-        """Replace the values of the session's secrets in a text."""
-        return self.redact(text.encode("utf-8", "replace")).decode()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydantic_core import from_json, to_json
 
+from ors_server.redaction import redact_json, redact_text
 from ors_server.rollouts.derived import LOST, Outcome
 from ors_server.rollouts.notes import Head, encode_notes, read_notes
 
@@ -38,6 +39,8 @@ class Recorded(Protocol):
     total_reward: float | None
     finished: bool
     dropped: int
+    #: The forms of the session's secrets (``redaction``).
+    secrets: list[bytes]
     #: Of the writer's thread: rows of ``pieces``, notes in them, bytes of the calls that the client sent, the time of
     #: the last note in milliseconds, and what the row of ``rollouts`` says.
     pieces: int
@@ -46,14 +49,6 @@ class Recorded(Protocol):
     last_at: int
     told: tuple[float | None, bool]
     told_at: int
-
-    def redact(self, data: bytes) -> bytes:
-        """Replace secrets in JSON."""
-        ...
-
-    def redact_text(self, text: str) -> str:
-        """Replace secrets in a text."""
-        ...
 
 
 class End(NamedTuple):
@@ -126,9 +121,9 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: floa
     noted = 0
     for recording, part in parts:
         if (row := part.begun) is not None:
-            begun.append({**row, "task_spec": recording.redact_text(row["task_spec"]), "recorder": recorder})
+            begun.append({**_without_secrets(row, recording.secrets), "recorder": recorder})
         if heads := part.heads:
-            text = recording.redact(encode_notes(heads, part.data, offset)).decode("utf-8", "replace")
+            text = encode_notes(heads, part.data, offset, recording.secrets).decode("utf-8", "replace")
             row = {"rollout_id": recording.rollout_id, "number": recording.pieces, "num_messages": len(heads)}
             pieces.append({**row, "messages": text})
             recording.pieces += 1
@@ -150,6 +145,12 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: floa
     return {"begun": begun, "pieces": pieces, "states": states}
 
 
+def _without_secrets(row: Row, secrets: Sequence[bytes]) -> Row:
+    kept = {name: redact_json(row[name].encode(), secrets).decode() for name in ("task_spec", "metadata")}
+    label = row["task_label"]
+    return {**row, **kept, "task_label": None if label is None else redact_text(label, secrets)}
+
+
 def _state(recording: Recorded, end: End | None) -> Row:
     lost = end is not None and end.outcome == LOST
     return {
@@ -162,7 +163,7 @@ def _state(recording: Recorded, end: End | None) -> Row:
         "response_characters": recording.characters,
         "dropped": recording.dropped,
         "outcome": None if end is None else end.outcome,
-        "outcome_reason": None if end is None else recording.redact_text(end.reason),
+        "outcome_reason": None if end is None else redact_text(end.reason, recording.secrets),
     }
 
 
@@ -173,22 +174,30 @@ def messages_of_notes(pieces: Iterable[str]) -> Iterable[Row]:
     """Yield the messages of a recorded session, in their order, with times in milliseconds."""
     index = 0
     for piece in pieces:
+        for message in _messages_of(piece):
+            yield {
+                "index": index,
+                "type": "user_message",
+                "content": None,
+                "summary": None,
+                "content_reference": None,
+                "name": None,
+                "call_id": None,
+                "reward": None,
+                "is_finished": False,
+                "metadata": None,
+                "sent_at": None,
+            } | message
+            index += 1
+
+
+def _messages_of(piece: str) -> Iterable[Row]:
+    try:
         for note in read_notes(piece):
             for message in _messages(note):
-                yield {
-                    "index": index,
-                    "type": "user_message",
-                    "content": None,
-                    "summary": None,
-                    "content_reference": None,
-                    "name": None,
-                    "call_id": None,
-                    "reward": None,
-                    "is_finished": False,
-                    "metadata": None,
-                    "sent_at": note["at"],
-                } | message
-                index += 1
+                yield {"sent_at": note["at"], **message}
+    except (ValueError, TypeError, LookupError, AttributeError):  # it was changed, or an earlier version damaged it
+        yield {"type": "system_message", "content": "The rest of this part of the record cannot be read."}
 
 
 def _messages(note: Mapping[str, Any]) -> Iterable[Row]:

@@ -202,7 +202,10 @@ async def test_ten_thousand_guesses(guarded: Guarded) -> None:
         assert 1 <= int(refused.headers["retry-after"]) <= 60
         # A client that was there before goes on; another with the right key waits, as the guesser must.
         assert (await friend.get("/list_environments")).status_code == 200
-    second = guarded.add("second")
+        second = guarded.add("second")
+        assert (await friend.get("/list_environments")).status_code == 200
+        guarded.revoke("me")
+        assert (await friend.get("/list_environments")).status_code == 429
     async with at("192.0.2.1", second) as neighbour, at("192.0.2.2", second) as elsewhere:
         assert (await elsewhere.get("/list_environments")).status_code == 200
         assert (await neighbour.get("/list_environments")).status_code == 429

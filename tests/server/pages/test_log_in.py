@@ -121,11 +121,16 @@ async def test_a_revoked_key_is_logged_out(visit: Visit, keys: dict[str, str], t
     assert (await browser.get("/ui")).response.url.path == "/ui/login"
 
 
-async def test_the_events_of_a_revoked_key_end(visit: Visit, keys: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_the_events_of_a_revoked_key_end(
+    visit: Visit, keys: dict[str, str], tmp_path: Path, replaced: bool
+) -> None:
     browser = visit(Echo)
     await log_in(browser, keys["anna"])
     with changed(keys_file(Settings(data_dir=tmp_path))) as held:
         held[:] = [key for key in held if key.name != "anna"]
+    if replaced:
+        add_key(Settings(data_dir=tmp_path), "anna")
     headers = [(b"host", b"localhost"), (b"cookie", f"ors_key={browser.http.cookies['ors_key']}".encode())]
     sent: list[bytes] = []
 

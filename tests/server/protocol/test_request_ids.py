@@ -57,6 +57,11 @@ def line(records: "queue.Queue[Any]", message: str) -> dict[str, Any]:
             return {**vars(record), "_record": record}
 
 
+def test_no_text_of_a_client_moves_the_terminals_cursor() -> None:
+    record = logging.makeLogRecord({"msg": "a\x1b[2J\tb\r\nc\x9b", "path": "\x1b]0;x\x07", "levelname": "INFO"})
+    assert TextFormatter().format(record).endswith(r"a\x1b[2J" + "\tb" + r"\x0d" + "\nc" + r"\x9b path=\x1b]0;x\x07")
+
+
 async def test_lines_have_the_ids_of_their_request_session_and_call(serve: Serve, records: "queue.Queue[Any]") -> None:
     client = serve(Logging)
     sid = await client.open()

@@ -10,22 +10,23 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from ors_server import JSONObject, Server, Settings, TextBlock, ToolOutput, tool
 from ors_server.errors import InfrastructureError
 from ors_server.http.app import OrsApp
-from ors_server.redaction import forms_of
+from ors_server.redaction import forms_of, redact_json, redact_text
 from ors_server.rollouts import recorder as recording
 from ors_server.rollouts.browsing import RolloutFilter, browse_rollouts, browse_runs
 from ors_server.rollouts.database import open_to_write
 from ors_server.rollouts.location import Location
-from ors_server.rollouts.recorder import Recorder, Recording
+from ors_server.rollouts.notes import Head, encode_notes, read_notes
 from ors_server.rollouts.records import messages_of_notes
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.writer import RolloutWriter
+from ors_server.sse import error_frame
 from tests.server.rollouts.support import at, body, message, rows, stored
 from tests.support.environments import Echo, Text, said
 from tests.support.http_client import Client
@@ -271,17 +272,89 @@ async def test_no_secret_and_no_private_field_is_stored(start: Start, data_dir: 
         assert secret not in content
 
 
+WORDS = (
+    *("1795", "null", "true", "false", "0000", "text", "output", "blocks", "result", "call", "name", "input", "data"),
+    *(
+        "notes",
+        "offset",
+        "type",
+        "error",
+        "reward",
+        "finished",
+        "metadata",
+        '{"at',
+        "[redacted]",
+        "train-2",
+        "session-1",
+    ),
+)
+
+
+async def test_no_secret_changes_the_shape_of_a_record_or_its_rewards(start: Start, data_dir: Path) -> None:
+    client = start()
+    sid = await client.open({"split": "train", "index": 2, "secrets": {word: word for word in WORDS}})
+    await client.get("/prompt", sid)
+    await client.call(sid, "echo", {"text": "the pin is 1795, not null", "pin": 1795, "1795": [True, None, 17950]})
+    await client.call(sid, "half")
+    await client.call(sid, "raise_error")
+    await client.call(sid, "win")
+    await client.post("/delete", sid=sid)
+    (found,) = await recorded(client, data_dir)
+    assert (found["max_reward"], found["total_reward"], found["outcome"]) == (1.0, 1.5, "finished")
+    assert (found["task_spec"], found["metadata"]) == ({"id": "[redacted]"}, {"session": "[redacted]"})
+    prompt, echo, echoed, _, half, _, _, _, won = found["messages"]
+    assert prompt["content"] == "prompt of [redacted]"
+    pin = {"text": "the pin is [redacted], not [redacted]", "pin": "[redacted]", "[redacted]": [True, None, 17950]}
+    assert json.loads(echo["content"]) == pin
+    assert echoed["content"] == pin["text"]
+    assert (half["reward"], won["reward"], won["is_finished"]) == (0.5, 1.0, True)
+    ((label,),) = rows(data_dir, "SELECT task_label FROM rollouts")
+    assert label == "[redacted]"
+
+
+def test_a_tool_may_be_named_as_a_secret() -> None:
+    heads: list[Head] = [(1.0, "c", None), (2.0, "c", "hunter2", None, None)]
+    data = [b'{"name":"hunter2","input":{}}', error_frame("no tool hunter2 and 99")]
+    piece = encode_notes(heads, data, 0.0, forms_of(["hunter2"])).decode()
+    call, result = read_notes(piece)
+    assert (call["name"], result["name"]) == ("[redacted]", "[redacted]")
+    assert result["error"] == "no tool [redacted] and 99"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        '[{"at":[redacted],"call":"c"}]',
+        '{"offset":1,"notes":[[1,"c",null]],"data":["x"]}',
+        '{"offset":1,"notes":[[1,"c",null]],"data":[]}',
+        '{"offset":1}',
+        "3",
+        "",
+    ],
+)
+def test_the_rest_of_a_record_is_read_where_a_part_is_damaged(damaged: str) -> None:
+    whole = '{"offset":1,"notes":[[1,"c",null]],"data":[{"name":"echo","input":{}}]}'
+    first, unreadable, second = messages_of_notes([whole, damaged, whole])
+    assert (first["name"], second["name"], second["index"]) == ("echo", "echo", 2)
+    assert (unreadable["type"], unreadable["sent_at"]) == ("system_message", None)
+    assert "cannot be read" in unreadable["content"]
+
+
+def test_a_number_that_python_does_not_read_is_left_out() -> None:
+    assert redact_json(b'{"n":' + b"9" * 5000 + b',"key":"hunter2"}', forms_of(["hunter2"])) == b'"[redacted]"'
+
+
 @pytest.mark.parametrize("times", range(4))
 def test_a_secret_is_redacted_however_often_a_tool_encoded_it(times: int) -> None:
     """Once or twice by the tool, and once as the result; with escapes for all that is not ASCII, and without."""
     secret = SECRET + "é\\\n"
-    redact = Recording(cast("Recorder", None), forms_of([secret])).redact
+    forms = forms_of([secret])
     for ways in itertools.product((True, False), repeat=times):
         text = f"the key is {secret}, again {secret}"
         for only in ways:
             text = json.dumps(text, ensure_ascii=only)
         inner = "the key is [redacted], again [redacted]"
-        found = redact(text.encode()).decode()
+        found = redact_text(text, forms)
         for _ in ways:
             found = json.loads(found)
         assert found == inner
