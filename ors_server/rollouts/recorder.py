@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import socket
 import sys
@@ -45,6 +46,7 @@ _LOG_EVERY = 60.0
 #: Bytes that a note takes in memory besides its data, and that the row of a session takes.
 _OVERHEAD = 200
 _ROW = 2000
+_LARGEST = sys.float_info.max
 
 
 class Recorder:
@@ -252,7 +254,7 @@ class Recording:
             if self.max_reward is None or reward > self.max_reward:
                 self.max_reward = reward
             total = (self.total_reward or 0.0) + reward
-            self.total_reward = max(-sys.float_info.max, min(sys.float_info.max, total))
+            self.total_reward = total if -_LARGEST <= total <= _LARGEST else math.copysign(_LARGEST, total)
         if finished:
             self.finished = True
         self._recorder.note(self, (at, call_id, name, waited, inside), frames)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import stat
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from datetime import datetime
@@ -45,6 +46,10 @@ class Played(Echo):
     @classmethod
     def list_tasks(cls, split: str) -> list[JSONObject]:
         return [{"id": f"{split}-{number}", "answer": f"the answer {number}"} for number in range(4)]
+
+    @tool
+    async def huge(self) -> ToolOutput:
+        return said("huge", -1.7e308)
 
     @tool
     async def half(self) -> ToolOutput:
@@ -159,6 +164,15 @@ async def test_an_episode_from_its_prompt_to_its_reward(start: Start, data_dir: 
     assert timings["waiting_ms"] >= 0
     assert timings["inside_ms"] >= 0
     assert [each["call_id"] for each in calls[::2]] == [each["call_id"] for each in calls[1::2]]
+
+
+async def test_the_sum_of_huge_rewards_is_a_number(start: Start, data_dir: Path) -> None:
+    client = start()
+    sid = await client.open()
+    for _ in range(3):
+        await client.call(sid, "huge")
+    (found,) = await recorded(client, data_dir)
+    assert (found["max_reward"], found["total_reward"]) == (-1.7e308, -sys.float_info.max)
 
 
 async def test_a_lost_session_has_no_reward(start: Start, data_dir: Path) -> None:
