@@ -1,8 +1,8 @@
 """Chat completions as values: read whole or put together from a stream, and never guessed.
 
 A completion is read strictly where a wrong reading would change a score: half a stream, an error instead of an answer,
-and calls of another shape are ``BadAnswer``, for which the model is not to blame. The arguments of a call stay the text
-the model wrote, JSON or not.
+and text or calls of another shape are ``BadAnswer``, for which the model is not to blame. The arguments of a call stay
+the text the model wrote, JSON or not.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ors_clients.evaluation.message_fields import arguments_text, content_text, id_text, string
+from ors_clients.evaluation.streamed_calls import StreamedCalls
 from ors_clients.transport.json_codec import read_json
 from ors_clients.transport.sse import EventParser
 
@@ -20,14 +22,22 @@ __all__ = ["BadAnswer", "Completion", "StreamedAnswer", "read_completion"]
 _REASONING = ("reasoning_content", "reasoning")
 #: Reasons for the end of a generation that are the engine's.
 _BROKEN_OFF = ("abort", "error")
+#: Tokens of a request beyond which a count is a mistake of the endpoint.
+_MOST_TOKENS = 10**9
+#: Characters of an answer that an error repeats, before secrets are taken out of it and it is shortened.
+_LONGEST_TEXT = 10_000
 
 
 class BadAnswer(Exception):
     """An answer that is not a chat completion; ``kind`` is a word for the report."""
 
-    def __init__(self, kind: str, text: str) -> None:
+    status = 200
+
+    def __init__(self, kind: str, text: str, error: Any = None) -> None:
         super().__init__(text)
         self.kind = kind
+        #: The answer, if it is an error.
+        self.error = error
 
 
 @dataclass(frozen=True)
@@ -59,9 +69,9 @@ def read_completion(answer: Any) -> Completion:
 
 
 def _unusable(answer: Any) -> BadAnswer:
-    text = json.dumps(answer)[:400]
+    text = json.dumps(answer)[:_LONGEST_TEXT]
     if isinstance(answer, dict) and "error" in answer:
-        return BadAnswer("error as answer", text)
+        return BadAnswer("error as answer", text, cast("dict[str, Any]", answer))
     return BadAnswer("no completion", text)
 
 
@@ -69,42 +79,27 @@ def _completion(message: dict[str, Any], finish: Any, usage: Any) -> Completion:
     if finish in _BROKEN_OFF:
         raise BadAnswer("broken off", f"finish_reason is {finish!r}")
     name = next((name for name in _REASONING if message.get(name)), "")
-    text = message.get("content")
-    if isinstance(text, list):  # parts, as some servers send them
-        text = "".join(str(part.get("text") or "") for part in cast("list[dict[str, Any]]", text))
-    reasoning = message.get(name) if name else ""
-    if not isinstance(text or "", str) or not isinstance(reasoning, str):
-        raise BadAnswer("no completion", "the message's content is no text")
     calls: list[Any] = message.get("tool_calls") or []
     try:
+        text, reasoning = content_text(message.get("content")), content_text(message.get(name)) if name else ""
         read = [_call(call) for call in calls]
-    except (LookupError, TypeError, AttributeError):
-        raise BadAnswer("no completion", "tool_calls of another shape") from None
+        finish = string(finish) or "stop"
+    except (LookupError, TypeError, AttributeError, ValueError):
+        raise BadAnswer("no completion", f"a message of another shape: {json.dumps(message)}"[:_LONGEST_TEXT]) from None
     counts = cast("dict[str, Any]", usage) if isinstance(usage, dict) else {}
-    prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
+    prompt, completion = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
     details = counts.get("prompt_tokens_details")
     cached = cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, dict) else None
-    return Completion(
-        text or "",
-        reasoning,
-        name,
-        read,
-        str(finish or "stop"),
-        _count(prompt),
-        _count(completion),
-        _count(cached) or 0,
-    )
+    return Completion(text, reasoning, name, read, finish, prompt, completion, _count(cached) or 0)
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
     function = call["function"]
-    name, arguments = function["name"], function.get("arguments")
+    name, arguments = function["name"], arguments_text(function.get("arguments"))
     if not isinstance(name, str):
         raise TypeError
-    if not isinstance(arguments, str):  # an object, as Ollama sends it
-        arguments = "" if arguments is None else json.dumps(arguments)
     return {
-        "id": str(call.get("id") or ""),
+        "id": id_text(call.get("id")),
         "type": "function",
         # No arguments are written as no text by some servers.
         "function": {"name": name, "arguments": arguments if arguments.strip() else "{}"},
@@ -112,7 +107,7 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None
 
 
 class StreamedAnswer:
@@ -120,8 +115,8 @@ class StreamedAnswer:
 
     def __init__(self) -> None:
         self._events = EventParser()
-        self._message: dict[str, Any] = {}
-        self._calls: dict[int, dict[str, Any]] = {}
+        self._message: dict[str, list[str]] = {}
+        self._calls = StreamedCalls()
         self._finish: Any = None
         self._usage: Any = None
 
@@ -133,34 +128,31 @@ class StreamedAnswer:
             try:
                 chunk: Any = read_json(event.data)
             except ValueError:
-                raise BadAnswer("no JSON", f"no JSON in the stream: {event.data[:200]!r}") from None
+                raise BadAnswer("no JSON", f"no JSON in the stream: {event.data[:_LONGEST_TEXT]!r}") from None
             try:
                 self._add(chunk)
             except (LookupError, TypeError, AttributeError, ValueError):
                 raise _unusable(chunk) from None
 
     def _add(self, chunk: dict[str, Any]) -> None:
-        if "error" in chunk:
+        if chunk.get("error") is not None:
             raise _unusable(chunk)
         self._usage = chunk.get("usage") or self._usage
-        for choice in chunk["choices"][:1]:
+        for choice in chunk["choices"]:
+            if choice.get("index") not in (None, 0):
+                continue  # another answer to the same request, as --extra n=2 asks for
             delta: dict[str, Any] = choice.get("delta") or {}
             for name in ("content", *_REASONING):
-                if delta.get(name):
-                    self._message[name] = self._message.get(name, "") + delta[name]
-            pieces: list[dict[str, Any]] = delta.get("tool_calls") or []
+                if text := content_text(delta.get(name)):
+                    self._message.setdefault(name, []).append(text)
+            pieces: list[Any] = delta.get("tool_calls") or []
             for piece in pieces:
-                function: dict[str, Any] = piece.get("function") or {}
-                call = self._calls.setdefault(int(piece.get("index") or 0), {"id": "", "function": {"arguments": ""}})
-                call["id"] = call["id"] or piece.get("id") or ""
-                if function.get("name"):
-                    call["function"].setdefault("name", function["name"])
-                call["function"]["arguments"] += function.get("arguments") or ""
+                self._calls.add(piece)
             self._finish = choice.get("finish_reason") or self._finish
 
     def completion(self) -> Completion:
         """Return the whole message. Raises ``BadAnswer`` for a stream that ended before it."""
         if self._finish is None:
             raise BadAnswer("half a stream", "the stream ended before the message did")
-        calls = [self._calls[index] for index in sorted(self._calls)]
-        return _completion({**self._message, "tool_calls": calls}, self._finish, self._usage)
+        texts = {name: "".join(parts) for name, parts in self._message.items()}
+        return _completion({**texts, "tool_calls": self._calls.whole()}, self._finish, self._usage)
