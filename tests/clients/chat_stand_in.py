@@ -25,8 +25,9 @@ __all__ = ["ChatStandIn", "call", "echo_policy", "said"]
 
 #: From a request to the model's message.
 Policy = Callable[[dict[str, Any]], dict[str, Any]]
-#: From a request and its number to a fault: a status, ``drop``, ``garbage``, ``half`` (of a stream), ``error``.
-Fault = Callable[[dict[str, Any], int], int | str | None]
+#: From a request and its number to a fault: a status, ``drop``, ``garbage``, ``half`` (of a stream), ``error``, or an
+#: answer as it is.
+Fault = Callable[[dict[str, Any], int], int | str | Response | None]
 
 
 def said(text: str, **more: Any) -> dict[str, Any]:
@@ -88,6 +89,8 @@ class ChatStandIn:
             self.broken.append(problem)
             return JSONResponse({"error": {"message": problem}}, 400)
         fault = self.fault(body, number)
+        if isinstance(fault, Response):
+            return fault
         if isinstance(fault, int):
             headers = {"retry-after": "0"} if fault == 429 else {}
             return JSONResponse({"error": {"message": "not now"}}, fault, headers=headers)

@@ -16,9 +16,11 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from ors_clients.errors import ConfigurationError, EvaluationError
 from ors_clients.evaluation.compare import compare, read_compared
-from ors_clients.evaluation.endpoint import EndpointRefused
+from ors_clients.evaluation.endpoint import ChatEndpoint, EndpointRefused, Usage
 from ors_clients.evaluation.journal import JOURNAL, Journal, read_run
 from ors_clients.evaluation.players import seed_of
 from ors_clients.evaluation.report import markdown, write_report
@@ -405,6 +407,128 @@ def test_a_request_that_failed_is_sent_again_within_its_episode(
     assert report["infrastructure"]["requests_sent_again"] == {kinds[fault]: 3}
     assert report["infrastructure"]["lost"] == 0
     assert report["pass_at_k"][0]["value"] == 1.0
+
+
+OVERFLOW = "This model's maximum context length is 8 tokens."
+
+
+@pytest.mark.parametrize("status", [500, 503, 400])
+def test_an_error_that_repeats_the_prompt_is_not_the_models(play: Evaluate, endpoint: ChatStandIn, status: int) -> None:
+    """The prompt has the words of an overflow in it."""
+
+    def fault(body: dict[str, Any], number: int) -> Response | None:
+        text = f"worker crashed while handling {json.dumps(body['messages'])}"
+        return JSONResponse({"error": {"message": text}}, status) if number % 3 == 1 else None
+
+    endpoint.fault = fault
+    report = play(limit=3, system_prompt=f"What does this mean? {OVERFLOW}", options={"concurrency": 1}).report
+    assert report["model"]["ends"] == {"finished": 3}
+    assert report["reward"]["mean"] == 1.0
+    assert report["infrastructure"]["lost"] == (2 if status == 400 else 0)
+    assert report["infrastructure"]["requests_sent_again"] == ({} if status == 400 else {f"status {status}": 2})
+
+
+@pytest.mark.parametrize("limit", [None, 50])
+def test_an_overflow_within_a_stream(play: Evaluate, endpoint: ChatStandIn, limit: int | None) -> None:
+    """As SGLang sends it: the status is 200, and the error has its own."""
+    error = json.dumps({"error": {"object": "error", "message": OVERFLOW, "type": "BadRequestError", "code": 400}})
+    endpoint.fault = lambda body, number: StreamingResponse(
+        iter([f"data: {error}\n\n", "data: [DONE]\n\n"]), media_type="text/event-stream"
+    )
+    report = play(limit=1, stream=True, max_tokens=limit).report
+    assert report["model"]["ends"] == {"context_overflow": 1}
+    assert report["infrastructure"]["requests_sent_again"] == ({} if limit is None else {"limit over the context": 1})
+
+
+def _answer(**message: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [_answer(content=["a", "b"]), _answer(content=[None]), _answer(tool_calls=[{"function": {"name": 5}}]), [], "x"],
+)
+def test_an_odd_answer_is_sent_again(play: Evaluate, endpoint: ChatStandIn, answer: Any) -> None:
+    endpoint.fault = lambda body, number: JSONResponse(answer) if number == 1 else None
+    report = play(limit=2, options={"concurrency": 1, "retries": 0}).report
+    assert report["infrastructure"]["requests_sent_again"] == {"no completion": 1}
+    assert report["reward"]["mean"] == 1.0
+
+
+def test_a_count_that_no_report_can_add_is_not_counted(play: Evaluate, endpoint: ChatStandIn) -> None:
+    usage = f'"usage": {{"prompt_tokens": {10**400}, "completion_tokens": 1}}'
+    text = json.dumps(_answer(content="I do not know."))[:-1] + f", {usage}}}"
+    endpoint.fault = lambda body, number: Response(text, media_type="application/json")
+    report = play(limit=1, max_turns=1, options={"prices": Prices(1.0, 2.0)}).report
+    assert report["tokens"]["answers_without_count"] == 1
+    assert report["tokens"]["cost"] == 0
+
+
+@pytest.mark.parametrize("heads", [{"id": True, "index": False}, {"id": True, "index": True}, {"id": False}])
+def test_parallel_calls_of_a_stream_without_indices(
+    play: Evaluate, endpoint: ChatStandIn, heads: dict[str, bool]
+) -> None:
+    """As Gemini sends them; the last call's answer counts."""
+    pieces: list[dict[str, Any]] = []
+    for number, name in enumerate(("think", "answer")):
+        arguments = json.dumps({"text": "right"} if name == "answer" else {})
+        found: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        if heads["id"]:
+            found["id"] = f"call-{number}"
+        if heads.get("index"):
+            found["index"] = 0
+        pieces.append(found)
+    chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": {"tool_calls": [found]}}]} for found in pieces]
+    end: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    events = [f"data: {json.dumps(chunk)}\n\n" for chunk in [*chunks, end]]
+    endpoint.fault = lambda body, number: StreamingResponse(iter(events), media_type="text/event-stream")
+    report = play(limit=1, stream=True, success_at=1.25).report
+    assert report["model"]["mistakes"] == {}
+    assert report["pass_at_k"][0]["value"] == 1.0
+
+
+@pytest.mark.parametrize("key", ["sk-secret-1234\n", "sk-secrèt-1234"])
+def test_a_key_that_no_header_carries(play: Evaluate, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("ORS_MODEL_API_KEY", key)
+    with pytest.raises(ConfigurationError, match="no header can carry") as refused:
+        play()
+    assert "1234" not in refused.value.text
+
+
+def test_a_request_that_json_does_not_have(shared_endpoint: tuple[ChatStandIn, str]) -> None:
+    tools = [{"function": {"name": "move", "parameters": {"maximum": math.inf}}}]
+
+    async def ask() -> None:
+        await ChatEndpoint(shared_endpoint[1], "m").complete([], tools, usage=Usage())
+
+    with pytest.raises(ConfigurationError, match="cannot be written as JSON"):
+        asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "ends"),
+    [
+        (400, OVERFLOW, {"context_overflow": 1}),
+        (400, "no such parameter", {}),
+        (501, OVERFLOW, {}),  # a 500 takes longer: it is sent again
+    ],
+)
+def test_an_overflow_of_a_token_engine(
+    play: Evaluate, tmp_path: Path, endpoint: ChatStandIn, status: int, text: str, ends: dict[str, int]
+) -> None:
+    """Its context is smaller than --context."""
+    tiny_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    engine = FastAPI()
+
+    @engine.post("/generate")
+    async def _refuse() -> Response:
+        return JSONResponse({"object": "error", "message": text, "code": status}, status)
+
+    tokens: dict[str, Any] = {"api": "sglang", "tokenizer": str(tmp_path / "tokenizer")}
+    with serve_application(engine) as url:
+        report = play(limit=1, base_url=url, **tokens, options={"retries": 0}).report
+    assert report["model"]["ends"] == ends
+    assert (report["infrastructure"]["lost"] == 0) is bool(ends)
 
 
 # --- resumed -------------------------------------------------------------------------------------

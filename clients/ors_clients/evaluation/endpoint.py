@@ -1,56 +1,46 @@
 """An OpenAI-compatible endpoint of chat completions, asked once a turn: its answers, its refusals and its failures.
 
 It keeps three things apart. An answer is the model's, however bad it is. A conversation that no longer fits the model's
-context is the model's as well (``ContextOverflow``). All else is the endpoint's: a request that may succeed later (429,
-5xx, a lost connection, half a stream, an answer that is not a chat completion) is sent again a few times and then
-becomes ``EndpointFailed`` of a kind; a refusal that every request would get (401, 402, 403, 404) is
+context is the model's as well (``ContextOverflow``, told by ``overflow``). All else is the endpoint's: a request that
+may succeed later (429, 5xx, a lost connection, half a stream, an answer that is not a chat completion) is sent again a
+few times and then becomes ``EndpointFailed`` of a kind; a refusal that every request would get (401, 402, 403, 404) is
 ``EndpointRefused``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from ors_clients.errors import ConfigurationError, SamplerFailed
 from ors_clients.evaluation.completions import BadAnswer, Completion, StreamedAnswer, read_completion
+from ors_clients.evaluation.overflow import FINAL, PASSING, error_text, is_overflow
 from ors_clients.transport.error_responses import redact
 from ors_clients.transport.http11 import reason_of
 from ors_clients.transport.json_codec import read_json
 
 __all__ = [
-    "FINAL",
     "ChatEndpoint",
     "ContextOverflow",
     "EndpointFailed",
     "EndpointRefused",
     "Usage",
     "connect",
-    "is_overflow",
     "refused_endpoint",
 ]
 
-#: Statuses of a request that may succeed later, besides 5xx; and of those that none will.
-_BUSY, FINAL = (408, 409, 425, 429), (401, 402, 403, 404)
 #: Seconds between two tries, unless the endpoint says how long; and the longest that it may say.
 _FIRST_PAUSE, _LAST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0, 60.0
 #: Connections to an endpoint that may fail before the run begins.
 _CONNECTIONS = 3
-#: The words of OpenAI, vLLM, SGLang, Anthropic, Gemini, llama.cpp and Ollama for a conversation that is too long.
-_OVERFLOW = re.compile(
-    r"context_length_exceeded|(maximum|max|model'?s?) context (length|window)|context (length|window|size) (is |was )?"
-    r"(exceed|too)|exceeds? (the )?(model'?s? )?(maximum |available |allowed )*(context|input) ?(length|window|size|"
-    r"tokens)|prompt is too long|input (is )?too long|input token count .* exceeds|longer than the model|max_model_len",
-    re.IGNORECASE,
-)
 
 
 class EndpointFailed(SamplerFailed):
@@ -96,8 +86,8 @@ class Usage:
 class ChatEndpoint:
     """Chat completions of ``model`` at ``base_url``, an address as the openai package takes it.
 
-    ``parameters`` go into each request. ``api_key`` is in no error. Raises ``ConfigurationError`` for an address that
-    cannot be used.
+    ``parameters`` go into each request. ``api_key`` is in no error. Raises ``ConfigurationError`` for an address or a
+    key that cannot be used.
     """
 
     def __init__(
@@ -118,6 +108,10 @@ class ChatEndpoint:
         if address.username is not None or address.query or address.fragment:
             raise ConfigurationError(
                 "The endpoint's address holds a user, a query or a fragment", "Give a key in the environment."
+            )
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise ConfigurationError(
+                "The endpoint's key holds a character that no header can carry", "Look at the variable with the key."
             )
         self._base_url = base_url
         self._root = f"{base_url.rstrip('/')}{'' if address.path.strip('/') else '/v1'}"
@@ -155,7 +149,8 @@ class ChatEndpoint:
     ) -> Completion:
         """Return the model's next message. ``more`` goes into the request.
 
-        Raises ``ContextOverflow``, ``EndpointFailed`` and ``EndpointRefused``.
+        Raises ``ContextOverflow``, ``EndpointFailed`` and ``EndpointRefused``; ``ConfigurationError`` for what JSON
+        does not have.
         """
         body: dict[str, Any] = {**self._body, **more, "messages": messages}
         if tools:
@@ -171,26 +166,26 @@ class ChatEndpoint:
                 completion = await self._once(body)
                 usage.add(completion)
                 return completion
-            except _Refused as refused:
-                if is_overflow(refused.text):
+            except (_Refused, BadAnswer) as bad:
+                if is_overflow(bad.status, bad.error, body):
                     limit = next((name for name in ("max_tokens", "max_completion_tokens") if name in body), None)
                     if limit is None:
                         raise ContextOverflow from None
                     # Prompt and limit together do not fit, or the prompt alone: without the limit the endpoint takes
                     # what is left of the context, which is less.
                     del body[limit]
-                    failure = EndpointFailed("limit over the context", self._redacted(refused.text))
+                    failure = EndpointFailed("limit over the context", self._redacted(error_text(bad.error)))
                     continue
-                failure, wait = self._failure(refused), refused.wait
-            except BadAnswer as bad:
-                text = self._redacted(str(bad))
-                if is_overflow(text):
-                    raise ContextOverflow from None
-                failure = EndpointFailed(bad.kind, f"The endpoint's answer is not usable: {text}")
+                if isinstance(bad, _Refused):
+                    failure, wait = self._failure(bad), bad.wait
+                else:
+                    text = self._redacted(str(bad))
+                    failure = EndpointFailed(bad.kind, f"The endpoint's answer is not usable: {text}")
             except httpx.TimeoutException as late:
                 failure = EndpointFailed("timeout", f"The endpoint did not answer in time ({type(late).__name__})")
             except httpx.HTTPError as lost:
-                failure = EndpointFailed("connection", f"The connection failed ({type(lost).__name__}: {lost})")
+                text = self._redacted(str(lost))
+                failure = EndpointFailed("connection", f"The connection failed ({type(lost).__name__}: {text})")
             if attempt + 1 < self._attempts:
                 growing = pause * random.uniform(0.5, 1.0)  # noqa: S311 - not all episodes at the same moment
                 await asyncio.sleep(min(_LONGEST_PAUSE, wait) if wait is not None else growing)
@@ -199,20 +194,27 @@ class ChatEndpoint:
 
     def _failure(self, refused: _Refused) -> EndpointFailed:
         """Return the failure of a refusal that may pass. Raises the others."""
-        status, text = refused.status, self._redacted(refused.text)
+        status, text = refused.status, self._redacted(error_text(refused.error))
         if status in FINAL:
             raise refused_endpoint(f"The model's endpoint answers {status}: {text}") from None
         failure = EndpointFailed(f"status {status}", f"The endpoint answers {status}: {text}")
-        if status < 500 and status not in _BUSY:
+        if status < 500 and status not in PASSING:
             raise failure from None
         return failure
 
     async def _once(self, body: dict[str, Any]) -> Completion:
         """Send one request. Raises ``_Refused``, ``BadAnswer`` and httpx's errors."""
-        async with self._client.stream("POST", self._url, json=body) as response:
+        try:
+            content = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        except ValueError as error:
+            raise ConfigurationError(
+                f"A request cannot be written as JSON: {error}", "Look at --extra and at the tools' schemas."
+            ) from None
+        headers = {"content-type": "application/json"}
+        async with self._client.stream("POST", self._url, content=content, headers=headers) as response:
             if response.status_code != 200:
-                content = await response.aread()
-                raise _Refused(response.status_code, _error_text(content), _retry_after(response))
+                error = _json_or_text(await response.aread())
+                raise _Refused(response.status_code, error, _retry_after(response))
             if "text/event-stream" not in response.headers.get("content-type", ""):
                 return read_completion(_json(await response.aread()))
             answer = StreamedAnswer()
@@ -253,39 +255,28 @@ def refused_endpoint(cause: str) -> EndpointRefused:
     )
 
 
-def is_overflow(text: str) -> bool:
-    """Return whether an endpoint's error says that a conversation is longer than the model's context."""
-    return _OVERFLOW.search(text) is not None
-
-
 class _Refused(Exception):
     """Another status than 200; ``wait`` is what the endpoint asks for, in seconds."""
 
-    def __init__(self, status: int, text: str, wait: float | None) -> None:
+    def __init__(self, status: int, error: Any, wait: float | None) -> None:
         super().__init__(status)
-        self.status, self.text, self.wait = status, text, wait
+        #: The value of its JSON, or its text.
+        self.error = error
+        self.status, self.wait = status, wait
 
 
 def _json(content: bytes) -> Any:
     try:
         return read_json(content)
     except ValueError:
-        raise BadAnswer("no JSON", f"no JSON: {content[:200].decode('utf-8', 'replace')!r}") from None
+        raise BadAnswer("no JSON", f"no JSON: {content[:10_000].decode('utf-8', 'replace')!r}") from None
 
 
-def _error_text(content: bytes) -> str:
-    """Return the code and the message of an error, or its text."""
-    text = content.decode("utf-8", "replace")
+def _json_or_text(content: bytes) -> Any:
     try:
-        error: Any = read_json(content)
+        return read_json(content)
     except ValueError:
-        return text
-    if isinstance(error, dict):
-        error = cast("dict[str, Any]", error).get("error", cast("Any", error))
-    if isinstance(error, dict):
-        named = cast("dict[str, Any]", error)
-        text = " ".join(str(named[name]) for name in ("code", "message") if named.get(name)) or text
-    return text
+        return content.decode("utf-8", "replace")
 
 
 def _retry_after(response: httpx.Response) -> float | None:

@@ -16,15 +16,8 @@ from typing import Any, Protocol
 from ors_clients.errors import InfrastructureFailure, SamplerFailed
 from ors_clients.evaluation.attempts import LARGEST_REWARD, mistakes_of, usage_of
 from ors_clients.evaluation.completions import Completion
-from ors_clients.evaluation.endpoint import (
-    FINAL,
-    ChatEndpoint,
-    ContextOverflow,
-    Usage,
-    connect,
-    is_overflow,
-    refused_endpoint,
-)
+from ors_clients.evaluation.endpoint import ChatEndpoint, ContextOverflow, Usage, connect, refused_endpoint
+from ors_clients.evaluation.overflow import FINAL, is_overflow
 from ors_clients.evaluation.settings import EvaluationSettings
 from ors_clients.rollouts.chat_messages import MessageFormat, replies, wire_message
 from ors_clients.rollouts.chat_renderer import ChatRenderer
@@ -266,12 +259,14 @@ class TokenPlayer:
             system_prompt=settings.system_prompt,
             rollout_id=rollout_id,
         )
-        if isinstance(trajectory.failure, SamplerFailed) and trajectory.failure.answered in FINAL:
-            raise refused_endpoint(trajectory.failure.cause)
-        stop: str = trajectory.stop_reason
+        stop, refusal = str(trajectory.stop_reason), trajectory.failure
+        answered = refusal.answered if isinstance(refusal, SamplerFailed) else None
+        if refusal is not None and answered in FINAL:
+            raise refused_endpoint(refusal.cause)
         if stop == "max_tokens":
             stop = CONTEXT_OVERFLOW
-        elif isinstance(trajectory.failure, SamplerFailed) and is_overflow(trajectory.failure.cause):
+        # The request held ids, so no text of it can be repeated.
+        elif refusal is not None and answered is not None and is_overflow(answered, refusal.cause):
             # The engine's context is smaller than --context.
             stop, trajectory.stop_reason, trajectory.failure = CONTEXT_OVERFLOW, "max_tokens", None
         limit = limits.max_response_tokens_per_turn
