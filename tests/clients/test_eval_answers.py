@@ -143,6 +143,15 @@ FIRST, SECOND = '{"x": 1}', '{"x": 2}'
             ],
             id="the head in each piece",
         ),
+        pytest.param(
+            [
+                piece('{"x":', index=0, name="act"),
+                piece("1}", index=0, name="act"),
+                piece("\n", index=0, name="act"),
+                piece(SECOND, index=1, name="act"),
+            ],
+            id="the name in each piece",
+        ),
         pytest.param([piece({"x": 1}, id="a", name="act"), piece({"x": 2}, id="b", name="act")], id="objects"),
     ],
 )
@@ -177,6 +186,13 @@ def test_arguments_that_are_no_json_are_the_models() -> None:
     assert read.tool_calls[0]["function"]["arguments"] == '{"x": 1'
 
 
+def test_an_error_within_a_stream() -> None:
+    with pytest.raises(BadAnswer) as refused:
+        streamed([STREAM[0], {**STREAM[-1], "error": {"message": "the engine died"}}, STREAM[-2]])
+    assert refused.value.kind == "error as answer"
+    assert streamed([{**value, "error": None} for value in STREAM]).text == "I look."
+
+
 def test_another_answer_to_the_same_request_is_left_out() -> None:
     other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
     assert streamed([chunk(content="yes"), other, chunk("stop")]).text == "yes"
@@ -208,6 +224,7 @@ OTHER_SHAPES: list[tuple[tuple[str | int, ...], list[Any]]] = [
     (("choices", 0, "finish_reason"), [{"a": 1}, [], 0, False, 5, math.nan, "abort"]),
     (("choices",), [None, [], {}, {"0": 1}, "x", 5, [None], [[]], [{}]]),
     (MESSAGE, [None, [], "x", 5]),
+    (("error",), [{"message": "the engine died"}, "the engine died"]),
 ]
 
 

@@ -84,6 +84,7 @@ REQUEST: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content"
         pytest.param(413, "prompt too long; exceeded max context length by 5 tokens", id="text"),
         pytest.param(200, {"error": {"object": "error", "message": VLLM, "code": 400}}, id="in a stream"),
         pytest.param(200, {"error": {"message": VLLM, "code": "400"}}, id="in an answer"),
+        pytest.param(200, {"error": {"message": "", "code": "context_length_exceeded"}}, id="in an answer, as a code"),
     ],
 )
 def test_errors_of_endpoints(status: int, error: Any) -> None:

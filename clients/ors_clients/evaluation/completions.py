@@ -63,8 +63,11 @@ def read_completion(answer: Any) -> Completion:
         choice = answer["choices"][0]
         message = choice["message"]
         _ = message.items()
+        failed = answer.get("error")
     except (LookupError, TypeError, AttributeError):
         raise _unusable(answer) from None
+    if failed:
+        raise _unusable(answer)
     return _completion(message, choice.get("finish_reason"), answer.get("usage"))
 
 
@@ -135,7 +138,7 @@ class StreamedAnswer:
                 raise _unusable(chunk) from None
 
     def _add(self, chunk: dict[str, Any]) -> None:
-        if chunk.get("error") is not None:
+        if chunk.get("error"):
             raise _unusable(chunk)
         self._usage = chunk.get("usage") or self._usage
         for choice in chunk["choices"]:
