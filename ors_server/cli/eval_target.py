@@ -1,7 +1,8 @@
 """The server that ``ors-server eval TARGET`` plays on: ``ors-server serve TARGET`` in a process of its own.
 
 A process, so that an environment which keeps its interpreter busy does not slow the requests to the model. It listens
-on the loopback device only, wants a key that only the run has, and ends with the run, also if that is killed.
+on the loopback device only, wants a key that only the run has, and ends with the run, also if that is killed. If it
+ends before the run, the run ends as well, and can be resumed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ors_server.errors import TargetError
+from ors_server.errors import InfrastructureFailure, TargetError
 
 __all__ = ["serving"]
 
 _PR_SET_PDEATHSIG = 1
 #: Seconds that the server may take to listen, and to end.
 _START, _END = 300.0, 60.0
+#: Seconds in which an interrupt from the terminal, which ends the server as well, has reached this process.
+_INTERRUPT = 0.2
+#: Characters of the end of its log that an error has.
+_LOGGED = 2000
 _LISTENS = re.compile(rb"listens on (http://\S+:\d+)")
 #: Variables that would make it listen elsewhere, or not say where.
 _LEFT_OUT = ("ORS_LISTEN", "ORS_HOST", "ORS_PORT", "ORS_WORKER")
@@ -35,7 +40,7 @@ _LEFT_OUT = ("ORS_LISTEN", "ORS_HOST", "ORS_PORT", "ORS_WORKER")
 async def serving(target: str, data_dir: Path) -> AsyncGenerator[tuple[str, str | None]]:
     """Serve a target during the block. Yield its address, and its key if it is not the client's ``ORS_API_KEY``.
 
-    Raises ``TargetError``.
+    Raises ``TargetError``, and ``InfrastructureFailure`` if the server ends during the block, which is then cancelled.
     """
     command = [sys.executable, "-m", "ors_server", "serve", target, "--host", "127.0.0.1", "--port", "0"]
     command += ["--log-level", "info", "--data-dir", str(data_dir)]
@@ -54,7 +59,9 @@ async def serving(target: str, data_dir: Path) -> AsyncGenerator[tuple[str, str 
             preexec_fn=_end_with_parent,
         )
         try:
-            yield await _address(process, log.fileno(), target), key
+            address = await _address(process, log.fileno(), target)
+            async with _cancelled_at_end(process, target, log.fileno()):
+                yield address, key
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -63,6 +70,40 @@ async def serving(target: str, data_dir: Path) -> AsyncGenerator[tuple[str, str 
             except TimeoutError:
                 process.kill()
                 await process.wait()
+
+
+@asynccontextmanager
+async def _cancelled_at_end(process: asyncio.subprocess.Process, target: str, log: int) -> AsyncGenerator[None]:
+    """Cancel the block if the process ends during it. Raises ``InfrastructureFailure`` then."""
+    block = asyncio.current_task()
+    assert block is not None
+    ended = False
+
+    async def watch() -> None:
+        nonlocal ended
+        await process.wait()
+        await asyncio.sleep(_INTERRUPT)
+        if not block.cancelling():
+            ended = True
+            block.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except BaseException:  # the cancellation, and whatever it makes of the block's own ends
+        if not ended:
+            raise
+        block.uncancel()
+        status = process.returncode
+        how = f"status {status}" if status is None or status >= 0 else f"signal {signal.Signals(-status).name}"
+        size = os.fstat(log).st_size
+        said = os.pread(log, 4 * _LOGGED, max(0, size - 4 * _LOGGED)).decode("utf-8", "replace").strip()[-_LOGGED:]
+        raise InfrastructureFailure(
+            f"The server of {target} ended with {how} during the run",
+            f"See why, then go on with the run. The end of the server's log:\n{said or '(nothing)'}",
+        ) from None
+    finally:
+        watcher.cancel()
 
 
 async def _address(process: asyncio.subprocess.Process, log: int, target: str) -> str:

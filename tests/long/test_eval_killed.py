@@ -100,3 +100,33 @@ def test_each_episode_ends_once(tmp_path: Path) -> None:
         [executable(), "rollouts", "list", "--run", "run", "--json"], env=variables, capture_output=True, text=True
     )
     assert len(re.findall(r'"rollout_name": "train-\d-\d-0"', listed.stdout)) == 16, listed.stdout[:500]
+
+
+def test_a_server_that_ends_ends_the_run_which_goes_on(tmp_path: Path) -> None:
+    target = tmp_path / "gated"
+    target.mkdir()
+    ending = (
+        '        if len((FOLDER / "ended").read_text().splitlines()) == 4:\n            print("no more", flush=True)\n'
+    )
+    ending += '            __import__("os")._exit(3)\n        return ToolOutput'
+    (target / "environment.py").write_text(ENVIRONMENT.replace("        return ToolOutput", ending))
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
+    variables["ORS_DATA_DIR"] = str(tmp_path / "data")
+    with ChatStandIn(policy=lambda body: call("answer", {"text": "x"})).serve() as base_url:
+        command = [executable(), "eval", str(target), "--model", "scripted", "--base-url", base_url]
+        command += ["--run", "run", "--concurrency", "2"]
+        begun = time.monotonic()
+        ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+        assert time.monotonic() - begun < 30
+        assert ended.returncode == 1, ended.stderr
+        assert "ended with status 3 during the run" in ended.stderr
+        assert "no more" in ended.stderr
+        assert "ors-server eval --resume" in ended.stderr
+        (target / "open").touch()
+        (target / "environment.py").write_text(ENVIRONMENT)
+        resume = [executable(), "eval", "--resume", "run", "--json"]
+        done = subprocess.run(resume, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["samples"] == {"planned": 8, "scored": 8, "missing": 0}
+    assert report["infrastructure"]["interrupted"] >= 1

@@ -15,11 +15,12 @@ import uvloop
 from rich.console import Console
 from rich.text import Text
 
-from ors_clients.errors import ClientError, EvaluationError
+from ors_clients.errors import EvaluationError
 from ors_clients.evaluation.journal import read_run
 from ors_clients.evaluation.report import print_report, write_report
 from ors_clients.evaluation.run import Outcome, RunOptions, evaluate, run_folder, run_name
 from ors_clients.evaluation.settings import EvaluationSettings
+from ors_server.errors import InfrastructureFailure, OrsError
 
 __all__ = ["run"]
 
@@ -40,7 +41,7 @@ def run(
 
     ``given`` holds the settings that the command line names, ``options`` those of ``RunOptions``; ``serve`` serves a
     target that is not an address. ``data_dir`` stands in the commands that are printed, if it is given.
-    Raises ``ClientError``, with how to go on if the run has begun.
+    Raises ``ClientError`` and what ``serve`` raises.
     """
     plan = RunOptions(**options)
     settings = _settings(given, plan)
@@ -55,9 +56,12 @@ def run(
     except KeyboardInterrupt:
         console.print(Text(f"\nInterrupted. Go on with: {go_on}"), soft_wrap=True)
         return 1
-    except ClientError as error:
-        if not isinstance(error, EvaluationError) and plan.resume is None and (plan.runs / name).is_dir():
+    except OrsError as error:
+        if not isinstance(error, EvaluationError) and (plan.runs / name).is_dir():
             console.print(Text(f"What was played is kept. Go on with: {go_on}"), soft_wrap=True)
+        if isinstance(error, InfrastructureFailure):  # the server that was started for the run has ended
+            console.print(Text(error.text), soft_wrap=True)
+            return 1
         raise
     if report is not None:
         write_report(report, outcome.report, outcome.comparison)
