@@ -76,7 +76,7 @@ def redact_json(data: bytes, forms: Sequence[bytes]) -> bytes:
         return data
     try:
         return to_json(_without(from_json(data), forms, ""))
-    except ValueError:  # a number that Python does not read: nothing of it is kept
+    except ValueError:  # a number that Python does not read
         return to_json(_REDACTED.decode())
 
 
