@@ -142,7 +142,7 @@ def test_the_rate_is_the_truth_with_thirty_percent_of_the_infrastructure_failing
     assert {kind["side"] for kind in lost["kinds"]} == {"environment", "model endpoint"}
     # They could have hidden something, so the run fails all the same, and says so.
     assert outcome.failed
-    assert "after the model had taken a turn" in report["failed"][0]
+    assert "in which the model had taken a turn were lost" in report["failed"][0]
     # Losses before the model's first turn can hide nothing.
     assert lost["lost_after_a_turn"] < lost["lost"]
 

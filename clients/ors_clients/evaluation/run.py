@@ -54,7 +54,7 @@ class RunOptions:
     concurrency: int = 8
     #: Times that a lost sample is played again.
     retries: int = 3
-    #: Share of attempts and of samples from which on failures of the infrastructure fail the run.
+    #: Share of attempts with a turn, and of samples, above which failures of the infrastructure fail the run.
     max_failures: float = 0.05
     #: Values of k; the powers of two if none are given.
     ks: Sequence[int] = ()

@@ -91,13 +91,17 @@ def scores(record: RunRecord) -> list[TaskScore]:
 def failed_by(record: RunRecord, limit: float) -> list[str]:
     """Return why a run's numbers are not to be trusted: which shares of failures are over ``limit``."""
     planned = len(record.tasks) * record.settings.samples
-    ended = len(record.attempts)
-    late = sum(attempt.lost is not None and attempt.turns > 0 for attempt in record.attempts)
+    # Those that were lost before the model's first turn would dilute the share.
+    begun = [attempt for attempt in record.attempts if attempt.turns]
+    late = sum(attempt.lost is not None for attempt in begun)
     reasons: list[str] = []
-    if record.missing > limit * planned:
+    # A quotient, as the limit is one: 0.29 * 100 is less than 29.
+    if planned and record.missing / planned > limit:
         reasons.append(f"{record.missing} of {planned} samples are missing ({record.missing / planned:.1%})")
-    if ended and late > limit * ended:
-        reasons.append(f"{late} of {ended} attempts were lost after the model had taken a turn ({late / ended:.1%})")
+    if begun and late / len(begun) > limit:
+        reasons.append(
+            f"{late} of the {len(begun)} attempts in which the model had taken a turn were lost ({late / len(begun):.1%})"
+        )
     return reasons
 
 
