@@ -56,3 +56,33 @@ def test_a_share_that_equals_the_limit_is_not_over_it() -> None:
         run = record_of(100, *(attempt_of(task, 1.0) for task in range(100 - count)))
         assert failed_by(run, limit) == []
         assert failed_by(run, limit - 0.001) == [f"{count} of 100 samples are missing ({count}.0%)"]
+
+
+def test_the_bounds_are_over_all_tasks_also_those_never_begun() -> None:
+    """10 tasks are scored, 20 are lost, and 10 were never begun."""
+    scored = [attempt_of(task, 0.0) for task in range(10)]
+    lost = [attempt_of(task, None, turns=task % 2) for task in range(10, 30)]
+    report = summarize(record_of(40, *scored, *lost), max_failures=1.0, prices=Prices())
+    assert report["bounds"] == {"pass_at_1_if_lost_are_failures": 0.0, "pass_at_1_if_missing_are_successes": 0.75}
+    solved = [attempt_of(task, 1.0) for task in range(10)]
+    report = summarize(record_of(40, *solved), max_failures=1.0, prices=Prices())
+    assert report["bounds"] == {"pass_at_1_if_lost_are_failures": 0.25, "pass_at_1_if_missing_are_successes": 1.0}
+    assert "pass@1 if what was lost or is missing had failed | 25.0 %" in markdown(report)
+
+
+@pytest.mark.parametrize(
+    ("scored", "lost", "cut_off", "shown"),
+    [
+        (0, 0, 0, "0.0004, of it lost 0.0002"),
+        (0, 1, 0, "at least 0.0004, of it lost at least 0.0002"),
+        (1, 0, 0, "at least 0.0004, of it lost 0.0002"),
+        (0, 0, 1, "at least 0.0004, of it lost 0.0002"),
+    ],
+)
+def test_a_cost_of_which_some_was_not_counted_is_at_least_so_much(
+    scored: int, lost: int, cut_off: int, shown: str
+) -> None:
+    run = record_of(1, attempt_of(0, None, uncounted=lost), attempt_of(0, 1.0, number=1, uncounted=scored))
+    run.started[0, 0] = 2 + cut_off
+    report = summarize(run, max_failures=1.0, prices=Prices(1.0, 10.0))
+    assert f"| cost | {shown} |" in markdown(report)

@@ -132,7 +132,8 @@ def _score(report: Mapping[str, Any]) -> _Section:
         rows.append(("tasks with fewer", f"{names}{', …' if len(fewer) > _LISTED else ''}"))
     if report["infrastructure"]["lost_after_a_turn"] or samples["missing"]:
         low, high = report["bounds"].values()
-        rows.append(("pass@1 if what was lost had failed", _share(low, None)))
+        missing = " or is missing" if samples["missing"] else ""
+        rows.append((f"pass@1 if what was lost{missing} had failed", _share(low, None)))
         if samples["missing"]:
             rows.append(("pass@1 if what is missing had succeeded", _share(high, None)))
     return _Section("Score", rows)
@@ -166,9 +167,12 @@ def _costs(report: Mapping[str, Any]) -> _Section:
     tokens = report["tokens"]
     rows = [("tokens", _tokens(tokens)), ("tokens of lost attempts", _tokens(tokens["lost_attempts"]))]
     if tokens["cost"] is not None:
-        lost: float = tokens["lost_attempts"]["cost"]
-        at_least = "at least " if tokens["answers_without_count"] else ""
-        rows.append(("cost", f"{at_least}{tokens['cost'] + lost:.4f}, of it lost {lost:.4f}"))
+        lost = tokens["lost_attempts"]
+        lost_least = "at least " if lost["answers_without_count"] else ""
+        # An attempt that a kill cut off has cost something, and nothing is known of it.
+        cut_off = report["infrastructure"]["interrupted"]
+        least = "at least " if lost_least or tokens["answers_without_count"] or cut_off else ""
+        rows.append(("cost", f"{least}{tokens['cost'] + lost['cost']:.4f}, of it lost {lost_least}{lost['cost']:.4f}"))
     rows.append(("turns", _spread(report["turns"])))
     for name, title in (("episode", "seconds an episode"), ("model", "… for the model"), ("tools", "… for tools")):
         rows.append((title, _spread(report["seconds"][name])))

@@ -99,9 +99,8 @@ def failed_by(record: RunRecord, limit: float) -> list[str]:
     if planned and record.missing / planned > limit:
         reasons.append(f"{record.missing} of {planned} samples are missing ({record.missing / planned:.1%})")
     if begun and late / len(begun) > limit:
-        reasons.append(
-            f"{late} of the {len(begun)} attempts in which the model had taken a turn were lost ({late / len(begun):.1%})"
-        )
+        share = f"{late / len(begun):.1%}"
+        reasons.append(f"{late} of the {len(begun)} attempts in which the model had taken a turn were lost ({share})")
     return reasons
 
 
@@ -133,7 +132,7 @@ def summarize(record: RunRecord, *, max_failures: float, ks: Sequence[int] = (),
         },
         "pass_at_k": [_pass_at(known, k) for k in sorted(set(ks) or default_ks(settings.samples))],
         "reward": _reward(known),
-        "bounds": _bounds([task for task in tasks if task.samples or task.lost]),
+        "bounds": _bounds(tasks),
         "model": {
             "ends": dict(Counter(attempt.stop for attempt in scored).most_common()),
             "mistakes": _mistakes(scored),
@@ -183,8 +182,11 @@ def _reward(tasks: Sequence[TaskScore]) -> dict[str, Any]:
 
 
 def _bounds(tasks: Sequence[TaskScore]) -> dict[str, float | None]:
-    """Return pass@1 if every uncertain attempt had failed, and if every missing sample had succeeded."""
-    low = [task.successes / (task.samples + task.uncertain) for task in tasks if task.samples + task.uncertain]
+    """Return pass@1 if every uncertain attempt had failed, and if every missing sample had succeeded.
+
+    Over all tasks: one that was never begun is missing, too.
+    """
+    low = [task.successes / (task.samples + task.uncertain) for task in tasks]
     high = [(task.successes + task.missing) / (task.samples + task.missing) for task in tasks]
     return {
         "pass_at_1_if_lost_are_failures": math.fsum(low) / len(low) if low else None,
