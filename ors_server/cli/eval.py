@@ -206,8 +206,8 @@ def evaluate(
         typer.Option(
             min=0,
             max=1,
-            help="The run fails if more than this share of its samples is missing, or was lost of the attempts in which "
-            "the model took a turn.",
+            help="The run fails if more than this share of its samples is missing, or was lost of the attempts in "
+            "which the model took a turn.",
             rich_help_panel=_RUN,
         ),
     ] = 0.05,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 from ors_clients.evaluation.estimators import (
+    difference_interval,
     mean_interval,
     pass_at_k,
     permutation_p,
@@ -147,3 +148,59 @@ def test_the_test_calls_equal_models_different_one_time_in_twenty() -> None:
 
     significant = sum(permutation_p([score() - score() for _ in range(12)]) < 0.05 for _ in range(60))
     assert significant <= 8
+
+
+def test_the_interval_of_a_difference_is_of_the_values_that_the_test_does_not_reject() -> None:
+    """Found by enumerating the flips of the differences from each value; Student's interval is shorter here."""
+    differences = [0.9, 0.1, 0.4, -0.2, 0.6, 0.3, 0.2, 0.5]
+    interval = difference_interval(differences, permutation_p(differences))
+    assert interval is not None
+    assert interval.low > 0
+    grid = [step / 100 for step in range(-20, 90)]
+    kept = [value for value in grid if enumerated([each - value for each in differences]) >= 0.05]
+    inverted = (min(kept), max(kept))
+    student = mean_interval(differences) or (0, 0)
+    assert interval.low == pytest.approx(min(inverted[0], student[0]), abs=0.01)
+    assert interval.high == pytest.approx(max(inverted[1], student[1]), abs=0.01)
+
+
+def test_interval_and_test_of_a_difference_never_contradict_each_other() -> None:
+    drawn = random.Random(9)
+    seen = {True: 0, False: 0}
+    for _ in range(60):
+        tasks = drawn.randrange(6, 13)
+        # Rewards may be of any size; with one sample a task there are three values.
+        values = drawn.choice([(-1.0, 0.0, 0.0, 1.0, 1.0), (-0.1, 0.1, 0.2, 5.0), (-0.25, 0.0, 0.75)])
+        differences = [drawn.choice(values) for _ in range(tasks)]
+        p = permutation_p(differences)
+        interval = difference_interval(differences, p)
+        if interval is None:
+            assert len(set(differences)) == 1
+            continue
+        assert (interval.low <= 0 <= interval.high) == (p >= 0.05)
+        assert interval.low <= sum(differences) / tasks <= interval.high
+        seen[p < 0.05] += 1
+        mirrored = difference_interval([-each for each in differences], p)
+        assert mirrored == pytest.approx((-interval.high, -interval.low))
+    assert min(seen.values()) > 4
+
+
+@pytest.mark.parametrize(("better", "worse"), [(12, 3), (13, 3), (8, 2), (9, 2), (5, 0), (6, 0)])
+def test_the_exact_test_decides_beside_drawn_subsets(better: int, worse: int) -> None:
+    differences = [1.0] * better + [-1.0] * worse + [0.0] * 20
+    p = permutation_p(differences)
+    interval = difference_interval(differences, p)
+    assert interval is not None
+    assert (interval.low > 0) == (p < 0.05)
+
+
+def test_four_tasks_of_ten_are_no_sure_difference() -> None:
+    """Student's interval alone left 0 out, beside p = 0.125."""
+    differences = [1.0] * 4 + [0.0] * 6
+    assert (mean_interval(differences) or (0, 0))[0] > 0
+    assert (difference_interval(differences, permutation_p(differences)) or (1, 1))[0] == 0
+
+
+def test_differences_without_an_interval() -> None:
+    for differences in ([], [1.0], [1.0, 0.9, 0.8, 0.9, 1.0], [0.0] * 9, [1.0] * 9):
+        assert difference_interval(differences, permutation_p(differences)) is None

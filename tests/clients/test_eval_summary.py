@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ors_clients.evaluation.attempts import Attempt, Loss
+from ors_clients.evaluation.compare import ComparedRun, compare
 from ors_clients.evaluation.journal import RunRecord
 from ors_clients.evaluation.report import markdown
 from ors_clients.evaluation.settings import EvaluationSettings
@@ -86,3 +87,23 @@ def test_a_cost_of_which_some_was_not_counted_is_at_least_so_much(
     run.started[0, 0] = 2 + cut_off
     report = summarize(run, max_failures=1.0, prices=Prices(1.0, 10.0))
     assert f"| cost | {shown} |" in markdown(report)
+
+
+def test_a_comparison_shows_an_interval_that_agrees_with_its_test_or_why_there_is_none() -> None:
+    def shown(ours: list[float], theirs: list[float]) -> str:
+        runs = [
+            ComparedRun.of(record_of(len(rewards), *(attempt_of(task, reward) for task, reward in enumerate(rewards))))
+            for rewards in (ours, theirs)
+        ]
+        report = summarize(record_of(1, attempt_of(0, 1.0)), max_failures=1.0, prices=Prices())
+        return markdown(report, compare(*runs))
+
+    text = shown([1.0] * 4 + [0.0] * 6, [0.0] * 10)
+    assert r"| … difference | +40.0 % \[0.0 %, 76.9 %\] |" in text
+    assert "p = 0.1250: not significant" in text
+    assert "+100.0 %, the same in all tasks |" in shown([1.0] * 6, [0.0] * 6)
+    assert "+80.0 %, of too few tasks for an interval |" in shown([1.0] * 4 + [0.0], [0.0] * 5)
+    # A difference of shares is one of at most 1.
+    text = shown([1.0] * 7 + [0.0], [0.0] * 8)
+    assert ", 100.0 %" in text
+    assert "p = 0.0156: significant" in text

@@ -15,7 +15,7 @@ from typing import Any
 
 from ors_clients.errors import EvaluationError
 from ors_clients.evaluation.attempts import LARGEST_REWARD
-from ors_clients.evaluation.estimators import mean_interval, permutation_p
+from ors_clients.evaluation.estimators import SIGNIFICANT, difference_interval, permutation_p
 from ors_clients.evaluation.journal import RunRecord, read_run
 from ors_clients.evaluation.settings import EvaluationSettings
 from ors_clients.evaluation.summary import TaskScore, scores
@@ -23,8 +23,6 @@ from ors_clients.evaluation.tasks import differing_tasks
 
 __all__ = ["ComparedRun", "compare", "read_compared"]
 
-#: Differences that are seen by chance alone less often than this are called significant.
-_SIGNIFICANT = 0.05
 #: Settings that decide what a score is.
 _RULES = ("reward", "success_at")
 
@@ -91,27 +89,27 @@ def compare(ours: ComparedRun, other: ComparedRun) -> dict[str, Any]:
         "tasks": len(paired),
         "left_out": len(pairs) - len(paired),
         "fewer_samples": sum(bool(score.missing or their.missing) for score, their in pairs),
-        "pass_at_1": _difference(paired, lambda score: score.rate),
+        "pass_at_1": _difference(paired, lambda score: score.rate, largest=1.0),
         "reward": _difference(paired, lambda score: score.mean),
     }
 
 
 def _difference(
-    pairs: Sequence[tuple[TaskScore, TaskScore]], value: Callable[[TaskScore], float]
+    pairs: Sequence[tuple[TaskScore, TaskScore]], value: Callable[[TaskScore], float], *, largest: float = math.inf
 ) -> dict[str, Any] | None:
     if not pairs:
         return None
     own, their = [value(score) for score, _ in pairs], [value(score) for _, score in pairs]
     differences = [mine - others for mine, others in zip(own, their, strict=True)]
     p = permutation_p(differences)
-    interval = mean_interval(differences)
+    interval = difference_interval(differences, p)
     return {
         "run": math.fsum(own) / len(own),
         "other": math.fsum(their) / len(their),
         "difference": math.fsum(differences) / len(differences),
-        "interval": None if interval is None else list(interval),
+        "interval": None if interval is None else [max(interval.low, -largest), min(interval.high, largest)],
         "better": sum(difference > 0 for difference in differences),
         "worse": sum(difference < 0 for difference in differences),
         "p": p,
-        "significant": p < _SIGNIFICANT,
+        "significant": p < SIGNIFICANT,
     }

@@ -8,6 +8,8 @@ cluster. Sources:
   others for clusters by Dean and Pagano 2015). With one sample a task it is Wilson's interval itself.
 * Intervals of means: Student's t over the means of tasks (Miller 2024, "Adding Error Bars to Evals").
 * Differences: the sign-flip permutation test over tasks, which is McNemar's exact test where each task has one sample.
+  Its interval inverts the same test: the ends are order statistics of the means of subsets (Hartigan 1969, "Using
+  Subsample Values as Typical Values").
 """
 
 from __future__ import annotations
@@ -21,11 +23,26 @@ from functools import cache
 from operator import mul
 from typing import NamedTuple
 
-__all__ = ["Interval", "mean_interval", "pass_at_k", "permutation_p", "proportion_interval", "t_quantile", "wilson"]
+__all__ = [
+    "FEWEST_DIFFERENCES",
+    "SIGNIFICANT",
+    "Interval",
+    "difference_interval",
+    "mean_interval",
+    "pass_at_k",
+    "permutation_p",
+    "proportion_interval",
+    "t_quantile",
+    "wilson",
+]
 
 #: Two-sided 95 %.
 _LEVEL = 0.975
 _Z = statistics.NormalDist().inv_cdf(_LEVEL)
+#: Differences that are seen by chance alone less often than this are called significant.
+SIGNIFICANT = 0.05
+#: Of fewer, even the surest of their flips is not significant.
+FEWEST_DIFFERENCES = 6
 #: Degrees of freedom from which on Student's t is taken from its expansion about the normal distribution.
 _MANY = 200
 #: Differences of which all sign flips are enumerated, at most; of more, so many flips are drawn.
@@ -138,3 +155,43 @@ def permutation_p(differences: Sequence[float], *, seed: int = 0) -> float:
         bits = drawn.getrandbits(len(sizes))
         hits += abs(total - 2 * sum(itertools.compress(sizes, map(int, f"{bits:0{len(sizes)}b}")))) >= observed
     return (hits + 1) / (_DRAWN + 1)
+
+
+def difference_interval(differences: Sequence[float], p: float, *, seed: int = 0) -> Interval | None:
+    """Return the interval of a mean difference, which holds 0 just where ``p`` of ``permutation_p`` is not significant.
+
+    None of fewer than six differences, of which the test excludes nothing, and where all are the same. Student's
+    interval counts where it reaches further, but not to 0 from a significant difference: of few values, as of one
+    sample a task, subsets alone give too short an interval.
+    """
+    student = mean_interval(differences)
+    if student is None or len(differences) < FEWEST_DIFFERENCES or max(differences) - min(differences) < _SAME:
+        return None
+    if math.fsum(differences) < 0:
+        mirrored = difference_interval([-difference for difference in differences], p, seed=seed)
+        return None if mirrored is None else Interval(0.0 - mirrored.high, 0.0 - mirrored.low)
+    means, total = _means_of_subsets(differences, seed)
+    # The test at a value counts the subsets whose mean is at most that value, the empty one among them, on either side.
+    rank = math.ceil(SIGNIFICANT / 2 * total - _SAME) - 1
+    low, high = means[rank - 1], max(means[-rank], student.high)
+    if p >= SIGNIFICANT:
+        return Interval(min(low, student.low, 0.0), high)
+    # Ends of drawn subsets are near, and the test may be exact: it decides on which side of 0 they lie.
+    lows = [end for end in (low, student.low) if end > _SAME]
+    return Interval(min(lows) if lows else next((mean for mean in means if mean > _SAME), high), high)
+
+
+def _means_of_subsets(values: Sequence[float], seed: int) -> tuple[list[float], int]:
+    """Return the means of all subsets but the empty one, or of many that are drawn, in order; and how many with it."""
+    if len(values) <= _ENUMERATED:
+        sums = [(0.0, 0)]
+        for value in values:
+            sums += [(total + value, count + 1) for total, count in sums]
+        return sorted(total / count for total, count in sums if count), len(sums)
+    drawn = random.Random(seed)  # noqa: S311 - statistics
+    means: list[float] = []
+    for _ in range(_DRAWN):
+        bits = drawn.randrange(1, 1 << len(values))
+        chosen = itertools.compress(values, map(int, f"{bits:0{len(values)}b}"))
+        means.append(sum(chosen) / bits.bit_count())
+    return sorted(means), _DRAWN + 1

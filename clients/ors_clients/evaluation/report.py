@@ -18,6 +18,7 @@ from rich.text import Text
 
 from ors_clients.errors import EvaluationError
 from ors_clients.evaluation.attempts import MISTAKES
+from ors_clients.evaluation.estimators import FEWEST_DIFFERENCES
 
 __all__ = ["markdown", "print_report", "write_report"]
 
@@ -184,6 +185,9 @@ def _comparison(found: Mapping[str, Any]) -> _Section:
     rows.append(("tasks compared", f"{found['tasks']}, {found['left_out']} left out for want of samples"))
     if found["fewer_samples"]:
         rows.append(("tasks with fewer samples in one run", str(found["fewer_samples"])))
+    unknown = (
+        ", the same in all tasks" if found["tasks"] >= FEWEST_DIFFERENCES else ", of too few tasks for an interval"
+    )
     for name, title, shown in (("pass_at_1", "pass@1", _percent), ("reward", "mean reward", _number)):
         entry: Mapping[str, Any] | None = found[name]
         if entry is None:
@@ -192,7 +196,7 @@ def _comparison(found: Mapping[str, Any]) -> _Section:
         sign = "+" if entry["difference"] > 0 else ""
         rows += [
             (title, f"{shown(entry['other'])} → {shown(entry['run'])}"),
-            ("… difference", f"{sign}{shown(entry['difference'])}{_range(entry['interval'], shown)}"),
+            ("… difference", f"{sign}{shown(entry['difference'])}{_range(entry['interval'], shown) or unknown}"),
             (
                 "… by task",
                 f"better in {entry['better']}, worse in {entry['worse']}, p = {entry['p']:.4f}: "
