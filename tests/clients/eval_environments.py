@@ -1,5 +1,6 @@
 """Environments for tests of evaluations: an exam with known answers, and faults where a test wants them."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -81,3 +82,10 @@ class Exam(Environment):
     async def fail(self) -> ToolOutput:
         """Raise."""
         raise ValueError("the pencil broke")
+
+    @tool
+    async def reveal(self) -> ToolOutput:
+        """Print a secret, as text and within JSON."""
+        secret = self.secrets["EXAM_TOKEN"]
+        text = f"{secret} {json.dumps({'said': json.dumps(secret)})}"
+        return ToolOutput(blocks=[TextBlock(text=text)], metadata={"deep": [{secret: secret}]})

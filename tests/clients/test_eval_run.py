@@ -27,6 +27,7 @@ from ors_clients.evaluation.report import markdown, write_report
 from ors_clients.evaluation.run import Outcome, RunOptions, evaluate
 from ors_clients.evaluation.settings import EvaluationSettings
 from ors_clients.evaluation.summary import Prices
+from ors_clients.evaluation.uploads import EPISODES
 
 from ors_server.server import Server
 from ors_server.settings import Settings
@@ -387,6 +388,7 @@ def test_a_run_is_shown_again_without_its_endpoint(
     gone: dict[str, Any] = {"limit": 1, "samples": 2, "base_url": f"http://127.0.0.1:{closed_port}/v1"}
     assert play(**gone, options={"resume": "run"}).report["samples"]["missing"] == 0
     journal.write_text("".join(line for line in text.splitlines(keepends=True)[:-1]))
+    (folder / EPISODES).unlink()
     with pytest.raises(EndpointRefused, match="No endpoint answers"):
         play(**gone, options={"resume": "run"})
 
@@ -542,6 +544,7 @@ def test_a_run_goes_on_where_it_was(play: Evaluate, endpoint: ChatStandIn) -> No
     # As a kill leaves it: 5 ended, the line of the sixth is torn.
     kept = lines[: ended[5]]
     path.write_bytes(b"".join(kept) + lines[ended[5]][:40])
+    (first.folder / EPISODES).unlink()
     before = Exam.answered.total()
     outcome = play(samples=2, options={"resume": "run"})
     assert Exam.answered.total() - before == 12 - 5
@@ -690,6 +693,20 @@ def test_settings_that_cannot_be_used(play: Evaluate, settings: dict[str, Any]) 
 # --- kept ----------------------------------------------------------------------------------------
 
 
+def stored(url: str, outcome: Outcome) -> list[dict[str, Any]]:
+    """Return the rollouts that the store has of a run."""
+    answer = httpx.get(f"{url}/v1/runs/{outcome.report['id']}/rollouts", params={"limit": 100})
+    assert answer.status_code == 200
+    return answer.json()["rollouts"]
+
+
+def page_of(url: str, outcome: Outcome) -> str:
+    """Return the page of a run, without tags."""
+    answer = httpx.get(f"{url}/ui/run", params={"run": outcome.report["id"]})
+    assert answer.status_code == 200
+    return " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())
+
+
 def test_episodes_are_in_the_rollout_store_once_and_lost_ones_without_rewards(
     play: Evaluate, endpoint: ChatStandIn, exam_url: str
 ) -> None:
@@ -706,8 +723,7 @@ def test_episodes_are_in_the_rollout_store_once_and_lost_ones_without_rewards(
     assert outcome.store_problem is None
     (outcome.folder / "episodes.sent").unlink()  # as if the run had been killed before it was written
     play(options={"resume": "stored", "upload": exam_url})
-    found = httpx.get(f"{exam_url}/v1/runs/stored/rollouts", params={"limit": 50}).json()
-    rollouts: list[dict[str, Any]] = found["rollouts"]
+    rollouts = stored(exam_url, outcome)
     assert len(rollouts) == 7
     names = {rollout["rollout_name"]: rollout for rollout in rollouts}
     assert names["train-0-0-0"].get("max_reward") is None
@@ -733,9 +749,109 @@ def test_the_store_has_the_numbers_of_the_report(play: Evaluate, endpoint: ChatS
     [run] = httpx.get(f"{exam_url}/v1/runs", params={"search": "same"}).json()["runs"]
     assert run["num_rollouts"] == 6
     assert run["avg_rollout_reward"] == pytest.approx(outcome.report["reward"]["mean"]) == pytest.approx(2.5 / 6)
-    page = httpx.get(f"{exam_url}/ui/run", params={"run": "same"}).text
+    page = page_of(exam_url, outcome)
     assert outcome.report["pass_at_k"][0]["value"] == pytest.approx(1 / 6)
     assert "16.7 %" in page
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_an_episode_whose_end_the_journal_lacks_is_not_played_again(
+    play: Evaluate, endpoint: ChatStandIn, exam_url: str, sent: bool
+) -> None:
+    """As a kill leaves it between the two lines: the store has the episode, and another try could end otherwise."""
+    outcome = play(options={"name": "torn", "upload": exam_url})
+    journal = outcome.folder / JOURNAL
+    lines = journal.read_bytes().splitlines(keepends=True)
+    ended = [place for place, line in enumerate(lines) if line.startswith(b'{"task"')]
+    journal.write_bytes(b"".join(line for place, line in enumerate(lines) if place not in ended[2:]))
+    if not sent:
+        (outcome.folder / "episodes.sent").write_text("0")
+    with (outcome.folder / EPISODES).open("ab") as file:
+        file.write(b'{"attempt":{"task":3')  # torn, too
+    endpoint.policy = lambda body: call("answer", {"text": "wrong"})
+    before = Exam.answered.total()
+    again = play(options={"resume": "torn", "upload": exam_url})
+    assert Exam.answered.total() == before
+    assert again.report["pass_at_k"][0]["value"] == 1.0
+    assert again.report["infrastructure"]["interrupted"] == 0
+    assert [rollout["max_reward"] for rollout in stored(exam_url, again)] == [1.0] * 6
+    assert read_run(outcome.folder).scored.keys() == {(task, 0) for task in range(6)}
+
+
+def test_an_attempt_that_is_played_twice_has_one_id(play: Evaluate) -> None:
+    """The folder has lost its episodes, and the journal an end, as in a power cut."""
+    outcome = play(limit=1, options={"name": "cut"})
+    [attempt] = read_run(outcome.folder).attempts
+    lines = (outcome.folder / JOURNAL).read_bytes().splitlines(keepends=True)
+    (outcome.folder / JOURNAL).write_bytes(b"".join(lines[:-1]))
+    (outcome.folder / EPISODES).unlink()
+    play(limit=1, options={"resume": "cut"})
+    assert [again.rollout_id for again in read_run(outcome.folder).attempts] == [attempt.rollout_id]
+    [other] = read_run(play(limit=1, options={"name": "other"}).folder).attempts
+    assert other.rollout_id != attempt.rollout_id
+
+
+def test_damaged_episodes_are_refused(play: Evaluate) -> None:
+    outcome = play(limit=1, options={"name": "run"})
+    with (outcome.folder / EPISODES).open("ab") as file:
+        file.write(b'{"attempt":{"task":3}}\n')
+    with pytest.raises(EvaluationError, match=r"Line 2 of .*episodes.jsonl cannot be read"):
+        play(limit=1, options={"resume": "run"})
+
+
+def test_runs_of_one_name_from_two_places_are_two_runs_of_the_store(
+    play: Evaluate, endpoint: ChatStandIn, exam_url: str, tmp_path: Path
+) -> None:
+    first = play(options={"name": "baseline", "upload": exam_url})
+    endpoint.policy = lambda body: call("answer", {"text": "wrong"})
+    second = play(options={"name": "baseline", "upload": exam_url, "runs": tmp_path / "elsewhere"})
+    assert [rollout["max_reward"] for rollout in stored(exam_url, first)] == [1.0] * 6
+    assert [rollout["max_reward"] for rollout in stored(exam_url, second)] == [0.0] * 6
+    again = play(options={"resume": str(second.folder), "upload": exam_url})
+    assert again.report == second.report
+    assert all(outcome.report["id"].startswith("baseline-") for outcome in (first, second))
+
+
+def test_lost_attempts_are_lost_on_the_page(play: Evaluate, endpoint: ChatStandIn, exam_url: str) -> None:
+    Exam.loses = lambda question, answer: question < 2
+    outcome = play(options={"name": "partly", "upload": exam_url, "retries": 2})
+    assert outcome.report["infrastructure"]["lost"] == 6
+    page = page_of(exam_url, outcome)
+    assert "rollouts 10 with a reward 4 " in page
+    assert " lost 6 " in page
+    [rollout] = [each for each in stored(exam_url, outcome) if each["rollout_name"] == "train-0-0-0"]
+    whole = httpx.get(f"{exam_url}/ui/rollout", params={"id": rollout["id"]}).text
+    assert '<p class="notice">environment: ' in whole
+    assert "the machine burned down" in whole
+
+
+def test_secrets_are_in_no_file_and_no_upload(
+    play: Evaluate, endpoint: ChatStandIn, exam_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = 'hunter2 "quoted" ü'
+    monkeypatch.setenv("EXAM_TOKEN", secret)
+    endpoint.policy = lambda body: call("reveal") if len(body["messages"]) < 3 else call("answer", {"text": secret})
+    Exam.loses = lambda question, answer: question == 0
+    outcome = play(limit=2, secrets=("EXAM_TOKEN",), options={"name": "secret", "upload": exam_url, "retries": 0})
+    # The environment has it, and the model sees what the tool says.
+    assert secret in endpoint.requests[-1]["messages"][-1]["content"]
+    kept = "".join(path.read_text() for path in outcome.folder.iterdir()) + json.dumps(outcome.report)
+    for rollout in stored(exam_url, outcome):
+        found = httpx.get(f"{exam_url}/ui/rollout", params={"id": rollout["id"]})
+        assert "[redacted]" in found.text
+        kept += found.text
+    assert "hunter2" not in kept
+    episodes = [json.loads(line) for line in (outcome.folder / EPISODES).read_text().splitlines()]
+    assert {event["eventType"] for episode in episodes for event in episode["events"]} == {"rollout", "message"}
+    assert outcome.report["samples"] == {"planned": 2, "scored": 1, "missing": 1}
+
+
+def test_what_a_run_keeps_is_its_owners_alone(play: Evaluate) -> None:
+    folder = play(limit=1, options={"name": "run"}).folder
+    assert [(folder / name).stat().st_mode & 0o777 for name in (JOURNAL, EPISODES)] == [0o600, 0o600]
+    (folder / EPISODES).chmod(0o644)
+    play(limit=1, options={"resume": "run"})
+    assert (folder / EPISODES).stat().st_mode & 0o777 == 0o600
 
 
 def test_reports_show_text_as_text(play: Evaluate, tmp_path: Path) -> None:

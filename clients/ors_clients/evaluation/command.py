@@ -110,12 +110,13 @@ def _print_end(console: Console, outcome: Outcome, report: Path | None, where: s
     ``where`` is the option that commands need to find it; ``remote`` if another process has its rollouts.
     """
     run, lines = outcome.report["run"], [f"The run is in {outcome.folder}."]
+    stored = outcome.report["id"]
     if outcome.store is not None:
         problem = outcome.store_problem
         kept = f"not all of its episodes ({problem})" if problem else "its episodes"
-        listed = f"ors-server rollouts list --run {run}{where}"
+        listed = f"ors-server rollouts list --run {stored}{where}"
         # A server that was not started for the run has a data directory of its own.
-        place = f"{outcome.store.rstrip('/')}/ui/run?run={quote(run)}" if remote else listed
+        place = f"{outcome.store.rstrip('/')}/ui/run?run={quote(stored)}" if remote else listed
         lines.append(f"The rollout store has {kept}: {place}")
     if report is not None:
         lines.append(f"The report is in {report}.")

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ __all__ = ["JOURNAL", "Journal", "RunRecord", "read_run"]
 
 #: Name of the file in a run's folder.
 JOURNAL = "journal.jsonl"
-_VERSION = 1
+_VERSION = 2
 _NEW = "Begin the run anew, under another name."
 
 
@@ -38,6 +39,8 @@ class RunRecord:
     #: ``split``, ``index``, ``hash`` and, where it has one, ``id`` of each task.
     tasks: list[dict[str, Any]]
     begun: str
+    #: The name of the run in rollout stores, which no other run has: several data directories may share a store.
+    id: str = ""
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     #: Attempts that were begun, by task and sample.
     started: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
@@ -78,9 +81,16 @@ class Journal:
                 f"The run {folder.name} exists", f"Go on with it: --resume {folder.name}. Or choose another --run."
             ) from None
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        record = RunRecord(folder.name, settings, [dict(task) for task in tasks], begun)
+        identifier = f"{folder.name}-{uuid.uuid4().hex[:12]}"
+        record = RunRecord(folder.name, settings, [dict(task) for task in tasks], begun, identifier)
         journal = cls(record, descriptor)
-        first = {"version": _VERSION, "begun": begun, "settings": settings.as_json(), "tasks": record.tasks}
+        first = {
+            "version": _VERSION,
+            "id": identifier,
+            "begun": begun,
+            "settings": settings.as_json(),
+            "tasks": record.tasks,
+        }
         journal._write(first, durable=True)
         _sync_folder(folder)
         return journal
@@ -181,7 +191,8 @@ def _first(name: str, value: Mapping[str, Any]) -> RunRecord:
     if value["version"] != _VERSION:
         raise ValueError(f"a journal of version {value['version']}")
     tasks = cast("list[dict[str, Any]]", value["tasks"])
-    return RunRecord(name, EvaluationSettings.from_json(value["settings"]), tasks, value["begun"])
+    settings = EvaluationSettings.from_json(value["settings"])
+    return RunRecord(name, settings, tasks, value["begun"], str(value["id"]))
 
 
 def _add(record: RunRecord, attempt: Attempt, ended: dict[tuple[int, int], set[int] | None]) -> None:

@@ -25,11 +25,12 @@ from ors_clients.evaluation.endpoint import ChatEndpoint
 from ors_clients.evaluation.journal import JOURNAL, Journal
 from ors_clients.evaluation.players import ChatPlayer, Played, Player, TokenPlayer
 from ors_clients.evaluation.progress import RunProgress
+from ors_clients.evaluation.redaction import Redaction
 from ors_clients.evaluation.runner import Runner
 from ors_clients.evaluation.settings import EvaluationSettings
 from ors_clients.evaluation.summary import Prices, summarize
 from ors_clients.evaluation.tasks import choose_environment, choose_tasks, describe, differing_tasks
-from ors_clients.evaluation.uploads import EpisodeFile, Uploads
+from ors_clients.evaluation.uploads import EpisodeFile, Uploads, unnoted
 from ors_clients.models import Task
 
 __all__ = ["Outcome", "RunOptions", "evaluate", "model_key", "run_folder", "run_name"]
@@ -141,7 +142,8 @@ def _open(settings: EvaluationSettings, options: RunOptions, tasks: Sequence[Tas
     if options.resume is None:
         begun = datetime.now(UTC).isoformat(timespec="seconds")
         return Journal.create(options.runs / run_name(settings, options.name), settings, described, begun)
-    journal = Journal.resume(run_folder(options.runs, options.resume))
+    folder = run_folder(options.runs, options.resume)
+    journal = Journal.resume(folder)
     earlier = journal.record
     if different := earlier.settings.differences(settings):
         journal.close()
@@ -152,6 +154,13 @@ def _open(settings: EvaluationSettings, options: RunOptions, tasks: Sequence[Tas
     if different := differing_tasks(earlier.tasks, described):
         journal.close()
         raise EvaluationError(f"{earlier.name} was begun with other tasks: {different}", "Begin another run.")
+    try:
+        noted = {(attempt.task, attempt.sample, attempt.attempt) for attempt in earlier.attempts}
+        for attempt in unnoted(folder, noted):
+            journal.add(attempt)
+    except BaseException:
+        journal.close()
+        raise
     return journal
 
 
@@ -168,7 +177,7 @@ async def _play(
     settings, folder = record.settings, options.runs / record.name
     if options.resume is not None:
         folder = run_folder(options.runs, options.resume)
-    episodes = EpisodeFile(folder, _labels(record.name, settings))
+    episodes = EpisodeFile(folder, _labels(record.id, settings), Redaction(secrets.values()))
     store = await _store(options)
     uploads = None if store is None else Uploads(folder, store, _key_of(store, options))
     if uploads is not None:
@@ -275,7 +284,13 @@ def _labels(name: str, settings: EvaluationSettings) -> dict[str, Any]:
     return {
         "run_name": name,
         "environment": settings.environment,
-        "run_info": {"model_name": settings.model, "kind": "evaluation", **sampling},
+        # Pages count successes from ``success_at`` on.
+        "run_info": {
+            "model_name": settings.model,
+            "kind": "evaluation",
+            "success_at": settings.success_at,
+            **sampling,
+        },
     }
 
 

@@ -11,6 +11,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -19,10 +20,13 @@ from ors_clients.errors import InfrastructureFailure
 from ors_clients.evaluation.attempts import Attempt, Loss
 from ors_clients.evaluation.journal import Journal
 from ors_clients.evaluation.players import Played, Player, seed_of
+from ors_clients.evaluation.redaction import Redaction
 from ors_clients.models import Task
 
 __all__ = ["Runner"]
 
+#: Makes the ids of rollouts.
+_ROLLOUTS = uuid.UUID("0c9b6a1e-4f6d-5c57-9a53-6d2f1e8b7d44")
 #: Seconds before a lost sample is played again: at first, and at most.
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 #: Attempts in a row that may be lost before the run stops; more where more are played at once.
@@ -58,6 +62,7 @@ class Runner:
         self._concurrency = concurrency
         self._retries = retries
         self._secrets = secrets
+        self._redaction = Redaction(secrets.values())
         self._on_end = on_end
         self._first_pause = first_pause
         self._queue: asyncio.Queue[_Slot | None] = asyncio.Queue()
@@ -109,7 +114,9 @@ class Runner:
         described = self._journal.record.tasks[slot.task]
         interrupted = self._journal.record.started[slot] - self._attempts[slot]
         self._journal.begin(*slot)
-        rollout_id = uuid.uuid4().hex
+        # The same for an attempt that is played twice because a kill cut it off: a store keeps one of them.
+        place = f"{self._journal.record.id}/{slot.task}/{slot.sample}/{self._attempts[slot]}"
+        rollout_id = uuid.uuid5(_ROLLOUTS, place).hex
         seed = seed_of(self._settings.seed, f"{described['split']}:{described['index']}", slot.sample)
         session = self._environment.session(task=task, secrets=self._secrets or None)
         played = await self._player.play(session, rollout_id, seed)
@@ -137,6 +144,7 @@ class Runner:
 
     def _attempt(self, slot: _Slot, played: Played, interrupted: int) -> Attempt:
         trajectory, usage = played.trajectory, played.usage
+        lost = None if played.reward is not None else Loss.of(trajectory.failure)
         return Attempt(
             task=slot.task,
             sample=slot.sample,
@@ -144,7 +152,7 @@ class Runner:
             rollout_id=trajectory.rollout_id,
             stop=played.stop,
             reward=played.reward,
-            lost=Loss.of(trajectory.failure) if played.reward is None else None,
+            lost=None if lost is None else replace(lost, text=self._redaction.text(lost.text)),
             turns=trajectory.turns,
             tool_calls=trajectory.tool_calls,
             mistakes=played.mistakes,

@@ -114,6 +114,7 @@ def summarize(record: RunRecord, *, max_failures: float, ks: Sequence[int] = (),
     reasons = failed_by(record, max_failures)
     return {
         "run": record.name,
+        "id": record.id,
         "begun": record.begun,
         "settings": settings.as_json(),
         "complete": record.missing == 0,

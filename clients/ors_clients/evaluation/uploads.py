@@ -1,25 +1,29 @@
 """The episodes of a run in a file, and from there in a server's rollout store.
 
-Each line of the file is a body of ``POST /v1/rollouts``. It is written before the journal says that the episode has
-ended, and it is sent from the file, so that a run that was killed sends what was left. Events have ids of their own, so
-that what is sent twice is stored once. A lost attempt is kept without its rewards, so that no page counts them.
+Each line of the file is a body of ``POST /v1/rollouts``, with the attempt as the journal has it. It is written before
+the journal has the episode's end, and it is sent from the file, so that a run that was killed sends what was left.
+Where the journal lacks an end, a run that goes on takes it from here (``unnoted``): the episode may have been sent,
+and played again it could end in another way. Events have ids of their own, so that what is sent twice is stored once.
+A lost attempt is kept without its rewards, so that no page counts them.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ors_clients.errors import EvaluationError
 from ors_clients.evaluation.attempts import Attempt
 from ors_clients.evaluation.players import Played
+from ors_clients.evaluation.redaction import Redaction
 from ors_clients.rollouts.sinks import RolloutsSink
 from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 
-__all__ = ["EPISODES", "EpisodeFile", "Uploads"]
+__all__ = ["EPISODES", "EpisodeFile", "Uploads", "unnoted"]
 
 #: Names of the files in a run's folder: the episodes, and how many bytes of them the server has.
 EPISODES, _SENT = "episodes.jsonl", "episodes.sent"
@@ -27,19 +31,57 @@ EPISODES, _SENT = "episodes.jsonl", "episodes.sent"
 _NEVER = ("the server answered 413", "the server answered 422")
 
 
+#: The beginning of each line.
+_ATTEMPT = '{"attempt":'
+#: Fields of events that hold foreign texts. The others are of this program, and pages and stores read them.
+_FOREIGN = frozenset(("content", "name", "callId", "metadata", "task_spec"))
+
+
+def unnoted(folder: Path, noted: Container[tuple[int, int, int]]) -> Iterator[Attempt]:
+    """Yield the attempts whose episodes are in the file and that are not in ``noted``: task, sample and attempt.
+
+    A last line that is torn is left out. Raises ``EvaluationError`` for any other damage.
+    """
+    path = folder / EPISODES
+    decoder = json.JSONDecoder()
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    text = line.decode()
+                    if not text.startswith(_ATTEMPT):
+                        raise ValueError("an episode of no attempt")
+                    attempt = Attempt.from_json(decoder.raw_decode(text, len(_ATTEMPT))[0])
+                except ValueError as error:
+                    raise EvaluationError(
+                        f"Line {number} of {path} cannot be read: {error}", "Begin the run anew, under another name."
+                    ) from error
+                if (attempt.task, attempt.sample, attempt.attempt) not in noted:
+                    yield attempt
+    except FileNotFoundError:
+        return
+
+
 class EpisodeFile:
     """The file of a run's episodes, appended to."""
 
-    def __init__(self, folder: Path, labels: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, labels: Mapping[str, Any], redaction: Redaction) -> None:
         self._path = folder / EPISODES
         self._labels = labels
-        with self._path.open("ab+") as file:  # the next line would go on in one that is torn
+        self._redaction = redaction
+        with self._open() as file:  # the next line would go on in one that is torn
+            os.fchmod(file.fileno(), 0o600)
             length = file.tell()
             if length:
                 file.seek(0)
                 whole = file.read().rfind(b"\n") + 1
                 if whole < length:
                     file.truncate(whole)
+
+    def _open(self) -> IO[bytes]:
+        return os.fdopen(os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "ab+", buffering=0)
 
     def add(self, attempt: Attempt, played: Played, task: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
         """Append an episode. Raises ``EvaluationError`` if the disk takes no more."""
@@ -50,7 +92,12 @@ class EpisodeFile:
             split=task["split"],
             task_spec=spec,
             metadata={"outcome": attempt.stop, "mistakes": attempt.mistakes},
-            rollout_info={"task_index": task["index"], "sample": attempt.sample, "attempt": attempt.attempt},
+            rollout_info={
+                "task_index": task["index"],
+                "sample": attempt.sample,
+                "attempt": attempt.attempt,
+                **_outcome(attempt),
+            },
         )
         events = rollout_events(played.trajectory, labels)
         rewards = [event["reward"] for event in events if "reward" in event]
@@ -59,12 +106,31 @@ class EpisodeFile:
             events = [_without_reward(event) for event in events]
             if attempt.lost is None:
                 events[-1]["reward"] = attempt.reward
-        line = json.dumps({"events": events}, separators=(",", ":"), default=repr).encode() + b"\n"
+        events = [
+            {name: self._redaction.value(held) if name in _FOREIGN else held for name, held in event.items()}
+            for event in events
+        ]
+        noted = json.dumps(attempt.as_json(), separators=(",", ":"))
+        sent = json.dumps(events, separators=(",", ":"), default=repr)
+        line = f'{_ATTEMPT}{noted},"events":{sent}}}\n'.encode()
         try:
-            with self._path.open("ab") as file:
-                file.write(line)
+            with self._open() as file:
+                length = file.tell()
+                written = file.write(line)
+                if written != len(line):
+                    file.truncate(length)  # half a line before others would be damage
+                    raise OSError(f"{written} of {len(line)} bytes were written")
         except OSError as error:
             raise EvaluationError(f"{self._path} cannot be written: {error}", "Make room, then --resume it.") from error
+
+
+def _outcome(attempt: Attempt) -> dict[str, str]:
+    """Return how an attempt ended, in the words of rollout stores."""
+    if attempt.lost is not None:
+        return {"outcome": "lost", "outcome_reason": f"{attempt.lost.side}: {attempt.lost.text}"}
+    if attempt.stop == "finished":
+        return {"outcome": "finished"}
+    return {"outcome": "deleted", "outcome_reason": attempt.stop}
 
 
 def _without_reward(event: dict[str, Any]) -> dict[str, Any]:
@@ -137,6 +203,8 @@ class Uploads:
         except (OSError, ValueError):
             position = 0
         with self._episodes.open("rb") as file:
+            # What was sent and then lost in a power cut would be played again, and could end in another way.
+            os.fsync(file.fileno())
             file.seek(position)
             while lines := [line for line in file.readlines(1 << 20) if line.endswith(b"\n")]:
                 position += sum(map(len, lines))
