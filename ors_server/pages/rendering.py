@@ -65,6 +65,7 @@ def _environment() -> Environment:
         arguments=arguments,
         curve=render_curve,
         cut=cut,
+        digits=digits,
         duration=duration,
         exact=exact,
         image=image,
@@ -163,6 +164,11 @@ def number(value: float | None, digits: int = 3) -> str:
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:.{digits}f}" if abs(value) >= 10**-digits else f"{value:.2g}"
+
+
+def digits(value: float) -> str:
+    """Return a number as it was given: a threshold is not rounded."""
+    return f"{value:.15g}"
 
 
 def percent(share: float | None) -> str:

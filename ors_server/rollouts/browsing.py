@@ -8,7 +8,8 @@ Each function takes a connection of ``RolloutStore.reading``::
 
 Lists come newest first, in pages: ``next`` of a page is the ``after`` of the following one, None at the end. A page
 costs the same wherever it lies. Where ``owner`` is given, only rollouts that this key made exist. The reward of a
-rollout is its ``max_reward``; lost rollouts have none, and are in no mean and no rate.
+rollout is its ``max_reward``; lost rollouts have none, and are in no mean and no rate. A rollout passes from reward 1
+on, or from the ``success_at`` of the run's ``run_info``, which evaluations have.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, func, or_, select
 
-from ors_server.rollouts.derived import LOST
+from ors_server.rollouts.derived import LOST, merged
 from ors_server.rollouts.errors import InvalidCursor, UnknownRun
 from ors_server.rollouts.queries import find_rollout, named_like, resolve_run
 from ors_server.rollouts.sums import safe_mean
@@ -50,8 +51,12 @@ Row = TypeVar("Row")
 
 #: Points of a curve over time, where rollouts have no step.
 _POINTS = 100
-#: A rollout passes from this reward on.
+#: A rollout passes from this reward on where its run says nothing else.
 PASSED = 1.0
+#: Rewards that are computed differ from the number that is meant by no more than this.
+_ROUNDING = 1e-9
+#: Larger rewards are no threshold.
+_LARGEST = 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class RunSummary:
     num_rewarded: int
     num_passed: int
     num_lost: int
+    #: The reward from which on they passed.
+    passed_from: float
     mean_reward: float | None
     mean_messages: float
     created_at: datetime
@@ -186,12 +193,12 @@ class RolloutFilter:
 # --- runs ----------------------------------------------------------------------------------------
 
 
-def _statistics() -> tuple[ColumnElement[Any], ...]:
+def _statistics(passed_from: float = PASSED) -> tuple[ColumnElement[Any], ...]:
     reward = rollouts.c.max_reward
     return (
         func.count().label("num_rollouts"),
         func.count(reward).label("num_rewarded"),
-        func.count(case((reward >= PASSED, 1))).label("num_passed"),
+        func.count(case((reward >= passed_from - _ROUNDING, 1))).label("num_passed"),
         func.count(case((rollouts.c.outcome == LOST, 1))).label("num_lost"),
         safe_mean(reward).label("mean_reward"),
     )
@@ -201,11 +208,11 @@ _LATEST = func.max(func.coalesce(rollouts.c.last_message_at, rollouts.c.started_
 _BEGUN: ColumnElement[Any] = func.min(rollouts.c.created_at)
 
 
-def _of_runs(owner: str | None) -> Any:
+def _of_runs(owner: str | None, passed_from: float = PASSED) -> Any:
     query = select(
         runs.c.id,
         runs.c.name,
-        *_statistics(),
+        *_statistics(passed_from),
         safe_mean(rollouts.c.num_messages).label("mean_messages"),
         _BEGUN.label("created_at"),
         _LATEST.label("updated_at"),
@@ -224,22 +231,42 @@ def browse_runs(
         begun = _BEGUN
         query = query.having(or_(begun < at, and_(begun == at, runs.c.id < last)))
     query = query.order_by(_BEGUN.desc(), runs.c.id.desc()).limit(limit + 1)
-    rows = connection.execute(query).mappings().all()
-    return _listing([_run(row) for row in rows], limit)
+    rows = [_run(row, PASSED) for row in connection.execute(query).mappings().all()]
+    # Few runs have a threshold of their own: those are counted again.
+    own = {row.id for row in rows if _passed_from(connection, row.id, owner) != PASSED}
+    rows = [find_run_summary(connection, row.id, owner=owner) if row.id in own else row for row in rows]
+    return _listing(rows, limit)
 
 
 def find_run_summary(connection: Connection, run: str, *, owner: str | None = None) -> RunSummary:
     """Find a run by its id or name. Raises ``UnknownRun``, also where ``owner`` made no rollout of it."""
-    query = _of_runs(owner).where(runs.c.id == resolve_run(connection, run))
-    row = connection.execute(query).mappings().one_or_none()
+    found = resolve_run(connection, run)
+    passed_from = _passed_from(connection, found, owner)
+    row = connection.execute(_of_runs(owner, passed_from).where(runs.c.id == found)).mappings().one_or_none()
     if row is None:
         raise UnknownRun(run)
-    return _run(row)
+    return _run(row, passed_from)
 
 
-def _run(row: RowMapping) -> RunSummary:
+def _passed_from(connection: Connection, run: str, owner: str | None) -> float:
+    """Return the reward from which on the rollouts of a run pass, as its first one says."""
+    query = select(rollouts.c.run_info).where(*RolloutFilter(owner=owner).conditions(connection))
+    query = query.where(rollouts.c.run_id == run).order_by(rollouts.c.created_at, rollouts.c.id).limit(1)
+    info = connection.scalar(query)
+    said: object = None if info is None else merged([(0, info)]).get("success_at")
+    if isinstance(said, (int, float)) and not isinstance(said, bool) and -_LARGEST <= said <= _LARGEST:
+        return float(said)
+    return PASSED
+
+
+def _run(row: RowMapping, passed_from: float) -> RunSummary:
     times = {name: _moment(row[name]) for name in ("created_at", "updated_at")}
-    made: dict[str, Any] = {**row, **times, "mean_messages": float(row["mean_messages"])}
+    made: dict[str, Any] = {
+        **row,
+        **times,
+        "mean_messages": float(row["mean_messages"]),
+        "passed_from": passed_from,
+    }
     return RunSummary(**made)
 
 
@@ -320,14 +347,20 @@ def _summary(row: RowMapping) -> RolloutSummary:
 
 
 def task_summaries(
-    connection: Connection, run: str, *, owner: str | None = None, after: str | None = None, limit: int = 50
+    connection: Connection,
+    run: str,
+    *,
+    owner: str | None = None,
+    after: str | None = None,
+    limit: int = 50,
+    passed_from: float = PASSED,
 ) -> Listing[TaskSummary]:
     """List the tasks of a run with their pass rates, by their keys. Raises ``UnknownRun`` and ``InvalidCursor``."""
     wanted = RolloutFilter(run=run, owner=owner)
     grouped = (
         select(
             rollouts.c.task_key.label("key"),
-            *_statistics(),
+            *_statistics(passed_from),
         )
         .where(*wanted.conditions(connection), rollouts.c.task_key.is_not(None))
         .group_by(rollouts.c.task_key)
@@ -357,7 +390,9 @@ def _named(names: dict[str, RowMapping], key: str) -> dict[str, Any]:
     return {name: names[key][name] for name in ("label", "environment", "split")}
 
 
-def reward_curve(connection: Connection, run: str, *, owner: str | None = None) -> list[CurvePoint]:
+def reward_curve(
+    connection: Connection, run: str, *, owner: str | None = None, passed_from: float = PASSED
+) -> list[CurvePoint]:
     """Return the mean reward over the steps of a run, or over its time where its rollouts have no steps.
 
     Raises ``UnknownRun``.
@@ -375,7 +410,7 @@ def reward_curve(connection: Connection, run: str, *, owner: str | None = None) 
     # Whole numbers divided: the number of the stretch.
     place: ColumnElement[Any] = rollouts.c.step if steps else (rollouts.c.created_at - first) // width
     grouped = place.label("place")
-    _, _, passed, _, mean = _statistics()
+    _, _, passed, _, mean = _statistics(passed_from)
     query = select(grouped, func.count().label("num_rewarded"), passed, mean).where(*rewarded)
     if steps:
         query = query.where(rollouts.c.step.is_not(None))

@@ -751,7 +751,14 @@ def test_the_store_has_the_numbers_of_the_report(play: Evaluate, endpoint: ChatS
     assert run["avg_rollout_reward"] == pytest.approx(outcome.report["reward"]["mean"]) == pytest.approx(2.5 / 6)
     page = page_of(exam_url, outcome)
     assert outcome.report["pass_at_k"][0]["value"] == pytest.approx(1 / 6)
-    assert "16.7 %" in page
+    assert "passed (reward ≥ 1) 16.7 %" in page
+
+
+def test_the_page_counts_successes_as_the_report_does(play: Evaluate, endpoint: ChatStandIn, exam_url: str) -> None:
+    endpoint.policy = outcomes_by_seed({(q, s): "half" if q < 2 else "wrong" for q in range(6) for s in range(2)})
+    outcome = play(samples=2, seed=7, success_at=0.5, options={"name": "half", "upload": exam_url})
+    assert outcome.report["pass_at_k"][0]["value"] == pytest.approx(2 / 6)
+    assert "passed (reward ≥ 0.5) 33.3 %" in page_of(exam_url, outcome)
 
 
 @pytest.mark.parametrize("sent", [True, False])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from ors_server import Settings
 from ors_server.keys.exposure import add_key
-from tests.server.pages.conftest import Browser, Visit, is_safe, tags
+from tests.server.pages.conftest import Browser, Page, Visit, is_safe, tags
 from tests.server.pages.test_foreign_texts import BAD, Hostile
 from tests.support.environments import Echo
 
@@ -206,3 +207,38 @@ async def test_lists_are_paged_by_cursor(visit: Visit) -> None:
         assert (await browser.get(f"/ui/rollouts?after={cursor}")).status in (400, 422)
     assert (await browser.get("/ui/rollouts?step=-1")).status == 400
     assert (await browser.get("/ui/rollout-group?id=n001&start=99999999")).status == 400
+
+
+async def test_rollouts_pass_from_the_threshold_of_their_run_on(visit: Visit) -> None:
+    browser = visit(Echo)
+    cases: list[tuple[dict[str, Any], str, str]] = [
+        ({"success_at": 0.5}, "75.0 %", "0.5"),
+        ({"success_at": 0.3}, "100.0 %", "0.3"),
+        ({"success_at": 2}, "0.0 %", "2"),
+        ({}, "25.0 %", "1"),
+        ({"success_at": "0.5"}, "25.0 %", "1"),
+        ({"success_at": True}, "25.0 %", "1"),
+        ({"success_at": 10**400}, "25.0 %", "1"),
+        ({"success_at": [{}]}, "25.0 %", "1"),
+    ]
+    for case, (info, _, _) in enumerate(cases):
+        for number, reward in enumerate((0.3 - 1e-12, 0.5, 0.9, 1.0 - 1e-12)):
+            name = f"r{case}-{number}"
+            await upload(
+                browser,
+                rollout_event(name, runName=f"run {case}", run_info=info),
+                message_event(name, 0, "done", reward=reward),
+            )
+    runs = shown_in(await browser.get("/ui/runs"))
+    for case, (_, share, rule) in enumerate(cases):
+        page = await browser.get(f"/ui/run?run=run%20{case}")
+        is_safe(page)
+        text = shown_in(page)
+        assert f"passed (reward ≥ {rule}) {share}" in text
+        assert f"passes from reward {rule} on" in text
+        assert text.count(share) == 2  # its only task has the same share
+        assert f"run {case} 4 0.675 {share} {'0' if rule == '1' else f'≥ {rule} 0'}" in runs
+
+
+def shown_in(page: Page) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", page.text).split())
