@@ -55,7 +55,7 @@ _POINTS = 100
 PASSED = 1.0
 #: Rewards that are computed differ from the number that is meant by no more than this.
 _ROUNDING = 1e-9
-#: Larger rewards are no threshold.
+#: A larger number is not a threshold.
 _LARGEST = 1e100
 
 

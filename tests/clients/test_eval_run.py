@@ -12,13 +12,14 @@ import socket
 from collections.abc import Callable, Generator, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from ors_clients.errors import ConfigurationError, EvaluationError
+from ors_clients.evaluation import command
 from ors_clients.evaluation.compare import compare, read_compared
 from ors_clients.evaluation.endpoint import ChatEndpoint, EndpointRefused, Usage
 from ors_clients.evaluation.journal import JOURNAL, Journal, read_run
@@ -817,6 +818,27 @@ def test_runs_of_one_name_from_two_places_are_two_runs_of_the_store(
     again = play(options={"resume": str(second.folder), "upload": exam_url})
     assert again.report == second.report
     assert all(outcome.report["id"].startswith("baseline-") for outcome in (first, second))
+
+
+def test_the_page_of_the_run_is_printed(
+    exam_url: str,
+    shared_endpoint: tuple[ChatStandIn, str],
+    endpoint: ChatStandIn,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = {"target": exam_url, "model": "scripted", "base_url": shared_endpoint[1], "split": "train", "limit": 1}
+    options = {"runs": tmp_path / "evals", "name": "shown", "quiet": True}
+    code = command.run(given, options, no_serving, as_json=True, report=None, data_dir=None)
+    printed = capsys.readouterr()
+    assert code == 0
+    [address] = re.findall(r"http\S+/ui/run\?run=\S+", printed.err)
+    assert address.endswith(json.loads(printed.out)["id"])
+    assert "passed (reward ≥ 1)" in httpx.get(address).text
+
+
+def no_serving(target: str) -> NoReturn:
+    raise AssertionError(target)
 
 
 def test_lost_attempts_are_lost_on_the_page(play: Evaluate, endpoint: ChatStandIn, exam_url: str) -> None:

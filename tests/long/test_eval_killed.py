@@ -97,7 +97,10 @@ def test_each_episode_ends_once(tmp_path: Path) -> None:
     assert Counter((target / "ended").read_text().split()) == {str(number): 2 for number in range(8)}
     # In the store, the same episodes, each once.
     listed = subprocess.run(
-        [executable(), "rollouts", "list", "--run", "run", "--json"], env=variables, capture_output=True, text=True
+        [executable(), "rollouts", "list", "--run", report["id"], "--json"],
+        env=variables,
+        capture_output=True,
+        text=True,
     )
     assert len(re.findall(r'"rollout_name": "train-\d-\d-0"', listed.stdout)) == 16, listed.stdout[:500]
 
