@@ -1,14 +1,17 @@
-"""The figures of ``ors-server eval``, of journals that are made by hand."""
+"""The figures of ``ors-server eval``, of journals that are made by hand, and its texts without secrets."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from ors_clients.errors import SessionLost
 from ors_clients.evaluation.attempts import Attempt, Loss
 from ors_clients.evaluation.compare import ComparedRun, compare
 from ors_clients.evaluation.journal import RunRecord
+from ors_clients.evaluation.redaction import Redaction
 from ors_clients.evaluation.report import markdown
 from ors_clients.evaluation.settings import EvaluationSettings
 from ors_clients.evaluation.summary import Prices, failed_by, summarize
@@ -107,3 +110,22 @@ def test_a_comparison_shows_an_interval_that_agrees_with_its_test_or_why_there_i
     text = shown([1.0] * 7 + [0.0], [0.0] * 8)
     assert ", 100.0 %" in text
     assert "p = 0.0156: significant" in text
+
+
+def test_a_text_is_cut_after_its_secrets_are_replaced() -> None:
+    secret = "s3cret-" * 20
+    failure = SessionLost("x" * 480 + secret, "Wait.")
+    text = Loss.of(failure, Redaction([secret]).text).text
+    assert "s3cret" not in text
+    assert "s3cret" in Loss.of(failure).text
+
+
+def test_a_secret_is_replaced_within_json_and_breaks_none() -> None:
+    redaction = Redaction(['pass"word', "1234", "abc"])
+    nested = json.dumps({"said": json.dumps({"deep": 'pass"word'}), "number": 1234.5, "other": "12345"})
+    redacted = redaction.value({"content": nested, 'a pass"word': [{"x": 'pass"word'}, 1234, None, True]})
+    assert "word" not in json.dumps(redacted)
+    assert redacted["a [redacted]"] == [{"x": "[redacted]"}, 1234, None, True]
+    # Too short to be told from other text.
+    assert redaction.text("abc") == "abc"
+    assert Redaction().value({"a": ("b",)}) == {"a": ("b",)}

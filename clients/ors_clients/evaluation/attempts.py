@@ -6,7 +6,7 @@ the environment's server, or the model's endpoint. It is never the model's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -43,11 +43,14 @@ class Loss:
     text: str
 
     @classmethod
-    def of(cls, failure: ClientError | None) -> Loss:
-        """Return the loss of an episode that ended with this failure; None is an engine's abort."""
+    def of(cls, failure: ClientError | None, redacted: Callable[[str], str] = str) -> Loss:
+        """Return the loss of an episode that ended with this failure; None is an engine's abort.
+
+        ``redacted`` takes secrets out of the text, which is whole for it: half a secret would not be found.
+        """
         if failure is None:
             return cls("model endpoint", "aborted", "The engine broke a generation off")
-        text = shorten(failure.text, _LONGEST_TEXT)
+        text = shorten(redacted(failure.text), _LONGEST_TEXT)
         if isinstance(failure, SamplerFailed):
             return cls("model endpoint", failure.kind if isinstance(failure, EndpointFailed) else "engine", text)
         return cls("environment", type(failure).__name__, text)

@@ -11,7 +11,6 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -144,7 +143,6 @@ class Runner:
 
     def _attempt(self, slot: _Slot, played: Played, interrupted: int) -> Attempt:
         trajectory, usage = played.trajectory, played.usage
-        lost = None if played.reward is not None else Loss.of(trajectory.failure)
         return Attempt(
             task=slot.task,
             sample=slot.sample,
@@ -152,7 +150,7 @@ class Runner:
             rollout_id=trajectory.rollout_id,
             stop=played.stop,
             reward=played.reward,
-            lost=None if lost is None else replace(lost, text=self._redaction.text(lost.text)),
+            lost=Loss.of(trajectory.failure, self._redaction.text) if played.reward is None else None,
             turns=trajectory.turns,
             tool_calls=trajectory.tool_calls,
             mistakes=played.mistakes,

@@ -203,9 +203,9 @@ class Uploads:
         except (OSError, ValueError):
             position = 0
         with self._episodes.open("rb") as file:
-            # What was sent and then lost in a power cut would be played again, and could end in another way.
-            os.fsync(file.fileno())
             file.seek(position)
             while lines := [line for line in file.readlines(1 << 20) if line.endswith(b"\n")]:
+                # What was sent and then lost in a power cut would be played again, and could end in another way.
+                os.fsync(file.fileno())
                 position += sum(map(len, lines))
                 yield lines, position
