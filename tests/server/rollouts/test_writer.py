@@ -23,15 +23,17 @@ from tests.support.paths import ROOT
 
 
 async def test_nothing_is_started_or_made_before_the_first_upload(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     writer = RolloutWriter(at(tmp_path / "data"))
     assert not (tmp_path / "data").exists()
-    assert "ors-rollouts" not in {thread.name for thread in threading.enumerate()}
+    assert set(threading.enumerate()) <= before
     assert await writer.store(body()) == 0
     assert not (tmp_path / "data").exists()
     assert await writer.store(body(rollout("r"))) == 1
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+    assert "ors-rollouts" in {thread.name for thread in set(threading.enumerate()) - before}
     await writer.close()
-    assert "ors-rollouts" not in {thread.name for thread in threading.enumerate()}
+    assert "ors-rollouts" not in {thread.name for thread in set(threading.enumerate()) - before}
     # Closed properly, it is one file.
     assert [path.name for path in (tmp_path / "data").iterdir()] == [FILE_NAME]
 
