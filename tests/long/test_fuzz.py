@@ -45,7 +45,7 @@ OPERATIONS = [
     *("POST /v1/files/upload-urls", "GET /v1/files/{environment}", "DELETE /v1/files/{environment}/folder/{name}"),
     *(f"{method} /v1/files/{{environment}}/{{name}}" for method in ("PUT", "DELETE")),
     *(f"GET /v1/runs{rest}" for rest in ("", "/{run}", "/{run}/rollouts")),
-    *(f"GET /{name}" for name in ("health", "version", "list_environments", "metrics")),
+    *(f"GET /{name}" for name in ("health", "ready", "version", "list_environments", "metrics")),
     *(f"POST /{name}" for name in ("create_session", "create", "delete", "delete_session", "ping")),
     *(f"POST /{name}" for name in ("create_sandbox", "run", "stat_file", "read_file", "write_file", "set_network")),
     *(
@@ -62,7 +62,7 @@ OPERATIONS = [
 
 #: No request for these can be invalid.
 ALWAYS_RIGHT = [
-    *(f"GET /{name}" for name in ("health", "version", "list_environments", "tools", "splits")),
+    *(f"GET /{name}" for name in ("health", "ready", "version", "list_environments", "tools", "splits")),
     *(f"GET /v1/environments/{{owner}}/{{name}}{rest}" for rest in ("", "/variants", "/required-secrets")),
     *("GET /{env_name}/tools", "GET /{env_name}/splits", "POST /create_session", "GET /v1/runs/{run}", "GET /metrics"),
     *(f"{method} /v1/files/{{environment}}/{{name}}" for method in ("PUT", "DELETE")),
