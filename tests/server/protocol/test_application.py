@@ -242,7 +242,7 @@ async def test_the_api_is_documented(serve: Serve) -> None:
         assert method in paths["/{env_name}" + path], path
     for path in ("/create_session", "/create", "/delete", "/delete_session", "/ping"):
         assert "post" in paths[path]
-    for path in ("/health", "/version", "/list_environments", "/v1/environments/{owner}/{name}"):
+    for path in ("/health", "/ready", "/version", "/list_environments", "/v1/environments/{owner}/{name}"):
         assert "get" in paths[path]
     body = paths["/call"]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     assert body.rpartition("/")[2] == "ToolCall"
