@@ -3,6 +3,7 @@
 import pytest
 
 from ors_server import TextBlock, ToolOutput, tool
+from ors_server.http.app import OrsApp
 from tests.server.protocol.conftest import Serve
 from tests.support.environments import Bare, Echo, Text, said
 from tests.support.events import parse_events
@@ -22,6 +23,16 @@ SESSION_ROUTES = [
 
 async def test_health(serve: Serve) -> None:
     assert (await serve(Echo).get("/health")).json() == {"status": "ok"}
+
+
+async def test_ready_while_it_takes_new_sessions(serve: Serve) -> None:
+    client = serve(Echo)
+    assert (await client.get("/ready")).json() == {"status": "ready"}
+    assert isinstance(client.app, OrsApp)
+    client.app.sessions.closing.set()
+    refused = await client.get("/ready")
+    assert (refused.status_code, "shutting down" in refused.json()["detail"]) == (503, True)
+    assert (await client.get("/health")).status_code == 200
 
 
 async def test_version_names_the_build(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
