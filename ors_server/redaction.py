@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
-__all__ = ["finds", "forms_of", "redact_json", "redact_text"]
+__all__ = ["finds", "forms_of", "redact_json", "redact_text", "redact_value"]
 
 #: A shorter secret is not redacted: it would be found everywhere.
 _SHORTEST = 4
@@ -37,8 +37,6 @@ _KINDS = {
     "type": frozenset(("text", "image", "reasoning", "tool_call", "tool_result")),
     "role": frozenset(("system", "user", "assistant")),
 }
-#: Members whose numbers are what the environment gave.
-_GIVEN = "reward"
 
 
 def forms_of(secrets: Iterable[str]) -> list[bytes]:
@@ -56,7 +54,7 @@ def forms_of(secrets: Iterable[str]) -> list[bytes]:
 
 def finds(data: bytes, forms: Sequence[bytes]) -> bool:
     """Return whether a text may have forms of secrets, or keys of ors-servers."""
-    return _KEY_PREFIX in data or any(form in data for form in forms)
+    return (_KEY_PREFIX in data and _KEYS.search(data) is not None) or any(form in data for form in forms)
 
 
 def redact_text(text: str, forms: Sequence[bytes]) -> str:
@@ -71,25 +69,59 @@ def redact_text(text: str, forms: Sequence[bytes]) -> str:
 
 
 def redact_json(data: bytes, forms: Sequence[bytes]) -> bytes:
-    """Replace the forms of secrets, and keys of ors-servers, in a JSON value, which stays one."""
-    if not finds(data, forms):
-        return data
+    """Replace the forms of secrets, and keys of ors-servers, in a JSON value, which stays one.
+
+    The rewards of a call's result and of scores stay. Raises ``ValueError`` or ``RecursionError`` for a value that
+    Python does not read.
+    """
+    value = json.loads(data)
+    found = redact_value(value, forms)
+    for given, shown in _rewarded(value, found):
+        shown["reward"] = given["reward"]
+    return to_json(found)
+
+
+def redact_value(value: Any, forms: Sequence[bytes]) -> Any:
+    """Replace the forms of secrets, and keys of ors-servers, in the texts, names and numbers of a JSON value."""
+    return _without(value, forms, frozenset(filter(None, map(_number, forms))), "")
+
+
+def _rewarded(value: Any, found: Any) -> Iterable[tuple[Any, Any]]:
+    """Yield the objects in which the environment gave a reward, before and after."""
+    if isinstance(value, dict):
+        before, after = cast("dict[str, Any]", value), cast("dict[str, Any]", found)
+        pairs: list[tuple[Any, Any]] = [(before.get("output"), after.get("output"))]
+        if isinstance(before.get("scores"), list):
+            pairs += zip(before["scores"], after["scores"], strict=True)
+        for given, shown in pairs:
+            if isinstance(given, dict) and "reward" in given:
+                yield cast("dict[str, Any]", given), shown
+
+
+def _number(form: bytes) -> float | None:
+    """Return the number that a secret is; None for one of few digits, which would be found everywhere."""
     try:
-        return to_json(_without(from_json(data), forms, ""))
-    except ValueError:  # a number that Python does not read
-        return to_json(_REDACTED.decode())
+        number = abs(float(form))
+    except ValueError:
+        return None
+    digits = sum(map(str.isdigit, repr(number).removesuffix(".0")))
+    return number if digits >= _SHORTEST else None
 
 
-def _without(value: Any, forms: Sequence[bytes], member: str) -> Any:
+def _without(value: Any, forms: Sequence[bytes], numbers: Collection[float], member: str) -> Any:
     if isinstance(value, str):
         return value if value in _KINDS.get(member, ()) else redact_text(value, forms)
-    if isinstance(value, list):
-        return [_without(each, forms, "") for each in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {
-            name if name in _MEMBERS else redact_text(name, forms): _without(each, forms, name)
-            for name, each in cast("dict[str, Any]", value).items()
-        }
-    if isinstance(value, int | float) and not isinstance(value, bool) and member != _GIVEN:
-        return _REDACTED.decode() if str(value).encode() in forms else value
+    if isinstance(value, Mapping):
+        kept: dict[str, Any] = {}
+        for name, each in cast("Mapping[str, Any]", value).items():
+            shown = name if name in _MEMBERS else redact_text(str(name), forms)
+            number = 2
+            while shown in kept:  # two names that hold secrets
+                shown, number = f"{_REDACTED.decode()} {number}", number + 1
+            kept[shown] = _without(each, forms, numbers, name)
+        return kept
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_without(each, forms, numbers, "") for each in cast("Sequence[Any]", value)]
+    if numbers and isinstance(value, int | float) and not isinstance(value, bool) and abs(value) in numbers:
+        return _REDACTED.decode()
     return value

@@ -95,7 +95,7 @@ async def _cancelled_at_end(process: asyncio.subprocess.Process, target: str, lo
             raise
         block.uncancel()
         status = process.returncode
-        how = f"status {status}" if status is None or status >= 0 else f"signal {signal.Signals(-status).name}"
+        how = f"status {status}" if status is None or status >= 0 else f"signal {_signal(-status)}"
         size = os.fstat(log).st_size
         said = os.pread(log, 4 * _LOGGED, max(0, size - 4 * _LOGGED)).decode("utf-8", "replace").strip()[-_LOGGED:]
         raise InfrastructureFailure(
@@ -104,6 +104,13 @@ async def _cancelled_at_end(process: asyncio.subprocess.Process, target: str, lo
         ) from None
     finally:
         watcher.cancel()
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return str(number)
 
 
 async def _address(process: asyncio.subprocess.Process, log: int, target: str) -> str:

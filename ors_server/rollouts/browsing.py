@@ -57,6 +57,8 @@ PASSED = 1.0
 _ROUNDING = 1e-9
 #: A larger number is not a threshold.
 _LARGEST = 1e100
+#: Longest ``run_info`` of which the threshold is read, in characters.
+_LONGEST_INFO = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +252,9 @@ def find_run_summary(connection: Connection, run: str, *, owner: str | None = No
 
 def _passed_from(connection: Connection, run: str, owner: str | None) -> float:
     """Return the reward from which on the rollouts of a run pass, as its first one says."""
-    query = select(rollouts.c.run_info).where(*RolloutFilter(owner=owner).conditions(connection))
+    # A long one is of another program's: it would take long to read, for each view of the page.
+    said_by = case((func.length(rollouts.c.run_info) <= _LONGEST_INFO, rollouts.c.run_info))
+    query = select(said_by).where(*RolloutFilter(owner=owner).conditions(connection))
     query = query.where(rollouts.c.run_id == run).order_by(rollouts.c.created_at, rollouts.c.id).limit(1)
     info = connection.scalar(query)
     said: object = None if info is None else merged([(0, info)]).get("success_at")

@@ -6,6 +6,7 @@ request or an answer. A loop of the writer's thread makes JSON of many notes for
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -28,6 +29,12 @@ _Began = tuple[float, str, None]
 _Ended = tuple[float, str, str, float | None, float | None]
 Head = _Prompt | _Began | _Ended
 
+#: In the place of data that cannot be read, by the length of its head.
+_LEFT_OUT = {
+    2: b"[]",
+    3: b'{"name":"[redacted]","input":{}}',
+    5: b'{"error_event":"[redacted]"}',
+}
 _START, _END = len(ONE_FRAME), -len(FRAME_END)
 
 
@@ -39,26 +46,41 @@ def encode_notes(heads: Sequence[Head], data: Sequence[bytes], offset: float, se
     made: list[bytes] = []
     for head, each in zip(heads, data, strict=True):
         if len(head) == 5:
-            made.append(each[_START:_END] if each.startswith(ONE_FRAME) else _joined(each))
+            made.append(each[_START:_END] if each.startswith(ONE_FRAME) else _joined(each, secrets))
         else:
             made.append(_written_anew(each) if b"\\" in each and len(head) == 3 else each)
-    joined = b",".join(made)
-    if finds(joined, secrets):
-        joined = b",".join([redact_json(each, secrets) for each in made])
-        heads = [_without_secrets(head, secrets) for head in heads]
-    return b'{"offset":%b,"notes":%b,"data":[%b]}' % (to_json(offset), to_json(heads), joined)
+    joined, notes = b",".join(made), to_json(heads)
+    if finds(joined, secrets) or finds(notes, secrets):
+        joined = b",".join(_data_without(head, each, secrets) for head, each in zip(heads, made, strict=True))
+        notes = to_json([_head_without(head, secrets) for head in heads])
+    return b'{"offset":%b,"notes":%b,"data":[%b]}' % (to_json(offset), notes, joined)
 
 
-def _without_secrets(head: Head, secrets: Sequence[bytes]) -> Head:
+def _head_without(head: Head, secrets: Sequence[bytes]) -> Head:
     if len(head) != 5:
         return head
     at, call_id, name, waited, inside = head
     return at, call_id, redact_text(name, secrets), waited, inside
 
 
-def _joined(frames: bytes) -> bytes:
+def _data_without(head: Head, data: bytes, secrets: Sequence[bytes]) -> bytes:
+    if not finds(data, secrets):
+        return data
+    try:
+        return redact_json(data, secrets)
+    except (ValueError, RecursionError):  # nothing of it is kept that could be a secret
+        return _LEFT_OUT[len(head)]
+
+
+def _joined(frames: bytes, secrets: Sequence[bytes]) -> bytes:
     error, data = read_frames(frames)
-    return b'{"error_event":%b}' % to_json(data.decode("utf-8", "replace")) if error else data
+    if error:
+        return b'{"error_event":%b}' % to_json(data.decode("utf-8", "replace"))
+    if secrets and b"\\u" in data:
+        # Where a long result was cut, a space may be an escape, and a secret would not be found behind it.
+        with contextlib.suppress(ValueError, RecursionError):
+            return to_json(json.loads(data))
+    return data
 
 
 def _written_anew(body: bytes) -> bytes:
@@ -80,13 +102,12 @@ def read_notes(piece: str) -> Iterable[Mapping[str, Any]]:
     if isinstance(stored, list):
         yield from cast("list[Mapping[str, Any]]", stored)
         return
-    offset = stored["offset"]
     for head, data in zip(stored["notes"], stored["data"], strict=True):
-        note: dict[str, Any] = {"at": int((head[0] + offset) * 1000)}
+        note: dict[str, Any] = {"at": int((head[0] + stored["offset"]) * 1000)}
         if len(head) == 2:
             note[head[1]] = data
         elif len(head) == 3:
-            note |= {"call": head[1], "name": data["name"], "input": data["input"]}
+            note |= {"call": head[1], **data}
         else:
             _, note["result"], note["name"], waited, inside = head
             note["waiting_us"], note["inside_us"] = _micro(waited), _micro(inside)

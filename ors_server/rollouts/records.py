@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydantic_core import from_json, to_json
 
-from ors_server.redaction import redact_json, redact_text
+from ors_server.redaction import finds, redact_json, redact_text
 from ors_server.rollouts.derived import LOST, Outcome
 from ors_server.rollouts.notes import Head, encode_notes, read_notes
 
@@ -146,9 +146,17 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: floa
 
 
 def _without_secrets(row: Row, secrets: Sequence[bytes]) -> Row:
-    kept = {name: redact_json(row[name].encode(), secrets).decode() for name in ("task_spec", "metadata")}
+    kept = {name: _redacted(row[name], secrets) for name in ("task_spec", "metadata")}
     label = row["task_label"]
     return {**row, **kept, "task_label": None if label is None else redact_text(label, secrets)}
+
+
+def _redacted(text: str, secrets: Sequence[bytes]) -> str:
+    data = text.encode()
+    try:
+        return redact_json(data, secrets).decode() if finds(data, secrets) else text
+    except (ValueError, RecursionError):
+        return "{}"
 
 
 def _state(recording: Recorded, end: End | None) -> Row:
@@ -168,6 +176,9 @@ def _state(recording: Recorded, end: End | None) -> Row:
 
 
 # --- messages ------------------------------------------------------------------------------------
+
+#: Raised for a piece that was changed, or that an earlier version damaged.
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 def messages_of_notes(pieces: Iterable[str]) -> Iterable[Row]:
@@ -193,11 +204,17 @@ def messages_of_notes(pieces: Iterable[str]) -> Iterable[Row]:
 
 def _messages_of(piece: str) -> Iterable[Row]:
     try:
-        for note in read_notes(piece):
-            for message in _messages(note):
-                yield {"sent_at": note["at"], **message}
-    except (ValueError, TypeError, LookupError, AttributeError):  # it was changed, or an earlier version damaged it
-        yield {"type": "system_message", "content": "The rest of this part of the record cannot be read."}
+        notes = list(read_notes(piece))
+    except _UNREADABLE:
+        yield {"type": "system_message", "content": "This part of the record cannot be read."}
+        return
+    for note in notes:
+        try:
+            messages = list(_messages(note))
+        except _UNREADABLE:
+            messages = [{"type": "system_message", "content": "This message of the record cannot be read."}]
+        for message in messages:
+            yield {"sent_at": note["at"], **message}
 
 
 def _messages(note: Mapping[str, Any]) -> Iterable[Row]:

@@ -78,6 +78,13 @@ def calls(*pieces: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in read.tool_calls]
 
 
+@pytest.mark.parametrize(("first", "second"), [("", '{"x": 1}'), ("", ""), ('{"x"', "")])
+def test_a_call_of_another_name_is_no_part_of_one_that_is_not_whole(first: str, second: str) -> None:
+    pieces = [piece(first, index=0, name="take"), piece(second, index=0, name="use")]
+    with pytest.raises(BadAnswer):
+        streamed([*(chunk(tool_calls=[part]) for part in pieces), chunk("tool_calls")])
+
+
 @pytest.mark.parametrize("read", [lambda: read_completion(WHOLE), lambda: streamed(STREAM)])
 def test_an_answer_is_read(read: Any) -> None:
     found: Completion = read()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from ors_clients.evaluation.redaction import Redaction
 from ors_clients.evaluation.report import markdown
 from ors_clients.evaluation.settings import EvaluationSettings
 from ors_clients.evaluation.summary import Prices, failed_by, summarize
+from ors_clients.evaluation.uploads import EPISODES, Uploads
 
 _LOSS = Loss("environment", "SessionLost", "gone")
 
@@ -74,6 +78,42 @@ def test_the_bounds_are_over_all_tasks_also_those_never_begun() -> None:
     assert "pass@1 if what was lost or is missing had failed | 25.0 %" in markdown(report)
 
 
+def test_attempts_that_were_cut_off_may_have_failed() -> None:
+    """The model ended the server twice before it solved the first of four tasks."""
+    run = record_of(4, *(attempt_of(task, 1.0) for task in range(4)))
+    run.started.update({(0, 0): 3, **{(task, 0): 1 for task in range(1, 4)}})
+    report = summarize(run, max_failures=0.05, prices=Prices())
+    assert report["infrastructure"]["interrupted"] == 2
+    assert report["bounds"]["pass_at_1_if_lost_are_failures"] == pytest.approx((1 / 3 + 3) / 4)
+    assert "pass@1 if what was lost had failed | 83.3 %" in markdown(report)
+
+
+def test_an_episode_that_is_being_written_is_sent_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def line(number: int) -> bytes:
+        return b'{"attempt":{},"events":[{"n":%d,"pad":"%b"}]}\n' % (number, b"x" * 1000)
+
+    episodes, sent, again = tmp_path / EPISODES, list[int](), threading.Event()
+    episodes.write_bytes(line(0) + line(1)[:500])
+    uploads = Uploads(tmp_path, "http://127.0.0.1:1", "")
+
+    def upload(rollouts: list[list[bytes]]) -> Iterator[tuple[int, None]]:
+        if not sent:
+            with episodes.open("ab") as file:
+                file.write(line(1)[500:] + line(2))
+        sent.extend(json.loads(event)["n"] for events in rollouts for event in events)
+        yield len(rollouts), None
+        if len(sent) == 3:
+            again.set()
+
+    monkeypatch.setattr(uploads, "_sink", SimpleNamespace(upload=upload))
+    uploads.start()
+    assert again.wait(10)
+    assert uploads.finish(10) is None
+    assert sent == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("scored", "lost", "cut_off", "shown"),
     [
@@ -125,7 +165,7 @@ def test_a_secret_is_replaced_within_json_and_breaks_none() -> None:
     nested = json.dumps({"said": json.dumps({"deep": 'pass"word'}), "number": 1234.5, "other": "12345"})
     redacted = redaction.value({"content": nested, 'a pass"word': [{"x": 'pass"word'}, 1234, None, True]})
     assert "word" not in json.dumps(redacted)
-    assert redacted["a [redacted]"] == [{"x": "[redacted]"}, 1234, None, True]
+    assert redacted["a [redacted]"] == [{"x": "[redacted]"}, "[redacted]", None, True]
     # Too short to be told from other text.
     assert redaction.text("abc") == "abc"
     assert Redaction().value({"a": ("b",)}) == {"a": ("b",)}

@@ -57,7 +57,7 @@ def run(
         console.print(Text(f"\nInterrupted. Go on with: {go_on}"), soft_wrap=True)
         return 1
     except OrsError as error:
-        if not isinstance(error, EvaluationError) and (plan.runs / name).is_dir():
+        if not isinstance(error, EvaluationError) and run_folder(plan.runs, name).is_dir():
             console.print(Text(f"What was played is kept. Go on with: {go_on}"), soft_wrap=True)
         if isinstance(error, InfrastructureFailure):  # the server that was started for the run has ended
             console.print(Text(error.text), soft_wrap=True)

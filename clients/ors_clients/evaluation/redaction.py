@@ -5,37 +5,24 @@ A tool may print them, and an error may quote them. The model reads what the env
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any
 
-from ors_server.redaction import forms_of
+from ors_server.redaction import forms_of, redact_text, redact_value
 
 __all__ = ["Redaction"]
-
-_REDACTED = "[redacted]"
 
 
 class Redaction:
     """Replaces secrets, also where they are JSON within a text. Values of less than four characters stay."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._forms = [form.decode("utf-8", "replace") for form in forms_of(secrets)]
+        self._forms = forms_of(secrets)
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
-        for form in self._forms:
-            text = text.replace(form, _REDACTED)
-        return text
+        return redact_text(text, self._forms) if self._forms else text
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value without secrets in its texts and keys."""
-        if not self._forms:
-            return value
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, Mapping):
-            items = cast("Mapping[Any, Any]", value).items()
-            return {self.value(key): self.value(held) for key, held in items}
-        if isinstance(value, Sequence):
-            return [self.value(item) for item in cast("Sequence[Any]", value)]
-        return value
+        """Return a JSON value without secrets in its texts, names and numbers."""
+        return redact_value(value, self._forms) if self._forms else value

@@ -131,7 +131,8 @@ def _score(report: Mapping[str, Any]) -> _Section:
     if fewer:
         names = ", ".join(f"{task['split']}:{task['index']} ({task['samples']})" for task in fewer[:_LISTED])
         rows.append(("tasks with fewer", f"{names}{', …' if len(fewer) > _LISTED else ''}"))
-    if report["infrastructure"]["lost_after_a_turn"] or samples["missing"]:
+    failures = report["infrastructure"]
+    if failures["lost_after_a_turn"] or failures["interrupted"] or samples["missing"]:
         low, high = report["bounds"].values()
         missing = " or is missing" if samples["missing"] else ""
         rows.append((f"pass@1 if what was lost{missing} had failed", _share(low, None)))

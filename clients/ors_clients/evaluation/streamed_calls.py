@@ -76,7 +76,9 @@ class StreamedCalls:
             if found.is_whole():
                 return self._begin(index)
             raise ValueError("a call that begins within another")
-        if placed and not (arguments.strip() and found.is_whole()):
+        if name != found.name and not found.is_whole():
+            raise ValueError("a call that begins within another")
+        if placed and name == found.name and not (arguments.strip() and found.is_whole()):
             return found  # the name, or the whole head, stands in each piece
         if own_id or not found.is_whole():
             raise ValueError("a call that is sent twice, or begins within another")

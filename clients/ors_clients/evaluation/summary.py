@@ -44,7 +44,7 @@ class TaskScore:
     rewards: Sequence[float]
     successes: int
     missing: int
-    #: Attempts that were lost after the model had taken a turn, and samples that are missing without such an attempt.
+    #: Attempts that were lost after the model had taken a turn, or cut off, and samples that are missing without one.
     uncertain: int
     #: Attempts that were lost at any time.
     lost: int
@@ -77,12 +77,15 @@ def scores(record: RunRecord) -> list[TaskScore]:
         if attempt.lost is not None:
             lost[attempt.task] += 1
             late[attempt.task, attempt.sample] += bool(attempt.turns)
+    # Attempts that a kill, or the end of the server, cut off: the model may have failed in them.
+    cut_off = record.started - Counter((attempt.task, attempt.sample) for attempt in record.attempts)
     scored = record.scored
     found: list[TaskScore] = []
     for position, task in enumerate(record.tasks):
         absent = [sample for sample in range(settings.samples) if (position, sample) not in scored]
         uncertain = sum(late[position, sample] for sample in range(settings.samples))
         uncertain += sum(not late[position, sample] for sample in absent)
+        uncertain += sum(cut_off[position, sample] for sample in range(settings.samples) if sample not in absent)
         successes = sum(map(settings.succeeded, rewards[position]))
         found.append(TaskScore(task, rewards[position], successes, len(absent), uncertain, lost[position]))
     return found

@@ -9,6 +9,7 @@ A lost attempt is kept without its rewards, so that no page counts them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -72,7 +73,8 @@ class EpisodeFile:
         self._labels = labels
         self._redaction = redaction
         with self._open() as file:  # the next line would go on in one that is torn
-            os.fchmod(file.fileno(), 0o600)
+            with contextlib.suppress(PermissionError):  # another user's file, in a folder of several
+                os.fchmod(file.fileno(), 0o600)
             length = file.tell()
             if length:
                 file.seek(0)
@@ -194,7 +196,7 @@ class Uploads:
                     if problem is not None:
                         return
                 self._sent_file.write_text(str(end))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self.problem = str(error)
 
     def _pieces(self) -> Iterator[tuple[list[bytes], int]]:
@@ -205,7 +207,9 @@ class Uploads:
         with self._episodes.open("rb") as file:
             file.seek(position)
             while lines := [line for line in file.readlines(1 << 20) if line.endswith(b"\n")]:
+                # Where the last one is being written, its beginning is read again.
                 # What was sent and then lost in a power cut would be played again, and could end in another way.
                 os.fsync(file.fileno())
                 position += sum(map(len, lines))
                 yield lines, position
+                file.seek(position)

@@ -220,6 +220,7 @@ async def test_rollouts_pass_from_the_threshold_of_their_run_on(visit: Visit) ->
         ({"success_at": True}, "25.0 %", "1"),
         ({"success_at": 10**400}, "25.0 %", "1"),
         ({"success_at": [{}]}, "25.0 %", "1"),
+        ({"success_at": 0.5, "more": "x" * 20_000}, "25.0 %", "1"),
     ]
     for case, (info, _, _) in enumerate(cases):
         for number, reward in enumerate((0.3 - 1e-12, 0.5, 0.9, 1.0 - 1e-12)):

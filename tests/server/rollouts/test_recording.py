@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import to_json
 
 from ors_server import JSONObject, Server, Settings, TextBlock, ToolOutput, tool
 from ors_server.errors import InfrastructureError
 from ors_server.http.app import OrsApp
-from ors_server.redaction import forms_of, redact_json, redact_text
+from ors_server.redaction import forms_of, redact_text, redact_value
 from ors_server.rollouts import recorder as recording
 from ors_server.rollouts.browsing import RolloutFilter, browse_rollouts, browse_runs
 from ors_server.rollouts.database import open_to_write
@@ -27,7 +28,7 @@ from ors_server.rollouts.notes import Head, encode_notes, read_notes
 from ors_server.rollouts.records import messages_of_notes
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.writer import RolloutWriter
-from ors_server.sse import error_frame
+from ors_server.sse import error_frame, result_frames
 from tests.server.rollouts.support import at, body, message, rows, stored
 from tests.support.environments import Echo, Text, said
 from tests.support.http_client import Client
@@ -327,7 +328,10 @@ async def test_no_secret_changes_the_shape_of_a_record_or_its_rewards(start: Sta
 
 
 def test_a_tool_may_be_named_as_a_secret() -> None:
-    heads: list[Head] = [(1.0, "c", None), (2.0, "c", "hunter2", None, None)]
+    heads: list[Head] = [(2.0, "c", "hunter2", None, None)]
+    alone = encode_notes(heads, [result_frames(b'{"ok":false,"error":"x","reason":null}')], 0.0, forms_of(["hunter2"]))
+    assert b"hunter2" not in alone
+    heads.insert(0, (1.0, "c", None))
     data = [b'{"name":"hunter2","input":{}}', error_frame("no tool hunter2 and 99")]
     piece = encode_notes(heads, data, 0.0, forms_of(["hunter2"])).decode()
     call, result = read_notes(piece)
@@ -354,8 +358,44 @@ def test_the_rest_of_a_record_is_read_where_a_part_is_damaged(damaged: str) -> N
     assert "cannot be read" in unreadable["content"]
 
 
-def test_a_number_that_python_does_not_read_is_left_out() -> None:
-    assert redact_json(b'{"n":' + b"9" * 5000 + b',"key":"hunter2"}', forms_of(["hunter2"])) == b'"[redacted]"'
+def test_what_python_does_not_read_and_may_hold_a_secret_is_left_out() -> None:
+    heads: list[Head] = [(1.0, "c", None), (2.0, "c", "echo", None, None), (3.0, "d", None)]
+    unread = b'{"name":"echo","input":{"n":' + b"9" * 5000 + b',"key":"hunter2"}}'
+    deep = b'{"ok":true,"output":{"blocks":[],"metadata":' + b'{"a":' * 220 + b'"hunter2"' + b"}" * 220 + b"}}"
+    whole = b'{"name":"echo","input":{}}'
+    piece = encode_notes(heads, [unread, result_frames(deep), whole], 0.0, forms_of(["hunter2"])).decode()
+    first, second, third = messages_of_notes([piece])
+    assert (first["name"], first["content"]) == ("[redacted]", "{}")
+    assert second["metadata"]["metadata"]["a"]["a"] != "hunter2"
+    assert third["content"] == "{}"
+    assert "hunter2" not in piece
+
+
+@pytest.mark.parametrize(
+    ("secret", "value", "kept"),
+    [
+        ("1795442", [1795442, -1795442, 1795442.0, 17954420], ["[redacted]", "[redacted]", "[redacted]", 17954420]),
+        ("1795.50", {"reward": 1795.5}, {"reward": "[redacted]"}),
+        ("0000", [0, 0.0, "0000"], [0, 0.0, "[redacted]"]),
+        ("colors_x", {"colors_x": 1, "my colors_x": 2}, {"[redacted]": 1, "my [redacted]": 2}),
+        ("hunter", {"hunter": 1, "hunterhunter": 2}, {"[redacted]": 1, "[redacted][redacted]": 2}),
+    ],
+)
+def test_numbers_and_names_are_replaced(secret: str, value: Any, kept: Any) -> None:
+    assert redact_value({"input": value}, forms_of([secret])) == {"input": kept}
+
+
+def test_no_member_is_lost_where_two_names_hold_secrets() -> None:
+    found = redact_value({"hunter2": 1, "other-secret": 2, "[redacted]": 3}, forms_of(["hunter2", "other-secret"]))
+    assert list(found.values()) == [1, 2, 3]
+
+
+def test_a_secret_is_found_where_a_long_result_was_cut() -> None:
+    for length in range(32_700, 32_770):
+        text = "x" * length + "alpha bravo" + "x" * 100
+        frames = result_frames(to_json({"ok": True, "output": {"blocks": [{"type": "text", "text": text}]}}))
+        piece = encode_notes([(1.0, "c", "echo", None, None)], [frames], 0.0, forms_of(["alpha bravo"])).decode()
+        assert "bravo" not in piece
 
 
 @pytest.mark.parametrize("times", range(4))
