@@ -18,23 +18,19 @@ from ors_server.redaction import finds, redact_json, redact_text
 from ors_server.sse import FRAME_END, ONE_FRAME, read_frames
 from ors_server.texts import without_surrogates
 
-__all__ = ["Head", "encode_notes", "read_notes"]
+__all__ = ["WIDTH", "Head", "encode_notes", "read_notes"]
 
-#: When the prompt was read, by the monotonic clock, and its kind: ``blocks`` or ``messages``. Its data are JSON.
-_Prompt = tuple[float, str]
-#: When a call began, its id, and nothing. Its data are the body of its request.
-_Began = tuple[float, str, None]
-#: When a call ended, its id, its tool, and the seconds that it waited and that the author's code took. Its data are the
-#: frames of its answer.
-_Ended = tuple[float, str, str, float | None, float | None]
-Head = _Prompt | _Began | _Ended
+#: What is known of a note besides its data: when it was taken, by the monotonic clock; the id of its call; a name; and
+#: the seconds that the call waited and that the author's code took. Heads stand one after the other in a list, without
+#: tuples: the garbage collector would walk those of thousands of calls.
+#:
+#: - Of a prompt, without an id, the name is ``blocks`` or ``messages``; its data are JSON.
+#: - Of a call that began there is no name; its data are the body of its request.
+#: - Of a call that ended the name is its tool's; its data are the frames of its answer.
+Head = float | str | None
+#: Values of a head.
+WIDTH = 5
 
-#: In the place of data that cannot be read, by the length of its head.
-_LEFT_OUT = {
-    2: b"[]",
-    3: b'{"name":"[redacted]","input":{}}',
-    5: b'{"error_event":"[redacted]"}',
-}
 _START, _END = len(ONE_FRAME), -len(FRAME_END)
 
 
@@ -44,32 +40,40 @@ def encode_notes(heads: Sequence[Head], data: Sequence[bytes], offset: float, se
     ``offset`` leads from their clock to Unix time, in seconds.
     """
     made: list[bytes] = []
-    for head, each in zip(heads, data, strict=True):
-        if len(head) == 5:
-            made.append(each[_START:_END] if each.startswith(ONE_FRAME) else _joined(each, secrets))
+    ids, names = heads[1::WIDTH], heads[2::WIDTH]
+    for call_id, name, each in zip(ids, names, data, strict=True):
+        if name is None:
+            made.append(_written_anew(each) if b"\\" in each else each)
+        elif call_id is None:
+            made.append(each)
         else:
-            made.append(_written_anew(each) if b"\\" in each and len(head) == 3 else each)
+            made.append(each[_START:_END] if each.startswith(ONE_FRAME) else _joined(each, secrets))
     joined, notes = b",".join(made), to_json(heads)
     if finds(joined, secrets) or finds(notes, secrets):
-        joined = b",".join(_data_without(head, each, secrets) for head, each in zip(heads, made, strict=True))
-        notes = to_json([_head_without(head, secrets) for head in heads])
+        kinds = zip(ids, names, made, strict=True)
+        joined = b",".join(_data_without(call_id, name, each, secrets) for call_id, name, each in kinds)
+        notes = to_json(_heads_without(heads, secrets))
     return b'{"offset":%b,"notes":%b,"data":[%b]}' % (to_json(offset), notes, joined)
 
 
-def _head_without(head: Head, secrets: Sequence[bytes]) -> Head:
-    if len(head) != 5:
-        return head
-    at, call_id, name, waited, inside = head
-    return at, call_id, redact_text(name, secrets), waited, inside
+def _heads_without(heads: Sequence[Head], secrets: Sequence[bytes]) -> list[Head]:
+    shown = list(heads)
+    for place in range(0, len(shown), WIDTH):
+        name = shown[place + 2]
+        if shown[place + 1] is not None and isinstance(name, str):
+            shown[place + 2] = redact_text(name, secrets)
+    return shown
 
 
-def _data_without(head: Head, data: bytes, secrets: Sequence[bytes]) -> bytes:
+def _data_without(call_id: Head, name: Head, data: bytes, secrets: Sequence[bytes]) -> bytes:
     if not finds(data, secrets):
         return data
     try:
         return redact_json(data, secrets)
-    except (ValueError, RecursionError):  # nothing of it is kept that could be a secret
-        return _LEFT_OUT[len(head)]
+    except (ValueError, RecursionError):  # a value of the same shape, which holds no secret
+        if name is None:
+            return b'{"name":"[redacted]","input":{}}'
+        return b"[]" if call_id is None else b'{"error_event":"[redacted]"}'
 
 
 def _joined(frames: bytes, secrets: Sequence[bytes]) -> bytes:
@@ -102,15 +106,16 @@ def read_notes(piece: str) -> Iterable[Mapping[str, Any]]:
     if isinstance(stored, list):
         yield from cast("list[Mapping[str, Any]]", stored)
         return
-    for head, data in zip(stored["notes"], stored["data"], strict=True):
-        note: dict[str, Any] = {"at": int((head[0] + stored["offset"]) * 1000)}
-        if len(head) == 2:
-            note[head[1]] = data
-        elif len(head) == 3:
-            note |= {"call": head[1], **data}
+    heads: list[Any] = stored["notes"]
+    parts = (heads[number::WIDTH] for number in range(WIDTH))
+    for at, call_id, name, waited, inside, data in zip(*parts, stored["data"], strict=True):
+        note: dict[str, Any] = {"at": int((at + stored["offset"]) * 1000)}
+        if name is None:
+            note |= {"call": call_id, **data}
+        elif call_id is None:
+            note[name] = data
         else:
-            _, note["result"], note["name"], waited, inside = head
-            note["waiting_us"], note["inside_us"] = _micro(waited), _micro(inside)
+            note |= {"result": call_id, "name": name, "waiting_us": _micro(waited), "inside_us": _micro(inside)}
             note |= {"error": data["error_event"]} if "error_event" in data else {"output": data}
         yield note
 

@@ -125,8 +125,8 @@ class Recorder:
             self.dropped_sessions += 1
         return recording
 
-    def note(self, recording: Recording, head: Head, data: bytes) -> None:
-        """Note what a session did; count it as dropped where too much waits."""
+    def note(self, recording: Recording, head: tuple[Head, ...], data: bytes) -> None:
+        """Note what a session did; count it as dropped where too much waits. ``head`` has ``WIDTH`` values."""
         if recording.muted:
             return
         size = len(data) + _OVERHEAD
@@ -137,7 +137,7 @@ class Recorder:
         part = self._parts.get(recording)
         if part is None:
             part = self._new_part(recording)
-        part.heads.append(head)
+        part.heads += head
         part.data.append(data)
 
     def end(self, recording: Recording, end: End) -> None:
@@ -231,11 +231,11 @@ class Recording:
             self._prompted = True
             at = time.monotonic()
             for part in [data] if kind == "blocks" else [to_json([message]) for message in from_json(data)]:
-                self._recorder.note(self, (at, kind), part)
+                self._recorder.note(self, (at, None, kind, None, None), part)
 
     def call(self, at: float, call_id: str, request: bytes) -> None:
         """Note that a call has begun, of the JSON object ``request`` with ``name`` and ``input``."""
-        self._recorder.note(self, (at, call_id, None), request)
+        self._recorder.note(self, (at, call_id, None, None, None), request)
 
     def result(
         self,

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from pydantic_core import from_json, to_json
 
 from ors_server.redaction import finds, redact_json, redact_text
 from ors_server.rollouts.derived import LOST, Outcome
-from ors_server.rollouts.notes import Head, encode_notes, read_notes
+from ors_server.rollouts.notes import WIDTH, Head, encode_notes, read_notes
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -66,7 +66,7 @@ class Part:
     def __init__(self) -> None:
         #: Its row of ``rollouts``, with the name of its run, where it has begun.
         self.begun: Row | None = None
-        #: Its notes, and the data of each.
+        #: The heads of its notes, one after the other, and the data of each.
         self.heads: list[Head] = []
         self.data: list[bytes] = []
         self.end: End | None = None
@@ -122,24 +122,25 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: floa
     for recording, part in parts:
         if (row := part.begun) is not None:
             begun.append({**_without_secrets(row, recording.secrets), "recorder": recorder})
-        if heads := part.heads:
+        if part.data:
+            heads, count = part.heads, len(part.data)
             text = encode_notes(heads, part.data, offset, recording.secrets).decode("utf-8", "replace")
-            row = {"rollout_id": recording.rollout_id, "number": recording.pieces, "num_messages": len(heads)}
+            row = {"rollout_id": recording.rollout_id, "number": recording.pieces, "num_messages": count}
             pieces.append({**row, "messages": text})
             recording.pieces += 1
-            recording.stored += len(heads)
+            recording.stored += count
             recording.characters += sum(
-                len(data) for head, data in zip(heads, part.data, strict=True) if len(head) == 3
+                len(data) for name, data in zip(heads[2::WIDTH], part.data, strict=True) if name is None
             )
-            recording.last_at = int((heads[-1][0] + offset) * 1000)
-            noted += len(heads)
+            recording.last_at = int((cast("float", heads[-WIDTH]) + offset) * 1000)
+            noted += count
         if noted >= _TURN:
             time.sleep(_PAUSE)
             noted = 0
         changed = (recording.max_reward, recording.finished) != recording.told
         due = changed or recording.last_at - recording.told_at > _UPDATED_EVERY
         # The event loop goes on meanwhile: the next part, which has notes, says what it has noted since.
-        if part.end is not None or (part.heads and due):
+        if part.end is not None or (part.data and due):
             recording.told, recording.told_at = (recording.max_reward, recording.finished), recording.last_at
             states.append(_state(recording, part.end))
     return {"begun": begun, "pieces": pieces, "states": states}

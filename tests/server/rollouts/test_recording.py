@@ -328,10 +328,10 @@ async def test_no_secret_changes_the_shape_of_a_record_or_its_rewards(start: Sta
 
 
 def test_a_tool_may_be_named_as_a_secret() -> None:
-    heads: list[Head] = [(2.0, "c", "hunter2", None, None)]
+    heads: list[Head] = [2.0, "c", "hunter2", None, None]
     alone = encode_notes(heads, [result_frames(b'{"ok":false,"error":"x","reason":null}')], 0.0, forms_of(["hunter2"]))
     assert b"hunter2" not in alone
-    heads.insert(0, (1.0, "c", None))
+    heads = [1.0, "c", None, None, None, *heads]
     data = [b'{"name":"hunter2","input":{}}', error_frame("no tool hunter2 and 99")]
     piece = encode_notes(heads, data, 0.0, forms_of(["hunter2"])).decode()
     call, result = read_notes(piece)
@@ -343,15 +343,15 @@ def test_a_tool_may_be_named_as_a_secret() -> None:
     "damaged",
     [
         '[{"at":[redacted],"call":"c"}]',
-        '{"offset":1,"notes":[[1,"c",null]],"data":["x"]}',
-        '{"offset":1,"notes":[[1,"c",null]],"data":[]}',
+        '{"offset":1,"notes":[1,"c",null,null,null],"data":["x"]}',
+        '{"offset":1,"notes":[1,"c",null,null,null],"data":[]}',
         '{"offset":1}',
         "3",
         "",
     ],
 )
 def test_the_rest_of_a_record_is_read_where_a_part_is_damaged(damaged: str) -> None:
-    whole = '{"offset":1,"notes":[[1,"c",null]],"data":[{"name":"echo","input":{}}]}'
+    whole = '{"offset":1,"notes":[1,"c",null,null,null],"data":[{"name":"echo","input":{}}]}'
     first, unreadable, second = messages_of_notes([whole, damaged, whole])
     assert (first["name"], second["name"], second["index"]) == ("echo", "echo", 2)
     assert (unreadable["type"], unreadable["sent_at"]) == ("system_message", None)
@@ -359,7 +359,7 @@ def test_the_rest_of_a_record_is_read_where_a_part_is_damaged(damaged: str) -> N
 
 
 def test_what_python_does_not_read_and_may_hold_a_secret_is_left_out() -> None:
-    heads: list[Head] = [(1.0, "c", None), (2.0, "c", "echo", None, None), (3.0, "d", None)]
+    heads: list[Head] = [1.0, "c", None, None, None, 2.0, "c", "echo", None, None, 3.0, "d", None, None, None]
     unread = b'{"name":"echo","input":{"n":' + b"9" * 5000 + b',"key":"hunter2"}}'
     deep = b'{"ok":true,"output":{"blocks":[],"metadata":' + b'{"a":' * 220 + b'"hunter2"' + b"}" * 220 + b"}}"
     whole = b'{"name":"echo","input":{}}'
@@ -394,7 +394,7 @@ def test_a_secret_is_found_where_a_long_result_was_cut() -> None:
     for length in range(32_700, 32_770):
         text = "x" * length + "alpha bravo" + "x" * 100
         frames = result_frames(to_json({"ok": True, "output": {"blocks": [{"type": "text", "text": text}]}}))
-        piece = encode_notes([(1.0, "c", "echo", None, None)], [frames], 0.0, forms_of(["alpha bravo"])).decode()
+        piece = encode_notes([1.0, "c", "echo", None, None], [frames], 0.0, forms_of(["alpha bravo"])).decode()
         assert "bravo" not in piece
 
 
