@@ -49,7 +49,7 @@ def test_a_small_run(tmp_path: Path, engine: EngineStandIn, capsys: pytest.Captu
         assert set(cell.breakdown) == {"engine", "queue", "handover", "environment", "http", "client"}
         assert cell.latencies["generation"].count == 16
         # Two calls, each with the environment's delay.
-        assert cell.breakdown["environment"] >= 0.04
+        assert cell.breakdown["environment"] >= 0.037  # timers may be early
         assert cell.latencies["tool call"].p50 >= 20
         assert set(cell.memory_mib) == {"client", "server"}
         assert cell.figures["prefix_hits"].median == pytest.approx(0.5, abs=0.02)

@@ -88,7 +88,7 @@ async def test_every_sdk_hosts_the_same_echo(candidate: Candidate, tmp_path: Pat
     facts = served.facts
     assert not served.died
     assert facts.environment_seconds is not None
-    assert 0.1 <= facts.environment_seconds < 5
+    assert 0.095 <= facts.environment_seconds < 5  # timers of the event loop may be early by a millisecond
     assert facts.peak_mib is not None
     assert facts.peak_mib > 10
 
