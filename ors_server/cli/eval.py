@@ -296,6 +296,11 @@ def _parse_extra(text: str) -> tuple[str, Any]:
     if not (separator and name.strip()):
         raise typer.BadParameter(f"{text!r} is not NAME=JSON.", param_hint="--extra")
     try:
-        return name.strip(), json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
         return name.strip(), value  # a word
+    try:
+        json.dumps(parsed, allow_nan=False)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} has a number that JSON does not have.", param_hint="--extra") from None
+    return name.strip(), parsed

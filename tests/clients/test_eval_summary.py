@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ors_clients.errors import SessionLost
+from ors_clients.errors import EvaluationError, SessionLost
 from ors_clients.evaluation.attempts import Attempt, Loss
 from ors_clients.evaluation.compare import ComparedRun, compare
 from ors_clients.evaluation.journal import RunRecord
@@ -18,6 +18,7 @@ from ors_clients.evaluation.redaction import Redaction
 from ors_clients.evaluation.report import markdown
 from ors_clients.evaluation.settings import EvaluationSettings
 from ors_clients.evaluation.summary import Prices, failed_by, summarize
+from ors_clients.evaluation.tasks import choose_tasks
 from ors_clients.evaluation.uploads import EPISODES, Uploads
 
 _LOSS = Loss("environment", "SessionLost", "gone")
@@ -169,3 +170,13 @@ def test_a_secret_is_replaced_within_json_and_breaks_none() -> None:
     # Too short to be told from other text.
     assert redaction.text("abc") == "abc"
     assert Redaction().value({"a": ("b",)}) == {"a": ("b",)}
+
+
+@pytest.mark.parametrize("wanted", ["4", "0-4", "0-99999999999999", "2,999999999999999999"])
+async def test_a_task_that_is_not_there_is_found_at_once(wanted: str) -> None:
+    async def num_tasks(split: str) -> int:
+        return 4
+
+    environment: Any = SimpleNamespace(num_tasks=num_tasks)
+    with pytest.raises(EvaluationError, match="'train' has no task"):
+        await choose_tasks(environment, "train", wanted, None)

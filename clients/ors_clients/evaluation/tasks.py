@@ -54,7 +54,7 @@ async def choose_tasks(environment: AsyncEnvironment, split: str, wanted: str | 
     """
     count = await environment.num_tasks(split)
     pieces = [piece.strip() for piece in (wanted or "").split(",") if piece.strip()]
-    if any(not re.fullmatch(r"\d+(-\d+)?", piece) for piece in pieces):
+    if any(not re.fullmatch(r"\d{1,18}(-\d{1,18})?", piece) for piece in pieces):
         tasks = _by_id(await environment.tasks(split), pieces, split)[:limit]
     else:
         indices = _indices(pieces, count, split) if pieces else list(range(count))
@@ -78,9 +78,9 @@ def _indices(pieces: Sequence[str], count: int, split: str) -> list[int]:
     found: list[int] = []
     for piece in pieces:
         first, _, last = piece.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    if beyond := [index for index in found if index >= count]:
-        raise EvaluationError(f"{split!r} has no task {beyond[0]}", f"It has {count} tasks, counted from 0.")
+        if (end := int(last or first)) >= count:
+            raise EvaluationError(f"{split!r} has no task {end}", f"It has {count} tasks, counted from 0.")
+        found += range(int(first), end + 1)
     _refuse_twice([str(index) for index in found])
     return found
 

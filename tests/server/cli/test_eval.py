@@ -76,6 +76,8 @@ def test_the_command_that_goes_on_names_the_data_directory(
         (["http://127.0.0.1:9", "--model", "m"], "--base-url is missing"),
         (["--resume", "none"], "No run none"),
         (["x", "--extra", "no"], "NAME=JSON"),
+        (["x", "--extra", "x=[NaN]"], "JSON does not have"),
+        (["x", "--extra", "x=1e999"], "JSON does not have"),
         (["x", "--api-key", "sk-1"], "No such option"),
         (["/nowhere", "--model", "m", "--base-url", "http://127.0.0.1:9"], "cannot be served"),
     ],
