@@ -262,7 +262,9 @@ def _kill_family(first: int) -> bool:
 
     Returns False for a family that forks and ends faster than it is listed.
     """
-    stopped: set[int] = set()
+    # With the times of their starts: ids of processes that have ended are given again to new ones.
+    stopped: set[tuple[int, int]] = set()
+    members: set[tuple[int, int]] = set()
     gone: set[int] = set()
     settled = 0
     for _ in range(_MOST_LISTS):
@@ -271,18 +273,18 @@ def _kill_family(first: int) -> bool:
         family = {process for process, status in found.items() if status.session == first or process == first}
         while more := {process for process, status in found.items() if status.parent in family} - family:
             family |= more
-        family -= {1, os.getpid()}
+        members = {(process, found[process].started) for process in family - {1, os.getpid()} if process in found}
         # A process that has ended since the list was made may have a child that is not in the list.
         gone, before = set(listed) - set(found), gone
-        settled = settled + 1 if family <= stopped and gone <= before else 0
+        settled = settled + 1 if members <= stopped and gone <= before else 0
         # One list may lack a process that was forked meanwhile, where process ids have begun at 1 again.
         if settled == 2:
             break
-        for process in family - stopped:
+        for process, _ in members - stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGSTOP)
-        stopped |= family
-    for process in stopped:
+        stopped |= members
+    for process, _ in members:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     return settled == 2
