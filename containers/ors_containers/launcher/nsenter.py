@@ -50,6 +50,8 @@ ENDING_PATIENCE = 20.0
 _GONE_PATIENCE = 2.0
 #: Lists of processes after which all processes are stopped instead of a command's alone.
 _MOST_LISTS = 20
+#: Lists in a row that have to agree: a single list may lack a process.
+_AGREEING = 3
 
 
 def _join_files(process_1: int, user: User, directory: str) -> None:
@@ -278,7 +280,7 @@ def _kill_family(first: int) -> bool:
         gone, before = set(listed) - set(found), gone
         settled = settled + 1 if members <= stopped and gone <= before else 0
         # One list may lack a process that was forked meanwhile, where process ids have begun at 1 again.
-        if settled == 2:
+        if settled == _AGREEING:
             break
         for process, _ in members - stopped:
             with contextlib.suppress(ProcessLookupError):
@@ -287,7 +289,7 @@ def _kill_family(first: int) -> bool:
     for process, _ in members:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    return settled == 2
+    return settled == _AGREEING
 
 
 def _signal_command(shell: int, keep_pids: Mapping[str, int], how: str) -> None:
