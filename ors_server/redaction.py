@@ -68,17 +68,21 @@ def redact_text(text: str, forms: Sequence[bytes]) -> str:
     return data.decode()
 
 
-def redact_json(data: bytes, forms: Sequence[bytes]) -> bytes:
+def redact_json(data: bytes, forms: Sequence[bytes], otherwise: bytes) -> bytes:
     """Replace the forms of secrets, and keys of ors-servers, in a JSON value, which stays one.
 
-    The rewards of a call's result and of scores stay. Raises ``ValueError`` or ``RecursionError`` for a value that
-    Python does not read.
+    The rewards of a call's result and of scores stay. Return ``otherwise`` where Python does not read the value.
     """
-    value = json.loads(data)
-    found = redact_value(value, forms)
-    for given, shown in _rewarded(value, found):
-        shown["reward"] = given["reward"]
-    return to_json(found)
+    if not finds(data, forms):
+        return data
+    try:
+        value = json.loads(data)
+        found = redact_value(value, forms)
+        for given, shown in _rewarded(value, found):
+            shown["reward"] = given["reward"]
+        return to_json(found)
+    except (ValueError, RecursionError):
+        return otherwise
 
 
 def redact_value(value: Any, forms: Sequence[bytes]) -> Any:

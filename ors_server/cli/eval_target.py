@@ -121,7 +121,7 @@ async def _address(process: asyncio.subprocess.Process, log: int, target: str) -
             return found[1].decode()
         if process.returncode is not None or asyncio.get_running_loop().time() > deadline:
             said = text.decode("utf-8", "replace").strip().removeprefix("Error: ")
-            raise TargetError(f"{target} cannot be served: {said[-2000:] or 'no reason given'}", "")
+            raise TargetError(f"{target} cannot be served: {said[-_LOGGED:] or 'no reason given'}", "")
         await asyncio.sleep(0.02)
 
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ors_server.encoding import encode
 from ors_server.errors import OrsError
 from ors_server.keys.key import Key
 from ors_server.pages.episode_records import EpisodeCall, read_frames
@@ -132,7 +131,7 @@ class Playground:
         session = await self._session(episode)
         session.check()
         try:
-            call = session.start_call(name, arguments, None, encode({"name": name, "input": arguments}))
+            call = session.start_call(name, arguments, None)
         except ResultExpired:  # only for a key that was used before, and there is none
             raise AssertionError from None
         record = EpisodeCall(call.task_id, name, arguments)

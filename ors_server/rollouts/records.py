@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from pydantic_core import from_json, to_json
 
-from ors_server.redaction import finds, redact_json, redact_text
+from ors_server.redaction import redact_json, redact_text
 from ors_server.rollouts.derived import LOST, Outcome
 from ors_server.rollouts.notes import WIDTH, Head, encode_notes, read_notes
 
@@ -147,17 +147,9 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: floa
 
 
 def _without_secrets(row: Row, secrets: Sequence[bytes]) -> Row:
-    kept = {name: _redacted(row[name], secrets) for name in ("task_spec", "metadata")}
+    kept = {name: redact_json(row[name].encode(), secrets, b"{}").decode() for name in ("task_spec", "metadata")}
     label = row["task_label"]
     return {**row, **kept, "task_label": None if label is None else redact_text(label, secrets)}
-
-
-def _redacted(text: str, secrets: Sequence[bytes]) -> str:
-    data = text.encode()
-    try:
-        return redact_json(data, secrets).decode() if finds(data, secrets) else text
-    except (ValueError, RecursionError):
-        return "{}"
 
 
 def _state(recording: Recorded, end: End | None) -> Row:

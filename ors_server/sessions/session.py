@@ -256,10 +256,10 @@ class Session:
 
     # --- waiting -----------------------------------------------------------------------------
 
-    def touch(self) -> None:
+    def touch(self, now: float | None = None) -> None:
         """Note a request or ping. Pings do not keep a failed session alive."""
         if self.state is not State.FAILED:
-            self.last_seen = time.monotonic()
+            self.last_seen = time.monotonic() if now is None else now
 
     @property
     def busy(self) -> bool:
@@ -385,10 +385,12 @@ class Session:
             self._ledger = CallLedger(self._context.results, slots)
         return self._ledger
 
-    def start_call(self, name: str, arguments: Mapping[str, Any], key: str | None, request: bytes) -> Call:
+    def start_call(
+        self, name: str, arguments: Mapping[str, Any], key: str | None, request: bytes | None = None
+    ) -> Call:
         """Start the call that a request means, or return the earlier call that it repeats.
 
-        ``request`` is a JSON object with ``name`` and ``input``, for the record. Raises what ``CallLedger.start``
+        ``request`` is the body of the request, for the record, if there is one. Raises what ``CallLedger.start``
         raises.
         """
         return self._start(name, arguments, key, request, self._tool_frames)
@@ -404,21 +406,21 @@ class Session:
             return result_frames(encode(await score_group(self._built(), request, call)))
 
         arguments = request.model_dump(mode="json")
-        recorded = encode({"name": "score_group", "input": arguments})
-        return self._start("score_group", arguments, None, recorded, frames)
+        return self._start("score_group", arguments, None, None, frames)
 
     def _start(
         self,
         name: str,
         arguments: Mapping[str, Any],
         key: str | None,
-        request: bytes,
+        request: bytes | None,
         frames: Callable[[Call], Awaitable[bytes]],
     ) -> Call:
         call, new = self.ledger.start(name, arguments, key)
         if new:
             if self.recording is not None:
-                self.recording.call(call.started, call.task_id, request)
+                noted = encode({"name": name, "input": arguments}) if request is None else request
+                self.recording.call(call.started, call.task_id, noted)
             self.last_call = (name, call.started)
             run = self._run if tracing.active is None else self._run_traced
             call.task = asyncio.create_task(run(call, frames))
@@ -498,8 +500,7 @@ class Session:
 
     def _end_run(self, call: Call, frames: bytes) -> None:
         now = time.monotonic()
-        if self.state is not State.FAILED:
-            self.last_seen = now  # the time to live counts from the end of a long call
+        self.touch(now)  # the time to live counts from the end of a long call
         self._record_result(call, frames, now)
         if call.done:  # its client was answered before its code ended
             call.outcome = "cancelled" if self.state is State.ENDING else "timeout"

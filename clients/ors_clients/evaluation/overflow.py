@@ -6,8 +6,8 @@ that repeats a prompt in which these words stand. Three forms count:
 - ``code`` or ``type`` of the error is ``context_length_exceeded`` (OpenAI, Azure, Groq) or
   ``exceed_context_size_error`` (llama.cpp, with status 400 or 500). The status does not matter, unless it is about a
   key, a quota or load.
-- The status is 400, 413 or 422, and the message says so in words that are not the request's own: vLLM, SGLang, TGI,
-  OpenRouter, Anthropic, Gemini, Mistral, DeepSeek, xAI, LM Studio, Ollama.
+- The status is 400, 413 or 422, and the message has words for it that are not repeated from the request. vLLM, SGLang,
+  TGI, OpenRouter, Anthropic, Gemini, Mistral, DeepSeek, xAI, LM Studio and Ollama answer so.
 - An error stands in an answer of status 200, and its ``code`` is such a status: a stream of SGLang, OpenRouter.
 """
 

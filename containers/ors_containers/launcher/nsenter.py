@@ -50,7 +50,8 @@ ENDING_PATIENCE = 20.0
 _GONE_PATIENCE = 2.0
 #: Lists of processes after which all processes are stopped instead of a command's alone.
 _MOST_LISTS = 20
-#: Lists in a row that have to agree: a single list may lack a process.
+#: Lists in a row that have to agree: a single list may lack a process that was forked meanwhile, where process ids have
+#: begun at 1 again.
 _AGREEING = 3
 
 
@@ -275,11 +276,10 @@ def _kill_family(first: int) -> bool:
         family = {process for process, status in found.items() if status.session == first or process == first}
         while more := {process for process, status in found.items() if status.parent in family} - family:
             family |= more
-        members = {(process, found[process].started) for process in family - {1, os.getpid()} if process in found}
+        members = {(process, found[process].started) for process in family - {1, os.getpid()}}
         # A process that has ended since the list was made may have a child that is not in the list.
         gone, before = set(listed) - set(found), gone
         settled = settled + 1 if members <= stopped and gone <= before else 0
-        # One list may lack a process that was forked meanwhile, where process ids have begun at 1 again.
         if settled == _AGREEING:
             break
         for process, _ in members - stopped:
