@@ -26,9 +26,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from ors_containers.launcher.ending import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 from ors_containers.launcher.examiners import examiners, hide_processes, show_processes
 from ors_containers.launcher.messages import Examine, Examining, Failed, Program
-from ors_containers.launcher.nsenter import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 from ors_containers.launcher.privileges import (
     default_signals,
     give_pipe,

@@ -33,8 +33,10 @@ from typing import Any, NoReturn
 from ors_containers.launcher.apptainer import settle_container, start_apptainer
 from ors_containers.launcher.bubblewrap import start_bubblewrap
 from ors_containers.launcher.container import start_container
+from ors_containers.launcher.ending import end_command, end_processes
 from ors_containers.launcher.enter import enter_sandbox
 from ors_containers.launcher.examination import start_examination
+from ors_containers.launcher.file_operations import open_file, rename_file, stat_file
 from ors_containers.launcher.messages import (
     MESSAGE_SIZE,
     EndCommand,
@@ -59,7 +61,6 @@ from ors_containers.launcher.messages import (
     read_request,
     seal,
 )
-from ors_containers.launcher.nsenter import end_command, end_processes, open_file, rename_file, stat_file
 from ors_containers.launcher.privileges import open_groups, place
 from ors_containers.launcher.records import InvalidRecord
 from ors_containers.linux import syscalls as system

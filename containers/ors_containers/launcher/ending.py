@@ -1,8 +1,13 @@
-"""Operations of the launcher's children inside a sandbox: open a file, describe a path, end processes.
+"""End processes of a sandbox: all of them, those of a command, or the family of a container's command.
 
-Each child joins the sandbox through a pidfd of its process 1 and then acts like any process inside: a path is resolved
-in the sandbox's own mounts with its user's rights, and a process id is one of its own pid namespace. Before it joins, a
-child forbids the sandbox's processes to inspect it, and after that it imports no module.
+A child of the launcher does it, which joins the sandbox's pid namespace through a pidfd of its process 1: a process id
+is one of that namespace, and no process of the host can be signalled. Before it joins, the child forbids the sandbox's
+processes to inspect it, and after that it imports no module.
+
+To end some processes and not others, they are stopped, listed and killed, and none may fork in between. The kernel
+looks for a signal when a fork begins and after that for SIGKILL only (``copy_process`` in kernel/fork.c): a process
+that is sent SIGSTOP meanwhile has a child first, many milliseconds later where it has much memory or the machine is
+busy. So a list is complete only if each process was at rest before it was made.
 """
 
 from __future__ import annotations
@@ -11,23 +16,11 @@ import contextlib
 import errno
 import os
 import signal
-import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ors_containers.launcher.messages import (
-    Done,
-    EndCommand,
-    EndProcesses,
-    FileFound,
-    Opened,
-    OpenFile,
-    RenameFile,
-    StatFile,
-    User,
-)
-from ors_containers.launcher.privileges import become_container_user
+from ors_containers.launcher.messages import Done, EndCommand, EndProcesses
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.proc_stat import ProcessStatus, process_status
 
@@ -36,11 +29,8 @@ __all__ = [
     "end_command",
     "end_processes",
     "join_processes",
-    "open_file",
     "processes",
-    "rename_file",
     "signal_all",
-    "stat_file",
     "until_gone",
 ]
 
@@ -48,81 +38,15 @@ __all__ = [
 ENDING_PATIENCE = 20.0
 #: Seconds after which it suffices that they are exiting.
 _GONE_PATIENCE = 2.0
-#: Lists of processes after which all processes are stopped instead of a command's alone.
+#: Seconds in which processes that were sent SIGSTOP must be at rest; a long system call can take more.
+_REST_PATIENCE = 2.0
+#: Lists with new processes after which all processes are stopped instead of a command's alone.
 _MOST_LISTS = 20
 #: Lists in a row that have to agree: a single list may lack a process that was forked meanwhile, where process ids have
 #: begun at 1 again.
 _AGREEING = 3
-
-
-def _join_files(process_1: int, user: User, directory: str) -> None:
-    """Join the sandbox's mounts, as its user and without any capability; as a container's user with that user's."""
-    system.refuse_inspection()
-    system.setns(process_1, system.CLONE_NEWUSER | system.CLONE_NEWNS)
-    if user.capabilities:
-        become_container_user(user)
-    else:
-        system.drop_bounding_set()
-        if not user.one_id:
-            system.become(user.id, user.group)
-        system.drop_capabilities()
-    os.umask(0o022)
-    os.chdir(directory)
-
-
-def open_file(message: OpenFile, descriptors: list[int]) -> Opened:
-    """Open a regular file."""
-    _join_files(descriptors[0], message.user, message.directory)
-    flags = message.flags | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-    if message.parents:
-        Path(message.path).parent.mkdir(parents=True, exist_ok=True)
-    # O_TRUNC only once it is known to be a regular file.
-    descriptor = os.open(message.path, flags & ~os.O_TRUNC, message.mode)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EISDIR, f"{_kind(found.st_mode)}, not a regular file")
-    if flags & os.O_TRUNC:
-        os.ftruncate(descriptor, 0)
-        os.fchmod(descriptor, message.mode)
-    return Opened(descriptor, found.st_size)
-
-
-def stat_file(message: StatFile, descriptors: list[int]) -> FileFound:
-    """Describe a path."""
-    _join_files(descriptors[0], message.user, message.directory)
-    path = Path(message.path)
-    found = path.stat() if message.follow else path.lstat()
-    return FileFound(
-        kind=_kind(found.st_mode),
-        size=found.st_size,
-        mode=stat.S_IMODE(found.st_mode),
-        user=found.st_uid,
-        group=found.st_gid,
-        modified=found.st_mtime,
-        link=str(path.readlink()) if stat.S_ISLNK(found.st_mode) else None,
-    )
-
-
-def rename_file(message: RenameFile, descriptors: list[int]) -> Done:
-    """Rename a file over another."""
-    _join_files(descriptors[0], message.user, message.directory)
-    Path(message.path).rename(message.target)
-    return Done()
-
-
-_KINDS = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "directory",
-    stat.S_IFLNK: "link",
-    stat.S_IFIFO: "pipe",
-    stat.S_IFSOCK: "socket",
-    stat.S_IFCHR: "device",
-    stat.S_IFBLK: "device",
-}
-
-
-def _kind(mode: int) -> str:
-    return _KINDS.get(stat.S_IFMT(mode), "unknown")
+#: Seconds between two looks at processes that are to rest or to end.
+_PAUSE = 0.0005
 
 
 def signal_all(number: int) -> None:
@@ -180,7 +104,7 @@ def until_gone(deadline: float) -> None:
     after ``_GONE_PATIENCE`` it suffices that every process is exiting and executes its program no longer. Raises
     ``OSError`` (``ETIMEDOUT``) if a process still executes its program at the ``deadline``.
     """
-    pause = 0.0005
+    pause = _PAUSE
     enough = time.monotonic() + _GONE_PATIENCE
     while left := [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]:  # noqa: PTH208 - names
         now = time.monotonic()
@@ -194,12 +118,15 @@ def until_gone(deadline: float) -> None:
 
 def _is_exiting(process: str) -> bool:
     """Return whether each thread of a process is exiting or has exited."""
-    with contextlib.suppress(OSError):  # the process has ended meanwhile
+    return all(status.exiting for status in _threads(process))
+
+
+def _threads(process: int | str) -> Iterator[ProcessStatus]:
+    """Return the status of each thread of a process; none of one that has ended."""
+    with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208 - names are enough
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                if not process_status(f"{process}/task/{thread}").exiting:
-                    return False
-    return True
+                yield process_status(f"{process}/task/{thread}")
 
 
 def end_command(message: EndCommand, descriptors: list[int]) -> Done:
@@ -261,16 +188,17 @@ def _in_child(work: Callable[[int], bool], argument: int) -> bool:
 
 
 def _kill_family(first: int) -> bool:
-    """Stop the family of ``first`` until no member is new, so that none can fork, then kill it.
+    """Stop the family of ``first`` until no member is new and all are at rest, so that none can fork, then kill it.
 
-    Returns False for a family that forks and ends faster than it is listed.
+    Returns False for a family that forks and ends faster than it is listed, or that does not come to rest.
     """
     # With the times of their starts: ids of processes that have ended are given again to new ones.
-    stopped: set[tuple[int, int]] = set()
+    known: set[tuple[int, int]] = set()
     members: set[tuple[int, int]] = set()
     gone: set[int] = set()
-    settled = 0
-    for _ in range(_MOST_LISTS):
+    settled = lists = 0
+    deadline = time.monotonic() + _REST_PATIENCE
+    while settled < _AGREEING and lists < _MOST_LISTS and time.monotonic() < deadline:
         listed = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         found = processes(listed)
         family = {process for process, status in found.items() if status.session == first or process == first}
@@ -279,17 +207,30 @@ def _kill_family(first: int) -> bool:
         members = {(process, found[process].started) for process in family - {1, os.getpid()}}
         # A process that has ended since the list was made may have a child that is not in the list.
         gone, before = set(listed) - set(found), gone
-        settled = settled + 1 if members <= stopped and gone <= before else 0
-        if settled == _AGREEING:
-            break
-        for process, _ in members - stopped:
+        restless = {member for member in members if not _is_resting(member[0])}
+        if members <= known and gone <= before:
+            settled = 0 if restless else settled + 1
+            time.sleep(_PAUSE if restless else 0)
+        else:
+            settled = 0
+            lists += 1
+        # Those of an earlier list too: a member that was not stopped yet may have continued them.
+        for process, _ in restless | (members - known):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGSTOP)
-        stopped |= members
+        known |= members
     for process, _ in members:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     return settled == _AGREEING
+
+
+def _is_resting(process: int) -> bool:
+    """Return whether each thread of a process is stopped, has ended or waits in the kernel: none can fork.
+
+    What waits there may be the parent of a ``vfork``, which waits for its child.
+    """
+    return all(status.exiting or status.state in "TtDZX" for status in _threads(process))
 
 
 def _signal_command(shell: int, keep_pids: Mapping[str, int], how: str) -> None:
@@ -299,7 +240,7 @@ def _signal_command(shell: int, keep_pids: Mapping[str, int], how: str) -> None:
     goes on with it when the child is killed. ``kill`` kills them and interrupts the shell, ``sweep`` leaves the shell
     alone, ``all`` kills it too. Every process is stopped meanwhile.
     """
-    found = processes()
+    found = _stopped_processes()
     for process in found:
         if process in (1, os.getpid(), shell):
             continue
@@ -315,6 +256,14 @@ def _signal_command(shell: int, keep_pids: Mapping[str, int], how: str) -> None:
                     os.kill(process, signal.SIGKILL)
     if shell in found and how != "sweep":
         os.kill(shell, signal.SIGKILL if how == "all" else signal.SIGINT)
+
+
+def _stopped_processes() -> dict[int, ProcessStatus]:
+    """Return the processes, which have all been sent SIGSTOP, from a list that was made when all were at rest."""
+    deadline = time.monotonic() + _REST_PATIENCE
+    while time.monotonic() < deadline and not all(map(_is_resting, set(processes()) - {1, os.getpid()})):
+        time.sleep(_PAUSE)
+    return processes()
 
 
 def processes(listed: Iterable[int] | None = None) -> dict[int, ProcessStatus]:
