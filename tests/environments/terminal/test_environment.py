@@ -395,7 +395,7 @@ async def test_build_network_is_offered_where_a_build_lacks_it(service: Service,
     from .folders import write_folder
     from .parts import endless, preparation
 
-    words = "    echo 'Temporary failure resolving deb.debian.org'\n"
+    words = "    echo 'Temporary failure resolving packages.example'\n"
     for name, said, offered in (("task_a", words, True), ("task_b", "", False)):
         definition = f"Bootstrap: localimage\nFrom: host\n\n%post\n{said}    false\n"
         folder = write_folder(tmp_path, name, files={"container.def": definition})
