@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from ors_server.errors import OrsError
+from ors_server.keys.authentication import credential_of
 from ors_server.pages.context import ServerContext, ViewRoute, visitor_of
 from ors_server.pages.forms import Field, fields_of, read_input
 from ors_server.pages.playground import Episode, Playground
@@ -58,6 +59,7 @@ class PlaygroundViews:
         if len(sid) > _LONGEST_ID:
             raise HTTPException(404)
         hosted = self._context.catalogue.by_path(request.path_params["environment"])
+        self._take_turn(request)
         await self._playground.open(sid, visitor_of(request), hosted.name, form.get("split", ""), int(index), secrets)
         return self._responses.redirect(request, f"/environments/{hosted.name}/sessions/{sid}")
 
@@ -83,6 +85,7 @@ class PlaygroundViews:
         problem = ""
         if given is not None:
             try:
+                self._take_turn(request)
                 await self._playground.call(episode, name, given, _WAIT)
                 fields = fields_of(tool["input_schema"])
             except OrsError as error:
@@ -110,6 +113,11 @@ class PlaygroundViews:
         return PlainTextResponse(
             found.text.encode("utf-8", "replace"), headers={"content-disposition": 'attachment; filename="output.txt"'}
         )
+
+    def _take_turn(self, request: Request) -> None:
+        """Count a request of a log-in as one of its key, as those that carry a key were. Raises ``KeyBusy``."""
+        if not credential_of(request.scope["headers"]):
+            self._context.sessions.usage.take_turn(visitor_of(request))
 
     def _find(self, request: Request) -> Episode:
         episode = self._playground.find(request.path_params["sid"], visitor_of(request).name)

@@ -11,6 +11,7 @@ import pytest
 from ors_server import Settings
 from ors_server.keys.exposure import add_key
 from ors_server.keys.file import changed, keys_file
+from ors_server.keys.key import Limits
 from tests.server.pages.conftest import Browser, Page, Visit, is_safe, tags
 from tests.support.environments import Echo
 
@@ -169,3 +170,19 @@ async def test_names_of_hosts_are_free_with_keys(visit: Visit, keys: dict[str, s
     page = await log_in(browser, keys["anna"])
     assert page.status == 200
     assert tags(page, "article")
+
+
+async def test_a_rate_counts_the_calls_of_a_log_in(visit: Visit, tmp_path: Path) -> None:
+    secret = add_key(Settings(data_dir=tmp_path), "slow", Limits(rate=2))
+    browser = visit(Echo)
+    await log_in(browser, secret)
+    page = await browser.play("echo")
+    for _ in range(4):  # pages that are looked at do not count
+        assert (await browser.get("/ui/environments/echo")).status == 200
+    await asyncio.sleep(1.1)
+    answers = [await browser.send(page.form("/tool", tool="echo"), {"arg.text": f"n{n}"}) for n in range(4)]
+    assert "2 requests a second" not in answers[1].text
+    assert "2 requests a second" in answers[-1].text
+    assert "n3" in answers[-1].text  # what was typed is kept
+    await asyncio.sleep(1.1)
+    assert "2 requests a second" not in (await browser.send(page.form("/tool", tool="echo"), {"arg.text": "x"})).text
