@@ -14,6 +14,8 @@ PIP_INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-che
 
 # Sandboxes, and what families of terminal tasks are about.
 PROGRAMS := bubblewrap uidmap git sqlite3
+PROGRAMS_OF_LONG_TESTS := chromium podman runc containernetworking-plugins iptables debootstrap haproxy nginx postgresql \
+	prometheus
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint docs types format test tests-sandboxes tests-terminal tests-others apptainer test-all serve bench clean
@@ -78,7 +80,7 @@ apptainer: ## Install Apptainer for the tests that run it, where that can be don
 	-scripts/install-apptainer
 
 test-all: apptainer test ## Also build and run the container images and train with TRL
-	-scripts/debian-packages chromium podman runc containernetworking-plugins iptables debootstrap haproxy
+	-scripts/debian-packages $(PROGRAMS_OF_LONG_TESTS)
 	-$(PIP_INSTALL) --editable '.[dev,ray]'
 	$(BIN)/pytest -m long; $(SHOW_NOT_RUN)
 

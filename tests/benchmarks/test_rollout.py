@@ -50,7 +50,7 @@ def test_a_small_run(tmp_path: Path, engine: EngineStandIn, capsys: pytest.Captu
         assert cell.latencies["generation"].count == 16
         # Two calls, each with the environment's delay.
         assert cell.breakdown["environment"] >= 0.037  # timers may be early
-        assert cell.latencies["tool call"].p50 >= 20
+        assert cell.latencies["tool call"].p50 >= 19  # as above
         assert set(cell.memory_mib) == {"client", "server"}
         assert cell.figures["prefix_hits"].median == pytest.approx(0.5, abs=0.02)
     assert report.options["env"] == "echo"
