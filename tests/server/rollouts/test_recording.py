@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from ors_server import JSONObject, Server, Settings, TextBlock, ToolOutput, tool
 from ors_server.errors import InfrastructureError
 from ors_server.http.app import OrsApp
-from ors_server.redaction import forms_of, redact_text, redact_value
+from ors_server.redaction import forms_of, redact_json, redact_text, redact_value
 from ors_server.rollouts import recorder as recording
 from ors_server.rollouts.browsing import RolloutFilter, browse_rollouts, browse_runs
 from ors_server.rollouts.database import open_to_write
@@ -383,6 +383,23 @@ def test_what_python_does_not_read_and_may_hold_a_secret_is_left_out() -> None:
 )
 def test_numbers_and_names_are_replaced(secret: str, value: Any, kept: Any) -> None:
     assert redact_value({"input": value}, forms_of([secret])) == {"input": kept}
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"),
+    [
+        (
+            {"ok": True, "output": {"reward": 1795.5, "metadata": {"reward": 1795.5}}},
+            {"ok": True, "output": {"reward": 1795.5, "metadata": {"reward": "[redacted]"}}},
+        ),
+        (
+            {"scores": [{"reward": 1795.5, "id": 1795.5}, {"reward": 0.0}]},
+            {"scores": [{"reward": 1795.5, "id": "[redacted]"}, {"reward": 0.0}]},
+        ),
+    ],
+)
+def test_a_reward_may_be_a_secret_number(result: dict[str, Any], kept: dict[str, Any]) -> None:
+    assert json.loads(redact_json(json.dumps(result).encode(), forms_of(["1795.5"]), b"null")) == kept
 
 
 def test_no_member_is_lost_where_two_names_hold_secrets() -> None:
