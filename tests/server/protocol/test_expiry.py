@@ -211,6 +211,28 @@ async def test_a_call_past_its_limit_has_no_late_effect_on_the_episode(serve: Se
     assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
 
 
+async def test_a_late_result_does_not_replace_the_error_that_waits_for_a_lost_client(serve: Serve) -> None:
+    proceed, ended = threading.Event(), threading.Event()
+
+    class Late(Echo):
+        @tool
+        def finish_late(self) -> ToolOutput:
+            proceed.wait(PATIENCE)
+            ended.set()
+            return said("late", 1.0, finished=True)
+
+    client = serve(Late, call_timeout=0.2, stream_after=0.01)
+    sid = await client.open()
+    async with client.stream("/call", {"name": "finish_late", "input": {}}, sid) as stream:
+        task_id = (await stream.event()).data
+    await asyncio.sleep(0.5)
+    proceed.set()
+    await until(ended.is_set)
+    await asyncio.sleep(0.05)
+    reply = await client.call(sid, "finish_late", task_id=task_id)
+    assert reply.error.startswith("ToolTimeout")
+
+
 async def test_calls_that_wait_for_their_turn_past_the_limit_let_others_go_on(serve: Serve) -> None:
     proceed = threading.Event()
 
