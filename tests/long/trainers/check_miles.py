@@ -31,6 +31,7 @@ from tests.long.trainers.upstream import (
     check_tokens,
     checkout,
     earn,
+    end_work,
     ended,
     import_checkout,
     log_nothing,
@@ -112,15 +113,6 @@ class Run:
         return metrics.log_eval_rollout_data(0, self.args, result.data, result.metrics)
 
 
-async def _stop(runs: Sequence[Run]) -> None:
-    """End work that a fully asynchronous rollout would continue."""
-    for run in runs:
-        worker: Any = getattr(run.rollout, "_worker", None)
-        if worker is not None:
-            worker.cancel()
-    await ours.close()
-
-
 Start = Callable[..., Run]
 
 
@@ -128,7 +120,6 @@ Start = Callable[..., Run]
 def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Start]:
     """Start a run whose model says what ``outcomes`` has for each episode."""
     opened: list[Any] = []
-    runs: list[Run] = []
     checkpoint = tmp_path / "checkpoint"
     monkeypatch.setattr(metrics.tracking, "log", log_nothing)
     http_utils._http_client = None
@@ -205,11 +196,10 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
             address = serve(serve_application(session_server.SessionServer(args, engine.url).app))
             args.session_server_ports = [int(address.rpartition(":")[2])]
         http_utils.init_http_client(args)
-        runs.append(Run(args, engine))
-        return runs[-1]
+        return Run(args, engine)
 
     yield make
-    async_utils.run(_stop(runs))
+    async_utils.run(end_work(ours.close))
     for context in reversed(opened):
         context.__exit__(None, None, None)
 

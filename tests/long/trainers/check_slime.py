@@ -30,6 +30,7 @@ from tests.long.trainers.upstream import (
     check_tokens,
     checkout,
     earn,
+    end_work,
     ended,
     import_checkout,
     log_nothing,
@@ -160,7 +161,7 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
 
     yield make
     fully_async_rollout._stop_global_worker()
-    async_utils.run(ours.close())
+    async_utils.run(end_work(ours.close))
     misc.SingletonMeta._instances.clear()
     for engine in engines:
         engine.__exit__(None, None, None)

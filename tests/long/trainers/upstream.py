@@ -8,6 +8,7 @@ empty modules whose attributes are empty classes. No module of the trainer itsel
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.abc
 import importlib.machinery
 import json
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ __all__ = [
     "check_tokens",
     "checkout",
     "earn",
+    "end_work",
     "ended",
     "import_checkout",
     "log_nothing",
@@ -254,6 +256,17 @@ def parse_recipe(trainer: str, add_arguments: Callable[[Any], Any], *options: st
         args, rest = parser.parse_known_args(words)
     assert {word for word in rest if word.startswith("--")} <= BACKENDS
     return args
+
+
+async def end_work(close: Callable[[], Awaitable[None]]) -> None:
+    """End what still runs in this event loop: a rollout that was begun before a run failed would end the next run."""
+    await close()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=20)
+    await close()
 
 
 def ended(function: Callable[[], Any], seconds: float = 60) -> Any:
