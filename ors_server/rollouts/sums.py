@@ -20,7 +20,7 @@ _SCALE = 2.0**40
 
 
 class bounded_sum(FunctionElement[float]):  # noqa: N801 - a function of SQL
-    """The sum of a column, at most the largest finite number: PostgreSQL would refuse a larger one."""
+    """The sum of a column, NULL of no values; at most the largest finite number, or PostgreSQL would refuse it."""
 
     type = cast("Any", Double())
     inherit_cache = True
@@ -36,7 +36,9 @@ def _in_sqlite(element: Any, compiler: Any, **options: Any) -> str:
 @compiles(bounded_sum, "postgresql")
 def _in_postgresql(element: Any, compiler: Any, **options: Any) -> str:
     summed = compiler.process(element.clauses, **options)
-    return f"CAST(least(greatest(sum(CAST({summed} AS numeric)), {-_MOST!r}), {_MOST!r}) AS double precision)"
+    total = f"least(greatest(sum(CAST({summed} AS numeric)), {-_MOST!r}), {_MOST!r})"
+    # least and greatest ignore a NULL, which is the sum of nothing.
+    return f"CASE WHEN count({summed}) > 0 THEN CAST({total} AS double precision) END"
 
 
 def safe_mean(column: ColumnElement[Any]) -> ColumnElement[float]:

@@ -23,6 +23,9 @@ from pathlib import Path
 
 __all__ = ["cached_environment", "location", "pip", "say", "script", "torch_script"]
 
+#: Gets what pip prints. A descriptor: a test's stand-in for ``sys.stderr`` has none.
+_STANDARD_ERROR = 2
+
 
 def location(name: str, content: Sequence[str]) -> Path:
     """Return the folder of the environment made of ``content``, made or not."""
@@ -54,7 +57,7 @@ def cached_environment(
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits, and finds it complete
         if not (complete.exists() and python.exists()):
-            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, stdout=sys.stderr)
+            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, stdout=_STANDARD_ERROR)
             install(python)
             complete.write_text("\n".join(content))
         if refresh is not None:
@@ -65,7 +68,7 @@ def cached_environment(
 def pip(python: Path, *arguments: str) -> None:
     """Run an environment's pip, its output on stderr. Raises ``CalledProcessError``."""
     command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    subprocess.run(command, check=True, stdout=_STANDARD_ERROR)
 
 
 def _torch_constraint(python: Path) -> Path:

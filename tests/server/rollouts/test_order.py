@@ -83,3 +83,8 @@ def test_a_later_update_wins_whenever_it_comes(tmp_path: Path) -> None:
     later = update("r", at=NOON + 5, duration_ms=7)
     store([[later], [rollout("r"), update("r", at=NOON, duration_ms=3, top_k=1)]], tmp_path)
     assert stored(tmp_path)[0]["rollout_info"] == {"duration_ms": 7, "top_k": 1}
+
+
+def test_without_rewards_there_is_no_sum(tmp_path: Path) -> None:
+    store([[rollout("r"), message("r", 0)], [rollout("other")]], tmp_path)
+    assert rows(tmp_path, "SELECT max_reward, total_reward FROM rollouts") == [(None, None)] * 2
