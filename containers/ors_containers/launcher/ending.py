@@ -18,7 +18,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 
 from ors_containers.launcher.messages import Done, EndCommand, EndProcesses
 from ors_containers.linux import syscalls as system
@@ -75,15 +74,14 @@ def signal_all(number: int) -> None:
 
 
 def _signal_each(number: int) -> None:
-    for name in os.listdir("/proc"):  # noqa: PTH208 - names are enough
-        if name.isdigit() and name != "1":
-            with contextlib.suppress(OSError):  # the process has ended meanwhile
-                process = os.open(f"/proc/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    # Through its folder: its process id is the sandbox's, and another process's here.
-                    signal.pidfd_send_signal(process, number)
-                finally:
-                    os.close(process)
+    for each in set(_process_ids()) - {1}:
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
+            process = os.open(f"/proc/{each}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                # Through its folder: its process id is the sandbox's, and another process's here.
+                signal.pidfd_send_signal(process, number)
+            finally:
+                os.close(process)
 
 
 def join_processes(process_1: int) -> None:
@@ -106,9 +104,9 @@ def until_gone(deadline: float) -> None:
     """
     pause = _PAUSE
     enough = time.monotonic() + _GONE_PATIENCE
-    while left := [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]:  # noqa: PTH208 - names
+    while left := set(_process_ids()) - {1}:
         now = time.monotonic()
-        if now > enough and all(_is_exiting(name) for name in left):
+        if now > enough and all(map(_is_exiting, left)):
             return
         if now > deadline:
             raise OSError(errno.ETIMEDOUT, "the sandbox's processes do not end")
@@ -116,12 +114,12 @@ def until_gone(deadline: float) -> None:
         pause = min(2 * pause, 0.02)
 
 
-def _is_exiting(process: str) -> bool:
+def _is_exiting(process: int) -> bool:
     """Return whether each thread of a process is exiting or has exited."""
     return all(status.exiting for status in _threads(process))
 
 
-def _threads(process: int | str) -> Iterator[ProcessStatus]:
+def _threads(process: int) -> Iterator[ProcessStatus]:
     """Return the status of each thread of a process; none of one that has ended."""
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208 - names are enough
@@ -199,7 +197,7 @@ def _kill_family(first: int) -> bool:
     settled = lists = 0
     deadline = time.monotonic() + _REST_PATIENCE
     while settled < _AGREEING and lists < _MOST_LISTS and time.monotonic() < deadline:
-        listed = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        listed = _process_ids()
         found = processes(listed)
         family = {process for process, status in found.items() if status.session == first or process == first}
         while more := {process for process, status in found.items() if status.parent in family} - family:
@@ -268,10 +266,8 @@ def _stopped_processes() -> dict[int, ProcessStatus]:
 
 def processes(listed: Iterable[int] | None = None) -> dict[int, ProcessStatus]:
     """Return the status of each process in this pid namespace that has not ended, by process id."""
-    if listed is None:
-        listed = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     found: dict[int, ProcessStatus] = {}
-    for process in listed:
+    for process in _process_ids() if listed is None else listed:
         try:
             status = process_status(process)
         except OSError:
@@ -279,3 +275,8 @@ def processes(listed: Iterable[int] | None = None) -> dict[int, ProcessStatus]:
         if not status.ended:
             found[process] = status
     return found
+
+
+def _process_ids() -> list[int]:
+    """Return the ids of the processes of the mounted ``/proc``, those that have ended among them."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - names are enough
