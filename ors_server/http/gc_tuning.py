@@ -44,6 +44,8 @@ class Collector:
     def __init__(self) -> None:
         self._thresholds = gc.get_threshold()
         self._frozen = 0
+        #: How many were frozen since then, and may have been freed meanwhile.
+        self._growth = 0
         #: Instances whose sessions have ended, each with the time of the end; the earliest first.
         self._left: list[tuple[float, weakref.ref[Any]]] = []
 
@@ -55,7 +57,7 @@ class Collector:
         # This one finds an empty oldest generation. CPython postpones a collection of that generation until it has
         # grown by a quarter of its size after the last one, which is now zero.
         gc.collect()
-        self._frozen = gc.get_freeze_count()
+        self._count_frozen()
         gc.set_threshold(*_THRESHOLDS)
         gc.callbacks.append(self._after)
 
@@ -76,18 +78,27 @@ class Collector:
         """Run a deep collection if there is reason to. Call it every few seconds."""
         self._drop_dead()
         overdue = bool(self._left) and time.monotonic() - self._left[0][0] > PATIENCE
-        if overdue or len(self._left) >= CROWD or gc.get_freeze_count() - self._frozen > GROWTH:
+        if overdue or len(self._left) >= CROWD or self._has_grown():
             gc.unfreeze()
             gc.collect()
             gc.collect()  # as in `start`: the first collection has frozen the objects it left
-            self._frozen = gc.get_freeze_count()
+            self._count_frozen()
             # Instances that are still alive are referenced; no collection will change that.
             self._left.clear()
 
     def _drop_dead(self) -> None:
         self._left = [(since, reference) for since, reference in self._left if reference() is not None]
 
-    @staticmethod
-    def _after(phase: str, info: Mapping[str, int]) -> None:
+    def _count_frozen(self) -> None:
+        self._frozen, self._growth = gc.get_freeze_count(), 0
+
+    def _has_grown(self) -> bool:
+        if self._growth > GROWTH:
+            # CPython walks the frozen objects to count them: a pause, too.
+            self._growth = gc.get_freeze_count() - self._frozen
+        return self._growth > GROWTH
+
+    def _after(self, phase: str, info: Mapping[str, int]) -> None:
         if phase == "stop" and info["generation"] == 2:
+            self._growth += len(gc.get_objects(generation=2))
             gc.freeze()

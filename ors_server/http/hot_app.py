@@ -112,11 +112,12 @@ class HotApp(FastAPI):
         if path[-1:] == "/" or path[:2] == "//":  # a base URL that ends in a slash, as clients join it
             path = "/" + path.strip("/")
             scope = {**scope, "path": root_path + path, "raw_path": (root_path + path).encode()}
+        headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
-            scope[KEY] = self.authenticator.authenticate(scope, path)
+            scope[KEY] = self.authenticator.authenticate(scope, path, headers)
         except OrsError as error:
             if path != _STATE or "state" not in self.routes_by_name:  # gateways ask for it without a key
-                await refuse(error, Exchange(scope, receive, send, None), path)
+                await refuse(error, Exchange(scope, receive, send, None, headers), path)
                 if self._others is not None:
                     self._others.add(error.status)
                 return
@@ -128,10 +129,11 @@ class HotApp(FastAPI):
             route = self.routes_by_name.get(path[last + 1 :])
             if route is not None and route.method == scope["method"]:
                 if path[:last] == route.prefix:
-                    await answer(route, Exchange(scope, receive, send, None), self._return_errors)
+                    await answer(route, Exchange(scope, receive, send, None, headers), self._return_errors)
                     return
                 if route.per_environment and path.find("/", 1) == last:
-                    await answer(route, Exchange(scope, receive, send, path[1:last]), self._return_errors)
+                    exchange = Exchange(scope, receive, send, path[1:last], headers)
+                    await answer(route, exchange, self._return_errors)
                     return
         if scope["method"] not in ("GET", "HEAD") and not path.startswith(FILES):
             exchange = Exchange(scope, receive, send, None)

@@ -51,18 +51,21 @@ class Authenticator:
         self.operations: Container[str] = ()
         keys.on_change.append(self._look_again)
 
-    def authenticate(self, scope: Any, path: str) -> Key:
+    def authenticate(self, scope: Any, path: str, headers: Mapping[bytes, bytes]) -> Key:
         """Return the key of a request, ``ANYONE`` where none is wanted.
 
+        ``headers`` are those of the scope by their names; of a repeated one the last.
         Raises ``NotAuthorized``, ``TooManyGuesses``, and ``KeyBusy`` above the key's rate of requests.
         """
-        now = time.monotonic()
-        self.keys.refresh(now)
-        if not self.keys.wanted:
+        now, keys = time.monotonic(), self.keys
+        if now >= keys.due:
+            keys.refresh(now)
+        if not keys.wanted:
             return ANYONE
-        credential, address = self._read(scope)
-        key = self._known.get((address, credential))
+        sender = self._read(scope, headers)
+        key = self._known.get(sender)
         if key is None:
+            address, credential = sender
             if path in OPEN_PATHS:
                 return ANYONE
             if not credential and self._is_page(path):
@@ -72,7 +75,7 @@ class Authenticator:
                 if uploader is not None:
                     return uploader
             key = self.check(credential, address)
-        if key.limits.rate is not None and path not in OPEN_PATHS:
+        if key.has_rate and path not in OPEN_PATHS:
             self._usage.take_turn(key)
         return key
 
@@ -101,19 +104,26 @@ class Authenticator:
 
         Answer with their status: gateways count wrong keys by it.
         """
-        return self.check(secret.strip().encode(errors="replace"), self._read(scope, ambiguous=True)[1])
+        return self.check(secret.strip().encode(errors="replace"), self._address(scope, dict(scope["headers"])))
 
-    def _read(self, scope: Any, *, ambiguous: bool = False) -> tuple[bytes, str]:
-        """Return the credential of a request and the address of its client. Raises ``NotAuthorized``."""
-        credential, forwarded, several = _scan(scope["headers"])
-        if several and not ambiguous:
-            raise NotAuthorized("The request has several keys in one header: send one")
+    def _read(self, scope: Any, headers: Mapping[bytes, bytes]) -> tuple[str, bytes]:
+        """Return the address of a request's client, and the credential. Raises ``NotAuthorized``."""
+        if len(headers) == len(scope["headers"]):  # none is repeated
+            credential = headers.get(b"x-api-key", b"").strip()
+            credential = credential or _bearer(headers.get(b"authorization", b"")) or b""
+        else:
+            credential, several = _scan(scope["headers"])
+            if several:
+                raise NotAuthorized("The request has several keys in one header: send one")
+        return self._address(scope, headers), credential
+
+    def _address(self, scope: Any, headers: Mapping[bytes, bytes]) -> str:
         if self._behind_gateway:
-            return credential, ""
+            return ""
         if self._behind_proxy:
-            return credential, forwarded.rpartition(b",")[2].strip().decode("latin-1")
+            return headers.get(b"x-forwarded-for", b"").rpartition(b",")[2].strip().decode("latin-1")
         client = scope.get("client")
-        return credential, "" if client is None else str(client[0])
+        return "" if client is None else str(client[0])
 
     def _is_page(self, path: str) -> bool:
         return path == _PAGES or (
@@ -146,19 +156,23 @@ def credential_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return _scan(headers)[0]
 
 
-def _scan(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bytes, bool]:
-    """Return the credential, the value of ``X-Forwarded-For``, and whether there are several credentials."""
-    own = bearer = forwarded = b""
+def _bearer(authorization: bytes) -> bytes | None:
+    """Return the token of a header; None where it is of another scheme."""
+    scheme, _, given = authorization.strip().partition(b" ")
+    return given.strip() if scheme.lower() == b"bearer" else None
+
+
+def _scan(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bool]:
+    """Return the credential, and whether there are several."""
+    own = bearer = b""
     several = False
     for name, value in headers:
         if name == b"x-api-key":
             several = several or bool(own)
             own = value.strip()
         elif name == b"authorization":
-            scheme, _, given = value.strip().partition(b" ")
-            if scheme.lower() == b"bearer":
+            given = _bearer(value)
+            if given is not None:
                 several = several or bool(bearer)
-                bearer = given.strip()
-        elif name == b"x-forwarded-for":
-            forwarded = value
-    return own or bearer, forwarded, several
+                bearer = given
+    return own or bearer, several

@@ -47,6 +47,11 @@ class Key:
     limits: Limits = field(default_factory=Limits)
     #: The hosted environment whose process has this key: it reaches the data folder of no other one.
     environment: str = ""
+    #: Whether its requests are limited; found at once, where the limits are a model.
+    has_rate: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "has_rate", self.limits.rate is not None)
 
 
 #: The client of a server that wants no key; it owns what has no owner.

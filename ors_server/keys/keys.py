@@ -60,7 +60,8 @@ class Keys:
         self._fixed = _key_of_variable()
         self._inner = _inner_keys()
         self._stamp: Stamp | None = None
-        self._looked = -1.0
+        #: When the file is due to be looked at again, by the monotonic clock.
+        self.due = 0.0
         #: Why the file could not be read the last time; the log has it.
         self._failure = ""
         self._read()
@@ -74,7 +75,7 @@ class Keys:
         digest = digest_of(secret.encode(errors="replace") if isinstance(secret, str) else secret)
         key = self._by_digest.get(digest)
         if key is None:  # it may have been added since the last look
-            self._looked = -1.0
+            self.due = 0.0
             self.refresh()
             key = self._by_digest.get(digest)
         known = hmac.compare_digest(digest, _NO_DIGEST if key is None else key.digest)
@@ -91,9 +92,9 @@ class Keys:
     def refresh(self, now: float | None = None) -> None:
         """Read the file again if it has changed; looks at most every ``LOOK_EVERY`` seconds."""
         now = time.monotonic() if now is None else now
-        if now < self._looked + LOOK_EVERY:
+        if now < self.due:
             return
-        self._looked = now
+        self.due = now + LOOK_EVERY
         try:
             if stamp_of(self.path) != self._stamp:
                 self._read()

@@ -19,15 +19,14 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import from_json, to_json
 
 from ors_server.encoding import encode
 from ors_server.redaction import forms_of
 from ors_server.rollouts.derived import TASK_TOKEN, Outcome, task_of
-from ors_server.rollouts.notes import Head
-from ors_server.rollouts.records import End, Part, Records
+from ors_server.rollouts.records import End, Note, Part, Records
 from ors_server.rollouts.writer import RolloutWriter
 
 __all__ = ["Recorder", "Recording"]
@@ -61,7 +60,7 @@ class Recorder:
         #: Sessions that are not stored at all, for the same reason.
         self.dropped_sessions = 0
         #: What is not handed over yet; its bytes, and how many they may be before room is made again.
-        self._parts: dict[Recording, Part] = {}
+        self._parts: list[tuple[Recording, Part]] = []
         self._size = self._bound = 0
         self._timer: asyncio.TimerHandle | None = None
         self._alive: asyncio.TimerHandle | None = None
@@ -125,26 +124,31 @@ class Recorder:
             self.dropped_sessions += 1
         return recording
 
-    def note(self, recording: Recording, head: tuple[Head, ...], data: bytes) -> None:
-        """Note what a session did; count it as dropped where too much waits. ``head`` has ``WIDTH`` values."""
+    def note(self, recording: Recording, note: Note) -> None:
+        """Note what a session did; count it as dropped where too much waits."""
+        part = recording.part
+        size = len(note[-1]) + _OVERHEAD
+        if part is None or self._size + size > self._bound:
+            part = self._part_with_room(recording, size)
+            if part is None:
+                return
+        self._size += size
+        part.notes += note
+
+    def _part_with_room(self, recording: Recording, size: int) -> Part | None:
+        """Return the part that takes a note; None where none does, for which the note is counted as dropped."""
         if recording.muted:
-            return
-        size = len(data) + _OVERHEAD
+            return None
         if self._size + size > self._bound and not self._make_room(size):
             recording.dropped += 1
-            return
-        self._size += size
-        part = self._parts.get(recording)
-        if part is None:
-            part = self._new_part(recording)
-        part.heads += head
-        part.data.append(data)
+            return None
+        return recording.part or self._new_part(recording)
 
     def end(self, recording: Recording, end: End) -> None:
         """Note the end of a session. It is never dropped."""
         if not recording.muted:
             self._size += _OVERHEAD + len(end.reason)
-            (self._parts.get(recording) or self._new_part(recording)).end = end
+            (recording.part or self._new_part(recording)).end = end
 
     def _make_room(self, size: int) -> bool:
         """Return whether ``size`` bytes more may wait, and count what may not as dropped."""
@@ -167,7 +171,8 @@ class Recorder:
     def _new_part(self, recording: Recording) -> Part:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._hand_over)
-        part = self._parts[recording] = Part()
+        part = recording.part = Part()
+        self._parts.append((recording, part))
         return part
 
     def _hand_over(self) -> None:
@@ -176,8 +181,23 @@ class Recorder:
             self._timer = None
         if self._parts:
             offset = time.time() - time.monotonic()
-            self._writer.record(Records(self.name, self._parts.items(), self._size, offset))
-            self._parts, self._size, self._bound = {}, 0, 0
+            for recording, _ in self._parts:
+                recording.part = None
+            self._writer.record(Records(self.name, self._parts, self._size, offset))
+            self._parts, self._size, self._bound = [], 0, 0
+
+
+class EndedCall(Protocol):
+    """A call with a result (``sessions.call.Call``); times are by the monotonic clock."""
+
+    task_id: str
+    name: str
+    started: float
+    #: When the author's code began and ended; 0 where it did not.
+    entered: float
+    left: float
+    reward: float | None
+    finished: bool
 
 
 class Recording:
@@ -195,6 +215,7 @@ class Recording:
         "last_at",
         "max_reward",
         "muted",
+        "part",
         "pieces",
         "rollout_id",
         "secrets",
@@ -211,6 +232,8 @@ class Recording:
         self.rollout_id = str(uuid.uuid4())
         #: True where none of it is stored.
         self.muted = False
+        #: What the recorder has not handed over yet.
+        self.part: Part | None = None
         self._prompted = False
         self.max_reward: float | None = None
         self.total_reward: float | None = None
@@ -231,33 +254,25 @@ class Recording:
             self._prompted = True
             at = time.monotonic()
             for part in [data] if kind == "blocks" else [to_json([message]) for message in from_json(data)]:
-                self._recorder.note(self, (at, None, kind, None, None), part)
+                self._recorder.note(self, (at, None, kind, None, None, part))
 
     def call(self, at: float, call_id: str, request: bytes) -> None:
         """Note that a call has begun, of the JSON object ``request`` with ``name`` and ``input``."""
-        self._recorder.note(self, (at, call_id, None, None, None), request)
+        self._recorder.note(self, (at, call_id, None, None, None, request))
 
-    def result(
-        self,
-        at: float,
-        call_id: str,
-        name: str,
-        frames: bytes,
-        *,
-        waited: float | None,
-        inside: float | None,
-        reward: float | None,
-        finished: bool,
-    ) -> None:
-        """Note the result of a call, as it was sent; the times are seconds."""
+    def result(self, at: float, call: EndedCall, frames: bytes) -> None:
+        """Note the result of a call, as it was sent."""
+        reward = call.reward
         if reward is not None:
             if self.max_reward is None or reward > self.max_reward:
                 self.max_reward = reward
             total = (self.total_reward or 0.0) + reward
             self.total_reward = total if -_LARGEST <= total <= _LARGEST else math.copysign(_LARGEST, total)
-        if finished:
+        if call.finished:
             self.finished = True
-        self._recorder.note(self, (at, call_id, name, waited, inside), frames)
+        waited = call.entered - call.started if call.entered else None
+        inside = call.left - call.entered if call.left else None
+        self._recorder.note(self, (at, call.task_id, call.name, waited, inside, frames))
 
     def end(self, outcome: Outcome, reason: str) -> None:
         """Note the end of the session. A session that has finished ended that way, whatever came afterwards."""

@@ -21,9 +21,11 @@ from ors_server.rollouts.notes import WIDTH, Head, encode_notes, read_notes
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-__all__ = ["End", "Part", "Recorded", "Records", "messages_of_notes"]
+__all__ = ["End", "Note", "Part", "Recorded", "Records", "messages_of_notes"]
 
 Row = dict[str, Any]
+#: The head of a note (``notes``), and its data.
+Note = tuple[float, str | None, str | None, float | None, float | None, bytes]
 #: Seconds between two updates of the row of a session that goes on, in milliseconds.
 _UPDATED_EVERY = 2000
 #: Notes after which the thread lets the event loop run, and for how many seconds (``writer``).
@@ -61,15 +63,21 @@ class End(NamedTuple):
 class Part:
     """Notes of one session between two handings-over."""
 
-    __slots__ = ("begun", "data", "end", "heads")
+    __slots__ = ("begun", "end", "notes")
 
     def __init__(self) -> None:
         #: Its row of ``rollouts``, with the name of its run, where it has begun.
         self.begun: Row | None = None
-        #: The heads of its notes, one after the other, and the data of each.
-        self.heads: list[Head] = []
-        self.data: list[bytes] = []
+        #: Its notes, the values of one after those of the other.
+        self.notes: list[Head | bytes] = []
         self.end: End | None = None
+
+    def take(self) -> tuple[list[Head], list[bytes]]:
+        """Return the heads of its notes, one after the other, and the data of each; they leave it."""
+        notes, self.notes = self.notes, []
+        data = cast("list[bytes]", notes[WIDTH :: WIDTH + 1])
+        del notes[WIDTH :: WIDTH + 1]
+        return cast("list[Head]", notes), data
 
 
 class Records:
@@ -122,15 +130,16 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: floa
     for recording, part in parts:
         if (row := part.begun) is not None:
             begun.append({**_without_secrets(row, recording.secrets), "recorder": recorder})
-        if part.data:
-            heads, count = part.heads, len(part.data)
-            text = encode_notes(heads, part.data, offset, recording.secrets).decode("utf-8", "replace")
+        heads, data = part.take()
+        if data:
+            count = len(data)
+            text = encode_notes(heads, data, offset, recording.secrets).decode("utf-8", "replace")
             row = {"rollout_id": recording.rollout_id, "number": recording.pieces, "num_messages": count}
             pieces.append({**row, "messages": text})
             recording.pieces += 1
             recording.stored += count
             recording.characters += sum(
-                len(data) for name, data in zip(heads[2::WIDTH], part.data, strict=True) if name is None
+                len(each) for name, each in zip(heads[2::WIDTH], data, strict=True) if name is None
             )
             recording.last_at = int((cast("float", heads[-WIDTH]) + offset) * 1000)
             noted += count
@@ -140,7 +149,7 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: floa
         changed = (recording.max_reward, recording.finished) != recording.told
         due = changed or recording.last_at - recording.told_at > _UPDATED_EVERY
         # The event loop goes on meanwhile: the next part, which has notes, says what it has noted since.
-        if part.end is not None or (part.data and due):
+        if part.end is not None or (data and due):
             recording.told, recording.told_at = (recording.max_reward, recording.finished), recording.last_at
             states.append(_state(recording, part.end))
     return {"begun": begun, "pieces": pieces, "states": states}

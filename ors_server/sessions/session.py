@@ -501,27 +501,19 @@ class Session:
     def _end_run(self, call: Call, frames: bytes) -> None:
         now = time.monotonic()
         self.touch(now)  # the time to live counts from the end of a long call
-        self._record_result(call, frames, now)
         if call.done:  # its client was answered before its code ended
             call.outcome = "cancelled" if self.state is State.ENDING else "timeout"
+        elif self.recording is not None:
+            self.recording.result(now, call, frames)
         self.ledger.end_run(call, frames)
         counts = self._bound().counts
         if counts is not None:
             counts.end_call(call.name, call.outcome, now - call.started, call.inside)
 
-    def _record_result(self, call: Call, frames: bytes, now: float) -> None:
-        """Record what the clients of a call get, unless they have got something else before."""
+    def _record_early(self, call: Call, frames: bytes) -> None:
+        """Record what the clients of a call get before its code has ended, unless they have got something else."""
         if self.recording is not None and not call.done:
-            self.recording.result(
-                now,
-                call.task_id,
-                call.name,
-                frames,
-                waited=call.entered - call.started if call.entered else None,
-                inside=call.left - call.entered if call.left else None,
-                reward=call.reward,
-                finished=call.finished,
-            )
+            self.recording.result(time.monotonic(), call, frames)
 
     def end_record(self) -> None:
         """Record how the session ended."""
@@ -549,7 +541,7 @@ class Session:
                 message = (
                     f"ToolTimeout: {call.name!r} ran longer than {limit:g} s. Raise ORS_CALL_TIMEOUT if it should."
                 )
-                self._record_result(call, error_frame(message), now)
+                self._record_early(call, error_frame(message))
                 self._ledger.finish(call, error_frame(message))
                 if task is not None:
                     self._keep(task)
@@ -596,7 +588,7 @@ class Session:
                 call.outcome = "cancelled"
                 self._end_run(call, gone)  # cancelled before its first step, it never recorded a result
             else:
-                self._record_result(call, gone, time.monotonic())
+                self._record_early(call, gone)
                 call.finish(gone)
         if unfinished:
             _, unfinished = await asyncio.wait(unfinished, timeout=limit)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ors_server import Environment, InfrastructureFailure, RunToolOutput, ToolOutput, tool
-from ors_server.metrics.counts import EnvironmentCounts, Histogram
+from ors_server.metrics.counts import EnvironmentCounts, Histogram, RouteCounts
 from ors_server.metrics.definitions import METRICS, OTHER
 from ors_server.metrics.exposition import labelled
 from tests.server.metrics.reading import Figures, scrape
@@ -165,6 +165,37 @@ def test_a_bound_belongs_to_its_bucket() -> None:
     for seconds in (0.05, 0.1, 0.5, 1.0, 7.0):
         histogram.observe(seconds)
     assert histogram.buckets == [2, 2, 1]
+
+
+def test_observations_together_are_those_one_by_one() -> None:
+    seconds = [0.0, 7.0, 0.1, 0.05, 1.0, 0.5, 0.1, 3.0]
+    together, single = Histogram((0.1, 1.0)), Histogram((0.1, 1.0))
+    together.observe(0.2)
+    together.observe_all(list(seconds))
+    for each in (0.2, *seconds):
+        single.observe(each)
+    assert together.buckets == single.buckets == [4, 3, 2]
+    assert together.sum == pytest.approx(single.sum)
+
+
+def test_each_call_and_request_is_counted_once_whenever_it_is_read() -> None:
+    counts, route = EnvironmentCounts("echo", ["echo"]), RouteCounts()
+    for number in range(1, 1001):
+        counts.end_call("echo", "ok" if number % 2 else "error", 0.2, 0.1)
+        route.active += 1
+        route.end(200 if number % 4 else 404, 0.2)
+        if number % 37 == 0 or number == 1000:
+            tool = counts.tools["echo"]
+            assert tool.outcomes["ok"] + tool.outcomes["error"] == number
+            assert tool.seconds.count == tool.inside.count == counts.server.count == number
+            *codes, seconds = route.samples("call")
+            assert sum(sample.value for sample in codes if isinstance(sample.value, int)) == number
+            assert isinstance(seconds.value, Histogram)
+            assert seconds.value.count == number
+    assert counts.tools["echo"].outcomes["error"] == 500
+    assert counts.server.sum == pytest.approx(100.0)
+    codes = route.samples("call")[:2]
+    assert [(sample.labels, sample.value) for sample in codes] == [(("call", "200"), 750), (("call", "404"), 250)]
 
 
 async def test_text_is_what_the_definitions_say(serve: Serve) -> None:

@@ -98,12 +98,25 @@ def test_many_frozen_objects_cause_a_collection(collector: Collector, monkeypatc
     assert reference() is None
 
 
-def test_an_instance_that_its_author_keeps_is_checked_once(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = Ring()
-    collector.left(kept)
-    monkeypatch.setattr(module, "PATIENCE", 0.0)
+def test_objects_that_were_freed_meanwhile_cause_none(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GROWTH", 5_000)
+    deep = count_deep(monkeypatch)
+    for _ in range(3):
+        passing = [Ring() for _ in range(4_000)]
+        gc.collect()
+        while passing:
+            del passing.pop().itself
+        collector.run_maintenance()
+    assert not deep
+    kept = [Ring() for _ in range(6_000)]
+    gc.collect()
+    collector.run_maintenance()
+    assert len(deep) == 1
+    assert len(kept) == 6_000
+
+
+def count_deep(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Return a list that gets an item for each deep collection."""
     deep: list[None] = []
     unfreeze = gc.unfreeze
 
@@ -112,6 +125,16 @@ def test_an_instance_that_its_author_keeps_is_checked_once(
         unfreeze()
 
     monkeypatch.setattr(gc, "unfreeze", counting)
+    return deep
+
+
+def test_an_instance_that_its_author_keeps_is_checked_once(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Ring()
+    collector.left(kept)
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    deep = count_deep(monkeypatch)
     collector.run_maintenance()
     collector.run_maintenance()
     assert len(deep) == 1
