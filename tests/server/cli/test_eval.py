@@ -1,4 +1,4 @@
-"""``ors-server eval`` on the command line; its runs are tested in ``tests/clients/test_eval_run.py``."""
+"""``ors-server eval`` on the command line; its runs are tested in ``tests/clients/evaluation``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from ors_server.server import Server
 from tests.clients.chat_stand_in import ChatStandIn, call
-from tests.clients.eval_environments import Exam
+from tests.clients.evaluation.environments import Exam
 from tests.clients.scripted_engine import serve_application
 
 Command = Callable[..., Any]
