@@ -105,14 +105,7 @@ class Exchange:
         "status",
     )
 
-    def __init__(
-        self,
-        scope: Any,
-        receive: Any,
-        send: Any,
-        environment: str | None,
-        headers: dict[bytes, bytes] | None = None,
-    ) -> None:
+    def __init__(self, scope: Any, receive: Any, send: Any, environment: str | None) -> None:
         self.scope = scope
         self.receive = receive
         self.send = send
@@ -123,7 +116,7 @@ class Exchange:
         self._waiter: asyncio.Future[None] | None = None
         #: The status of the response; 499 while there is none, as for a client that disconnects before it.
         self.status = 499
-        self._headers: dict[bytes, bytes] = dict(scope["headers"]) if headers is None else headers
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.ids = RequestIds(self._headers.get(REQUEST_ID), self._headers.get(b"x-session-id"))
 
     # --- the request -------------------------------------------------------------------------

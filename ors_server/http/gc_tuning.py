@@ -46,6 +46,7 @@ class Collector:
         self._frozen = 0
         #: How many were frozen since then, and may have been freed meanwhile.
         self._growth = 0
+        self._deep = False
         #: Instances whose sessions have ended, each with the time of the end; the earliest first.
         self._left: list[tuple[float, weakref.ref[Any]]] = []
 
@@ -79,9 +80,11 @@ class Collector:
         self._drop_dead()
         overdue = bool(self._left) and time.monotonic() - self._left[0][0] > PATIENCE
         if overdue or len(self._left) >= CROWD or self._has_grown():
+            self._deep = True
             gc.unfreeze()
             gc.collect()
             gc.collect()  # as in `start`: the first collection has frozen the objects it left
+            self._deep = False
             self._count_frozen()
             # Instances that are still alive are referenced; no collection will change that.
             self._left.clear()
@@ -100,5 +103,6 @@ class Collector:
 
     def _after(self, phase: str, info: Mapping[str, int]) -> None:
         if phase == "stop" and info["generation"] == 2:
-            self._growth += len(gc.get_objects(generation=2))
+            if not self._deep:  # all objects are counted after that
+                self._growth += len(gc.get_objects())  # of all generations, which `freeze` freezes
             gc.freeze()

@@ -112,12 +112,13 @@ class HotApp(FastAPI):
         if path[-1:] == "/" or path[:2] == "//":  # a base URL that ends in a slash, as clients join it
             path = "/" + path.strip("/")
             scope = {**scope, "path": root_path + path, "raw_path": (root_path + path).encode()}
-        headers: dict[bytes, bytes] = dict(scope["headers"])
+        # It alone holds the headers by name: it frees them when its answer is a stream that stays open for long.
+        exchange = Exchange(scope, receive, send, None)
         try:
-            scope[KEY] = self.authenticator.authenticate(scope, path, headers)
+            scope[KEY] = self.authenticator.authenticate(scope, path, exchange.headers)
         except OrsError as error:
             if path != _STATE or "state" not in self.routes_by_name:  # gateways ask for it without a key
-                await refuse(error, Exchange(scope, receive, send, None, headers), path)
+                await refuse(error, exchange, path)
                 if self._others is not None:
                     self._others.add(error.status)
                 return
@@ -129,14 +130,13 @@ class HotApp(FastAPI):
             route = self.routes_by_name.get(path[last + 1 :])
             if route is not None and route.method == scope["method"]:
                 if path[:last] == route.prefix:
-                    await answer(route, Exchange(scope, receive, send, None, headers), self._return_errors)
+                    await answer(route, exchange, self._return_errors)
                     return
                 if route.per_environment and path.find("/", 1) == last:
-                    exchange = Exchange(scope, receive, send, path[1:last], headers)
+                    exchange.environment = path[1:last]
                     await answer(route, exchange, self._return_errors)
                     return
         if scope["method"] not in ("GET", "HEAD") and not path.startswith(FILES):
-            exchange = Exchange(scope, receive, send, None)
             try:
                 body = await exchange.body(self._max_body)
             except ClientDisconnected:

@@ -116,6 +116,8 @@ class RouteCounts:
         return [*counted, Sample(REQUEST_SECONDS, (route,), self._seconds)]
 
     def _count(self) -> None:
+        if not self._ended:
+            return
         ended, self._ended = self._ended, []
         self._codes.update(ended[::2])
         self._seconds.observe_all(ended[1::2])
@@ -136,6 +138,8 @@ class ToolCounts:
 
     def count(self, server: Histogram) -> None:
         """Count the calls that have ended; ``server`` takes the time that was not the author's."""
+        if not self.ended:
+            return
         ended, self.ended = self.ended, []
         seconds: list[float] = ended[1::3]
         inside: list[float] = ended[2::3]

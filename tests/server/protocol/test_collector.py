@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -113,6 +113,38 @@ def test_objects_that_were_freed_meanwhile_cause_none(collector: Collector, monk
     collector.run_maintenance()
     assert len(deep) == 1
     assert len(kept) == 6_000
+
+
+class Leaving:
+    """An instance that refers to itself, and leaves other objects when it is collected."""
+
+    left: ClassVar[list[object]] = []
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        self.left.extend([] for _ in range(200))
+
+
+def test_objects_that_finalizers_make_are_counted(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GROWTH", 5_000)
+    deep = count_deep(monkeypatch)
+    for _ in range(100):
+        Leaving()
+    gc.collect()
+    collector.run_maintenance()
+    Leaving.left.clear()
+    assert len(deep) == 1
+
+
+def test_a_deep_collection_lists_no_objects(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended(collector, module.CROWD)
+    deep = count_deep(monkeypatch)
+    monkeypatch.setattr(gc, "get_objects", None)
+    collector.run_maintenance()
+    monkeypatch.undo()
+    assert len(deep) == 1
 
 
 def count_deep(monkeypatch: pytest.MonkeyPatch) -> list[None]:

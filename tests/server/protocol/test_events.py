@@ -1,6 +1,8 @@
 """Section 2: framing of results, from which the parsers of both SDKs restore the exact bytes."""
 
 import asyncio
+import sys
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -159,6 +161,40 @@ async def test_a_call_that_ends_while_its_task_id_is_sent(serve: Serve) -> None:
         reply = await stream.reply()
         assert reply.names == ["task_id", "end"]
         assert reply.text == "done"
+
+
+async def test_an_open_stream_holds_no_headers(serve: Serve) -> None:
+    """They would take more memory than the stream, and have the client's key."""
+    proceed, opened = asyncio.Event(), asyncio.Event()
+
+    class Patient(Bare):
+        @tool
+        async def wait(self) -> ToolOutput:
+            await proceed.wait()
+            return said("done")
+
+    client = serve(Patient, stream_after=0.01)
+    sid = await client.open()
+    key = b"a key of %d bytes" % 17
+    headers = [(b"x-session-id", sid.encode()), (b"x-api-key", key)]
+    messages = [{"type": "http.request", "body": b'{"name":"wait","input":{}}', "more_body": False}]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            opened.set()
+
+    scope = {"type": "http", "method": "POST", "path": "/patient/call", "query_string": b"", "headers": headers}
+    before = sys.getrefcount(key)
+    app: Any = client.app
+    request = asyncio.create_task(app(scope, receive, send))
+    async with asyncio.timeout(PATIENCE):
+        await opened.wait()
+        assert sys.getrefcount(key) == before
+        proceed.set()
+        await request
 
 
 async def test_calls_that_end_just_when_their_streams_open(serve: Serve) -> None:
