@@ -57,10 +57,8 @@ class Authenticator:
         ``headers`` are those of the scope by their names; of a repeated one the last.
         Raises ``NotAuthorized``, ``TooManyGuesses``, and ``KeyBusy`` above the key's rate of requests.
         """
-        now, keys = time.monotonic(), self.keys
-        if now >= keys.due:
-            keys.refresh(now)
-        if not keys.wanted:
+        self.keys.refresh(time.monotonic())
+        if not self.keys.wanted:
             return ANYONE
         sender = self._read(scope, headers)
         key = self._known.get(sender)

@@ -61,7 +61,7 @@ class Keys:
         self._inner = _inner_keys()
         self._stamp: Stamp | None = None
         #: When the file is due to be looked at again, by the monotonic clock.
-        self.due = 0.0
+        self._due = 0.0
         #: Why the file could not be read the last time; the log has it.
         self._failure = ""
         self._read()
@@ -75,7 +75,7 @@ class Keys:
         digest = digest_of(secret.encode(errors="replace") if isinstance(secret, str) else secret)
         key = self._by_digest.get(digest)
         if key is None:  # it may have been added since the last look
-            self.due = 0.0
+            self._due = 0.0
             self.refresh()
             key = self._by_digest.get(digest)
         known = hmac.compare_digest(digest, _NO_DIGEST if key is None else key.digest)
@@ -92,9 +92,9 @@ class Keys:
     def refresh(self, now: float | None = None) -> None:
         """Read the file again if it has changed; looks at most every ``LOOK_EVERY`` seconds."""
         now = time.monotonic() if now is None else now
-        if now < self.due:
+        if now < self._due:
             return
-        self.due = now + LOOK_EVERY
+        self._due = now + LOOK_EVERY
         try:
             if stamp_of(self.path) != self._stamp:
                 self._read()

@@ -22,6 +22,18 @@ class Amount(BaseModel):
     times: int = 1
 
 
+def patient(proceed: asyncio.Event) -> type[Bare]:
+    """Return an environment whose tool waits for ``proceed``."""
+
+    class Patient(Bare):
+        @tool
+        async def wait(self) -> ToolOutput:
+            await proceed.wait()
+            return said("done")
+
+    return Patient
+
+
 class Loud(Echo):
     """Outputs of any size, at once or after a delay."""
 
@@ -124,13 +136,7 @@ async def test_a_slow_call_opens_its_stream_at_once(serve: Serve) -> None:
     """Protocol 0.1 and 6.4 pitfall 8: head and task_id go out after about 50 ms, long before the result."""
     proceed = asyncio.Event()
 
-    class Patient(Bare):
-        @tool
-        async def wait(self) -> ToolOutput:
-            await proceed.wait()
-            return said("done")
-
-    client = serve(Patient)
+    client = serve(patient(proceed))
     sid = await client.open()
     started = asyncio.get_running_loop().time()
     async with client.stream("/call", {"name": "wait", "input": {}}, sid) as stream:
@@ -145,13 +151,7 @@ async def test_a_call_that_ends_while_its_task_id_is_sent(serve: Serve) -> None:
     """A client that reads slowly may leave any time between the stream's first event and the wait for the result."""
     proceed = asyncio.Event()
 
-    class Patient(Bare):
-        @tool
-        async def wait(self) -> ToolOutput:
-            await proceed.wait()
-            return said("done")
-
-    client = serve(Patient, stream_after=0.01)
+    client = serve(patient(proceed), stream_after=0.01)
     sid = await client.open()
     async with client.stream("/call", {"name": "wait", "input": {}}, sid, stuck=True) as stream:
         await asyncio.sleep(0.1)
@@ -167,13 +167,7 @@ async def test_an_open_stream_holds_no_headers(serve: Serve) -> None:
     """They would take more memory than the stream, and have the client's key."""
     proceed, opened = asyncio.Event(), asyncio.Event()
 
-    class Patient(Bare):
-        @tool
-        async def wait(self) -> ToolOutput:
-            await proceed.wait()
-            return said("done")
-
-    client = serve(Patient, stream_after=0.01)
+    client = serve(patient(proceed), stream_after=0.01)
     sid = await client.open()
     key = b"a key of %d bytes" % 17
     headers = [(b"x-session-id", sid.encode()), (b"x-api-key", key)]
@@ -218,13 +212,7 @@ async def test_an_open_stream_is_kept_alive_by_comments(serve: Serve) -> None:
     """6.4 pitfall 8: a byte at least every 30 s; the interval is a setting, 10 s by default."""
     proceed = asyncio.Event()
 
-    class Patient(Bare):
-        @tool
-        async def wait(self) -> ToolOutput:
-            await proceed.wait()
-            return said("done")
-
-    client = serve(Patient, heartbeat=0.05)
+    client = serve(patient(proceed), heartbeat=0.05)
     sid = await client.open()
     async with client.stream("/call", {"name": "wait", "input": {}}, sid) as stream:
         assert (await stream.event()).name == "task_id"
