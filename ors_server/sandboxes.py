@@ -171,7 +171,7 @@ class SandboxService:
         settings = settings or ContainerSettings()
         begun = time.perf_counter()
         with self._counting_failures(), sandbox_span(image.name):
-            async with self._pool.admission.starts(settings.limits):
+            async with self._pool.admission.starts(settings.limits, container=True):
                 container = await self.runtime.open_container(image, settings)
         self.counts.starts["container"].observe(time.perf_counter() - begun)
         return container
@@ -287,13 +287,14 @@ async def _make(settings: Settings) -> SandboxService:
     from ors_containers.scheduling.admission import Admission
     from ors_containers.scheduling.capacity import CapacityReader
     from ors_containers.scheduling.pool import SandboxPool
-    from ors_containers.scheduling.promises import promises_of_node
+    from ors_containers.scheduling.promises import Promises, promises_of_node
 
-    promises = None if settings.node_table is None else promises_of_node(settings.node_table)
+    promises = Promises() if settings.node_table is None else promises_of_node(settings.node_table)
     for path in _code:
         keep_from_sandboxes(path)
     runtime = find_runtime(settings.sandbox_runtime)()
     runtime.policy = ContainerPolicy(settings.sandbox_network, settings.sandbox_disk)
+    runtime.hold_files = promises.hold_files
     await runtime.start()
     capacity = CapacityReader(sandbox_memory=settings.sandbox_memory)
     if settings.sandbox_memory is not None and not capacity.measures_sandboxes:

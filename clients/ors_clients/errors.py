@@ -15,6 +15,7 @@
         ├── CallOutcomeUnknown               the connection was lost, and it is unknown whether the tool ran
         ├── DeadlineExceeded (TimeoutError)  the caller's own time limit
         │   └── OutOfTime                    that of one request (``transport``)
+        ├── ResponseTooLarge                 a response above ORS_RESPONSE_LIMIT, cut
         ├── SamplerFailed                    the inference engine failed, or its answer is not a generation
         │   └── EndpointFailed               that of a model behind chat completions (``evaluation``)
         └── EpisodeFailed                    an Atropos environment raised, or gave no score (``interception``)
@@ -40,6 +41,7 @@ __all__ = [
     "NotAuthorized",
     "NotFound",
     "RequestRefused",
+    "ResponseTooLarge",
     "SamplerFailed",
     "ServerUnavailable",
     "SessionLost",
@@ -122,6 +124,16 @@ class CallOutcomeUnknown(InfrastructureFailure):
 
 class DeadlineExceeded(InfrastructureFailure, TimeoutError):
     """The time limit the caller gave is over. A call that was started may still run on the server."""
+
+
+class ResponseTooLarge(InfrastructureFailure):
+    """A response has more bytes than the client takes: it was cut, and the connection closed."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"A response has more than {limit} bytes and was cut",
+            "Look at the server, or raise ORS_RESPONSE_LIMIT where responses are that large.",
+        )
 
 
 class SamplerFailed(InfrastructureFailure):

@@ -12,7 +12,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Literal, Self
 
@@ -26,6 +26,13 @@ __all__ = ["Container", "ContainerPolicy", "ContainerSettings", "HostAlias", "Mo
 Network = Literal["none", "open"]
 
 _IDS = 65536
+#: Folders of an image that belong to its system: a mount at one, above one or below one hides what programs need, or
+#: adds to what they execute and read as configuration. ``lib`` stands for every name that begins with it.
+_SYSTEM = frozenset(("bin", "boot", "dev", "etc", "proc", "sbin", "sys", "usr"))
+#: Folders that programs write to: a mount at one of them makes it read-only. A folder below them is the caller's.
+_WRITTEN = frozenset(
+    ("/home", "/root", "/run", "/tmp", "/var", "/var/cache", "/var/lib", "/var/log", "/var/run", "/var/tmp")  # noqa: S108
+)
 _HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})")
 
 
@@ -33,7 +40,8 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})")
 class Mount:
     """A folder of this machine that a container sees read-only, root inside included.
 
-    Raises ``InvalidMount`` for a target that is not an absolute path, or lies in a folder that a container needs.
+    Raises ``InvalidMount`` for a target that is not an absolute path, or is a folder that the image's system or a
+    container needs, or is above or below one.
     """
 
     source: Path
@@ -45,8 +53,13 @@ class Mount:
         parts = self.target.split("/")
         if not self.target.startswith("/") or ".." in parts or "\0" in self.target:
             raise InvalidMount(f"{self.target!r} is not an absolute path without `..`")
-        if not any(parts) or parts[1] in ("proc", "dev"):
-            raise InvalidMount(f"Nothing can be mounted at {self.target}")
+        place = PurePosixPath("/", *(part for part in parts if part not in ("", ".")))
+        top = place.parts[1] if len(place.parts) > 1 else ""
+        if not top or top in _SYSTEM or top.startswith(("lib", ".")) or str(place) in _WRITTEN:
+            raise InvalidMount(
+                f"Nothing can be mounted at {self.target}: the image's system or the container needs that folder. "
+                "Choose a folder of its own, as /data or /tmp/data"
+            )
 
     def resolve(self) -> Path:
         """Return the folder to mount. Raises ``InvalidMount`` for a missing folder, ``..`` and links."""

@@ -31,6 +31,7 @@
         ├── ExaminationFailed                the sandbox lives, but could not be examined
         │   └── ProcessesRemain              … because its processes survived being killed
         ├── ProgramMissing                   a program that this machine lacks is needed
+        ├── MachineOverloaded                a time limit that others kept the sandbox from using, beyond its extension
         ├── StoreFailed                      the image store cannot be written: full, read-only, another user's
         └── Overloaded                       the machine has no room for another sandbox; a later request may succeed
 
@@ -60,6 +61,7 @@ __all__ = [
     "InvalidImage",
     "InvalidLimits",
     "InvalidMount",
+    "MachineOverloaded",
     "NoSuchFile",
     "NotAFile",
     "Overloaded",
@@ -246,6 +248,13 @@ class ProcessesRemain(ExaminationFailed):
     """Processes of the sandbox that survived being killed, which only their own actions can cause.
 
     A grader treats this as the agent's doing. Any other caller treats it as a failed examination.
+    """
+
+
+class MachineOverloaded(InfrastructureFailure):
+    """Work of a sandbox that did not end in time because other tenants of the machine used the processors.
+
+    The sandbox can still be used. Its cause has the measured times.
     """
 
 

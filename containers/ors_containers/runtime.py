@@ -12,10 +12,11 @@ and checks it with ``ors_containers.self_check``.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from ors_containers.container import Container, ContainerPolicy, ContainerSettings
 from ors_containers.errors import RuntimeUnavailable, UnknownRuntime
@@ -23,9 +24,18 @@ from ors_containers.image import Image
 from ors_containers.limits import Enforcement, Limits
 from ors_containers.sandbox import Sandbox
 
-__all__ = ["ENTRY_POINTS", "Description", "Runtime", "find_runtime", "runtime_names"]
+__all__ = ["ENTRY_POINTS", "Description", "HardLinks", "Runtime", "find_runtime", "runtime_names"]
 
 ENTRY_POINTS = "ors_containers.runtimes"
+
+
+#: ``whole``: of every file. ``small layers``: of the files in layers of at most ``limits.SMALL_LAYER_SIZE`` bytes and
+#: ``limits.SMALL_LAYER_FILES`` files; of a larger layer, git objects. ``broken``: not even of the host image's.
+HardLinks = Literal["whole", "small layers", "broken"]
+
+
+def _hold_nothing(count: int) -> None:
+    """Count no files: admission is another's business."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,8 @@ class Description:
     notes: tuple[str, ...] = ()
     #: Paths in a sandbox whose inodes are the machine's: other sandboxes can notice its locks and watches there.
     shared: tuple[str, ...] = ()
+    #: Files of an image to which a hard link is the same file, with one inode.
+    hard_links: HardLinks = "whole"
 
     @property
     def holds(self) -> bool:
@@ -62,6 +74,9 @@ class Runtime(abc.ABC):
     name: ClassVar[str]
     #: Set before ``start``.
     policy: ContainerPolicy = ContainerPolicy()
+    #: Called with the number of files that a sandbox may open, when it starts, and with its negative when it has ended;
+    #: set before ``start``.
+    hold_files: Callable[[int], None] = staticmethod(_hold_nothing)
 
     @abc.abstractmethod
     async def start(self) -> None:

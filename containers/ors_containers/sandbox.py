@@ -38,6 +38,9 @@ class CommandResult:
     #: aliases, options and variables that were not exported are lost; the output says so. Its background processes go
     #: on, but their output from then on is dropped.
     shell_restarted: bool = False
+    #: Seconds of ``seconds`` in which it waited for processors that others used, as far as that was looked at: not in
+    #: the first tenth of its time-out, and not where the kernel has no counters for the sandbox.
+    waited: float = 0.0
 
     @property
     def text(self) -> str:
@@ -76,10 +79,13 @@ class Sandbox(abc.ABC):
     command's. Whatever a command prints, closes, redirects or reads, the next command is unaffected.
 
     **Time-outs.** A command past its time is killed with every process it started, while processes of earlier commands
-    go on, and the shell stays as it was. A shell that does not respond is replaced, as ``CommandResult`` says.
+    go on, and the shell stays as it was. A shell that does not respond is replaced, as ``CommandResult`` says. Time in
+    which the sandbox waited for processors that other tenants of the machine used does not count, in commands and
+    examinations; after six times the time-out, and five minutes, ``MachineOverloaded`` is raised instead.
 
     **Files.** Paths are the sandbox's own, relative ones count from the image's home; they are resolved inside it, with
-    its user's rights, so no link and no ``..`` leads out. Only regular files are read and written.
+    its user's rights, so no link and no ``..`` leads out. Only regular files are read and written. A hard link made
+    inside to a file of the image is that file, with its inode and device, as far as ``Description.hard_links`` says.
 
     **Errors.** Of every method:
 

@@ -11,7 +11,6 @@ Two optional keys of ``task.json`` and two optional files are ours: ``grading`` 
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import logging
@@ -28,7 +27,9 @@ from ors_containers.errors import StoreFailed
 from ors_server import DefinitionError, InfrastructureFailure, Split
 from ors_server.errors import InvalidTask
 
-from .task import BuiltImage, Grading, TerminalTask
+from .imported_code import imported_code
+from .parsing import parse
+from .task import BuiltImage, Grading, TerminalTask, TestsImportCode
 
 if TYPE_CHECKING:
     from ors_containers.images import ImageStore
@@ -44,6 +45,7 @@ _REPORTED = 20
 _FILES = ("task.json", "container.def", "container.sif", "test_initial_state.py", "test_final_state.py")
 _TEST = re.compile(r"^\s*(async\s+)?def\s+test", re.MULTILINE)
 _SUMMARIES = ("o3_summary.json", "summary.json")
+_FLAG = "code of the agent would run in the tests' process, which --tests-import-code flag allows"
 
 
 class FolderProblem(Exception):
@@ -68,7 +70,10 @@ class EndlessSource:
     was left out.
     """
 
-    def __init__(self, folders: Sequence[Path], *, solvable_only: bool = True) -> None:
+    def __init__(
+        self, folders: Sequence[Path], *, solvable_only: bool = True, tests_import_code: TestsImportCode = "refuse"
+    ) -> None:
+        self._tests_import_code: TestsImportCode = tests_import_code
         #: Folders that were left out, and the reason.
         self.problems: list[str] = []
         found = self._find(folders)
@@ -80,7 +85,7 @@ class EndlessSource:
         with _image_store() as store:
             for name in names:
                 try:
-                    self._entries[name] = _check(found[name], store)
+                    self._entries[name] = _check(found[name], store, tests_import_code)
                 except (FolderProblem, SandboxError) as problem:
                     self.problems.append(str(problem))
         kept = [name for name in training if name in self._entries]
@@ -111,7 +116,7 @@ class EndlessSource:
         if entry is None:
             raise InvalidTask(f"There is no task {name!r} here", "Fetch the tasks again.")
         try:
-            return read_task(entry.folder)
+            return read_task(entry.folder, self._tests_import_code)
         except FolderProblem as problem:
             raise InfrastructureFailure(
                 f"The task {name!r} can no longer be read: {problem}", "Put the folder back."
@@ -150,8 +155,8 @@ def is_task_folder(folder: Path) -> bool:
     return folder.is_dir() and (folder.name.startswith("task_") or any((folder / name).exists() for name in _FILES))
 
 
-def read_task(folder: Path) -> TerminalTask:
-    """Read the task of a folder. Raises ``FolderProblem``."""
+def read_task(folder: Path, tests_import_code: TestsImportCode = "refuse") -> TerminalTask:
+    """Read the task of a folder. Raises ``FolderProblem``, ``refuse`` also for tests that import code."""
     words = _json(folder / "task.json")
     definition, archive = (_found(folder / name) for name in ("container.def", "container.sif"))
     if definition is None and archive is None:
@@ -161,8 +166,9 @@ def read_task(folder: Path) -> TerminalTask:
         prompt=_text(words, "description", folder),
         truth=_text(words, "truth", folder, needed=False),
         image=BuiltImage(definition=definition, archive=archive),
-        initial_tests=_tests(folder / "test_initial_state.py"),
-        final_tests=_tests(folder / "test_final_state.py"),
+        initial_tests=_tests(folder / "test_initial_state.py", "flag"),
+        final_tests=_tests(folder / "test_final_state.py", tests_import_code),
+        tests_import_code=tests_import_code,
         grading=_grading(words, folder),
         start=_text(words, "start", folder, needed=False),
         solution=_optional(folder / "solution.sh"),
@@ -185,11 +191,11 @@ def _image_store() -> Generator[ImageStore]:
         store.close()
 
 
-def _check(folder: Path, store: ImageStore) -> _Entry:
+def _check(folder: Path, store: ImageStore, tests_import_code: TestsImportCode) -> _Entry:
     """Check that a folder can be used. Raises ``FolderProblem``, and ``SandboxError`` for its image."""
     from ors_containers.images.importers import check_image
 
-    image = read_task(folder).image
+    image = read_task(folder, tests_import_code).image
     assert isinstance(image, BuiltImage)
     if image.archive is not None:
         if check_image(image.archive) != "sif":
@@ -239,16 +245,19 @@ def _grading(words: dict[str, Any], folder: Path) -> Grading:
     return value
 
 
-def _tests(file: Path) -> str:
+def _tests(file: Path, import_code: TestsImportCode) -> str:
     text = _read(file)
     try:
-        ast.parse(text)
+        module = parse(text)
     except SyntaxError as error:
         raise FolderProblem(file, f"it is no Python: {error.msg}", error.lineno) from error
     except (ValueError, RecursionError) as error:  # NUL characters, or nested beyond the parser's depth
         raise FolderProblem(file, f"it is no Python: {error}") from error
     if _TEST.search(text) is None:
         raise FolderProblem(file, "it has no test")
+    if import_code == "refuse" and (found := imported_code(module)):
+        line, what = found[0]
+        raise FolderProblem(file, f"{what}; {_FLAG}", line)
     return text
 
 

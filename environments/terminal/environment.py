@@ -4,8 +4,9 @@ An episode is a sandbox of its own with one persistent shell. It ends when the m
 steps, and is then graded. When its time is over, it ends without grading. The reward is 1 or 0.
 
 Invariants: a reward is the verdict of trusted tests, or 0 for an episode whose time is over; any other failure is an
-``InfrastructureFailure`` without a reward. One call at a time touches the sandbox. Nothing that a client receives
-contains the tests or the graders' knowledge of a task.
+``InfrastructureFailure`` without a reward, also for a command or a grading that other tenants of the machine kept from
+the processors. One call at a time touches the sandbox. Nothing that a client receives contains the tests or the
+graders' knowledge of a task.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from ors_server.errors import InvalidTask
 from ors_server.sandboxes import sandbox_service, sandboxes_unavailable
 from ors_server.texts import shorten
 
+from .blame import grade_episode
 from .endless import EndlessSource
 from .generated import GeneratedSource
-from .grading import run_tests
 from .preparation import Service, episode_sandbox, grading_unavailable, program_finder
+from .references import completed
 from .settings import TerminalSettings, read_settings
 from .task import TaskSource, TerminalTask
 
@@ -55,6 +57,8 @@ class TerminalEnvironment(Environment):
     aliases: ClassVar[Sequence[str]] = ("kanishk/EndlessTerminals",)
     #: The variable that takes the folders of ``ors-server serve --tasks``.
     task_folders_variable: ClassVar[str] = "ORS_TERMINAL_TASKS"
+    #: The variable that takes ``ors-server serve --tests-import-code``.
+    tests_import_code_variable: ClassVar[str] = "ORS_TERMINAL_TESTS_IMPORT_CODE"
 
     #: Read from ``ORS_TERMINAL_*`` at first use unless a subclass sets its own.
     settings: ClassVar[TerminalSettings | None] = None
@@ -115,6 +119,8 @@ class TerminalEnvironment(Environment):
 
     async def setup(self) -> None:
         service = await self.sandboxes()
+        # First: an episode that holds a sandbox must not wait for another.
+        self._task = await completed(service, self._task, self._settings)
         self._sandbox = await episode_sandbox(service, self._task, self._settings)
 
     async def teardown(self) -> None:
@@ -156,6 +162,7 @@ class TerminalEnvironment(Environment):
             text, status = "[The command was not run: processes in the sandbox keep a shell from starting]", None
         else:
             text, status = self._shown(result), result.exit_status
+            self._extend(result.waited)
         if self._remaining() <= 0:
             return self._time_over(text)
         if self._steps >= self._settings.steps:
@@ -181,6 +188,11 @@ class TerminalEnvironment(Environment):
             self._deadline = time.monotonic() + self._settings.episode_timeout
         return self._deadline - time.monotonic()
 
+    def _extend(self, seconds: float) -> None:
+        """Give back time in which a command waited for processors that other tenants of the machine used."""
+        assert self._deadline is not None, "the first call begins it"
+        self._deadline += seconds
+
     def _shown(self, result: CommandResult) -> str:
         lines = [shorten(result.text, self._settings.output)]
         if result.timed_out:
@@ -198,29 +210,27 @@ class TerminalEnvironment(Environment):
     async def _graded(self, text: str) -> ToolOutput:
         service = await self.sandboxes()
         started = time.monotonic()
-        verdict = await run_tests(
-            self._require(),
-            await service.toolset(),
-            self._task.final_tests,
-            live=self._task.grading == "live",
-            timeout=self._settings.grading_timeout,
-        )
+        verdict = await grade_episode(service, self._task, self._require(), self._settings)
         # The tests' output is only logged: it would tell a model what the tests check.
         logger.debug(
             "graded",
             extra={
                 "task": self._task.name,
                 "verdict": verdict.how,
+                "seed": verdict.seed,
                 "seconds": round(time.monotonic() - started, 3),
                 "detail": verdict.detail,
             },
         )
-        return self._end(text + (_SOLVED if verdict.passed else _UNSOLVED), float(verdict.passed), "graded")
+        words = text + (_SOLVED if verdict.passed else _UNSOLVED)
+        return self._end(words, float(verdict.passed), "graded", verdict.mark)
 
-    def _end(self, text: str, reward: float, how: str) -> ToolOutput:
+    def _end(self, text: str, reward: float, how: str, mark: str = "") -> ToolOutput:
         # Stop the sandbox now, not with the session: a trainer may keep the session open long after this.
         self._stopping = asyncio.create_task(self._require().stop())
         metadata: JSONObject = {"ended": how, "steps": self._steps}
+        if mark:
+            metadata["verdict_mark"] = mark
         return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata, reward=reward, finished=True)
 
 
@@ -245,7 +255,11 @@ def _find_source(settings: TerminalSettings) -> TaskSource:
     for folder in settings.folders:
         keep_from_sandboxes(folder)  # tests and solutions
     if settings.folders:
-        return EndlessSource(settings.folders, solvable_only=settings.solvable_only)
+        return EndlessSource(
+            settings.folders,
+            solvable_only=settings.solvable_only,
+            tests_import_code=settings.tests_import_code,
+        )
     try:
         has_program = program_finder(settings.image)
     except UnknownImage as error:

@@ -15,6 +15,7 @@ from ors_server import DefinitionError, Split
 from ors_server.errors import InvalidTask
 
 from .generation import FAMILIES, generate
+from .states.program import state_tests
 from .task import PreparedImage, TerminalTask
 
 __all__ = ["GeneratedSource", "generated_task", "task_name", "usable_families"]
@@ -98,10 +99,11 @@ def generated_task(family: str, seed: int) -> TerminalTask:
         truth=made.truth,
         image=PreparedImage(made.files, made.setup),
         initial_tests=made.initial_tests,
-        final_tests=made.final_tests,
+        final_tests=state_tests(made.state, made.final_tests),
         grading=made.grading,
         start=made.start,
         solution=made.oracle,
         near_miss=made.near_miss,
+        state=made.state,
         origin=f"family {family}, seed {seed}",
     )

@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from .families import FAMILIES as _ALL
 from .families.family import Family
-from .families.requirements import table
 from .families.task import GeneratedFile, GeneratedTask, Grading
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "Grading",
     "families_table",
     "generate",
-    "requirements_page",
 ]
 
 #: Every family by its name.
@@ -44,13 +42,3 @@ def families_table() -> str:
         programs = ", ".join(f"`{program}`" for program in family.programs) or "–"
         lines.append(f"| `{family.name}` | {len(family.shapes)} | {programs} | {family.grading} | {family.summary} |")
     return "\n".join(lines) + "\n"
-
-
-def requirements_page(family: str, seed: int = 0) -> str:
-    """Return the demands of each shape of a family, by sentence, with checks and false solutions, as Markdown.
-
-    A shape is shown by the task of its first seed from ``seed`` on. Raises ``KeyError`` for an unknown family.
-    """
-    shapes = len(FAMILIES[family].shapes)
-    parts = [(number, table(generate(family, number))) for number in range(seed, seed + shapes)]
-    return "\n".join(f"## {family}-{number:06d}\n\n{text}" for number, text in parts)

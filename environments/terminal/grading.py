@@ -12,13 +12,19 @@ Outcomes and their rewards:
  a test fails, or the tests' module fails on the state it finds | 0 |
  the tests take too long, or a program that they start ends the grader | 0 |
  what the agent left running was killed and does not end | 0 |
- they were led to the agent's code where sound tests read data | 0 |
+ they would run the agent's code inside the grader | 0 |
  the processes of the agent leave no room for a live examination | 0 |
  they pass, but a program of theirs was ended by a signal that they have not sent | 0 |
- the tests cannot be imported, hold no test, or would run the agent's code inside the grader | ``GradingFailed`` |
- the tests fail and have looked for a host outside which they name, before they asked any service | ``GradingFailed`` |
+ the tests cannot be imported, or hold no test | ``TestsUnfit`` |
+ the tests fail and have looked for a host outside which they name, before they asked any service | ``TestsUnfit`` |
  they fail and were led to such a host by what the agent left | 0 |
  the examination cannot be made, or reports nothing | ``GradingFailed`` or what ``examine`` raises |
+
+An agent may have caused a failure all the same: ``blame`` decides that before a failure reaches a client.
+
+With ``import_code`` the agent's code may run in the tests' process. There it can do what the tests can, so the tests
+get one that must fail (``canary``), of which only this process knows. The verdict is a pass if this test alone has
+failed, and it carries a mark if code of the agent ran.
 
 Invariant: a verdict is taken only from a line that carries the nonce of this examination. ``GradingFailed`` is an
 ``InfrastructureFailure``: it never becomes a reward.
@@ -26,6 +32,7 @@ Invariant: a verdict is taken only from a line that carries the nonce of this ex
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import marshal
@@ -39,25 +46,37 @@ from typing import Any, Literal, Protocol, cast
 from ors_containers import CommandResult, ExaminationFailed, InfrastructureFailure, ProcessesRemain, Sandbox
 from ors_containers.sandbox import EXAMINATION
 
+from .canary import name_of_canary, with_canary
 from .plain_tests import plain_tests
+from .states.program import with_seed
 
-__all__ = ["GradingFailed", "Tools", "Verdict", "run_tests"]
+__all__ = ["CODE_RAN", "GradingFailed", "GradingLate", "TestsUnfit", "Tools", "Verdict", "run_tests"]
+
+#: The mark of a verdict of tests in whose process the agent's code ran.
+CODE_RAN = "the agent's code ran in the tests' process"
 
 #: The examination's program, and the modules that it imports from its folder.
 _RUNNER = "trusted_runner"
-_PARTS = ("data", "endings", "guard", "links", "surroundings", "texts")
+_PARTS = ("data", "endings", "guard", "links", "programs", "surroundings", "texts")
 _OUTPUT_LIMIT = 64 * 1024
 #: Outcomes that are the fault of the tests.
 _UNFIT = {
     "broken": "cannot be imported",
     "empty": "test nothing",
-    "refused": "run code of the sandbox inside the grader",
     "network": "need the network",
 }
 
 
 class GradingFailed(InfrastructureFailure):
-    """The tests did not reach a verdict, and the agent is not the cause."""
+    """The tests did not reach a verdict."""
+
+
+class GradingLate(GradingFailed):
+    """The grader did not begin in time, and no process of the agent ran beside it."""
+
+
+class TestsUnfit(GradingFailed):
+    """The tests cannot judge the state: they cannot be imported, hold no test, or need a network."""
 
 
 class Tools(Protocol):
@@ -86,19 +105,44 @@ class Verdict:
     passed: bool
     how: Literal["passed", "failed", "timed out", "killed"]
     detail: str = ""
+    #: Code of the sandbox that was kept from running in the tests' process; empty for none.
+    kept_out: str = ""
+    #: Test, name and places of each program that was given a place of the agent, where the record was asked for.
+    programs: tuple[Sequence[Any], ...] = ()
+    #: A reservation about the verdict (``CODE_RAN``); empty for none.
+    mark: str = ""
+    #: Seed of the drawn cases: the same state with the same seed has the same verdict. Never for a client.
+    seed: int = 0
 
 
-async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, timeout: float) -> Verdict:
-    """Run the text of a pytest module against a sandbox as its agent left it.
+async def run_tests(
+    sandbox: Sandbox,
+    tools: Tools,
+    tests: str,
+    *,
+    live: bool,
+    timeout: float,
+    import_code: bool = False,
+    record: bool = False,
+    seed: int | None = None,
+) -> Verdict:
+    """Run the text of a pytest module against a sandbox as its agent left it; ``record`` its programs.
+
+    ``seed`` draws the cases of tests that draw some; by default it is a new one.
 
     Raises ``GradingFailed`` and what ``Sandbox.examine`` raises.
     """
     nonce = secrets.token_hex(16)
     plain = plain_tests(tests)
+    seed = secrets.randbits(32) if seed is None else seed
+    text = with_seed(tests if plain is None else plain, seed)
+    canary = name_of_canary() if import_code else ""
     request = {
         "nonce": nonce,
-        "tests": tests if plain is None else plain,
+        "tests": with_canary(text, canary) if canary else text,
         "plain": plain is not None,
+        "import_code": import_code,
+        "record": record,
         "scratch": EXAMINATION,
         "packages": tools.packages,
         "trusted": [tools.bind[1]],
@@ -118,7 +162,11 @@ async def run_tests(sandbox: Sandbox, tools: Tools, tests: str, *, live: bool, t
         if live and await _possible_without_the_agent(sandbox, tools, timeout):
             return Verdict(False, "killed", str(error))
         raise
-    return _verdict(result, nonce, live=live)
+    verdict = dataclasses.replace(_verdict(result, nonce, live=live, canary=canary), seed=seed)
+    if record:
+        programs = next((line["programs"] for line in _said(result.output, nonce) if "programs" in line), ())
+        verdict = dataclasses.replace(verdict, programs=tuple(programs))
+    return verdict
 
 
 async def _possible_without_the_agent(sandbox: Sandbox, tools: Tools, timeout: float) -> bool:
@@ -133,15 +181,19 @@ async def _possible_without_the_agent(sandbox: Sandbox, tools: Tools, timeout: f
     return result.exit_status == 0
 
 
-def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:
+def _verdict(result: CommandResult, nonce: str, *, live: bool, canary: str) -> Verdict:
     words = _said(result.output, nonce)
     if result.timed_out:
         if words or live:
             return Verdict(False, "timed out")
         # No code of the task had begun.
-        raise GradingFailed(f"The grader did not begin within {result.seconds:.0f} s", "The machine is overloaded.")
+        raise GradingLate(f"The grader did not begin within {result.seconds:.0f} s", "The machine is overloaded.")
     last = words[-1] if words else {}
     outcome, detail = last.get("outcome"), str(last.get("detail", ""))
+    if outcome == "refused":
+        return Verdict(False, "failed", f"code would have run inside the grader: {detail}", kept_out=detail)
+    if canary and (verdict := _with_canary(words, canary, outcome, detail)) is not None:
+        return verdict if result.exit_status <= 128 else dataclasses.replace(verdict, passed=False, how="killed")
     if outcome == "passed" and result.exit_status == 0:
         return Verdict(True, "passed")
     if outcome == "failed":
@@ -150,7 +202,7 @@ def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:
     if outcome == "killed" or (outcome == "passed" and result.exit_status > 128):
         return Verdict(False, "killed", detail or f"signal {result.exit_status - 128}")
     if outcome in _UNFIT:
-        raise GradingFailed(f"The tests {_UNFIT[str(outcome)]}: {detail}", "Correct the task's tests, or leave it out.")
+        raise TestsUnfit(f"The tests {_UNFIT[str(outcome)]}: {detail}", "Correct the task's tests, or leave it out.")
     if outcome is not None:
         raise GradingFailed(f"The grader failed: {outcome}, status {result.exit_status}, {detail}")
     if result.exit_status > 128 and (words or live):
@@ -158,6 +210,19 @@ def _verdict(result: CommandResult, nonce: str, *, live: bool) -> Verdict:
         return Verdict(False, "killed", f"signal {result.exit_status - 128}")
     said = result.text.strip()[-500:]
     raise GradingFailed(f"The grader did not run: status {result.exit_status}{', ' + said if said else ''}")
+
+
+def _with_canary(words: list[dict[str, Any]], canary: str, outcome: object, detail: str) -> Verdict | None:
+    """Return the verdict of tests with a canary; None where no code of the agent mattered."""
+    mark = CODE_RAN if any("ran" in line for line in words) else ""
+    found = next((line for line in words if "failed" in line), dict[str, Any]())
+    if outcome in ("failed", "network") and found.get("failed") == [canary] and found.get("passed"):
+        return Verdict(not found["found"], "failed" if found["found"] else "passed", str(found["found"]), mark=mark)
+    if outcome == "passed" or (outcome == "failed" and canary not in found.get("failed", ())):
+        return Verdict(False, "failed", f"a test that must fail has not failed\n{detail}", mark=mark)
+    if mark or outcome == "broken":  # a module that is missing is one that the agent has not written
+        return Verdict(False, "killed" if outcome is None else "failed", detail, mark=mark)
+    return None
 
 
 def _said(output: bytes, nonce: str) -> list[dict[str, Any]]:

@@ -15,6 +15,8 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
+from .parsing import parse
+
 __all__ = ["plain_tests"]
 
 #: What pytest looks for by name in a module or collects from it.
@@ -33,7 +35,7 @@ def plain_tests(text: str) -> str | None:
     An unused ``import pytest``, which language models often write, is removed from the text.
     """
     try:
-        module = ast.parse(text)
+        module = parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     unused = [statement for statement in module.body if _imports_pytest_alone(statement)]

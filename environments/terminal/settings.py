@@ -18,6 +18,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ors_server import DefinitionError
 
+from .task import TestsImportCode
+
 __all__ = ["TerminalSettings", "read_settings"]
 
 logger = logging.getLogger("ors_server.terminal")
@@ -34,6 +36,11 @@ class TerminalSettings(BaseSettings):
 
     tasks: str = Field(
         default="", description="Folders of Endless Terminals tasks, separated by `:`; empty for the generated tasks."
+    )
+    tests_import_code: TestsImportCode = Field(
+        default="refuse",
+        description="Tasks of `tasks` whose tests import the agent's code: `refuse` leaves them out, `flag` takes them "
+        "and marks their verdicts.",
     )
     solvable_only: bool = Field(
         default=True, description="Leave tasks whose published pass@16 is 0 out of the training split."

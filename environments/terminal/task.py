@@ -15,10 +15,12 @@ from ors_server import Split
 
 if TYPE_CHECKING:
     from .families.task import GeneratedFile
+    from .states.program import State
 
-__all__ = ["BuiltImage", "PreparedImage", "TaskSource", "TerminalTask"]
+__all__ = ["BuiltImage", "PreparedImage", "TaskSource", "TerminalTask", "TestsImportCode"]
 
 Grading = Literal["frozen", "live"]
+TestsImportCode = Literal["refuse", "flag"]
 
 
 @dataclass(frozen=True)
@@ -45,19 +47,23 @@ class TerminalTask:
     name: str
     prompt: str
     image: PreparedImage | BuiltImage
-    #: pytest source; the reward.
+    #: pytest source; the reward. With ``state``, it is complete with the state that the solution leaves.
     final_tests: str
     #: pytest source: tests that hold before the agent starts.
     initial_tests: str
     #: Facts for graders, never shown. Kept so that a task can be written as a folder again.
     truth: str = ""
     grading: Grading = "frozen"
+    #: Whether the final tests may run the agent's code in their own process; a verdict is marked then.
+    tests_import_code: TestsImportCode = "refuse"
     #: Bash, run as the user when an episode starts.
     start: str = ""
     #: Bash that solves the task; None if the task has no solution file.
     solution: str | None = None
     #: Bash that nearly solves it and earns nothing.
     near_miss: str | None = None
+    #: Rules of the comparison with the solution's state (``references``); None where the tests are complete.
+    state: State | None = None
     #: The task's source, for messages.
     origin: str = ""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 __all__ = ["Pickles", "restrict_logging"]
 
@@ -73,7 +73,7 @@ class Pickles:
         return ""
 
 
-def restrict_logging(text: str, plant: Callable[[str], NoReturn]) -> None:
+def restrict_logging(text: str, plant: Callable[[str], None]) -> None:
     """Restrict the names in configurations of ``logging`` to logging's own classes and to names in the tests' text."""
     if "logging" not in text or "onfig" not in text:
         return  # importing logging.config takes 10 ms

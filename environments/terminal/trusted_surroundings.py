@@ -11,56 +11,138 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, cast
 
-__all__ = ["Scratch", "is_trusted_folder", "prepare_environment", "processes_of"]
+__all__ = [
+    "ProgramVariables",
+    "Scratch",
+    "is_trusted_folder",
+    "prepare_environment",
+    "processes_of",
+    "restrict_archives",
+]
 
 #: Settings that keep git from running programs that a repository or a home configures, where tests only read it. Each
 #: has a pattern: the setting is left out if the tests' text matches, because the tests are about it.
 _GIT = (
     ("core.fsmonitor", "false", r"fsmonitor"),
-    ("core.hooksPath", os.devnull, r"(?i)hook|\b(commit|merge|push|rebase|checkout|am|cherry-pick)\b[\"' ]*[,\]]"),
+    (
+        "core.hooksPath",
+        os.devnull,
+        r"(?i)hook|\b(commit|merge|push|rebase|checkout|am|cherry-pick)\b[\"' ]*[,\]]"
+        r"|\bgit\b[^\n;&|]*\s(commit|merge|push|rebase|checkout|am|cherry-pick)(?![\w-])",
+    ),
     ("log.showSignature", "false", r"(?i)sign|gpg"),
     ("uploadpack.packObjectsHook", "", r"packObjectsHook"),
 )
+#: git's own values of settings by which a repository changes what git prints. Those that the tests name are left out.
+_DISPLAY = {
+    "blame.ignoreRevsFile": "",
+    "blame.showEmail": "false",
+    "branch.sort": "refname",
+    "color.branch": "auto",
+    "color.diff": "auto",
+    "color.grep": "auto",
+    "color.status": "auto",
+    "color.ui": "auto",
+    "column.branch": "never",
+    "column.status": "never",
+    "column.tag": "never",
+    "column.ui": "never",
+    "core.abbrev": "auto",
+    "core.attributesFile": os.devnull,
+    "core.excludesFile": os.devnull,
+    "core.quotePath": "true",
+    "diff.context": "3",
+    "diff.ignoreSubmodules": "none",
+    "diff.interHunkContext": "0",
+    "diff.mnemonicPrefix": "false",
+    "diff.noprefix": "false",
+    "diff.relative": "false",
+    "diff.renames": "true",
+    "diff.submodule": "short",
+    "diff.suppressBlankEmpty": "false",
+    "format.pretty": "medium",
+    "grep.column": "false",
+    "grep.fullName": "false",
+    "grep.lineNumber": "false",
+    "grep.patternType": "default",
+    "i18n.logOutputEncoding": "UTF-8",
+    "log.abbrevCommit": "false",
+    "log.date": "default",
+    "log.decorate": "auto",
+    "log.follow": "false",
+    "log.mailmap": "true",
+    "log.showRoot": "true",
+    "safe.directory": "*",
+    "status.aheadBehind": "true",
+    "status.branch": "false",
+    "status.relativePaths": "true",
+    "status.renames": "true",
+    "status.short": "false",
+    "status.showStash": "false",
+    "status.showUntrackedFiles": "normal",
+    "status.submoduleSummary": "false",
+    "tag.sort": "refname",
+}
 _TRANSFERS = re.compile(r"\b(clone|fetch|pull|push|ls-remote|submodule|remote|bundle)\b")
 
 
 def prepare_environment(scratch: str, text: str) -> None:
-    """Set the variables: no folder that the agent can write to, and no program that the agent configured for git."""
+    """Set the variables: none that leads to a folder that the agent can write to, or loads code."""
     home = os.environ.get("HOME", "/")
     folders = os.environ.get("PATH", "").split(":")
     os.environ["PATH"] = ":".join(folder for folder in folders if is_trusted_folder(folder, home))
     for name in [name for name in os.environ if name.startswith(("PYTEST_", "PYTHON", "LD_"))]:
         del os.environ[name]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    # For the Python that a test starts: a site-packages in the agent's home could change its output.
-    os.environ["PYTHONNOUSERSITE"] = "1"
     # The scratch folder has space although the agent's disk may be full.
     os.environ["TMPDIR"] = scratch
-    if "git" in text:
-        os.environ.update(git_variables(text))
     try:
         os.getcwd()  # noqa: PTH109 - pathlib is one import more before the guard
     except OSError:
         os.chdir("/")
 
 
-def git_variables(text: str) -> dict[str, str]:
-    """Return variables that keep git from fetching missing objects and from running configured programs."""
-    settings = [(name, value) for name, value, about in _GIT if re.search(about, text) is None]
-    found = {
-        "GIT_NO_LAZY_FETCH": "1",
-        "GIT_ALLOW_PROTOCOL": "file" if _TRANSFERS.search(text) else "none",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_PAGER": "cat",
-        "GIT_CONFIG_COUNT": str(len(settings)),
-    }
-    for number, (name, value) in enumerate(settings):
-        found[f"GIT_CONFIG_KEY_{number}"], found[f"GIT_CONFIG_VALUE_{number}"] = name, value
-    return found
+def restrict_archives(text: str) -> None:
+    """Let ``tarfile`` unpack no member of an archive outside of its target, by a path or through a link."""
+    if re.search(r"tar|unpack", text) is None:
+        return  # importing tarfile takes some milliseconds
+    import tarfile
+
+    data_filter = getattr(tarfile, "data_filter", None)  # absent from the first releases of Python 3.11
+    if data_filter is not None:
+        tarfile.TarFile.extraction_filter = staticmethod(data_filter)
+
+
+class ProgramVariables:
+    """Variables that every program of the tests gets, whatever environment the test has passed to it."""
+
+    def __init__(self, text: str) -> None:
+        self._settings = [(name, value) for name, value, about in _GIT if re.search(about, text) is None]
+        self._display = [(name, value) for name, value in _DISPLAY.items() if name not in text]
+        self._protocol = "file" if _TRANSFERS.search(text) else "none"
+
+    def __call__(self, reader: str, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables to add to ``environment``; ``reader`` is ``git`` for a git that only reads."""
+        reads = reader == "git"
+        found = {
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_ALLOW_PROTOCOL": environment.get("GIT_ALLOW_PROTOCOL", self._protocol),
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_PAGER": "cat",
+            "PAGER": "cat",
+        }
+        if reads:
+            found |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        settings = self._display if reads else self._settings
+        number = environment.get("GIT_CONFIG_COUNT", "0")
+        first = int(number) if number.isdecimal() else 0
+        for place, (name, value) in enumerate(settings, first):
+            found[f"GIT_CONFIG_KEY_{place}"], found[f"GIT_CONFIG_VALUE_{place}"] = name, value
+        return {**found, "GIT_CONFIG_COUNT": str(first + len(settings))}
 
 
 def is_trusted_folder(folder: str, home: str) -> bool:
@@ -76,6 +158,10 @@ class Scratch:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._kept = set(self._found())
+
+    def keep(self, path: str) -> None:
+        """Keep a file or a folder."""
+        self._kept.add(path)
 
     @contextlib.contextmanager
     def keeping(self) -> Generator[None]:

@@ -1,7 +1,9 @@
 """Verification of tasks: the initial tests pass, an empty episode earns 0, the solution earns 1.
 
-Each task is prepared, played and graded as in an episode, several at a time. Invariant: a report says of every check
-whether it held, did not, or could not be made; no check is left out silently.
+Each task is prepared, played and graded as in an episode, several at a time. A failure that an episode would count
+against its agent is the task's here: tests that would run code of the sandbox are reported as such.
+
+Invariant: a report says of every check whether it held, did not, or could not be made; no check is left out silently.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ from ors_containers import Sandbox, SandboxError
 
 from ors_server import OrsError
 
+from .blame import grade_final
 from .grading import Verdict, run_tests
 from .preparation import Service, episode_sandbox
+from .reading_programs import ReadingProgram, merged, reading_programs
+from .references import completed
 from .settings import TerminalSettings
 from .task import TerminalTask
 
@@ -50,6 +55,10 @@ class TaskReport:
     origin: str
     checks: dict[str, Check] = field(default_factory=dict[str, Check])
     seconds: float = 0.0
+    #: Programs of the final tests that are given a place of the agent.
+    programs: list[ReadingProgram] = field(default_factory=list[ReadingProgram])
+    #: A reservation about the verdicts (``grading.CODE_RAN``); empty for none.
+    mark: str = ""
 
     @property
     def sound(self) -> bool:
@@ -99,8 +108,8 @@ class _Player:
         """Check a sandbox in which no command was run."""
         try:
             async with await self._open() as sandbox:
-                report.checks["initial"] = _check(await self._grade(sandbox, self._task.initial_tests), expected=True)
-                report.checks["nothing"] = _check(await self._grade(sandbox, self._task.final_tests), expected=False)
+                report.checks["initial"] = _check(await self._initial(sandbox), expected=True)
+                report.checks["nothing"] = _check(await self._final(sandbox, report), expected=False)
         except (SandboxError, OrsError) as error:
             for name in ("initial", "nothing"):
                 report.checks.setdefault(name, Check("error", str(error)))
@@ -115,7 +124,7 @@ class _Player:
                 result = await sandbox.run(
                     f"bash -c {shlex.quote(script)}", timeout=self._settings.steps * self._settings.command_timeout
                 )
-                check = _check(await self._grade(sandbox, self._task.final_tests), expected=expected)
+                check = _check(await self._final(sandbox, report), expected=expected)
                 if check.outcome == "fails":
                     said = result.text.strip()[-300:]
                     check = Check("fails", f"{check.detail}\nit ended with {result.exit_status}: {said}".strip())
@@ -124,13 +133,23 @@ class _Player:
             report.checks[name] = Check("error", str(error))
 
     async def _open(self) -> _Opened:
+        self._task = await completed(self._service, self._task, self._settings)
         return _Opened(await episode_sandbox(self._service, self._task, self._settings))
 
-    async def _grade(self, sandbox: Sandbox, tests: str) -> Verdict:
+    async def _final(self, sandbox: Sandbox, report: TaskReport) -> Verdict:
+        """Grade, and add what the tests have started to the report."""
+        verdict = await grade_final(self._service, self._task, sandbox, self._settings, record=True)
+        home = sandbox.image.home
+        known = report.programs or reading_programs(self._task.final_tests, home)
+        report.programs = merged(known, verdict.programs, home)
+        report.mark = report.mark or verdict.mark
+        return verdict
+
+    async def _initial(self, sandbox: Sandbox) -> Verdict:
         return await run_tests(
             sandbox,
             await self._service.toolset(),
-            tests,
+            self._task.initial_tests,
             live=self._task.grading == "live",
             timeout=self._settings.grading_timeout,
         )
@@ -150,6 +169,9 @@ class _Opened:
 
 
 def _check(verdict: Verdict, *, expected: bool) -> Check:
+    if verdict.kept_out:
+        words = f"The tests run code of the sandbox inside the grader: {verdict.kept_out}"
+        return Check("error", f"{words}. --tests-import-code flag allows it, with a mark on the verdicts.")
     if verdict.how in ("timed out", "killed") and not expected:
         return Check("fails", f"the tests were {verdict.how}")  # the reward is 0, but the agent is not the cause
     if verdict.passed == expected:

@@ -6,18 +6,21 @@ the set-up. Invariant: a folder that was written loads back as the same task.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ors_server import DefinitionError
 
 from .generated import generated_task, usable_families
-from .generation import FAMILIES
+from .preparation import Service, program_finder
+from .references import completed
+from .settings import TerminalSettings
 from .task import PreparedImage, TerminalTask
 
 __all__ = ["write_task", "write_tasks"]
@@ -28,23 +31,60 @@ _FILES = "files.tar"
 _ARCHIVE = "/.task/files.tar"
 
 
-def write_tasks(out: Path, families: Sequence[str], *, count: int, seed: int) -> list[Path]:
+async def write_tasks(
+    service: Service,
+    settings: TerminalSettings,
+    out: Path,
+    families: Sequence[str],
+    *,
+    count: int,
+    seed: int,
+    jobs: int = 1,
+    on_written: Callable[[int, str], None] = lambda number, name: None,
+) -> list[Path]:
     """Write ``count`` tasks of each family, from ``seed`` on, into ``out``. Return the folders.
 
-    Raises ``DefinitionError`` for an unknown family and for a folder that exists already.
+    The tests of a folder are complete: each solution is played once in a sandbox, ``jobs`` at a time. ``on_written`` is
+    called with the number of finished folders and the name of the last one.
+
+    Raises ``DefinitionError`` for an unknown family, one whose programs are missing, and a folder that exists already,
+    and ``InfrastructureFailure`` where a solution cannot be played.
     """
-    names = usable_families(lambda program: True, families) if families else sorted(FAMILIES)
+    names = usable_families(program_finder(settings.image), families)
+    if missing := set(families) - set(names):
+        raise DefinitionError(f"Programs of {', '.join(sorted(missing))} are missing", "Install what the log names.")
+    turn = asyncio.Semaphore(jobs)
+    finished = 0
+
+    async def write(folder: Path, task: TerminalTask) -> None:
+        nonlocal finished
+        async with turn:
+            write_task(folder, await completed(service, task, settings))
+            finished += 1
+            on_written(finished, task.name)
+
+    tasks = list(_tasks(names, count, seed))
+    folders = await asyncio.to_thread(_make_folders, out, [task.name for task in tasks])
+    try:
+        async with asyncio.TaskGroup() as group:
+            for folder, task in zip(folders, tasks, strict=True):
+                group.create_task(write(folder, task))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None  # the first one ended the others
+    return folders
+
+
+def _make_folders(out: Path, names: Sequence[str]) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
-    for number, task in enumerate(_tasks(names, count, seed)):
-        folder = out / f"task_{number:06d}_{hashlib.sha256(task.name.encode()).hexdigest()[:8]}"
+    folders = [
+        out / f"task_{number:06d}_{hashlib.sha256(name.encode()).hexdigest()[:8]}" for number, name in enumerate(names)
+    ]
+    for folder in folders:
         try:
             folder.mkdir()
         except FileExistsError as error:
             raise DefinitionError(f"{folder} is there already", "Name another folder with --output.") from error
-        write_task(folder, task)
-        written.append(folder)
-    return written
+    return folders
 
 
 def _tasks(names: Sequence[str], count: int, seed: int) -> Iterator[TerminalTask]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from ors_server.cli.flags import with_settings
 from ors_server.errors import KeysError
 from ors_server.keys.key import NAME, Limits
+from ors_server.machine_size import MachineSize
 from ors_server.settings import Settings
 
 __all__ = ["keys"]
@@ -52,6 +53,9 @@ def add(
     sandboxes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Most sandboxes of the sandbox service at once.")
     ] = None,
+    sandbox_size: Annotated[
+        str | None, typer.Option(metavar="CPUS:GB", help="Largest size of one of these sandboxes, as 2:4.")
+    ] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, metavar="R", help="Most requests a second.")] = None,
 ) -> None:
     """Make a key and print it, alone, on standard output. It is shown this once."""
@@ -60,7 +64,12 @@ def add(
 
     if rate is not None and not math.isfinite(rate):
         raise typer.BadParameter("--rate is a number of requests a second")
-    limits = Limits(sessions=sessions, calls=calls, sandboxes=sandboxes, rate=rate)
+    if sandbox_size is not None:
+        try:
+            MachineSize.read(sandbox_size)
+        except ValueError as error:
+            raise typer.BadParameter(f"--sandbox-size: {error}") from None
+    limits = Limits(sessions=sessions, calls=calls, sandboxes=sandboxes, sandbox_size=sandbox_size, rate=rate)
     secret = add_key(settings, _check_name(name), limits)
     typer.echo(secret)
     typer.echo(
@@ -94,11 +103,16 @@ def list_(
         )
         return
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for heading in ("Name", "Created", "Sessions", "Calls", "Sandboxes", "Requests/s"):
+    for heading in ("Name", "Created", "Sessions", "Calls", "Sandboxes", "Largest", "Requests/s"):
         table.add_column(heading)
     for key in found:
-        values = (key.limits.sessions, key.limits.calls, key.limits.sandboxes, key.limits.rate)
-        table.add_row(key.name, key.created, *("-" if value is None else f"{value:g}" for value in values))
+        found_limits = key.limits
+        values = (
+            *(found_limits.sessions, found_limits.calls, found_limits.sandboxes),
+            *(found_limits.sandbox_size, found_limits.rate),
+        )
+        words = ("-" if value is None else value if isinstance(value, str) else f"{value:g}" for value in values)
+        table.add_row(key.name, key.created, *words)
     Console(highlight=False).print(table)
 
 

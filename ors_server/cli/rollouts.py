@@ -82,7 +82,10 @@ def list_(
     data_dir: _DataDir = None,
     as_json: _Json = False,
 ) -> None:
-    """List rollouts, the newest first; the reward is the highest of a rollout."""
+    """List rollouts, the newest first; the reward is the highest of a rollout.
+
+    An asterisk behind a reward stands for a verdict that its environment has marked; the mark is below the list.
+    """
     from ors_server.rollouts.queries import list_rollouts
 
     with _reading(data_dir) as connection:
@@ -98,6 +101,9 @@ def list_(
     if rows:
         console.print(_table(rows))
         console.print()
+    for mark in sorted({row["verdict_mark"] for row in rows if row["verdict_mark"]}):
+        count = sum(row["verdict_mark"] == mark for row in rows)
+        console.print(Text(f"* Marked, {count} of these rollouts: {_plain(mark)}."), soft_wrap=True)
     shown = f"{offset + 1:,}–{offset + len(rows):,}" if rows else "None"
     console.print(f"{shown} of {total:,} rollouts in {_location(data_dir).shown}.", soft_wrap=True)
 
@@ -225,7 +231,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             Text(_plain(row["id"][:8])),
             *(Text(_plain(row[name] or "-")) for name in headings),
-            _number(row["max_reward"]) + ("" if row["finished"] else " …"),
+            _number(row["max_reward"]) + ("" if row["finished"] else " …") + ("*" if row["verdict_mark"] else ""),
             f"{row['num_messages']:,}",
             (row["created_at"] or "-")[:16].replace("T", " "),
         )

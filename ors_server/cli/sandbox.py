@@ -7,8 +7,10 @@ working only after it has started and run a sandbox.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +22,7 @@ from ors_server.errors import OrsError
 from ors_server.settings import Settings
 
 if TYPE_CHECKING:
-    from ors_containers import Check, Description
+    from ors_containers import Check, Description, Runtime
 
 __all__ = ["sandbox"]
 
@@ -137,7 +139,7 @@ async def _examine_one(name: str, check: bool, console: Console | None) -> _Find
         settings = Settings()
         runtime.policy = ContainerPolicy(settings.sandbox_network, settings.sandbox_disk)
         async with runtime:
-            finding.description = runtime.describe()
+            finding.description = await _with_store(runtime)
             if check:
                 async for outcome in self_check(runtime):
                     finding.checks.append(outcome)
@@ -148,6 +150,27 @@ async def _examine_one(name: str, check: bool, console: Console | None) -> _Find
     except Exception as error:  # noqa: BLE001 - third-party code: a bug of a runtime is a finding too
         finding.description, finding.cause = None, f"it failed: {type(error).__name__}: {error}"
     return finding
+
+
+async def _with_store(runtime: Runtime) -> Description:
+    """Describe a runtime; also try hard links where the store of images is, which may be another file system."""
+    from ors_containers.errors import StoreFailed
+    from ors_containers.images.store_folder import default_root
+    from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
+    from ors_containers.self_check.links import try_hard_links
+
+    description = runtime.describe()
+    if not isinstance(runtime, NamespaceRuntime):
+        return description
+    with contextlib.suppress(StoreFailed):
+        store = default_root()
+        if os.access(store, os.W_OK) and not await try_hard_links(runtime, store):
+            note = (
+                f"Linux keeps no hard links to files of images in {store}: `ln` is refused, or makes another file. Set "
+                "ORS_IMAGES to a folder on ext4, xfs, btrfs or tmpfs; in a container, to a volume."
+            )
+            return replace(description, notes=(*description.notes, note))
+    return description
 
 
 def _show_check(console: Console, check: Check) -> None:

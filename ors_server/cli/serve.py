@@ -55,6 +55,13 @@ SERVE_EXAMPLES = """[bold]Targets[/bold]
 _RAY = "With --engine ray"
 
 
+class TestsImportCode(StrEnum):
+    """Treatment of tasks whose tests import the agent's code."""
+
+    refuse = "refuse"
+    flag = "flag"
+
+
 class Engine(StrEnum):
     """The place of the workers."""
 
@@ -80,6 +87,13 @@ def serve(
         typer.Option(
             metavar="DIR",
             help="Folder of tasks for environments that take some, such as terminal; may be repeated.",
+        ),
+    ] = None,
+    tests_import_code: Annotated[
+        TestsImportCode | None,
+        typer.Option(
+            help="Tasks whose tests import the agent's code: leave them out (refuse, the default), or run them and "
+            "mark their verdicts (flag).",
         ),
     ] = None,
     workers: Annotated[
@@ -138,20 +152,28 @@ def serve(
     if identity() is None:
         refuse_open_address(settings, _reached_at(settings, elsewhere=engine is Engine.ray and bool(join)))
     if reload:
-        _serve_with_reload(targets, settings, alias or [], tasks or [], workers, pools, engine)
+        _serve_with_reload(
+            worker_arguments(targets, alias or [], tasks or [], tests_import_code),
+            targets,
+            settings,
+            tasks or [],
+            several=workers is not None or pools is not None,
+            engine=engine,
+        )
         return
     if engine is Engine.ray:
         from ors_server.cli.serve_ray import RayOptions, serve_on_ray
 
         options = RayOptions(address, workers_per_node, cpus, memory, node_label or [], join or [])
-        arguments = worker_arguments(targets, alias or [], tasks or [])
+        arguments = worker_arguments(targets, alias or [], tasks or [], tests_import_code)
         arguments += [] if pools is None else ["--pools", str(pools.absolute())]
         serve_on_ray(arguments, settings, options)
         return
     if workers is not None or pools is not None:
         from ors_server.cli.serve_workers import serve_with_workers
 
-        serve_with_workers(worker_arguments(targets, alias or [], tasks or []), settings, workers or 1, gateways, pools)
+        arguments = worker_arguments(targets, alias or [], tasks or [], tests_import_code)
+        serve_with_workers(arguments, settings, workers or 1, gateways, pools)
         return
     end = _End()
     signal.signal(signal.SIGTERM, end)
@@ -160,7 +182,7 @@ def serve(
         typer.echo(f"Warning: {warning}", err=True)
     aliases = dict(_parse_alias(text) for text in alias or [])
     try:
-        server = _build(targets, settings, aliases, tasks or [])
+        server = _build(targets, settings, aliases, tasks or [], tests_import_code)
     except OrsError as error:
         if child is None:
             raise
@@ -193,39 +215,54 @@ def _reached_at(settings: Settings, *, elsewhere: bool) -> list[str]:
 
 
 def _serve_with_reload(
+    arguments: Sequence[str],
     targets: Sequence[str],
     settings: Settings,
-    aliases: Sequence[str],
     tasks: Sequence[Path],
-    workers: int | None,
-    pools: Path | None,
+    *,
+    several: bool,
     engine: Engine,
 ) -> None:
     from ors_server.cli.reload import refuse_reload, serve_with_reload
 
-    if workers is not None or pools is not None:
+    if several:
         raise refuse_reload("several workers: each would load the new files at another time")
     if engine is Engine.ray:
         raise refuse_reload("--engine ray: the files are on other machines")
-    serve_with_reload(worker_arguments(targets, aliases, tasks), targets, tasks, settings)
+    serve_with_reload(arguments, targets, tasks, settings)
 
 
-def worker_arguments(targets: Sequence[str], aliases: Sequence[str], task_folders: Sequence[Path]) -> list[str]:
+def worker_arguments(
+    targets: Sequence[str],
+    aliases: Sequence[str],
+    task_folders: Sequence[Path],
+    tests_import_code: TestsImportCode | None = None,
+) -> list[str]:
     """Return the arguments that start one worker."""
     arguments = ["serve", *targets]
     for alias in aliases:
         arguments += ["--alias", alias]
     for folder in task_folders:
         arguments += ["--tasks", str(folder.absolute())]
+    if tests_import_code is not None:
+        arguments += ["--tests-import-code", tests_import_code.value]
     return arguments
 
 
 def _build(
-    targets: Sequence[str], settings: Settings, aliases: Mapping[str, str], task_folders: Sequence[Path]
+    targets: Sequence[str],
+    settings: Settings,
+    aliases: Mapping[str, str],
+    task_folders: Sequence[Path],
+    tests_import_code: TestsImportCode | None,
 ) -> Server:
     environments = load_targets(targets)
+    for environment in environments:
+        variable: str | None = getattr(environment, "tests_import_code_variable", None)
+        if variable is not None and tests_import_code is not None:
+            os.environ[variable] = tests_import_code.value
     for environment in environments if task_folders else ():
-        variable: str | None = getattr(environment, "task_folders_variable", None)
+        variable = getattr(environment, "task_folders_variable", None)
         if variable is not None:
             os.environ[variable] = os.pathsep.join(str(folder.absolute()) for folder in task_folders)
     # Imported late: --help and a wrong target do not wait for the web framework.

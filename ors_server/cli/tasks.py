@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Coroutine
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ors_server.cli.serve import TestsImportCode
 from ors_server.errors import InfrastructureFailure, TargetError
 from ors_server.hosting.folder_imports import folder_package
 from ors_server.hosting.targets import bundled_environments
@@ -30,9 +32,10 @@ tasks = typer.Typer(
     epilog="[bold]Examples[/bold]\n"
     "  ors-server tasks generate csv_join --count 20 --output my_tasks   twenty tasks as folders\n"
     "  ors-server tasks verify my_tasks                                  play and grade them\n"
-    "  ors-server serve terminal --tasks my_tasks                        train on them\n"
-    "  ors-server tasks requirements csv_join                            what its tasks demand and check",
+    "  ors-server serve terminal --tasks my_tasks                        train on them",
 )
+
+_Result = TypeVar("_Result")
 
 _MARKS = {"holds": ("yes", "green"), "fails": ("no", "bold red"), "absent": ("-", "dim"), "error": ("error", "red")}
 
@@ -50,13 +53,30 @@ def verify(
     jobs: Annotated[int, typer.Option(min=1, help="Tasks checked at the same time.")] = os.cpu_count() or 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
     every: Annotated[bool, typer.Option("--all", help="List the tasks that are sound as well.")] = False,
+    tests_import_code: Annotated[
+        TestsImportCode | None,
+        typer.Option(
+            help="Tasks whose tests import the agent's code: leave them out (refuse, the default), or run them and "
+            "mark their verdicts (flag). [dim]ORS_TERMINAL_TESTS_IMPORT_CODE[/dim]",
+        ),
+    ] = None,
 ) -> None:
     """Play and grade tasks: what must hold before the agent holds, doing nothing earns 0, the solution earns 1.
+
+    Of each task that is listed, and in --json of every task, it shows test by test which program reads a place of the
+    agent, such as its home directory.
 
     Exits with 1 when a task is not sound or a folder cannot be used, with 2 when nothing could be checked.
     """
     checks: Any = _terminal("verification")
-    source: Any = _terminal("endless").EndlessSource([folder.absolute() for folder in folders], solvable_only=False)
+    settings: Any = _terminal("settings").read_settings()
+    if tests_import_code is not None:
+        settings = settings.model_copy(update={"tests_import_code": tests_import_code.value})
+    source: Any = _terminal("endless").EndlessSource(
+        [folder.absolute() for folder in folders],
+        solvable_only=False,
+        tests_import_code=settings.tests_import_code,
+    )
     console = Console(highlight=False)
     progress = Console(stderr=True, highlight=False)
     reports: list[Any] = []
@@ -67,7 +87,6 @@ def verify(
         try:
             service = await sandbox_service()
             found = (source.find(name) for name in sorted(source.names))
-            settings: Any = _terminal("settings").read_settings()
             async for report in checks.verify_tasks(service, found, settings, jobs=jobs):
                 reports.append(report)
                 if progress.is_terminal:
@@ -106,32 +125,36 @@ def generate(
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Tasks of each family.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first task of each; the next ones count up.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Solutions played at the same time.")] = os.cpu_count() or 1,
 ) -> None:
-    """Write generated tasks as folders, in the form of Endless Terminals."""
+    """Write generated tasks as folders, in the form of Endless Terminals.
+
+    Each solution is played once in a sandbox: the tests of a folder compare with the state that it leaves.
+    """
     writing: Any = _terminal("writing")
-    written = writing.write_tasks(output, families or (), count=count, seed=seed)
+    progress = Console(stderr=True, highlight=False)
+
+    def report(number: int, name: str) -> None:
+        if progress.is_terminal:
+            progress.print(f"{number} {name}", end="\r", soft_wrap=True)
+
+    async def run() -> list[Path]:
+        from ors_server.sandboxes import close_sandbox_service, sandbox_service
+
+        settings: Any = _terminal("settings").read_settings()
+        try:
+            return await writing.write_tasks(
+                await sandbox_service(), settings, output, families or (), count=count, seed=seed, jobs=jobs,
+                on_written=report,
+            )  # fmt: skip
+        finally:
+            await close_sandbox_service()
+
+    written = _run(run())
     console = Console(highlight=False)
     console.print(
         Text(f"Wrote {len(written)} tasks to {output}. Check them: ors-server tasks verify {output}"), soft_wrap=True
     )
-
-
-@tasks.command("requirements", no_args_is_help=True)
-def requirements(
-    families: Annotated[list[str], typer.Argument(metavar="FAMILY...", help="Families of generated tasks.")],
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first task shown.")] = 0,
-) -> None:
-    """Print what generated tasks demand: each sentence of a prompt, its checks and the false solutions they refuse.
-
-    One task of every shape of a family, in Markdown. It holds the answers' tests: nothing for a model to read.
-    """
-    generation: Any = _terminal("generation")
-    for name in families:
-        if name not in generation.FAMILIES:
-            raise TargetError(
-                f"There is no family of tasks {name!r}", f"Known are {', '.join(sorted(generation.FAMILIES))}."
-            )
-        typer.echo(generation.requirements_page(name, seed))
 
 
 def _terminal(module: str) -> ModuleType:
@@ -143,11 +166,11 @@ def _terminal(module: str) -> ModuleType:
     return folder_package(folder).load(module)
 
 
-def _run(work: Any) -> None:
+def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
     from ors_containers import SandboxError
 
     try:
-        asyncio.run(work)
+        return asyncio.run(work)
     except SandboxError as error:
         raise InfrastructureFailure(error.cause, error.remedy) from error
 
@@ -162,7 +185,25 @@ def _as_json(report: Any) -> dict[str, Any]:
             name: {"outcome": check.outcome, **({"detail": check.detail} if check.detail else {})}
             for name, check in report.checks.items()
         },
+        "programs": [
+            {
+                "test": row.test,
+                "program": row.program,
+                "places": list(row.places),
+                "agents": row.agents,
+                "seen": row.seen,
+            }
+            for row in report.programs
+        ],
+        **({"verdict_mark": report.mark} if report.mark else {}),
     }
+
+
+def _reading(row: Any) -> str:
+    """Return a program that is given a place of the agent, in words."""
+    whose = "the agent's program " if row.agents else ""
+    places = f" reads {', '.join(row.places)}" if row.places else " is started"
+    return f"{row.test or 'on import'}: {whose}{row.program}{places}" + ("" if row.seen else " (by the text)")
 
 
 def _print(console: Console, checks: Any, reports: list[Any]) -> None:
@@ -172,13 +213,21 @@ def _print(console: Console, checks: Any, reports: list[Any]) -> None:
     table.add_column("Task")
     for name in checks:
         table.add_column(name.replace("_", " "))
+    table.add_column("Reads", justify="right")
     table.add_column("Seconds", justify="right")
     for report in reports:
         marks = [_MARKS[report.checks[name].outcome] for name in checks]
-        table.add_row(report.name, *(Text(word, style=style) for word, style in marks), f"{report.seconds:.1f}")
+        words = (Text(word, style=style) for word, style in marks)
+        table.add_row(report.name, *words, str(len(report.programs)), f"{report.seconds:.1f}")
     console.print(table)
     for report in reports:
         for name, check in report.checks.items():
             if check.detail and check.outcome != "holds":
                 console.print(Text(f"\n{report.name}, {checks[name]}: {check.detail}"), soft_wrap=True)
+        if report.programs or report.mark:
+            console.print()
+        if report.mark:
+            console.print(Text(f"{report.name}: {report.mark}", style="yellow"), soft_wrap=True)
+        for row in report.programs:
+            console.print(Text(f"{report.name}, {_reading(row)}"), soft_wrap=True)
     console.print()

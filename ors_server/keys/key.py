@@ -12,7 +12,9 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ors_server.machine_size import MachineSize
 
 __all__ = ["ANYONE", "NAME", "Key", "Limits", "digest_of", "make_secret"]
 
@@ -32,8 +34,17 @@ class Limits(BaseModel):
     calls: Count | None = None
     #: Sandboxes of the sandbox service.
     sandboxes: Count | None = None
+    #: The largest ``machine_size`` of one of them: ``CPUS:GIGABYTES``.
+    sandbox_size: str | None = None
     #: Requests a second.
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @field_validator("sandbox_size")
+    @classmethod
+    def _check_size(cls, size: str | None) -> str | None:
+        if size is not None:
+            MachineSize.read(size)
+        return size
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, case, func, or_, select
 
 from ors_server.rollouts.derived import LOST, merged
 from ors_server.rollouts.errors import InvalidCursor, UnknownRun
-from ors_server.rollouts.queries import find_rollout, named_like, resolve_run
+from ors_server.rollouts.queries import find_rollout, marks_of, named_like, resolve_run
 from ors_server.rollouts.sums import safe_mean
 from ors_server.rollouts.tables import rollouts, runs
 
@@ -119,6 +119,8 @@ class RolloutSummary:
     outcome_reason: str | None
     created_at: datetime | None
     last_message_at: datetime | None
+    #: A reservation about the verdict (``marks``).
+    verdict_mark: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +316,7 @@ def browse_rollouts(
         at, last = _read_cursor(after)
         query = query.where(rollouts.c.created_at <= at, or_(rollouts.c.created_at < at, rollouts.c.id < last))
     query = query.order_by(rollouts.c.created_at.desc(), rollouts.c.id.desc()).limit(limit + 1)
-    return _listing([_summary(row) for row in connection.execute(query).mappings()], limit)
+    return _listing(_summaries(connection, query), limit)
 
 
 def read_rollout(connection: Connection, rollout: str, *, owner: str | None = None) -> RolloutDetail:
@@ -323,8 +325,8 @@ def read_rollout(connection: Connection, rollout: str, *, owner: str | None = No
     Raises ``RolloutError``, also where ``owner`` did not make it.
     """
     content = find_rollout(connection, rollout, owner=owner)
-    row = connection.execute(_SUMMARY.where(rollouts.c.id == content["id"])).mappings().one()
-    return RolloutDetail(_summary(row), content)
+    (found,) = _summaries(connection, _SUMMARY.where(rollouts.c.id == content["id"]))
+    return RolloutDetail(found, content)
 
 
 def group_of(connection: Connection, rollout: RolloutSummary, *, limit: int = 64) -> list[RolloutSummary]:
@@ -338,12 +340,18 @@ def group_of(connection: Connection, rollout: RolloutSummary, *, limit: int = 64
         rollouts.c.owner.is_not_distinct_from(rollout.owner),
     )
     query = query.order_by(rollouts.c.created_at, rollouts.c.id).limit(limit)
-    return [_summary(row) for row in connection.execute(query).mappings()]
+    return _summaries(connection, query)
 
 
-def _summary(row: RowMapping) -> RolloutSummary:
+def _summaries(connection: Connection, query: Select[Any]) -> list[RolloutSummary]:
+    rows = list(connection.execute(query).mappings())
+    marks = marks_of(connection, [row["id"] for row in rows])
+    return [_summary(row, marks.get(row["id"])) for row in rows]
+
+
+def _summary(row: RowMapping, mark: str | None) -> RolloutSummary:
     times = {name: None if row[name] is None else _moment(row[name]) for name in ("created_at", "last_message_at")}
-    made: dict[str, Any] = {**row, **times, "finished": bool(row["finished"])}
+    made: dict[str, Any] = {**row, **times, "finished": bool(row["finished"]), "verdict_mark": mark}
     return RolloutSummary(**made)
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, event, make_
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ors_server.rollouts.errors import StoreUnavailable
-from ors_server.rollouts.location import Location, make_private
+from ors_server.rollouts.location import Location, make_folder, make_private
 from ors_server.rollouts.migrating import check_version, make_current, version_of
 
 __all__ = ["FAULTS", "explained", "is_away", "open_to_read", "open_to_write", "reading_engine"]
@@ -54,7 +54,7 @@ def open_to_write(location: Location) -> Connection:
             "This server's user has no home directory to keep rollouts in", "Set ORS_DATA_DIR on the server"
         )
     # Uploads may hold anything, secrets among it.
-    location.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(location.folder, location.file)
     deadline = time.monotonic() + PATIENCE
     while True:
         try:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,9 +17,13 @@ from urllib.parse import urlsplit
 from ors_server.errors import DefinitionError
 from ors_server.settings import Settings
 
-__all__ = ["FILE_NAME", "Location", "data_directory", "location_of", "make_private"]
+__all__ = ["FILE_NAME", "Location", "data_directory", "location_of", "make_folder", "make_private"]
+
+logger = logging.getLogger("ors_server.rollouts.location")
 
 FILE_NAME = "rollouts.sqlite3"
+#: Paths that the log has named.
+_reported: set[Path] = set()
 
 
 def data_directory(configured: Path) -> Path:
@@ -66,6 +72,24 @@ def location_of(settings: Settings) -> Location:
             "Install it: pip install '/path/to/ors-server[postgresql]'.",
         )
     return Location(data_directory(settings.data_dir), None if url is None else url.get_secret_value())
+
+
+def make_folder(folder: Path, *files: Path) -> None:
+    """Create the data directory for its owner alone. Raises ``OSError``.
+
+    One that exists keeps its mode, because a group may share it on purpose; the log says where every user of the
+    machine may read it, or one of ``files`` in it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (folder, *files):
+        with contextlib.suppress(FileNotFoundError):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & 0o007 and path not in _reported:
+                _reported.add(path)
+                logger.warning(
+                    "other users of this machine may reach stored rollouts and keys",
+                    extra={"path": str(path), "mode": f"{mode:03o}", "remedy": f"chmod o-rwx {path}"},
+                )
 
 
 def make_private(file: Path) -> None:

@@ -9,7 +9,7 @@ the rollout was lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +19,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, exists
 from ors_server.rollouts.additions import run_id
 from ors_server.rollouts.derived import LOST, merged
 from ors_server.rollouts.errors import RolloutError, UnknownRun
+from ors_server.rollouts.marks import MARK, mark_of_metadata
 from ors_server.rollouts.records import messages_of_notes
 from ors_server.rollouts.sums import bounded_total, safe_mean
 from ors_server.rollouts.tables import messages, pieces, rollouts, runs, updates
@@ -32,6 +33,7 @@ __all__ = [
     "iso_time",
     "list_rollouts",
     "list_runs",
+    "marks_of",
     "resolve_run",
 ]
 
@@ -133,14 +135,35 @@ def list_rollouts(
     """
     query = _LISTED.where(_of_run(connection, run), _owned(owner))
     query = query.order_by(rollouts.c.created_at.desc(), rollouts.c.id.desc()).limit(limit).offset(offset)
+    rows = list(connection.execute(query).mappings())
+    marks = marks_of(connection, [row["id"] for row in rows])
     found = [
-        {**row, "finished": bool(row["finished"]), "created_at": iso_time(row["created_at"])}
-        for row in connection.execute(query).mappings()
+        {
+            **row,
+            "finished": bool(row["finished"]),
+            "created_at": iso_time(row["created_at"]),
+            MARK: marks.get(row["id"]),
+        }
+        for row in rows
     ]
     total = count_rollouts(connection, run, owner=owner)
     if owner is not None and run is not None and not total:
         raise UnknownRun(run)
     return Page(found, total)
+
+
+def marks_of(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
+    """Return the marks of those rollouts that have one: in their own metadata, or in that of the result at the end."""
+    own = select(rollouts.c.id, rollouts.c.metadata).where(rollouts.c.id.in_(ids), rollouts.c.metadata.contains(MARK))
+    ended = select(messages.c.rollout_id, messages.c.metadata).where(
+        messages.c.rollout_id.in_(ids), messages.c.finished == 1, messages.c.metadata.contains(MARK)
+    )
+    found = [
+        (rollout, mark_of_metadata(metadata))
+        for query in (ended, own)
+        for rollout, metadata in connection.execute(query)
+    ]
+    return {rollout: mark for rollout, mark in found if mark}
 
 
 def count_rollouts(connection: Connection, run: str | None, *, owner: str | None = None) -> int:

@@ -43,6 +43,7 @@ _STATE = (
         }
     )
 )
+_MARK = update(rollouts).where(rollouts.c.id == bindparam("of")).values(metadata=bindparam("metadata"))
 
 
 def write_rows(connection: Connection, recorder: str, rows: dict[str, list[dict[str, Any]]]) -> None:
@@ -64,6 +65,8 @@ def write_rows(connection: Connection, recorder: str, rows: dict[str, list[dict[
             connection.execute(insert(pieces).on_conflict_do_nothing(), rows["pieces"])
         if rows["states"]:
             connection.execute(_STATE, rows["states"])
+        if marks := rows.get("marks"):  # an earlier version kept rows without them
+            connection.execute(_MARK, marks)
 
 
 def _now(connection: Connection) -> ColumnElement[int]:

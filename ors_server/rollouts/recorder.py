@@ -26,6 +26,7 @@ from pydantic_core import from_json, to_json
 from ors_server.encoding import encode
 from ors_server.redaction import forms_of
 from ors_server.rollouts.derived import TASK_TOKEN, Outcome, task_of
+from ors_server.rollouts.marks import mark_of_frames
 from ors_server.rollouts.records import End, Note, Part, Records
 from ors_server.rollouts.writer import RolloutWriter
 
@@ -97,7 +98,7 @@ class Recorder:
     ) -> Recording:
         """Begin to record a session. ``task`` is as clients see it; ``secrets`` are values that are never stored."""
         at = time.time_ns() // 1_000_000
-        recording = Recording(self, forms_of(secrets))
+        recording = Recording(self, sid, forms_of(secrets))
         spec = encode({name: value for name, value in task.items() if name != TASK_TOKEN}).decode()
         info = {} if index is None else {"task_index": index}
         known = task_of(environment, None, split, spec, info)
@@ -213,20 +214,23 @@ class Recording:
         "dropped",
         "finished",
         "last_at",
+        "mark",
         "max_reward",
         "muted",
         "part",
         "pieces",
         "rollout_id",
         "secrets",
+        "session",
         "stored",
         "told",
         "told_at",
         "total_reward",
     )
 
-    def __init__(self, recorder: Recorder, secrets: list[bytes]) -> None:
+    def __init__(self, recorder: Recorder, session: str, secrets: list[bytes]) -> None:
         self._recorder = recorder
+        self.session = session
         #: Their forms are not stored.
         self.secrets = secrets
         self.rollout_id = str(uuid.uuid4())
@@ -238,6 +242,8 @@ class Recording:
         self.max_reward: float | None = None
         self.total_reward: float | None = None
         self.finished = False
+        #: The reservation about the verdict (``marks``); empty for none.
+        self.mark = ""
         #: Notes that were dropped.
         self.dropped = 0
         # Of the writer's thread: what is stored, and what the row of ``rollouts`` says of it.
@@ -270,6 +276,7 @@ class Recording:
             self.total_reward = total if -_LARGEST <= total <= _LARGEST else math.copysign(_LARGEST, total)
         if call.finished:
             self.finished = True
+            self.mark = mark_of_frames(frames) or self.mark
         waited = call.entered - call.started if call.entered else None
         inside = call.left - call.entered if call.left else None
         self._recorder.note(self, (at, call.task_id, call.name, waited, inside, frames))

@@ -16,6 +16,7 @@ from pydantic_core import from_json, to_json
 
 from ors_server.redaction import redact_json, redact_text
 from ors_server.rollouts.derived import LOST, Outcome
+from ors_server.rollouts.marks import MARK
 from ors_server.rollouts.notes import WIDTH, Head, encode_notes, read_notes
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Recorded(Protocol):
     total_reward: float | None
     finished: bool
     dropped: int
+    session: str
+    mark: str
     #: The forms of the session's secrets (``redaction``).
     secrets: list[bytes]
     #: Of the writer's thread: rows of ``pieces``, notes in them, bytes of the calls that the client sent, the time of
@@ -126,6 +129,7 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: floa
     begun: list[Row] = []
     pieces: list[Row] = []
     states: list[Row] = []
+    marks: list[Row] = []
     noted = 0
     for recording, part in parts:
         if (row := part.begun) is not None:
@@ -152,7 +156,10 @@ def _rows_of(parts: Iterable[tuple[Recorded, Part]], recorder: str, offset: floa
         if part.end is not None or (data and due):
             recording.told, recording.told_at = (recording.max_reward, recording.finished), recording.last_at
             states.append(_state(recording, part.end))
-    return {"begun": begun, "pieces": pieces, "states": states}
+            if recording.mark:
+                kept = json.dumps({"session": recording.session, MARK: redact_text(recording.mark, recording.secrets)})
+                marks.append({"of": recording.rollout_id, "metadata": kept})
+    return {"begun": begun, "pieces": pieces, "states": states, "marks": marks}
 
 
 def _without_secrets(row: Row, secrets: Sequence[bytes]) -> Row:

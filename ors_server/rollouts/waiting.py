@@ -15,7 +15,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ors_server.rollouts.location import make_private
+from ors_server.rollouts.location import make_folder, make_private
 
 if TYPE_CHECKING:
     from ors_server.rollouts.records import Records
@@ -124,7 +124,7 @@ class Waiting:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folder, self._path)
             make_private(self._path)
             connection = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
             connection.execute("PRAGMA journal_mode = WAL")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ors_server.errors import InvalidSandbox
 from ors_server.keys.key import Key
+from ors_server.machine_size import MachineSize
 from ors_server.sandbox_service.data_folders import FindFolder
 from ors_server.sandbox_service.requests import CreateSandbox, NetworkPolicy, SidecarContainer
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from ors_containers.image import Image
     from ors_containers.images.image_map import ImageMap
 
-__all__ = ["plan_container", "refused_policy"]
+__all__ = ["check_size", "plan_container", "refused_policy"]
 
 logger = logging.getLogger("ors_server.sandbox_service.plan")
 
@@ -36,14 +39,36 @@ async def plan_container(
     sidecars = [await _sidecar(sidecar, images) for sidecar in request.sidecars or ()]
     aliases = [HostAlias(alias.ip, tuple(alias.hostnames)) for alias in request.host_aliases or ()]
     return image, ContainerSettings(
-        memory=request.memory,
-        cpus=request.cpus,
+        memory=request.size.memory,
+        cpus=request.size.cpus,
         environment=request.env or {},
         network=_network(request),
         host_aliases=tuple(aliases),
         mounts=tuple(mounts),
         sidecars=tuple(sidecars),
     )
+
+
+def check_size(request: CreateSandbox, key: Key, most_memory: int | None = None) -> None:
+    """Raise ``InvalidSandbox`` for a size above that of this machine, or above the limit of the key.
+
+    ``most_memory`` is the number of bytes that all sandboxes may use together.
+    """
+    from ors_containers.scheduling.capacity import CapacityReader
+
+    asked = request.size
+    machine = MachineSize(len(os.sched_getaffinity(0)), CapacityReader(sandbox_memory=most_memory).read().memory_total)
+    if not asked.fits(machine):
+        raise InvalidSandbox(
+            f"machine_size: {asked} is more than this machine has for a sandbox, which is {machine} (CPUS:GIGABYTES)",
+            "Ask for a smaller size, or give the server a larger machine",
+        )
+    limit = key.limits.sandbox_size
+    if limit is not None and not asked.fits(MachineSize.read(limit)):
+        raise InvalidSandbox(
+            f"machine_size: {asked} is more than the key {key.name!r} allows a sandbox: {limit} (CPUS:GIGABYTES)",
+            "Ask for a smaller size, or for a key with a higher --sandbox-size",
+        )
 
 
 def refused_policy(policy: NetworkPolicy, network: Network) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ors_server.errors import KeyBusy, ServerBusy, SessionGone, ShuttingDown
 from ors_server.keys.key import ANYONE, Key
 from ors_server.sandbox_service.data_folders import FindFolder
-from ors_server.sandbox_service.plan import plan_container
+from ors_server.sandbox_service.plan import check_size, plan_container
 from ors_server.sandbox_service.requests import CreateSandbox
 from ors_server.sandbox_service.session import SandboxSession
 from ors_server.sandboxes import close_sandbox_service, hold_sandbox_service, sandbox_service
@@ -86,10 +86,12 @@ class SandboxSessions:
     def create(self, request: CreateSandbox, *, key: Key = ANYONE) -> tuple[SandboxSession, Call]:
         """Begin to create a sandbox; return its session and the call that ends when it is created.
 
-        Raises ``ServerBusy`` and ``KeyBusy`` where there are too many, and ``ShuttingDown``.
+        Raises ``ServerBusy`` and ``KeyBusy`` where there are too many, ``InvalidSandbox`` for one that is too large,
+        and ``ShuttingDown``.
         """
         if self._closing:
             raise ShuttingDown()
+        check_size(request, key, self.settings.sandbox_memory)
         if sum(not session.end_reason for session in self._sessions.values()) >= self.settings.max_sandboxes:
             raise ServerBusy("sandboxes", self.settings.max_sandboxes, "ORS_MAX_SANDBOXES")
         limit = key.limits.sandboxes

@@ -6,18 +6,15 @@ A field that this server does not know is refused by name, unless it is unset: a
 from __future__ import annotations
 
 import json
-import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ors_server.errors import InvalidSandbox
+from ors_server.machine_size import MachineSize
 from ors_server.texts import without_surrogates
 
 __all__ = ["Bucket", "CreateSandbox", "HostNames", "NetworkPolicy", "RunCommand", "SidecarContainer", "read_request"]
-
-_GIB = 1 << 30
-_SIZE = re.compile(r"(\d{1,3}(?:\.\d{1,3})?):(\d{1,4}(?:\.\d{1,3})?)")
 
 
 class _Request(BaseModel):
@@ -103,9 +100,7 @@ class CreateSandbox(_Request):
     def _check_size(cls, size: str) -> str:
         if size.startswith("nvidia"):
             raise ValueError(f"sandboxes of this server have no GPU, so {size!r} cannot be had; name a size as '2:4'")
-        found = _SIZE.fullmatch(size)
-        if found is None or not (0.01 <= float(found[1]) <= 256 and float(found[2]) >= 0.01):
-            raise ValueError(f"{size!r} is not CPUS:GIGABYTES, for example '2:4'")
+        MachineSize.read(size)
         return size
 
     @model_validator(mode="after")
@@ -115,14 +110,9 @@ class CreateSandbox(_Request):
         return self
 
     @property
-    def cpus(self) -> float:
-        """Processors that it may use."""
-        return float(self.machine_size.partition(":")[0])
-
-    @property
-    def memory(self) -> int:
-        """Bytes of memory that it may use."""
-        return int(float(self.machine_size.partition(":")[2]) * _GIB)
+    def size(self) -> MachineSize:
+        """Processors and memory that it may use."""
+        return MachineSize.read(self.machine_size)
 
 
 class RunCommand(_Request):

@@ -1,11 +1,15 @@
-"""Program of test_ordinary_user, run as a user that is not root, with the system's Python: prints the results."""
+"""Program of test_ordinary_user and test_hard_links, run with the system's Python: prints the results."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import json
+import os
+import stat
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, sys.argv[1])
@@ -17,9 +21,11 @@ from ors_containers import (
     Limits,
     RuntimeUnavailable,
     Sidecar,
+    keep_from_sandboxes,
     self_check,
 )
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
+from ors_containers.self_check import links, run_check
 
 #: As root inside, or as the only user there, an agent may signal processes that enter its PID namespace.
 ATTACKS = {
@@ -97,6 +103,65 @@ async def in_containers(runtime: NamespaceRuntime) -> dict[str, str]:
     return said
 
 
+async def listed(runtime: NamespaceRuntime, made: Path, *, large: bool) -> str:
+    """Return what a sandbox sees of three layers that replace, hide and add files; not copied if they are large."""
+    layers = [made / f"{large}-{name}" for name in ("top", "middle", "bottom")]
+    for number, layer in enumerate(layers):
+        for name in ("same", f"{number}", "removed", "opaque/inner", "file-or-folder", "deep/er/x"):
+            (layer / "srv" / name).parent.mkdir(parents=True, exist_ok=True)
+            (layer / "srv" / name).write_text(f"{name} {number}")
+        (layer / "srv/linked").hardlink_to(layer / "srv/same")
+        (layer / "srv/deep").chmod(0o700 + number)
+        if large:
+            with (layer / "srv/large").open("wb") as file:
+                file.truncate(9 * 2**20)
+    top, middle, bottom = (layer / "srv" for layer in layers)
+    for name in ("removed", "file-or-folder"):
+        (top / name).unlink()
+    os.mknod(top / "removed", 0o600 | stat.S_IFCHR, 0)
+    (top / "file-or-folder").mkdir()
+    (bottom / "opaque/below").write_text("hidden")
+    os.setxattr(middle / "opaque", "user.overlay.opaque", b"y")
+    os.setxattr(bottom / "2", "user.kept", b"value")
+    for place in sorted(path for layer in layers for path in (layer, *layer.rglob("*"))):
+        os.utime(place, (1, 7), follow_symlinks=False)
+    image = dataclasses.replace(runtime.host_image(), layers=(*layers, *runtime.host_image().layers))
+    image = dataclasses.replace(image, user=0, group=0)
+    command = (
+        "cd /srv; find . ! -name large -printf '%p %y %m %U %G %T@ %l\\n' | sort; "
+        "head -v -n 1 $(find . -type f ! -name large | sort)"
+    )
+    async with runtime.sandbox(image) as sandbox:
+        same = (await sandbox.run("cd /srv; stat -c %h linked", timeout=20)).text
+        assert same == "2\n", same
+        return (await sandbox.run(command, timeout=20)).text
+
+
+async def linked(runtime: NamespaceRuntime) -> dict[str, str]:
+    """Return the outcomes of the checks of hard links, and of a layer below whose folder another layer has a link."""
+    said = {name: (await run_check(runtime, name)).outcome for name in links.promise}
+    with tempfile.TemporaryDirectory() as made:
+        lower, upper, outside = (Path(made, name) for name in ("lower", "upper", "outside"))
+        for folder in (lower / "srv", upper, outside):
+            folder.mkdir(parents=True)
+        (upper / "srv").symlink_to(outside)
+        for folder in (lower / "srv", outside):
+            (folder / "file").write_text("x")
+        (lower / "hidden").mkdir()
+        for name in ("file", "kept/file"):
+            (lower / "hidden" / name).parent.mkdir(exist_ok=True)
+            (lower / "hidden" / name).write_text("secret")
+        keep_from_sandboxes(lower / "hidden/file")
+        keep_from_sandboxes(lower / "hidden/kept")
+        os.utime(outside / "file", (1, 1))
+        host = runtime.host_image()
+        async with runtime.sandbox(dataclasses.replace(host, layers=(upper, lower, *host.layers))) as sandbox:
+            said["hidden files"] = (await sandbox.run("find /hidden -mindepth 1", timeout=20)).text
+            said["a file outside"] = str((outside / "file").stat().st_mtime)
+        said["small"], said["large"] = [await listed(runtime, Path(made), large=large) for large in (False, True)]
+    return said
+
+
 async def main(what: str, kind: type[NamespaceRuntime]) -> dict[str, Any]:
     try:
         async with kind() as runtime:
@@ -104,6 +169,8 @@ async def main(what: str, kind: type[NamespaceRuntime]) -> dict[str, Any]:
             notes = description.notes
             if what == "containers":
                 return {"notes": notes, "containers": await in_containers(runtime)}
+            if what == "links":
+                return {"notes": notes, "hard links": description.hard_links, "links": await linked(runtime)}
             if what == "examinations":
                 return {"notes": notes, "examinations": await examined(runtime)}
             if what == "attacks":

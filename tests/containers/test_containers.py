@@ -255,9 +255,54 @@ async def test_a_mount_is_one_folder_read_only(runtime: NamespaceRuntime, tmp_pa
         broken = ContainerSettings(disk=64 * MIB, mounts=(Mount(bucket, "/orwd_data", only),))
         with pytest.raises(InvalidMount):
             await runtime.open_container(runtime.host_image(), broken)
-    for target in ("data", "/", "/a/../b", "/proc/x", "/dev"):
+    for target in ("data", "/a/../b", "/data\0"):
         with pytest.raises(InvalidMount):
             Mount(bucket, target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *(
+            "/",
+            "//",
+            "/.",
+            "/./",
+            "/proc/x",
+            "/dev",
+            "/dev/shm/x",
+            "/sys",
+            "/etc",
+            "/etc/ssl/certs",
+            "//etc",
+            "/./usr/bin",
+        ),
+        *(
+            "/usr",
+            "/usr/bin/",
+            "/usr/local/bin",
+            "/bin",
+            "/sbin",
+            "/lib",
+            "/lib64/x",
+            "/libx32",
+            "/boot",
+            "/.examination",
+        ),
+        *("/tmp", "/tmp/.", "/var", "/var/lib", "/var/tmp/", "/run", "/home", "/root"),
+    ],
+)
+async def test_folders_of_the_system_are_no_places_of_a_mount(tmp_path: Path, target: str) -> None:
+    with pytest.raises(InvalidMount, match="Choose a folder of its own"):
+        Mount(tmp_path, target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/data", "/orwd_data/", "/tmp/data", "/var/lib/task", "/root/data", "/home/user/x", "/mnt", "/opt/x", "/etcetera"],
+)
+async def test_other_folders_are(tmp_path: Path, target: str) -> None:
+    assert Mount(tmp_path, target).target == target
 
 
 async def test_sidecars_share_the_network_alone(runtime: NamespaceRuntime) -> None:

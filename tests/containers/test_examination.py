@@ -186,7 +186,7 @@ async def test_no_other_process_is_in_the_examiners_group(runtime: Runtime, user
         for keep in (True, False):
             script = f"id -G; stat -c '%u %g %a' {EXAMINATION} {EXAMINATION}/x; sleep 0.2"
             result = await sandbox.examine(["/bin/sh", "-c", script], files={"x": b""}, timeout=5, keep_processes=keep)
-            assert result.text == f"{group} {other}\n{other} {other} 770\n{user} {group} 644\n", result
+            assert result.text == f"{group} {other}\n{other} {other} 771\n{user} {group} 644\n", result
         assert set((await sandbox.read_file("groups")).split()) == {str(group).encode()}
 
 
@@ -239,7 +239,7 @@ async def test_the_spies_succeed_on_other_processes(sandbox: Sandbox) -> None:
 async def test_background_processes_outlive_a_live_examination(sandbox: Sandbox) -> None:
     """They write to bash's output, which is still read: a service that logs is not ended by its grading."""
     serving = "while :; do echo log; echo log >&2; date +%s%N > beat; sleep 0.05; done"
-    await sandbox.run(f"setsid bash -c '{serving}' &", timeout=5)
+    await sandbox.run(f"setsid bash -c '{serving}' & until [ -s beat ]; do sleep 0.01; done", timeout=10)
     checking = 'before=$(cat beat); sleep 0.4; [ "$(cat beat)" != "$before" ] && echo beats'
     for _ in range(3):
         result = await sandbox.examine(["/bin/bash", "-c", checking], timeout=10, keep_processes=True)

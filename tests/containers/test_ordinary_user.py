@@ -76,7 +76,8 @@ def test_the_contract_holds(python: str, sources: Path, ids: str, name: str) -> 
     assert [check for check in said["checks"] if check[1] == "failed"] == []
     # Without control groups of its own, the runtime has to report so.
     skipped = [check for check in said["checks"] if check[1] == "skipped"]
-    assert len(skipped) == sum(not said["holds"][limit] for limit in ("memory", "pids"))
+    assert len(skipped) == 1 + sum(not said["holds"][limit] for limit in ("memory", "pids"))
+    assert any("hard links to files in layers of more than" in check[2] for check in skipped)
 
 
 @pytest.mark.long
@@ -112,3 +113,15 @@ def test_docker_like_containers(python: str, sources: Path, ids: str) -> None:
     assert seen.splitlines()[-1] == "1"
     assert not [line for line in seen.splitlines() if line.startswith("/")]
     assert rest == ["70", "124 True"]
+
+
+@pytest.mark.parametrize("ids", ["one id", "a range"])
+@pytest.mark.parametrize("name", NAMES)
+def test_hard_links_of_small_layers_are_whole(python: str, sources: Path, ids: str, name: str) -> None:
+    said = _run(python, sources, ids, "links", name)
+    assert said["hard links"] == "small layers"
+    outside = said["links"].pop("a file outside")
+    assert outside == "1.0", "a copy followed a link of the image to the machine's files"
+    assert said["links"].pop("hidden files") == "", "what is kept from sandboxes was copied"
+    assert said["links"].pop("small") == said["links"].pop("large") != "", "copies changed what a sandbox sees"
+    assert list(said["links"].values()) == ["passed", "passed", "passed", "skipped"]

@@ -11,7 +11,8 @@ from ors_containers import runtime_names
 
 from ors_server import Settings
 from ors_server.sandboxes import sandboxes_unavailable
-from tests.environments.terminal.parts import endless, generated, writing
+from tests.environments.terminal.folders import run_tasks
+from tests.environments.terminal.parts import endless, generated
 from tests.environments.terminal.server import serving
 from tests.long.test_trl import run_script, trl_python
 
@@ -56,7 +57,8 @@ def test_trl_plays_terminal_tasks(
             names.append(made.name("train", index))
             solutions.append((index, made.find(names[-1]).solution))
     else:
-        writing.write_tasks(tmp_path / "tasks", FAMILIES, count=1, seed=9)
+        done = run_tasks(images, "generate", *FAMILIES, "--count", "1", "--seed", "9", "--output", tmp_path / "tasks")
+        assert done.returncode == 0, done.stderr
         folders = endless.EndlessSource([tmp_path / "tasks"])
         arguments = ["--tasks", tmp_path / "tasks"]
         for index in range(folders.count("train")):

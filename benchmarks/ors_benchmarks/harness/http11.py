@@ -16,6 +16,9 @@ from ors_clients.transport.http11 import HttpConnection, reason_of
 
 __all__ = ["Address", "Connection", "ConnectionLost", "Failure", "Response"]
 
+#: Bytes of a response; peers of a benchmark send far less.
+_LARGEST = 2**28
+
 
 class Failure(Exception):
     """A request without a correct answer; the text is the same for the same kind of failure."""
@@ -64,7 +67,7 @@ class Connection:
         """Send a request and wait for its response. Raises ``ConnectionLost``."""
         started = time.monotonic()
         try:
-            response = await self._http.exchange(request, None, None)
+            response = await self._http.exchange(request, None, None, limit=_LARGEST)
         except BaseException as error:  # a cancellation too: the response may still come
             self.close()
             if isinstance(error, base.ConnectionLost):

@@ -88,6 +88,8 @@ class Attempt:
     ended: str = ""
     #: Times the sample had been begun before without an end: the run was killed or interrupted.
     interrupted: int = field(default=0)
+    #: The environment's reservation about its verdict; empty for none.
+    mark: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the attempt as JSON values."""

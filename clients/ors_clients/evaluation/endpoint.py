@@ -20,11 +20,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ors_clients.errors import ConfigurationError, SamplerFailed
+from ors_clients.errors import ConfigurationError, ResponseTooLarge, SamplerFailed
 from ors_clients.evaluation.completions import BadAnswer, Completion, StreamedAnswer, read_completion
 from ors_clients.evaluation.overflow import FINAL, PASSING, error_text, is_overflow
+from ors_clients.transport.base import response_limit
 from ors_clients.transport.error_responses import redact
 from ors_clients.transport.http11 import reason_of
+from ors_clients.transport.httpx_transport import read_body
 from ors_clients.transport.json_codec import read_json
 
 __all__ = [
@@ -122,6 +124,7 @@ class ChatEndpoint:
         self._secrets = (api_key,) if api_key else ()
         self._attempts = attempts
         self._first_pause = first_pause
+        self._limit = response_limit()
         # A generation takes as long as it takes, but a connection is there at once or not at all.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=4.0)
         self._client = httpx.AsyncClient(
@@ -213,14 +216,28 @@ class ChatEndpoint:
         headers = {"content-type": "application/json"}
         async with self._client.stream("POST", self._url, content=content, headers=headers) as response:
             if response.status_code != 200:
-                error = _json_or_text(await response.aread())
+                error = _json_or_text(await self._whole(response))
                 raise _Refused(response.status_code, error, _retry_after(response))
             if "text/event-stream" not in response.headers.get("content-type", ""):
-                return read_completion(_json(await response.aread()))
+                return read_completion(_json(await self._whole(response)))
             answer = StreamedAnswer()
+            received = 0
             async for piece in response.aiter_bytes():
+                received += len(piece)
+                if received > self._limit:
+                    raise self._too_large(ResponseTooLarge(self._limit))
                 answer.feed(piece)
             return answer.completion()
+
+    async def _whole(self, response: httpx.Response) -> bytes:
+        try:
+            return await read_body(response, self._limit)
+        except ResponseTooLarge as error:
+            raise self._too_large(error) from None
+
+    def _too_large(self, error: ResponseTooLarge) -> EndpointFailed:
+        """Return the failure of an answer that was cut: it is not asked for again."""
+        return EndpointFailed("answer too large", f"The endpoint's answer cannot be used: {error.cause}")
 
     def _redacted(self, text: str) -> str:
         return redact(" ".join(text.split()), self._secrets)[:500]

@@ -126,6 +126,10 @@ def _score(report: Mapping[str, Any]) -> _Section:
     spread = "" if reward["lowest"] is None else f", from {_number(reward['lowest'])} to {_number(reward['highest'])}"
     rows.append(("mean reward", f"{_number(reward['mean'])}{_range(reward['interval'], _number)}{spread}"))
     rows.append(("samples scored", f"{samples['scored']} of {samples['planned']}, {samples['missing']} missing"))
+    rows += [
+        ("passes that are marked", f"{entry['passes']} of {entry['of_passes']}: {entry['mark']}")
+        for entry in report.get("marked", ())
+    ]
     fewer: Sequence[Mapping[str, Any]] = tasks["with_fewer_samples"]
     rows.append(("tasks with all samples", f"{tasks['with_all_samples']} of {tasks['planned']}"))
     if fewer:

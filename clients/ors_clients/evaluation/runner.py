@@ -165,4 +165,5 @@ class Runner:
             tool_seconds=round(trajectory.tool_seconds, 4),
             ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
             interrupted=interrupted,
+            mark=self._redaction.text(trajectory.verdict_mark),
         )

@@ -134,6 +134,7 @@ def summarize(record: RunRecord, *, max_failures: float, ks: Sequence[int] = (),
             "scored": len(scored),
             "missing": record.missing,
         },
+        "marked": _marked(record, scored),
         "pass_at_k": [_pass_at(known, k) for k in sorted(set(ks) or default_ks(settings.samples))],
         "reward": _reward(known),
         "bounds": _bounds(tasks),
@@ -154,6 +155,21 @@ def summarize(record: RunRecord, *, max_failures: float, ks: Sequence[int] = (),
         },
         "per_task": [_row(task) for task in tasks],
     }
+
+
+def _marked(record: RunRecord, scored: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """Return how many of the successes, and of all scored samples, an environment has marked, by its words."""
+    marked = [attempt for attempt in scored if attempt.mark]
+    passes = [attempt for attempt in scored if attempt.reward is not None and record.settings.succeeded(attempt.reward)]
+    return [
+        {
+            "mark": mark,
+            "samples": count,
+            "passes": sum(attempt.mark == mark for attempt in passes),
+            "of_passes": len(passes),
+        }
+        for mark, count in Counter(attempt.mark for attempt in marked).most_common()
+    ]
 
 
 def _pass_at(tasks: Sequence[TaskScore], k: int) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from typing import Any
 from ors_clients.errors import ClientError, SamplerFailed
 from ors_clients.miles.chat_completions import complete
 from ors_clients.rollouts.chat_messages import MessageFormat, replies, wire_message
+from ors_clients.rollouts.control_texts import control_texts_of
 from ors_clients.rollouts.episode import TurnEpisode
 from ors_clients.rollouts.messages import text_of
 from ors_clients.rollouts.trajectory import UNTRAINABLE, Trajectory
@@ -65,6 +66,8 @@ class _Rollout:
     failure: ClientError | None = None
     #: Whether the prompt alone is over the limit.
     too_long: bool = False
+    #: Miles' own, where it passes one.
+    tokenizer: Any = None
 
 
 _current: ContextVar[_Rollout | None] = ContextVar("_current", default=None)
@@ -85,6 +88,7 @@ async def generate_with_agent(input: Any) -> Any:
         options = SimpleNamespace()
         runner, row = episode_runner(options), TaskRow.of_metadata(input.sample.metadata)
         rollout = _Rollout(lambda: run_ended() or (not evaluation and bool(getattr(input.state, "aborted", False))))
+        rollout.tokenizer = getattr(input.state, "tokenizer", None)
         token = _current.set(rollout)
         samples: Any = input.sample
         try:
@@ -205,7 +209,15 @@ async def _run(
     form = MessageFormat(configuration.format)
     rule = configuration.environment(row.environment).reward_rule
     session = runner.session(row)
-    episode = TurnEpisode(session, form, limits, rule, configuration.system_prompt, stopped=rollout.stopped)
+    episode = TurnEpisode(
+        session,
+        form,
+        limits,
+        rule,
+        configuration.system_prompt,
+        stopped=rollout.stopped,
+        control_texts=control_texts_of(rollout.tokenizer),
+    )
     async with episode.playing():
         await _play(rollout, episode, form, f"{base_url}/v1/chat/completions", configuration.thinking, sampling)
     parameters = {name: sampling[name] for name in SENT_PARAMETERS if name in sampling}

@@ -18,6 +18,7 @@ from ors_clients.atropos.interception import InterceptedEpisode, Turn
 from ors_clients.errors import ConfigurationError, DeadlineExceeded, InfrastructureFailure
 from ors_clients.roll.base import RollEnvironment, RollStep
 from ors_clients.roll.fork_locks import prepare_worker
+from ors_clients.rollouts.control_texts import control_texts_of
 from ors_clients.rollouts.messages import ChatMessage
 from ors_clients.rollouts.rewards import FormatMarker, RewardBridge, shape_reward
 
@@ -123,7 +124,7 @@ class AtroposEnv(RollEnvironment):
             raise InfrastructureFailure(
                 f"{self._host.settings.environment} scored task {self._task} without asking its model"
             )
-        return turn.messages, turn.tools, f"{self._host.settings.environment}:{self._task}"
+        return self._to_show(turn), turn.tools, f"{self._host.settings.environment}:{self._task}"
 
     def _play(self, text: str) -> RollStep:
         episode = self._episode
@@ -133,10 +134,14 @@ class AtroposEnv(RollEnvironment):
             logger.info("Step %d of task %d: %r", self.current_step, self._task, text[:200])
         if turn.over:
             assert turn.outcome is not None
-            return RollStep(turn.messages, "finished", self._reward_of(turn.outcome, text))
+            return RollStep(self._to_show(turn), "finished", self._reward_of(turn.outcome, text))
         if self.current_step >= self.max_steps:
-            return RollStep(turn.messages, "max_steps", self._reward_of(0.0, text))
-        return RollStep(turn.messages)
+            return RollStep(self._to_show(turn), "max_steps", self._reward_of(0.0, text))
+        return RollStep(self._to_show(turn))
+
+    def _to_show(self, turn: Turn[float]) -> list[ChatMessage]:
+        """Return a turn's conversation without control tokens in what is not the model's."""
+        return control_texts_of(self.tokenizer).in_messages(turn.messages, of_model=True)
 
     def _stop(self, reason: str) -> RollStep:
         return RollStep(self._messages, reason, self._reward_of(0.0, self._replies[-1] if self._replies else ""))

@@ -85,6 +85,8 @@ class RollEnvironment(_gem.Env):
         #: Why the episode must not be trained on.
         self.failure: ClientError | None = None
         self.current_step = 0
+        #: ROLL's, where its manager is ``OrsStepEnvManager``: its control tokens are broken up in texts.
+        self.tokenizer: Any = None
         self._random = random.Random()  # noqa: S311 - chooses tasks where no seed is given
         self._playing = False
         self._messages: list[ChatMessage] = []

@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
+from ors_clients.roll.base import RollEnvironment
 from ors_clients.roll.openreward_env import register_environments
 from ors_clients.training.optional_imports import import_trainer_module
 
@@ -46,6 +47,8 @@ class OrsStepEnvManager(_native.AgentNativeStepEnvManager):
         """Take ROLL's arguments. Raises ``ConfigurationError`` for an estimator that does not fit the turns."""
         _native.AgentNativeStepEnvManager.__init__(self, *args, **kwargs)
         self._trajectories = 0
+        if isinstance(self.env, RollEnvironment):
+            self.env.tokenizer = getattr(self, "tokenizer", None)
         if self.mode == "train":
             _check_estimator(self.pipeline_config, getattr(self.env, "max_steps", 1))
 

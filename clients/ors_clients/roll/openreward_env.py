@@ -21,6 +21,7 @@ from ors_clients.api_keys import server_key
 from ors_clients.client import AsyncClient
 from ors_clients.errors import ConfigurationError, DeadlineExceeded
 from ors_clients.roll.base import RollEnvironment, RollStep
+from ors_clients.rollouts.control_texts import control_texts_of
 from ors_clients.rollouts.episode import RolloutLimits, TurnEpisode, TurnResult
 from ors_clients.rollouts.messages import ChatMessage
 from ors_clients.rollouts.rewards import Reduction, RewardRule
@@ -151,7 +152,12 @@ class OpenRewardEnv(RollEnvironment):
             self._begun = time.monotonic()
             session = environment.session(split=self.split, index=self._task, secrets=self._secrets or None)
             self.episode = TurnEpisode(
-                session, self.tool_call_format, self.limits, self.reward_rule, self.system_prompt_template
+                session,
+                self.tool_call_format,
+                self.limits,
+                self.reward_rule,
+                self.system_prompt_template,
+                control_texts=control_texts_of(self.tokenizer),
             )
             start = await self.episode.reset()
             return start.messages, openai_tools(start.tools)
@@ -172,7 +178,7 @@ class OpenRewardEnv(RollEnvironment):
         reason = "max_steps" if turn.stop_reason == "max_turns" else turn.stop_reason
         if turn.over and self.upload_run_name is not None:
             self._upload(self.episode, turn, self.upload_run_name)
-        return RollStep(list(self.episode.messages), reason, turn.reward, turn.problems, turn.failure)
+        return RollStep(list(self.episode.shown), reason, turn.reward, turn.problems, turn.failure)
 
     def _upload(self, episode: TurnEpisode, turn: TurnResult, run_name: str) -> None:
         """Hand the episode over in the background. ROLL has its tokens; here are its messages, calls and rewards."""

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from ors_server.texts import replace_surrogates
 
-__all__ = ["ControlTokens"]
+__all__ = ["ControlTokens", "any_of", "control_texts"]
 
 #: How roles and ends of turns begin that a tokenizer does not call special (DeepSeek's with a full-width bar).
 _BARS = ("<|", "<\uff5c")
@@ -34,8 +34,8 @@ class ControlTokens:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._texts = sorted(set(_control_texts(tokenizer)), key=len, reverse=True)  # a text may begin with another
-        self._spelled = _any_of(self._texts) if self._texts else None
+        self._texts = sorted(set(control_texts(tokenizer)), key=len, reverse=True)  # a text may begin with another
+        self._spelled = any_of(self._texts) if self._texts else None
         self._mark = f"Control{secrets.token_hex(8)}Token"
         self._marks = re.compile(f"{self._mark}([0-9]+)x")
         self._numbers = {text: number for number, text in enumerate(self._texts)}
@@ -111,7 +111,7 @@ def _is_text(part: Any) -> bool:
     return isinstance(part, Mapping) and isinstance(cast("Mapping[str, Any]", part).get("text"), str)
 
 
-def _any_of(texts: list[str]) -> re.Pattern[str]:
+def any_of(texts: list[str]) -> re.Pattern[str]:
     """Return a pattern of these texts, in groups by their first letters: some tokenizers have a thousand."""
     groups: dict[str, list[str]] = {}
     for text in texts:
@@ -119,7 +119,8 @@ def _any_of(texts: list[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"{re.escape(first)}(?:{'|'.join(rests)})" for first, rests in groups.items()))
 
 
-def _control_texts(tokenizer: Any) -> Iterator[str]:
+def control_texts(tokenizer: Any) -> Iterator[str]:
+    """Yield the texts of the control tokens of a tokenizer."""
     texts: list[str] = [str(text) for text in getattr(tokenizer, "all_special_tokens", ())]
     added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
     for token in added.values():

@@ -23,6 +23,7 @@ from ors_clients.errors import (
     RequestRefused,
     ToolFailed,
 )
+from ors_clients.rollouts.control_texts import ControlTexts, control_texts_of
 from ors_clients.rollouts.messages import ChatMessage, Content, chat_messages, content_of, text_of
 from ors_clients.rollouts.rewards import RewardRule, check_reward
 from ors_clients.rollouts.trajectory import UNTRAINABLE, StopReason, ToolStep
@@ -145,9 +146,14 @@ class TurnEpisode:
     #: Returns whether the trainer no longer needs the episode. It is polled while the episode is played; the episode
     #: is aborted when it returns True, even during a tool call or a generation.
     stopped: Callable[[], bool] | None = None
+    #: Breaks up control tokens in what the environment says; None where the ids are made by ``ChatRenderer``, which
+    #: encodes them exactly.
+    control_texts: ControlTexts | None = field(default_factory=control_texts_of)
 
     def __post_init__(self) -> None:
+        #: The conversation, and the same as the model is shown it.
         self.messages: list[ChatMessage] = []
+        self.shown: list[ChatMessage] = []
         self.tools: list[ToolSpec] = []
         self.steps: list[ToolStep] = []
         #: Turns taken.
@@ -164,6 +170,7 @@ class TurnEpisode:
         await self.session.__aenter__()
         self.tools = await self.session.tools()
         self.messages = chat_messages(await self.session.messages())
+        self.shown = self._to_show(self.messages)
         prompt = self.system_prompt or ""
         shown = self.tools
         if "{tools}" in prompt:
@@ -174,15 +181,12 @@ class TurnEpisode:
             prompt = f"{prompt}\n\n{listing}" if prompt else listing
             shown = []
         if prompt:
-            self._put_first(prompt)
-        return EpisodeStart(list(self.messages), shown)
+            _put_first(self.messages, prompt)
+            _put_first(self.shown, prompt)
+        return EpisodeStart(list(self.shown), shown)
 
-    def _put_first(self, prompt: str) -> None:
-        """Add a system prompt. An environment's own one follows it in the same message: templates take one only."""
-        if self.messages and self.messages[0]["role"] == "system":
-            own = text_of(self.messages.pop(0)["content"])
-            prompt = f"{prompt}\n\n{own}"
-        self.messages.insert(0, {"role": "system", "content": prompt})
+    def _to_show(self, messages: list[ChatMessage]) -> list[ChatMessage]:
+        return list(messages) if self.control_texts is None else self.control_texts.in_messages(messages)
 
     async def step(self, text: str, *, truncated: bool = False, thinking: bool = False) -> TurnResult:
         """Take one turn of the model. ``truncated``: a token limit cut the text off. ``thinking``: the prompt had
@@ -193,6 +197,7 @@ class TurnEpisode:
         self.turns += 1
         first_step, first_answer = len(self.steps), len(self.messages) + 1
         self.messages.append({"role": "assistant", "content": text})
+        self.shown.append(self.messages[-1])
         try:
             await self._answer(turn, without_end_marks(text), truncated=truncated, thinking=thinking)
         except (InfrastructureFailure, RequestRefused) as failure:
@@ -200,9 +205,9 @@ class TurnEpisode:
             self.stop("infrastructure", failure)
         if self.stop_reason is None and self.turns >= self.limits.max_turns:
             self.stop("max_turns")
-        return TurnResult(
-            self.messages[first_answer:], self.steps[first_step:], self.stop_reason, self._reward(), self.failure
-        )
+        answers = self._to_show(self.messages[first_answer:])
+        self.shown += answers
+        return TurnResult(answers, self.steps[first_step:], self.stop_reason, self._reward(), self.failure)
 
     async def _answer(self, turn: int, text: str, *, truncated: bool, thinking: bool) -> None:
         searched = f"<think>{text}" if thinking else text
@@ -279,6 +284,7 @@ class TurnEpisode:
         in it is run."""
         self.turns += 1
         self.messages.append({"role": "assistant", "content": text})
+        self.shown.append(self.messages[-1])
         return self.stop(reason)
 
     def stop(self, reason: StopReason = "stopped", failure: ClientError | None = None) -> TurnResult:
@@ -320,6 +326,14 @@ class TurnEpisode:
             self._entered = False
             with contextlib.suppress(ClientError):
                 await self.session.close()
+
+
+def _put_first(messages: list[ChatMessage], prompt: str) -> None:
+    """Add a system prompt. An environment's own one follows it in the same message: templates take one only."""
+    if messages and messages[0]["role"] == "system":
+        own = text_of(messages.pop(0)["content"])
+        prompt = f"{prompt}\n\n{own}"
+    messages.insert(0, {"role": "system", "content": prompt})
 
 
 async def _expire_once(condition: Callable[[], bool], deadline: asyncio.Timeout) -> None:

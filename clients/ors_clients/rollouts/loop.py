@@ -57,6 +57,7 @@ async def rollout(
         system_prompt=system_prompt,
         describe_tools=not renderer.describes_tools,
         stopped=stopped,
+        control_texts=None,  # the renderer encodes them exactly
     )
     async with episode.playing():
         await _play(trajectory, episode, sampler, renderer, sampling or SamplingParameters())

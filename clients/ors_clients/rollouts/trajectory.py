@@ -163,6 +163,15 @@ class Trajectory:
         return sum(isinstance(step.call, ToolCall) and step.problem is not None for step in self.steps)
 
     @property
+    def verdict_mark(self) -> str:
+        """The environment's reservation about the verdict: ``verdict_mark`` in a result's metadata; empty for none."""
+        for step in reversed(self.steps):
+            mark = (step.result.metadata or {}).get("verdict_mark") if step.result is not None else None
+            if isinstance(mark, str) and mark:
+                return mark[:200]
+        return ""
+
+    @property
     def malformed_calls(self) -> int:
         """Calls that could not be read."""
         return sum(isinstance(step.call, MalformedCall) for step in self.steps)

@@ -100,6 +100,7 @@ def summary(trajectory: Trajectory) -> dict[str, Any]:
         "response_tokens": sum(len(segment.ids) for segment in trajectory.segments[1:]),
         "generation_seconds": round(trajectory.generation_seconds, 3),
         "tool_seconds": round(trajectory.tool_seconds, 3),
+        **({"verdict_mark": trajectory.verdict_mark} if trajectory.verdict_mark else {}),
     }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
+from ors_clients.errors import ResponseTooLarge
 from ors_clients.transport.base import ConnectionLost, OutOfTime, Request, Response
 
 __all__ = ["ApplicationTransport"]
@@ -70,6 +71,7 @@ class _Answer:
         self._request = request
         self._on_data = on_data
         self._read = False
+        self._received = 0
         self._status = 0
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
@@ -99,6 +101,12 @@ class _Answer:
         if message["type"] != "http.response.body":
             return
         body = message.get("body", b"")
+        self._received += len(body)
+        if self._received > self._request.limit:
+            self._body = []
+            if not self.complete.done():
+                self.complete.set_exception(ResponseTooLarge(self._request.limit))
+            return
         if self._on_data is None:
             self._body.append(body)
         elif not self.complete.done():

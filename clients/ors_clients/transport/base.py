@@ -13,13 +13,17 @@ in this process, which is the local mode.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ors_clients.errors import ConfigurationError, DeadlineExceeded
 
-__all__ = ["ConnectionLost", "Headers", "OutOfTime", "Request", "Response", "Transport"]
+__all__ = ["ConnectionLost", "Headers", "OutOfTime", "Request", "Response", "Transport", "response_limit"]
+
+#: Bytes of a response, of an event stream in all, that a client takes; ORS_RESPONSE_LIMIT.
+_LIMIT = 256 * 2**20
 
 
 class ConnectionLost(Exception):
@@ -59,6 +63,16 @@ class Headers:
         return f"<Headers {', '.join(name for name, _ in self.items)}>"
 
 
+def response_limit() -> int:
+    """Return the most bytes of a response. Raises ``ConfigurationError`` for a setting that is not a number."""
+    text = os.environ.get("ORS_RESPONSE_LIMIT")
+    if not text:
+        return _LIMIT
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ConfigurationError(f"ORS_RESPONSE_LIMIT={text!r} is not a number of bytes", "Write it as 268435456.")
+    return int(text)
+
+
 @dataclass(slots=True)
 class Request:
     """One request; ``target`` is the path as it goes on the wire."""
@@ -73,6 +87,8 @@ class Request:
     longest_idle: float = 60.0
     #: Seconds within which the response has to begin, or the connection counts as lost; None: it may take its time.
     first_byte: float | None = None
+    #: Bytes after which the response is cut (``ResponseTooLarge``).
+    limit: int = field(default_factory=response_limit)
 
     def __repr__(self) -> str:
         return f"<{self.method} {self.target}>"
@@ -97,7 +113,7 @@ class Transport(Protocol):
         """Send a request and wait for its response.
 
         With ``on_data``, the body of a 200 that is an event stream goes there as it comes, and may pause for at most a
-        minute. Raises ``ConnectionLost`` and ``OutOfTime``.
+        minute. Raises ``ConnectionLost``, ``OutOfTime`` and ``ResponseTooLarge``.
         """
         ...
 

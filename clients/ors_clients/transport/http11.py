@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 
 import httptools
 
+from ors_clients.errors import ResponseTooLarge
 from ors_clients.transport.base import ConnectionLost, OutOfTime, Response
 
 __all__ = ["HttpConnection", "reason_of"]
@@ -43,9 +44,11 @@ class HttpConnection(asyncio.Protocol):
         "_complete",
         "_deadline",
         "_headers",
+        "_limit",
         "_on_data",
         "_owner",
         "_parser",
+        "_received",
         "_started",
         "_streams",
         "_transport",
@@ -65,6 +68,8 @@ class HttpConnection(asyncio.Protocol):
         #: Deadline of the request, and of its response's first byte, by ``time.monotonic``.
         self._deadline: float | None = None
         self._begin_by: float | None = None
+        #: Bytes of the response so far, its head included, and those after which it is cut.
+        self._received = self._limit = 0
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         #: Whether any byte of the response has come, and whether its body goes to ``on_data``.
@@ -84,12 +89,18 @@ class HttpConnection(asyncio.Protocol):
         deadline: float | None,
         on_data: Callable[[bytes], None] | None,
         first_byte: float | None = None,
+        *,
+        limit: int,
     ) -> Response:
-        """Send a request and wait for its response. Raises ``ConnectionLost`` and ``OutOfTime``."""
+        """Send a request and wait for its response.
+
+        Raises ``ConnectionLost``, ``OutOfTime``, and ``ResponseTooLarge`` after ``limit`` bytes.
+        """
         if self._transport is None:
             raise ConnectionLost("the server closed the connection", sent=False, stale=True)
         self._waiting = asyncio.get_running_loop().create_future()
         self._on_data, self._deadline = on_data, deadline
+        self._received, self._limit = 0, limit
         self._begin_by = None if first_byte is None else time.monotonic() + first_byte
         self._started = self._streams = self._until_end = False
         self._headers, self._body = {}, []
@@ -136,6 +147,12 @@ class HttpConnection(asyncio.Protocol):
             self.abort()  # unrequested bytes: the next response could not be found behind them
             return
         self._started = True
+        self._received += len(data)
+        if self._received > self._limit:
+            self._body = []
+            self._fail(ResponseTooLarge(self._limit))
+            self.abort()
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:

@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from ors_clients.errors import ResponseTooLarge
 from ors_clients.transport.base import ConnectionLost, OutOfTime, Request, Response
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["HttpxTransport"]
+__all__ = ["HttpxTransport", "read_body"]
 
 #: Seconds to connect in, and that an open event stream may be silent.
 _CONNECT_LIMIT, _SILENCE = 15.0, 60.0
@@ -68,7 +69,7 @@ class HttpxTransport:
             async with asyncio.timeout(limit):
                 response = await _begun(client.send(message, stream=True, follow_redirects=False), request.first_byte)
                 try:
-                    return await _read(response, on_data)
+                    return await _read(response, on_data, request.limit)
                 finally:
                     await response.aclose()
         except TimeoutError:
@@ -106,21 +107,38 @@ async def _begun(sending: Awaitable[httpx.Response], limit: float | None) -> htt
         raise ConnectionLost("the response did not begin in time", sent=True) from None
 
 
-async def _read(response: httpx.Response, on_data: Callable[[bytes], None] | None) -> Response:
+async def read_body(response: httpx.Response, limit: int) -> bytes:
+    """Return the body of a response that is being streamed. Raises ``ResponseTooLarge`` after ``limit`` bytes."""
+    parts: list[bytes] = []
+    received = 0
+    async for part in response.aiter_bytes():  # decompressed: a small body may be a large one
+        received += len(part)
+        if received > limit:
+            raise ResponseTooLarge(limit)
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _read(response: httpx.Response, on_data: Callable[[bytes], None] | None, limit: int) -> Response:
     names = {name.lower(): value for name, value in response.headers.items()}
     events = names.get("content-type", "").lower().startswith("text/event-stream")
     if on_data is not None and response.status_code == 200 and events:
         pieces = response.aiter_bytes()  # decompressed: some gateways compress though the request forbids it
+        received = 0
         while True:
             late = asyncio.timeout(_SILENCE)
             try:
                 async with late:
-                    on_data(await anext(pieces))
+                    piece = await anext(pieces)
             except StopAsyncIteration:
                 break
             except TimeoutError:
                 if not late.expired():
                     raise
                 raise ConnectionLost(f"the event stream was silent for {_SILENCE:.0f} s", sent=True) from None
+            received += len(piece)
+            if received > limit:
+                raise ResponseTooLarge(limit)
+            on_data(piece)
         return Response(200, names, b"")
-    return Response(response.status_code, names, await response.aread())
+    return Response(response.status_code, names, await read_body(response, limit))

@@ -62,7 +62,9 @@ class SocketTransport:
         parts += (b"\r\n", request.body)
         connection = pool.idle(request.longest_idle) or await pool.connect(request.longest_idle, request.deadline)
         try:
-            response = await connection.exchange(b"".join(parts), request.deadline, on_data, request.first_byte)
+            response = await connection.exchange(
+                b"".join(parts), request.deadline, on_data, request.first_byte, limit=request.limit
+            )
         except BaseException:  # a cancellation too: the next request would read the rest of this response
             connection.abort()
             raise

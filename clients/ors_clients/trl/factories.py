@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
+from ors_clients.rollouts.control_texts import control_texts_of
 from ors_clients.sync_client import Client, Environment
 from ors_clients.trl.slots import EnvironmentSlot, EnvironmentSpec
 from ors_clients.trl.tools import tool_method, tool_name
@@ -40,6 +41,7 @@ def slot_class(
     *,
     images: bool,
     failed_resets: int,
+    tokenizer: Any = None,
 ) -> type[EnvironmentSlot]:
     """Return a subclass of ``kind`` for one environment, with a method a tool."""
     attributes: dict[str, Any] = {
@@ -47,6 +49,7 @@ def slot_class(
         "_remote": remote,
         "_terminal_tool": terminal_tool,
         "_images": images,
+        "_control_texts": control_texts_of(tokenizer),
         "_failed_resets": failed_resets,
     }
     taken = {*_TAKEN, *dir(kind)}

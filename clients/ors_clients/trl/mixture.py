@@ -49,7 +49,8 @@ class EnvironmentMixture:
     ``images`` is for models that take them: prompts and answers then hold ``PIL`` images (Pillow is needed), else a
     placeholder stands for each. TRL wants the tools before the first task, so those that only some tasks have are found
     by opening ``probed_tasks`` of each environment's tasks. A rollout whose session cannot be opened is left out; after
-    ``failed_resets`` of them in a row the run ends with the error.
+    ``failed_resets`` of them in a row the run ends with the error. Control tokens in what environments say are broken
+    up (``rollouts.control_texts``): those of ``tokenizer`` if it is given, else the spellings of the field's models.
 
     Raises ``ConfigurationError`` for no environment or two of one name. The properties raise what the client's requests
     raise.
@@ -65,6 +66,7 @@ class EnvironmentMixture:
         images: bool = False,
         probed_tasks: int = 3,
         failed_resets: int = 16,
+        tokenizer: Any = None,
     ) -> None:
         #: By their names in the ``environment`` column.
         self.environments: dict[str, EnvironmentSpec] = {}
@@ -81,6 +83,7 @@ class EnvironmentMixture:
         self._images = images
         self._probed_tasks = probed_tasks
         self._failed_resets = failed_resets
+        self._tokenizer = tokenizer
         self._clients = ExitStack()
         self._slots: weakref.WeakSet[EnvironmentSlot] = weakref.WeakSet()
 
@@ -210,6 +213,7 @@ class EnvironmentMixture:
             terminal_tool,
             images=self._images,
             failed_resets=self._failed_resets,
+            tokenizer=self._tokenizer,
         )
 
         def slot() -> EnvironmentSlot:

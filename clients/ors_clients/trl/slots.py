@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure, RequestRefused, ToolFailed
+from ors_clients.rollouts.control_texts import ControlTexts
 from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.sync_client import Environment, Session
 from ors_clients.tool_calls.thinking import END_OF_THINKING, split_thinking
@@ -74,6 +75,8 @@ class EnvironmentSlot:
     _terminal_tool: ClassVar[TerminalToolSpec | None]
     #: Whether the model takes images.
     _images: ClassVar[bool]
+    #: Breaks up control tokens in what the environment says.
+    _control_texts: ClassVar[ControlTexts]
     #: How many resets in a row may fail before one raises, and how many have.
     _failed_resets: ClassVar[int]
     _failed_in_a_row: ClassVar[int] = 0
@@ -166,7 +169,7 @@ class EnvironmentSlot:
         self.rewards.append(reward)
         self.metadata.append(metadata)
         self.last_output = text
-        return text
+        return self._control_texts.in_text(text)
 
     def _fail(self, failure: ClientError) -> None:
         logger.warning("%s: an episode is left out of training: %s", self._spec.name, failure)
@@ -177,8 +180,9 @@ class EnvironmentSlot:
     def _content(self, blocks: Sequence[TextBlock | ImageBlock]) -> str | list[dict[str, Any]]:
         """Blocks as a message's content: a text, unless there are images and the model takes them."""
         if self._images and any(isinstance(block, ImageBlock) for block in blocks):
-            return [_part(block) for block in blocks]
-        return "\n".join(block.text if isinstance(block, TextBlock) else "[image]" for block in blocks)
+            return self._control_texts.in_content([_part(block) for block in blocks])
+        text = "\n".join(block.text if isinstance(block, TextBlock) else "[image]" for block in blocks)
+        return self._control_texts.in_text(text)
 
 
 def _part(block: TextBlock | ImageBlock) -> dict[str, Any]:

@@ -30,8 +30,8 @@ from ors_containers.layers.writer import too_large
 from ors_containers.limits import Limits
 from ors_containers.linux.cgroups import ControlGroups, Controller, remove_group
 from ors_containers.linux.host_support import IDS, likely_remedy
-from ors_containers.linux.kernel_limits import OPEN_FILES
 from ors_containers.linux.leases import Owner, make_state, state_directory
+from ors_containers.linux.open_files import OPEN_FILES
 from ors_containers.linux.subprocesses import child_process
 
 __all__ = ["BuildLimits", "Built", "run_scripts"]

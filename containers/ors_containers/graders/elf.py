@@ -9,7 +9,7 @@ import re
 import struct
 from collections.abc import Iterator
 
-__all__ = ["forget_search_paths", "interpreter", "is_elf", "replace_interpreter", "replace_text"]
+__all__ = ["forget_search_paths", "has_search_path", "interpreter", "is_elf", "replace_interpreter", "replace_text"]
 
 _DYNAMIC, _INTERPRETER = 2, 3
 _DT_RPATH, _DT_RUNPATH = 15, 29
@@ -17,7 +17,7 @@ _DT_RPATH, _DT_RUNPATH = 15, 29
 _DT_UNKNOWN = 0x6000_0F0F
 
 
-def is_elf(content: bytes) -> bool:
+def is_elf(content: bytes | bytearray) -> bool:
     """Return whether ``content`` is a file that this module can change."""
     return content[:6] == b"\x7fELF\x02\x01"
 
@@ -43,6 +43,15 @@ def forget_search_paths(content: bytearray) -> None:
         for place in range(offset, offset + size, 16):
             if struct.unpack_from("<Q", content, place)[0] in (_DT_RPATH, _DT_RUNPATH):
                 struct.pack_into("<Q", content, place, _DT_UNKNOWN)
+
+
+def has_search_path(content: bytes | bytearray) -> bool:
+    """Return whether a program names directories (RPATH, RUNPATH) in which the loader looks for libraries."""
+    return any(
+        struct.unpack_from("<Q", content, place)[0] in (_DT_RPATH, _DT_RUNPATH)
+        for offset, size in _segments(content, _DYNAMIC)
+        for place in range(offset, offset + size, 16)
+    )
 
 
 def replace_text(content: bytearray, old: str, new: str) -> None:

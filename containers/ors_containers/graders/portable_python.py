@@ -7,7 +7,7 @@ and pytest, into a folder that sandboxes get read-only at ``AT``:
     bin/python3            uses the loader below; runs without arguments for it, so ``sys.executable`` works
     lib/                   the loader (``ld.so``) and the shared libraries
     lib/pythonX.Y/         the standard library, compiled
-    packages/              pytest and what it needs, ``shield``, ``leftovers``; a program puts them on its ``sys.path``
+    packages/              pytest and what it needs, the modules of graders; a program puts them on its ``sys.path``
     l.cache, nss.conf      files that the loader and the C library read instead of files in /etc
     locale/                the locale C.UTF-8
 
@@ -67,8 +67,14 @@ _NOT_COPIED = shutil.ignore_patterns(
 #: Extension modules left out: tests, what needs a terminal or a display, and what reads configurations that load code.
 _NO_MODULES = re.compile(r"_ssl|_hashlib|_tkinter|readline|nis|_test.*|_ctypes_test|xx.*|_xx(?!subinterpreters).*")
 _PACKAGE = "pytest"
-#: Modules of this package that a program imports as ``shield`` and ``leftovers``.
-_MODULES = tuple(Path(__file__).with_name(name) for name in ("leftovers.py", "shield.py"))
+#: Modules of this package that a program imports by their last name: ``shield``.
+_MODULES = tuple(
+    Path(__file__).with_name(f"{name}.py")
+    for name in (
+        *("admission", "closed_places", "elf", "leftovers"),
+        *("python_commands", "readers", "reading_room", "shield"),
+    )
+)
 #: Loaded by name when a thread ends; ``ldd`` does not know.
 _ALSO_NEEDED = "libgcc_s.so.1"
 _ALSO_WELCOME = "libnss_files.so.2"  # part of the C library from glibc 2.34 on
@@ -100,7 +106,7 @@ class Toolset:
 
     @property
     def packages(self) -> str:
-        """The folder to put first on ``sys.path`` in order to import ``pytest``, ``shield`` and ``leftovers``."""
+        """The folder to put first on ``sys.path`` in order to import ``pytest``, ``shield`` and the others."""
         return f"{AT}/packages"
 
 

@@ -25,7 +25,7 @@ import math
 import os
 import sys
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 __all__ = ["Shield", "TooManyPrograms", "up"]
@@ -34,6 +34,10 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
 #: Audit events that come before a new process; ``subprocess`` and ``multiprocessing`` have ``fork_exec`` besides.
 _STARTS = frozenset(("os.fork", "os.forkpty", "os.posix_spawn", "os.system"))
 
+#: CAP_SETGID, by which a program of the agent is kept out of the examiners' group. No program gets it.
+_GROUPS = 6
+#: Positions in the arguments of ``fork_exec``.
+_PROGRAMS_AT, _ENVIRONMENT_AT, _GROUPS_AT, _BEFORE_AT = 1, 5, 18, 21
 #: Capabilities to divide: the halves of more would be too many to list.
 _ENOUGH = 14
 
@@ -45,13 +49,15 @@ class TooManyPrograms(RuntimeError):
 class Shield:
     """The capabilities of this process, and the halves of them that its programs have."""
 
-    def __init__(self, capabilities: list[int]) -> None:
+    def __init__(self, capabilities: list[int], *, can_leave: bool = False) -> None:
+        #: Whether this process may take the examiners' group from a program.
+        self.can_leave = can_leave
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
         self._capabilities = capabilities
         self._count = math.comb(len(capabilities), len(capabilities) // 2)
         self._numbers = _shared_numbers(self._count)
         self._keeping = False
-        self._all = sum(1 << capability for capability in capabilities)
+        self._all = sum(1 << capability for capability in capabilities) | can_leave << _GROUPS
         #: How many programs this process has started or tried to.
         self.started = 0
         #: Whether there were more of them than halves.
@@ -60,6 +66,12 @@ class Shield:
         self.halves: dict[int, int] = {}
         #: Called with the process id of each such program and with the arguments of ``fork_exec``.
         self.on_start: Callable[[int, tuple[Any, ...]], None] = lambda process, arguments: None
+        #: Called with the arguments of ``fork_exec``; returns those to use, and a function to call afterwards.
+        #: ``admission`` decides by it what the program may do besides.
+        self.admit: Callable[[tuple[Any, ...]], tuple[Sequence[Any], Callable[[], None]]] = lambda arguments: (
+            arguments,
+            lambda: None,
+        )
         #: The halves that were given within ``keeping``.
         self.kept: set[int] = set()
         self._current = 0
@@ -79,9 +91,13 @@ class Shield:
         start = _posixsubprocess.fork_exec
 
         def fork_exec(*arguments: Any) -> int:
+            admitted, after = self.admit(arguments)
             self._change()
             half = self._current
-            process = start(*arguments)
+            try:
+                process = start(*admitted)
+            finally:
+                after()
             self.halves[process] = half
             self.on_start(process, arguments)
             return process
@@ -90,6 +106,31 @@ class Shield:
         if "subprocess" in sys.modules:  # it has imported the function already
             vars(sys.modules["subprocess"])["_fork_exec"] = fork_exec
         sys.addaudithook(self._audit)
+        self._route()
+
+    def _route(self) -> None:
+        """Start programs by ``fork_exec`` in the other ways, too; and admit what a copy of this process executes."""
+        module: Any = os
+        module.system = _system
+        module.posix_spawn = module.posix_spawnp = _spawn
+        become = os.execve
+
+        def execve(path: Any, words: Sequence[Any], environment: Mapping[Any, Any] | None = None) -> None:
+            pairs = (os.environb if environment is None else environment).items()
+            given = [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in pairs]
+            arguments = ((words, (path,), True, (), None, given), (-1,) * 12, (None, None, -1, None, False))
+            admitted = self.admit(tuple(itertools.chain.from_iterable(arguments)))[0]
+            if admitted[_GROUPS_AT] is not None:
+                os.setgroups(admitted[_GROUPS_AT])
+            if admitted[_BEFORE_AT] is not None:
+                admitted[_BEFORE_AT]()
+            variables = dict(item.split(b"=", 1) for item in admitted[_ENVIRONMENT_AT])
+            become(admitted[_PROGRAMS_AT][0], admitted[0], variables)
+
+        def execv(path: Any, words: Sequence[Any]) -> None:
+            execve(path, words)
+
+        module.execve, module.execv = execve, execv
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in _STARTS:
@@ -125,6 +166,48 @@ class Shield:
             raise OSError(number, f"prctl(PR_CAP_AMBIENT): {os.strerror(number)}")
 
 
+def _system(command: Any) -> int:
+    """``os.system`` by way of ``fork_exec``, through which every program goes."""
+    import subprocess
+
+    status = subprocess.run(command, shell=True).returncode  # noqa: S602 - what the tests ask for
+    return -status if status < 0 else status << 8
+
+
+def _spawn(path: Any, words: Sequence[Any], environment: Any, *, file_actions: Any = (), **more: Any) -> int:
+    """``os.posix_spawn`` by way of ``fork_exec``."""
+    import subprocess
+
+    if more.keys() - {"setsid", "setpgroup", "resetids", "setsigmask", "setsigdef", "scheduler"}:
+        raise TypeError(f"posix_spawn: {', '.join(more)}")
+
+    def act() -> None:
+        for kind, *details in file_actions or ():
+            if kind == os.POSIX_SPAWN_OPEN:
+                target, *opening = details
+                opened = os.open(*opening)
+                os.dup2(opened, target)
+                if opened != target:
+                    os.close(opened)
+            elif kind == os.POSIX_SPAWN_CLOSE:
+                os.close(details[0])
+            else:
+                os.dup2(*details)
+
+    started = subprocess.Popen(
+        words,
+        executable=path,
+        env=environment,
+        close_fds=False,
+        restore_signals=False,
+        start_new_session=bool(more.get("setsid")),
+        process_group=more.get("setpgroup"),
+        preexec_fn=act,
+    )
+    started.returncode = 0  # the caller waits for it
+    return started.pid
+
+
 def _shared_numbers(count: int) -> int:
     """Return a descriptor from which this process and its forks read each of the numbers below ``count`` once."""
     descriptor = os.memfd_create("halves")
@@ -145,6 +228,7 @@ def up() -> Shield:
     permitted = int(fields["CapPrm"], 16)
     if permitted == 0:
         raise OSError("this is not an examination: the process has no capability that its children would lack")
-    shield = Shield([number for number in range(permitted.bit_length()) if permitted >> number & 1][:_ENOUGH])
+    numbers = [number for number in range(permitted.bit_length()) if permitted >> number & 1 and number != _GROUPS]
+    shield = Shield(numbers[:_ENOUGH], can_leave=bool(permitted >> _GROUPS & 1))
     shield.install()
     return shield

@@ -130,8 +130,9 @@ def _watch(message: Examine, files: Mapping[str, bytes], seccomp: bytes, groups:
     system.mount("", "/", "", system.MS_REC | system.MS_PRIVATE)
     size = _SCRATCH + sum(len(content) + 4096 for content in files.values())
     group = examiners(user)
-    # The group's, and not the image's user's: as its owner, an agent process could enter it through a descriptor.
-    access = (700, user.id, user.group) if group is None else (770, group, group)
+    # The group's, and not the image's user's. An agent's program that a test starts is not in the group: it cannot list
+    # the folder, and opens in it what the test names to it (``graders.admission``).
+    access = (700, user.id, user.group) if group is None else (771, group, group)
     options = "size={},nr_inodes={},mode={},uid={},gid={}".format(size, _INODES + len(files), *access)
     system.mount("tmpfs", EXAMINATION, "tmpfs", system.MS_NOSUID | system.MS_NODEV, options)
     # Its own terminals: an agent process has the user of the sandbox's terminals, and could forge the output of a
@@ -140,7 +141,7 @@ def _watch(message: Examine, files: Mapping[str, bytes], seccomp: bytes, groups:
     if keep and message.shell:
         _end_shell(message.shell)
     _open_root()
-    if group is not None and keep:
+    if group is not None:
         hide_processes(group)
     errors, error = os.pipe()
     child = os.fork()
@@ -154,7 +155,7 @@ def _watch(message: Examine, files: Mapping[str, bytes], seccomp: bytes, groups:
     poll.register(pipes.lifeline, select.POLLIN)
     ended = {descriptor for descriptor, _ in poll.poll()}
     status = os.waitpid(child, 0)[1] if watched in ended else None
-    if group is not None and keep:
+    if group is not None:
         show_processes()  # the program has ended, and its descendants are killed next
     _end_descendants(alone=not keep)
     while True:

@@ -103,6 +103,8 @@ class Root(NamedTuple):
     disk_folder: str = ""
     #: Programs with the set-user-id bit get their owner's rights.
     setuid: bool = False
+    #: As an ordinary user: the folders of git objects in the layers, relative to the root.
+    object_stores: list[str] = []  # noqa: RUF012 - a named tuple's default, which is never changed
 
 
 class Program(NamedTuple):

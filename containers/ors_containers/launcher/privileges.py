@@ -108,8 +108,10 @@ def lower(program: Program, *, shielded: bool = False, group: int | None = None)
     A container's user has its capabilities as Docker's has: root all of them, another user none, and no program more.
 
     ``shielded`` keeps the capability ``syscalls.SHIELD``, whose only effect is that processes without it cannot inspect
-    this one. ``group`` is one more group of the program.
+    this one. ``group`` is one more group of the program, which a shielded program may take from programs that it
+    starts (``syscalls.GROUPS``).
     """
+    kept = () if not shielded else system.SHIELD if group is None else (system.GROUPS, *system.SHIELD)
     limit_resources(program.resources)
     if program.user.capabilities:
         become_container_user(program.user)
@@ -117,12 +119,12 @@ def lower(program: Program, *, shielded: bool = False, group: int | None = None)
         enter_directory(program.directory)
         return
     if shielded:
-        system.make_inheritable(system.SHIELD)
+        system.make_inheritable(kept)
     system.drop_bounding_set()
     if not program.user.one_id:
         system.become(program.user.id, program.user.group, () if group is None else (group,))
     if shielded:
-        system.keep_ambient(system.SHIELD)
+        system.keep_ambient(kept)
     else:
         system.drop_capabilities()
     system.no_new_privileges()

@@ -68,6 +68,7 @@ from ors_containers.linux.enter_program import enter_program
 from ors_containers.linux.fd_passing import receive
 from ors_containers.linux.monitor_program import monitor_program
 from ors_containers.linux.pause_program import pause_program
+from ors_containers.linux.proc_masks import prepare as prepare_masks
 from ors_containers.linux.seccomp import seccomp_filter
 
 __all__ = ["main"]
@@ -93,6 +94,7 @@ class Launcher:
         self._process_1 = pause_program(machine)
         self._monitor = monitor_program(machine)
         self._enter_program = enter_program(machine)
+        prepare_masks()
         self._operations: dict[type, Callable[[Any, list[int]], Response]] = {
             StartBubblewrap: self._start,
             StartApptainer: self._start,

@@ -23,6 +23,7 @@ from ors_containers.launcher.loop_disk import mount_disk
 from ors_containers.launcher.messages import Root, RootDirectory
 from ors_containers.launcher.overlays import overlay_own, without
 from ors_containers.launcher.private_devices import has_own_devices, make_own_devices
+from ors_containers.launcher.whole_files import copy_files
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.kernel_limits import limit_watches
@@ -96,6 +97,11 @@ def prepare_root(root: Root, *, disk: int = -1, joined: Joined | None = None) ->
             with contextlib.suppress(OSError):
                 system.attach(source, f"{stage}/{name}", namespace)
                 mapped.add(name)
+        os.chdir(stage)
+        for name, source in sources.items():
+            if name not in mapped:
+                system.attach(source, name)
+        _mount_overlay(root, list(layers.items()), owner=mapping.base)
         system.setns(namespace, system.CLONE_NEWUSER)
         system.unshare(system.CLONE_NEWNS)
         system.become(0, 0)
@@ -114,24 +120,14 @@ def prepare_root(root: Root, *, disk: int = -1, joined: Joined | None = None) ->
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
     limit_watches()
 
-    os.chdir(stage)  # relative names: the overlay's options are shown in the sandbox's /proc/mounts
-    for name, source in sources.items():
-        if name not in mapped:
+    os.chdir(stage)
+    if mapping.by == "root":
+        # The mounts that came along are locked: none could become the root of a mount namespace.
+        system.mount("root", "root", "", system.MS_BIND)
+    else:
+        for name, source in sources.items():
             system.attach(source, name)
-    guarded = system.MS_NOSUID | system.MS_NODEV
-    if not root.disk_folder:
-        system.mount("tmpfs", "disk", "tmpfs", guarded, f"size={root.disk},nr_inodes={root.inodes},mode=755")
-    for path, mode in (("disk/upper", 0o755), ("disk/work", 0o755), ("disk/shm", 0o1777)):
-        Path(path).mkdir()
-        Path(path).chmod(mode)
-    Path("disk/nothing").mkdir(0o555)
-    for directory in root.directories:
-        _add_directory(Path("disk/upper"), [Path(layer) for layer in layers], directory)
-    lower = [part for name, source in layers.items() for part in without(name, root.hidden.get(source, []))]
-    options = f"lowerdir={':'.join(lower)},upperdir=disk/upper,workdir=disk/work,userxattr"
-    if root.disk_folder:
-        options += ",volatile"  # the disk ends with the container: nothing has to be synchronized
-    system.mount("overlay", "root", "overlay", system.MS_NODEV if root.setuid else guarded, options)
+        _mount_overlay(root, list(layers.items()))
     shared = [] if has_own_devices(Path()) else ["/dev"]
     for (name, source), bind in zip(binds.items(), root.binds, strict=True):
         make_mount_point(bind.target, directory=bind.is_directory)
@@ -141,6 +137,37 @@ def prepare_root(root: Root, *, disk: int = -1, joined: Joined | None = None) ->
     if mapping.by != "user":
         make_empty_file(Path("root"))
     return shared
+
+
+def _mount_overlay(root: Root, layers: Sequence[tuple[str, str]], owner: int = 0) -> None:
+    """Mount the writable overlay of ``layers``, each a name in ``stage`` and its source; ``owner`` is root inside.
+
+    Names are relative: the options are shown in the sandbox's /proc/mounts.
+    """
+    guarded = system.MS_NOSUID | system.MS_NODEV
+    if not root.disk_folder:
+        options = f"size={root.disk},nr_inodes={root.inodes},mode=755,uid={owner},gid={owner}"
+        system.mount("tmpfs", "disk", "tmpfs", guarded, options)
+    for path, mode in (("upper", 0o755), ("work", 0o755), ("shm", 0o1777), ("nothing", 0o555)):
+        _make_folder(Path("disk", path), mode, owner, owner)
+    for directory in root.directories:
+        _add_directory(Path("disk/upper"), [Path(name) for name, _ in layers], directory, owner)
+    lower = [part for name, source in layers for part in without(name, root.hidden.get(source, []))]
+    options = f"lowerdir={':'.join(lower)},upperdir=disk/upper,workdir=disk/work,userxattr"
+    if root.mapping.by == "root":
+        # A hard link to a file of the image has the file's inode and device. In a user namespace the kernel ignores it.
+        options += ",index=on"
+    else:
+        copy_files("disk/upper", lower, root.object_stores, root.disk, root.inodes)
+    if root.disk_folder:
+        options += ",volatile"  # the disk ends with the container: nothing has to be synchronized
+    system.mount("overlay", "root", "overlay", system.MS_NODEV if root.setuid else guarded, options)
+
+
+def _make_folder(path: Path, mode: int, user: int, group: int) -> None:
+    path.mkdir()
+    path.chmod(mode)
+    os.chown(path, user, group)
 
 
 def make_stage(
@@ -175,25 +202,23 @@ def make_mount_point(target: str, *, directory: bool) -> None:
             place.touch()
 
 
-def _add_directory(upper: Path, layers: Sequence[Path], directory: RootDirectory) -> None:
-    """Make a directory in the upper layer unless the image has it."""
+def _add_directory(upper: Path, layers: Sequence[Path], directory: RootDirectory, owner: int) -> None:
+    """Make a directory in the upper layer unless the image has it; ``owner`` is root inside."""
     tree = LayeredTree(layers)
     parts = Path(directory.path).parts[1:]
     for depth in range(1, len(parts) + 1):
         relative = Path(*parts[:depth])
-        if (upper / relative).is_dir():
+        new = upper / relative
+        if new.is_dir():
             continue
         below = tree.find(str(relative))
         if below is not None and (depth == len(parts) or not stat.S_ISDIR(below.status.st_mode)):
             return
-        new = upper / relative
-        new.mkdir()
         if below is not None:
-            new.chmod(stat.S_IMODE(below.status.st_mode))
-            try:
+            _make_folder(new, stat.S_IMODE(below.status.st_mode), owner, owner)
+            with contextlib.suppress(OSError):  # an owner that the namespace does not map: then the directory is root's
                 os.chown(new, below.status.st_uid, below.status.st_gid)
-            except OSError:
-                continue  # an owner that the namespace does not map: then the directory is root's
         elif depth == len(parts):
-            new.chmod(directory.mode)
-            os.chown(new, directory.user, directory.group)
+            _make_folder(new, directory.mode, owner + directory.user, owner + directory.group)
+        else:
+            _make_folder(new, 0o755, owner, owner)

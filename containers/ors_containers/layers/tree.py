@@ -68,6 +68,17 @@ class LayeredTree:
                 return None
         return found
 
+    def layers_at(self, path: str) -> list[Path]:
+        """Return the layers whose folders at ``path`` are merged there, the top one first; none for another file."""
+        active = self._layers
+        relative = ""
+        for part in [part for part in path.split("/") if part and part != "."]:
+            relative = f"{relative}/{part}" if relative else part
+            found, active = self._step(active, relative)
+            if found is None or not stat.S_ISDIR(found.status.st_mode):
+                return []
+        return list(active)
+
     @staticmethod
     def _step(active: Sequence[Path], relative: str) -> tuple[Found | None, list[Path]]:
         found: Found | None = None

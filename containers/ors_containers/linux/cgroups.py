@@ -21,11 +21,14 @@ from typing import Literal
 from ors_containers.limits import Limits
 from ors_containers.linux.kernel_limits import LASTING_MEMORY
 from ors_containers.linux.proc_stat import process_status
+from ors_containers.linux.processor_time import GroupAccount, Machine, Quota
 
 __all__ = ["CONTROLLERS", "LEAF", "ControlGroups", "Controller", "charged_memory", "make_room", "remove_group"]
 
 Controller = Literal["memory", "pids", "cpu"]
 CONTROLLERS: tuple[Controller, ...] = ("memory", "pids", "cpu")
+#: The controller of version 1 that counts processor time, mostly mounted with ``cpu``; version 2 counts without one.
+_ACCOUNTING = "cpuacct"
 
 #: Processes of a sandbox that are not the agent's: bubblewrap outside and process 1 inside.
 _OUR_PROCESSES = 2
@@ -64,14 +67,16 @@ class ControlGroups:
         for name, hierarchy in self._hierarchies.items():
             if not hierarchy.reason:
                 self._hierarchies[name] = _Hierarchy(hierarchy.version, hierarchy.own, self._prepare(name, hierarchy))
+        #: The processors that all sandboxes share.
+        self.machine = Machine(_quotas(self._hierarchies), system)
 
     @property
     def enforced(self) -> Mapping[Controller, str]:
         """The mechanism of each limit that is enforced: ``cgroup v1`` or ``cgroup v2``."""
         return {
             name: f"cgroup v{hierarchy.version}"
-            for name, hierarchy in self._hierarchies.items()
-            if not hierarchy.reason
+            for name in CONTROLLERS
+            if (hierarchy := self._hierarchies.get(name)) is not None and not hierarchy.reason
         }
 
     @property
@@ -112,12 +117,26 @@ class ControlGroups:
         names = {h.own / self._parent_name: "tasks" if h.version == 1 else "cgroup.procs" for h in self._usable}
         return [str(parent / sandbox / name) for parent, name in names.items()]
 
+    def account(self, sandbox: str) -> GroupAccount | None:
+        """Return the counters of a sandbox's processor time; None unless groups count its use and limit it.
+
+        Without a group, processes choose by their priority how long they wait, and the use of those that ended is lost.
+        """
+        cpu = self._hierarchies.get("cpu")
+        if cpu is None or cpu.reason:
+            return None
+        counted = self._hierarchies.get(_ACCOUNTING) if cpu.version == 1 else cpu
+        if counted is None or counted.reason:
+            return None
+        usage, limit = (hierarchy.own / self._parent_name / sandbox for hierarchy in (counted, cpu))
+        return GroupAccount(cpu.version, usage, limit)
+
     def close(self) -> None:
         """Remove the parents, except those that still hold a group; a sweep removes them later."""
         for parent in self.parents:
             _rmdir(parent)
 
-    def _prepare(self, name: Controller, hierarchy: _Hierarchy) -> str:
+    def _prepare(self, name: str, hierarchy: _Hierarchy) -> str:
         """Make the parent group and try a limit in it; return the reason of a failure, or an empty string."""
         parent = hierarchy.own / self._parent_name
         try:
@@ -151,7 +170,7 @@ def make_room(system: Path = Path("/")) -> None:
                 _delegate(hierarchy.own, name)
 
 
-def _find(system: Path) -> dict[Controller, _Hierarchy]:
+def _find(system: Path) -> dict[str, _Hierarchy]:
     try:
         memberships = (system / "proc/self/cgroup").read_text().splitlines()
         mounts = (system / "proc/self/mountinfo").read_text().splitlines()
@@ -162,13 +181,13 @@ def _find(system: Path) -> dict[Controller, _Hierarchy]:
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             own[controller] = path
-    hierarchies: dict[Controller, _Hierarchy] = {}
+    hierarchies: dict[str, _Hierarchy] = {}
     for line in mounts:
         before, _, after = line.partition(" - ")
         root, point = before.split()[3:5]
         kind, _, options = after.split()[:3]
         if kind == "cgroup":
-            for name in CONTROLLERS:
+            for name in (*CONTROLLERS, _ACCOUNTING):
                 if name in options.split(",") and name in own:
                     hierarchies[name] = _Hierarchy(1, _below(system, point, root, own[name]))
         elif kind == "cgroup2" and "" in own:
@@ -182,6 +201,27 @@ def _find(system: Path) -> dict[Controller, _Hierarchy]:
                 elif name not in hierarchies and not any(name in controllers for controllers in own):
                     hierarchies[name] = _Hierarchy(2, directory, f"{directory} is not given the {name} controller")
     return hierarchies
+
+
+def _quotas(hierarchies: Mapping[str, _Hierarchy]) -> list[Quota]:
+    """Return the processor limits of this process's group and of those above it, as far as they can be seen."""
+    cpu, usage = hierarchies.get("cpu"), hierarchies.get(_ACCOUNTING)
+    if cpu is None or (cpu.version == 1 and usage is None):
+        return []
+    found: list[Quota] = []
+    limited, counted = cpu.own, cpu.own if cpu.version == 2 or usage is None else usage.own
+    while limited != limited.parent:
+        if cpu.version == 2:
+            quota, period = [*_words(limited / "cpu.max"), "", ""][:2]
+        else:
+            quota, period = (" ".join(_words(limited / f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
+        if not quota:
+            break
+        # A group that is counted elsewhere is the same one where its name is.
+        if quota.isdigit() and (limited == counted or limited.name == counted.name):
+            found.append(Quota(GroupAccount(cpu.version, counted, limited), int(quota) / int(period)))
+        limited, counted = limited.parent, counted.parent
+    return found
 
 
 def _below(system: Path, point: str, root: str, path: str) -> Path:
@@ -234,11 +274,13 @@ def _is_ours(process: int) -> bool:
     return os.getpid() == 1 and process == 1
 
 
-def _settings(name: Controller, version: int, limits: Limits, directory: Path) -> list[tuple[str, str]]:
+def _settings(name: str, version: int, limits: Limits, directory: Path) -> list[tuple[str, str]]:
     """Return the files of a group and their content, in the order of writing."""
     processes = str(limits.pids + _OUR_PROCESSES)
     memory = str(charged_memory(limits))
     quota = str(max(1000, round(limits.cpu * _PERIOD)))
+    if name == _ACCOUNTING:
+        return []
     if name == "pids":
         return [("pids.max", processes)]
     if name == "cpu":

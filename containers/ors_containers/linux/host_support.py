@@ -84,6 +84,19 @@ def check_machine() -> None:
         raise RuntimeUnavailable(f"Sandboxes are supported on Linux on {' and '.join(MACHINES)}, not on {machine}")
     if linux_version() < _LEAST_LINUX:
         raise RuntimeUnavailable(f"Linux {platform.release()} is too old", "Linux 5.12 or newer is needed")
+    if _dumpable() == "1":
+        # Graders execute files that they may not read, so that no process of the sandbox inspects them.
+        raise RuntimeUnavailable(
+            "fs.suid_dumpable is 1: every process can inspect programs whose file it may not read",
+            "sysctl -w fs.suid_dumpable=0",
+        )
+
+
+def _dumpable() -> str:
+    try:
+        return Path("/proc/sys/fs/suid_dumpable").read_text().strip()
+    except OSError:
+        return "0"
 
 
 def find_bubblewrap() -> str:

@@ -17,15 +17,12 @@ from pathlib import Path
 
 __all__ = [
     "LASTING_MEMORY",
-    "OPEN_FILES",
     "RESOURCES",
     "TERMINAL_OPTIONS",
     "limit_ipc",
     "limit_watches",
 ]
 
-#: Open files of each process.
-OPEN_FILES = 4096
 #: Of each process, but counted for all of a sandbox's: signals that wait, and bytes of POSIX message queues.
 RESOURCES = {"SIGPENDING": 1024, "MSGQUEUE": 256 * 1024}
 #: Of the file system at /dev/pts, whose terminals would otherwise be bounded by the machine's alone.

@@ -26,6 +26,7 @@ __all__ = [
     "CLONE_NEWTIME",
     "CLONE_NEWUSER",
     "CLONE_NEWUTS",
+    "GROUPS",
     "MS_BIND",
     "MS_MOVE",
     "MS_NOATIME",
@@ -84,6 +85,9 @@ MS_RDONLY, MS_NOEXEC, MS_REMOUNT, MS_NOATIME, MS_MOVE = 1, 8, 32, 1024, 8192
 _MNT_DETACH = 2
 
 ALL_CAPABILITIES = range(64)
+
+#: CAP_SETGID, which takes the examiners' group from a program that an examination starts. ``shield`` gives it to none.
+GROUPS = 6
 
 #: Capabilities that permit nothing in a sandbox: the kernel asks for each in the host's user namespace only (LINUX_
 #: IMMUTABLE, SYS_MODULE, SYS_RAWIO, SYS_PACCT, SYS_TIME, SYS_TTY_CONFIG, MKNOD, AUDIT_WRITE, AUDIT_CONTROL,

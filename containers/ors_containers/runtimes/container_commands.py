@@ -15,11 +15,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ors_containers.errors import InvalidCommand, SandboxDied, ShellFailed
+from ors_containers.errors import InvalidCommand, MachineOverloaded, SandboxDied, ShellFailed
 from ors_containers.launcher.client import LauncherGone, OperationFailed
 from ors_containers.launcher.messages import Done, EndCommand, EndProcesses, Enter, Entered, Program
 from ors_containers.runtimes.command_output import MOST_OUTPUT, CommandOutput
 from ors_containers.runtimes.namespaces import Namespaces
+from ors_containers.runtimes.time_limit import TimeLimit
 from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult
 
 __all__ = ["ContainerCommands"]
@@ -49,12 +50,14 @@ class ContainerCommands:
         program: Program,
         group_files: list[str],
         require_alive: Callable[[float], Awaitable[None]],
+        time_limit: Callable[[str, float, bool], TimeLimit],
     ) -> None:
         self._sandbox = sandbox
         self._namespaces = namespaces
         self._program = program
         self._group_files = group_files
         self._require_alive = require_alive
+        self._time_limit = time_limit
         #: Output of commands whose background processes still hold the pipe, the oldest first.
         self._pipes: dict[CommandOutput, None] = {}
         #: Tasks that end commands which were cancelled before they had started.
@@ -68,8 +71,7 @@ class ContainerCommands:
         output = self._new_output(MOST_OUTPUT if max_bytes is None else max_bytes)
         try:
             try:
-                async with asyncio.timeout(_START_PATIENCE):
-                    entered = await self._start(script, shell, output.write_end)
+                entered = await self._start_in_time(script, shell, output.write_end)
             except TimeoutError:
                 # Processes of the container stop or kill whatever enters it.
                 await self._end_everything()
@@ -81,10 +83,13 @@ class ContainerCommands:
                 output.close_write_end()
             exited = self._namespaces.client.exit_of(entered.process)
             exited.add_done_callback(lambda _: self._namespaces.client.forget(entered.process))
+            time_limit = None if timeout is None else self._time_limit("The command", timeout, False)
             timed_out = False
             try:
-                left = None if timeout is None else max(0.0, started + timeout - time.monotonic())
-                await asyncio.wait([exited], timeout=left)
+                if time_limit is None:
+                    await asyncio.wait([exited])
+                elif not await time_limit.wait(exited) and not self._namespaces.is_running(entered.inner):
+                    await asyncio.wait([exited], timeout=_END_PATIENCE)  # the launcher is late
                 timed_out = not exited.done()
             finally:
                 if not exited.done():  # timed out or cancelled
@@ -113,6 +118,7 @@ class ContainerCommands:
             seconds=time.monotonic() - started,
             timed_out=timed_out,
             truncated=output.total > len(content),
+            waited=0.0 if time_limit is None else time_limit.waited(),
         )
 
     def close(self) -> None:
@@ -120,6 +126,18 @@ class ContainerCommands:
         for output in list(self._pipes):
             output.close()
         self._pipes.clear()
+
+    async def _start_in_time(self, script: bytes, shell: str, output: int) -> Entered:
+        """Start a command. Raises ``TimeoutError``, ``MachineOverloaded``, ``OperationFailed`` and ``LauncherGone``."""
+        starting = asyncio.ensure_future(self._start(script, shell, output))
+        try:
+            if not await self._time_limit("The start of the command", _START_PATIENCE, True).wait(starting):
+                raise TimeoutError
+            return starting.result()
+        finally:
+            if not starting.done():
+                starting.cancel()
+                await _uncancelled(asyncio.gather(starting, return_exceptions=True))
 
     async def _start(self, script: bytes, shell: str, output: int) -> Entered:
         text = os.memfd_create("command")
@@ -155,7 +173,8 @@ class ContainerCommands:
             with contextlib.suppress(OperationFailed, LauncherGone):
                 request = EndProcesses(process)
                 await self._namespaces.client.request(request, (self._namespaces.process_1,), Done)
-            await asyncio.wait([exited], timeout=_END_PATIENCE)
+            with contextlib.suppress(MachineOverloaded):  # then everything is ended
+                await self._time_limit("The end of the command", _END_PATIENCE, False).wait(exited)
             if not exited.done():
                 await self._end_everything()
                 await asyncio.wait([exited], timeout=_END_PATIENCE)

@@ -18,6 +18,7 @@ from ors_containers.linux.capabilities import CONTAINER_CAPABILITIES, NET_RAW
 from ors_containers.linux.cgroups import Controller
 from ors_containers.linux.fd_passing import receive
 from ors_containers.linux.kernel_limits import RESOURCES
+from ors_containers.linux.open_files import limit_files
 from ors_containers.runtimes.namespaces import Namespaces, root_of, shared_places
 from ors_containers.runtimes.open_network import NAME_SERVER, blocked_networks
 from ors_containers.runtimes.runtime_state import RuntimeState
@@ -32,7 +33,6 @@ __all__ = [
 
 #: The end of what the launcher's child and process 1 write when process 1 runs.
 _READY = b"}\n\n"
-_OPEN_FILES = 65536
 _LEAST_SHARED_MEMORY = 64 * MIB
 
 
@@ -58,13 +58,14 @@ def container_limits(settings: ContainerSettings, runtime: RuntimeState) -> Limi
 
 
 def container_resources(settings: ContainerSettings, runtime: RuntimeState) -> dict[str, int]:
-    """Return the rlimits of a process for what no control group enforces."""
+    """Return the rlimits of a process: of open files, and of what no control group enforces."""
     enforced = runtime.groups.enforced
     bounds: dict[Controller, tuple[str, int]] = {
         "memory": ("DATA", settings.memory),
         "pids": ("NPROC", settings.pids),
     }
-    return {resource: value for name, (resource, value) in bounds.items() if name not in enforced}
+    unenforced = {resource: value for name, (resource, value) in bounds.items() if name not in enforced}
+    return {"NOFILE": limit_files(settings.pids, container=True).each, **unenforced}
 
 
 def container_program(
@@ -81,7 +82,7 @@ def container_program(
         environment=variables | dict(environment),
         directory=image.directory or "/",
         user=user,
-        resources={"NOFILE": _OPEN_FILES, "CORE": 0, **RESOURCES, **resources},
+        resources={"CORE": 0, **RESOURCES, **resources},
     )
 
 

@@ -13,17 +13,24 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from ors_containers.errors import InvalidCommand
+from ors_containers.errors import InvalidCommand, MachineOverloaded
+from ors_containers.launcher.client import OperationFailed
 from ors_containers.launcher.messages import Done, EndCommand, Examine, Examining
 from ors_containers.runtimes.namespaces import Namespaces
 from ors_containers.runtimes.output_buffer import HeadAndTail
+from ors_containers.runtimes.time_limit import TimeLimit
 from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult
 
-__all__ = ["check_examination", "pack", "run_examination"]
+__all__ = ["START_PATIENCE", "ExaminationLimits", "check_examination", "pack", "run_examination"]
 
+#: Seconds beside its time-out in which an examination must have started.
+START_PATIENCE = 5.0
 #: Seconds in which the program's descendants must have ended after its time-out.
 _END_PATIENCE = 5.0
+#: Seconds in which the end of a program whose processes have all ended must have been reported.
+_REPORT_PATIENCE = 60.0
 _PIECE = 64 * 1024
 
 
@@ -60,16 +67,26 @@ def pack(files: Mapping[str, bytes]) -> int:
     return descriptor
 
 
+class ExaminationLimits(NamedTuple):
+    """The time limits of one examination."""
+
+    #: Begin the limit on the start, and the one on the program.
+    on_start: Callable[[], TimeLimit]
+    on_program: Callable[[], TimeLimit]
+    #: Whether a process of the examination is left in its control group; true where it has none.
+    has_processes: Callable[[], bool]
+
+
 async def run_examination(
     container: Namespaces,
     request: Examine,
     *,
     files: Mapping[str, bytes],
     input: bytes,
-    timeout: float,
+    limits: ExaminationLimits,
     limit: int,
 ) -> CommandResult:
-    """Run an examination in a container. Raises ``OperationFailed`` and ``LauncherGone``.
+    """Run an examination in a container. Raises ``OperationFailed``, ``LauncherGone`` and ``MachineOverloaded``.
 
     During a live one, processes of the agent may stop the processes that start and watch it; then this ends them all.
     """
@@ -87,24 +104,34 @@ async def run_examination(
     ours, theirs = [sending, reading, lifeline_here], [packed, source, output, lifeline]
     feeding: asyncio.Task[None] | None = None
     try:
+        starting = asyncio.ensure_future(client.request(request, (container.process_1, *theirs), Examining))
+        on_start = limits.on_start()
         try:
-            async with asyncio.timeout(timeout + _END_PATIENCE):
-                examining = await client.request(request, (container.process_1, *theirs), Examining)
-        except TimeoutError:
+            if not await on_start.wait(starting):
+                await end_all()
+                seconds = time.monotonic() - started
+                return CommandResult(TIMED_OUT_STATUS, b"", seconds, timed_out=True, waited=on_start.waited())
+            process = starting.result().process
+        except MachineOverloaded:
             await end_all()
-            return CommandResult(TIMED_OUT_STATUS, b"", time.monotonic() - started, timed_out=True)
+            raise
+        except OperationFailed:
+            on_start.require_processors()
+            raise
         finally:
+            starting.cancel()
             for descriptor in theirs:
                 os.close(descriptor)
-        process = examining.process
         if process is None:  # killed by the agent
             return CommandResult(128 + signal.SIGKILL, b"", time.monotonic() - started)
         ended = client.exit_of(process)
         feeding = asyncio.create_task(_feed(sending, input))
         ours.remove(sending)  # `_feed` closes it
         collecting = _Collector(reading, sink)
+        on_program = limits.on_program()
         try:
-            await asyncio.wait([ended], timeout=started + timeout - time.monotonic())
+            if not await on_program.wait(ended) and not limits.has_processes():
+                await asyncio.wait([ended], timeout=_REPORT_PATIENCE)  # the launcher is late
             timed_out = not ended.done()
         finally:
             # Also of a cancelled call.
@@ -120,6 +147,7 @@ async def run_examination(
             seconds=time.monotonic() - started,
             timed_out=timed_out,
             truncated=sink.omitted > 0,
+            waited=on_start.waited() + on_program.waited(),
         )
     finally:
         if feeding is not None:

@@ -16,6 +16,7 @@ from ors_containers.image import Image
 from ors_containers.launcher.client import LauncherGone, OperationFailed
 from ors_containers.launcher.messages import Enter, Entered
 from ors_containers.linux.cgroups import remove_group
+from ors_containers.linux.open_files import limit_files
 from ors_containers.runtimes.container_commands import ContainerCommands
 from ors_containers.runtimes.container_files import ContainerFiles
 from ors_containers.runtimes.container_start import (
@@ -58,6 +59,7 @@ class NamespaceContainer(Container):
         self._files: ContainerFiles | None = None
         self._open_network = OpenNetwork() if network == "open" else None
         self._closing: asyncio.Task[None] | None = None
+        self._file_limit = limit_files(settings.pids, container=True)
 
     # ── start ──
 
@@ -69,6 +71,7 @@ class NamespaceContainer(Container):
         """
         self._life.start()
         self._runtime.containers[self.id] = self
+        self._runtime.hold_files(self._file_limit.total)
         await start_whole(self._start(), self.close)
 
     async def _start(self) -> None:
@@ -96,7 +99,14 @@ class NamespaceContainer(Container):
                 resources = container_resources(settings, runtime)
                 user = container_user(self.image, settings, runtime, self.network)
                 program = container_program(self.image, user, settings.environment, resources)
-                self._commands = ContainerCommands(self.id, main, program, group_files, self._require_alive)
+                self._commands = ContainerCommands(
+                    self.id,
+                    main,
+                    program,
+                    group_files,
+                    self._require_alive,
+                    lambda what, seconds, starting: runtime.time_limit(what, seconds, self.id, starting=starting),
+                )
                 self._files = ContainerFiles(self.id, main, user, self._require_alive)
                 self._life.state = State.RUNNING
                 assert main.monitor is not None
@@ -166,7 +176,8 @@ class NamespaceContainer(Container):
         # A group that cannot be removed now keeps its lease, and the runtime's next sweep removes it.
         if await remove_group(self._runtime.groups.directories(self.id)):
             self._runtime.owner.release(self.id)
-        self._runtime.containers.pop(self.id, None)
+        if self._runtime.containers.pop(self.id, None) is not None:
+            self._runtime.hold_files(-self._file_limit.total)
 
     def _open_files(self) -> ContainerFiles:
         self._life.require_running()

@@ -13,16 +13,18 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from ors_containers.container import Container, ContainerSettings
 from ors_containers.errors import Overloaded, RuntimeUnavailable, StartFailed
 from ors_containers.image import Image, host_image
 from ors_containers.launcher.client import LauncherClient
-from ors_containers.limits import Enforcement
+from ors_containers.limits import SMALL_LAYER_FILES, SMALL_LAYER_SIZE, Enforcement, Limits
 from ors_containers.linux.cgroups import CONTROLLERS, ControlGroups, remove_group
 from ors_containers.linux.host_support import find_mapping, likely_remedy, linux_version
 from ors_containers.linux.leases import Owner, make_state, state_directory, sweep
+from ors_containers.linux.open_files import files_for_sandboxes, limit_files, raise_file_max
 from ors_containers.runtime import Description, Runtime
 from ors_containers.runtimes.container_disks import find_mkfs
 from ors_containers.runtimes.namespace_container import NamespaceContainer
@@ -37,9 +39,13 @@ logger = logging.getLogger("ors_containers.runtimes.namespace_runtime")
 _SWEEP_INTERVAL = 60.0
 #: Bytes of the disk for containers that are left to the rest of the machine.
 _LEAST_DISK = 1 << 30
+#: Sandboxes that no machine runs at once.
+_MANY = 100_000
 _ACCOUNT_REMEDY = "For accounts of their own, start the server as root with CAP_SYS_PTRACE."
 _DEVICES_REMEDY = "For devices of their own, start the server as root with CAP_MKNOD."
 _TREES_REMEDY = "As an ordinary user, it does where nothing is mounted below."
+_TRY_LINK = "ln /etc/hosts /etc/hosts-link && [ /etc/hosts -ef /etc/hosts-link ]"
+_LINK_PATIENCE = 20.0
 _GROUP_REMEDY = "Start the server as root, or under `systemd-run --user --scope -p Delegate=yes`"
 
 
@@ -78,10 +84,12 @@ class NamespaceRuntime(Runtime):
             client=LauncherClient(),
             starting=asyncio.Semaphore(self._starts_at_once),
             disk_folder=str(self.policy.disk_folder) if os.geteuid() == 0 else "",
+            hold_files=self.hold_files,
         )
+        if "memory" in groups.enforced:  # otherwise nothing would bound what open files cost
+            await asyncio.to_thread(raise_file_max)
         try:
-            async with self.sandbox(self.host_image()):
-                pass
+            await self._try_links(self._state)
         except StartFailed as error:
             await self.close()
             raise RuntimeUnavailable(f"{self.name} cannot isolate here: {error}", likely_remedy(str(error))) from error
@@ -89,6 +97,20 @@ class NamespaceRuntime(Runtime):
             await self.close()
             raise
         self._sweeper = asyncio.create_task(_sweep_regularly(self._state))
+
+    async def _try_links(self, state: RuntimeState) -> None:
+        """Start a sandbox, and find out whether a hard link to a file of its image is the same file.
+
+        The kernel does not report that it cannot find the originals of copied files, so this tries.
+        """
+        # Root inside owns the file.
+        image = replace(self.host_image(), user=0, group=0, user_name="root", home="/root")
+        async with self.sandbox(image) as sandbox:
+            result = await sandbox.run(_TRY_LINK, timeout=_LINK_PATIENCE)
+        if result.exit_status != 0:
+            state.hard_links = "broken"
+        elif state.mapping.by != "root":
+            state.hard_links = "small layers"
 
     async def open_container(self, image: Image, settings: ContainerSettings | None = None) -> Container:
         state = self._require()
@@ -121,7 +143,9 @@ class NamespaceRuntime(Runtime):
             Enforcement("output", "server", True),
         ]
         shared = tuple(sorted(state.common))
-        return Description(self.name, self._version, tuple(enforcements), tuple(self._notes()), shared)
+        return Description(
+            self.name, self._version, tuple(enforcements), tuple(self._notes()), shared, state.hard_links
+        )
 
     def _notes(self) -> Iterable[str]:
         """Yield what else a person should know of the runtime on this machine."""
@@ -141,11 +165,13 @@ class NamespaceRuntime(Runtime):
                 "Inotify instances, queued signals and message queues are bounded in each sandbox but counted as this "
                 f"user's, too: many sandboxes can leave none. {_ACCOUNT_REMEDY}"
             )
+        yield from self._notes_of_links()
         if not state.ipc_bounded:
             yield (
                 "System V shared memory and messages are not bounded: they outlive what made them and use "
                 "up the sandbox's memory. Linux 6.9 can bound them, where /proc/sys can be written."
             )
+        yield _note_of_files()
         if "/dev" in state.common:
             yield f"Locks on and watches of /dev/null and the like are shared by all sandboxes. {_DEVICES_REMEDY}"
         if trees := sorted(state.common - {"/dev"}):
@@ -154,8 +180,28 @@ class NamespaceRuntime(Runtime):
                 f"Linux mounts no overlay of that here. {_TREES_REMEDY}"
             )
         yield from self._notes_of_containers()
+        if state.groups.account("") is None:
+            yield (
+                "Time limits count the time that other tenants of the machine take: without control groups for "
+                f"processors it cannot be measured. {_GROUP_REMEDY}."
+            )
         if linux_version() < (6, 6):
             yield "Linux before 6.6: a directory of the image cannot be removed and made again."
+
+    def _notes_of_links(self) -> Iterable[str]:
+        state = self._require()
+        if state.hard_links == "small layers":
+            yield (
+                f"Layers of at most {SMALL_LAYER_SIZE >> 20} MiB and {SMALL_LAYER_FILES} files, and the objects of git "
+                "repositories, are copied into each sandbox that starts. In a larger layer, a hard link to a file of "
+                "the image is another file: `-ef`, `find -samefile`, `cp -al`, `rsync -H` and `tar` see two. A server "
+                "that is root keeps hard links everywhere."
+            )
+        elif state.hard_links == "broken":
+            yield (
+                f"Linux keeps no hard links to files of images that are in {state.directory}: `ln` is refused, or "
+                "makes another file. Keep it on ext4, xfs, btrfs or tmpfs; in a container: `docker run --tmpfs /run`."
+            )
 
     def _notes_of_containers(self) -> Iterable[str]:
         folder = self._require().disk_folder
@@ -191,6 +237,19 @@ class NamespaceRuntime(Runtime):
         if self._state is None:
             raise RuntimeUnavailable(f"The {self.name} runtime is not started", "Use it with `async with`")
         return self._state
+
+
+def _note_of_files() -> str:
+    pids = Limits().pids
+    limit = limit_files(pids)
+    at_once = files_for_sandboxes() // limit.total
+    if at_once > _MANY:
+        return "fs.file-max is larger than sandboxes can reach: their memory bounds their open files."
+    return (
+        f"Open files of all sandboxes have to fit fs.file-max: each process of a sandbox of {pids} may open "
+        f"{limit.each}, and at most {at_once} such sandboxes run at once. As root, `sysctl "
+        "fs.file-max=9223372036854775807` lifts both."
+    )
 
 
 def _check_disk(folder: str) -> None:

@@ -43,8 +43,9 @@ from ors_containers.launcher.messages import (
 )
 from ors_containers.limits import Limits
 from ors_containers.linux.cgroups import remove_group
-from ors_containers.linux.kernel_limits import OPEN_FILES, RESOURCES
-from ors_containers.runtimes.examination import check_examination, run_examination
+from ors_containers.linux.kernel_limits import RESOURCES
+from ors_containers.linux.open_files import limit_files
+from ors_containers.runtimes.examination import START_PATIENCE, ExaminationLimits, check_examination, run_examination
 from ors_containers.runtimes.lifecycle import Lifecycle, State, start_whole
 from ors_containers.runtimes.namespaces import Namespaces, shared_places
 from ors_containers.runtimes.opened_file import read_content, write_content
@@ -79,6 +80,7 @@ class NamespaceSandbox(Sandbox):
         self._life = Lifecycle(self.id, limits.wall)
         self._stopping: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._files = limit_files(limits.pids)
 
     @abc.abstractmethod
     async def _start_container(self) -> tuple[int, int]:
@@ -92,6 +94,7 @@ class NamespaceSandbox(Sandbox):
     async def start(self) -> None:
         self._life.start()
         self._runtime.sandboxes[self.id] = self
+        self._runtime.hold_files(self._files.total)
         await start_whole(self._start(), self.stop)
 
     async def _start(self) -> None:
@@ -194,8 +197,9 @@ class NamespaceSandbox(Sandbox):
                     keep_processes=keep_processes,
                     shell=bash,
                 )
+                limits = self._examination_limits(timeout)
                 result = await run_examination(
-                    self._container, request, files=files, input=input, timeout=timeout, limit=limit
+                    self._container, request, files=files, input=input, limits=limits, limit=limit
                 )
             except (OperationFailed, LauncherGone, OSError) as error:
                 await self._require_alive(_END_PATIENCE)
@@ -210,9 +214,20 @@ class NamespaceSandbox(Sandbox):
                 await remove_group(groups.directories(examination_of(self.id)))
         if result.exit_status == 128 + signal.SIGKILL:
             # A sandbox that dies kills the program, too, and the program's end is reported first.
-            await self._container.wait_for_end(_DEATH_PATIENCE)
+            await self._container.notice_end(_DEATH_PATIENCE)
         self._require()
         return result
+
+    def _examination_limits(self, timeout: float) -> ExaminationLimits:
+        runtime, group = self._runtime, examination_of(self.id)
+        account = runtime.groups.account(group)
+        return ExaminationLimits(
+            on_start=lambda: runtime.time_limit(
+                "The start of the examination", timeout + START_PATIENCE, self.id, group, starting=True
+            ),
+            on_program=lambda: runtime.time_limit("The examination", timeout, group, self.id),
+            has_processes=lambda: account is None or bool(account.threads()),
+        )
 
     def _program(
         self, arguments: Sequence[str], environment: Mapping[str, str], directory: str, *, for_examination: bool = False
@@ -223,7 +238,7 @@ class NamespaceSandbox(Sandbox):
     def _resources(self, for_examination: bool) -> dict[str, int]:
         """Return the rlimits of each process; of memory and processes only where no control group enforces them."""
         enforced = self._runtime.groups.enforced
-        resources = {"CORE": 0, "NOFILE": OPEN_FILES, "FSIZE": self.limits.disk, **RESOURCES}
+        resources = {"CORE": 0, "NOFILE": self._files.each, "FSIZE": self.limits.disk, **RESOURCES}
         if "memory" not in enforced:
             resources["DATA"] = self.limits.memory
         if "pids" not in enforced:
@@ -281,7 +296,8 @@ class NamespaceSandbox(Sandbox):
         # A group that cannot be removed now keeps its lease, and the runtime's next sweep removes it.
         if await remove_group(self._runtime.group_directories(self.id)):
             self._runtime.owner.release(self.id)
-        self._runtime.sandboxes.pop(self.id, None)
+        if self._runtime.sandboxes.pop(self.id, None) is not None:
+            self._runtime.hold_files(-self._files.total)
 
     def _expire(self) -> None:
         if self._life.end(State.EXPIRED):

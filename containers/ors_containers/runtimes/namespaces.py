@@ -32,7 +32,8 @@ from ors_containers.launcher.messages import (
     Started,
 )
 from ors_containers.limits import Limits
-from ors_containers.linux.proc_stat import process_status, read_status
+from ors_containers.linux.proc_stat import ProcessStatus, process_status, read_status
+from ors_containers.runtimes.object_stores import object_stores_in
 from ors_containers.runtimes.runtime_state import RuntimeState
 
 __all__ = ["Namespaces", "root_of", "shared_places"]
@@ -110,24 +111,35 @@ class Namespaces:
         for name in names:
             if name.isdigit() and int(name) not in (1, shell):
                 with contextlib.suppress(OSError):
-                    found[int(name)] = _start_time(name, self._proc)
+                    found[int(name)] = _status(name, self._proc).started
         return found
 
-    async def wait_for_end(self, timeout: float) -> None:
-        """Wait until the monitor has ended, at most ``timeout`` seconds."""
-        if self.monitor is not None:
-            await asyncio.wait([self.monitor], timeout=timeout)
+    def is_running(self, process: int) -> bool:
+        """Return whether the process with this id inside has not ended."""
+        try:
+            return not _status(str(process), self._proc).ended
+        except OSError:
+            return False
 
     async def notice_end(self, patience: float) -> None:
         """Wait up to ``patience`` seconds for process 1 to end; if it has, wait for the monitor too."""
         deadline = time.monotonic() + patience
         while self.monitor is not None and self.process_1 != -1:
-            if _has_ended(self.process_1):
+            if self._is_ending():
                 await asyncio.wait([self.monitor], timeout=_STOP_PATIENCE)
                 return
             if time.monotonic() >= deadline:
                 return
             await asyncio.sleep(_POLL_INTERVAL)
+
+    def _is_ending(self) -> bool:
+        """Return whether process 1 has ended, or kills the other processes of the container at its end."""
+        if _has_ended(self.process_1):
+            return True
+        try:
+            return process_status(self.process).exiting
+        except OSError:
+            return True
 
     async def stop(self) -> None:
         """Kill process 1, and with it every process of the container; close what this side holds."""
@@ -166,6 +178,7 @@ async def root_of(image: Image, limits: Limits, runtime: RuntimeState) -> Root:
         mapping=runtime.mapping.of_sandbox(runtime.next_slot()),
         disk=limits.disk,
         inodes=limits.inodes,
+        object_stores=[] if runtime.mapping.by == "root" else await object_stores_in(layers),
     )
 
 
@@ -212,9 +225,9 @@ def _has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _start_time(name: str, directory: int) -> int:
+def _status(name: str, directory: int) -> ProcessStatus:
     descriptor = os.open(f"{name}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
-        return read_status(os.read(descriptor, 4096)).started
+        return read_status(os.read(descriptor, 4096))
     finally:
         os.close(descriptor)

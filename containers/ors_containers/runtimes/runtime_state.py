@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from ors_containers.launcher.client import LauncherClient
 from ors_containers.linux.cgroups import ControlGroups
 from ors_containers.linux.host_support import IDS, IdMapping
 from ors_containers.linux.leases import Owner
+from ors_containers.linux.processor_time import WaitMeter
+from ors_containers.runtime import HardLinks
 from ors_containers.runtimes.container_disks import ContainerDisks
+from ors_containers.runtimes.time_limit import TimeLimit
 from ors_containers.sandbox import Sandbox
 
 __all__ = ["RuntimeState", "examination_of"]
@@ -44,11 +48,15 @@ class RuntimeState:
     client: LauncherClient
     #: Bounds how many sandboxes start at a time.
     starting: asyncio.Semaphore
+    #: Called with the number of files that a sandbox may open, when it starts, and with its negative when it has ended.
+    hold_files: Callable[[int], None]
     sandboxes: dict[str, Sandbox] = field(default_factory=dict[str, Sandbox])
     containers: dict[str, Container] = field(default_factory=dict[str, Container])
     disks: ContainerDisks = field(default_factory=ContainerDisks)
     #: The folder of the host for the disks of containers; empty where their files are in memory.
     disk_folder: str = ""
+    #: As ``Description.hard_links``.
+    hard_links: HardLinks = "whole"
     #: False once the kernel has refused to bound System V IPC.
     ipc_bounded: bool = True
     #: Places of sandboxes whose inodes are the machine's, as far as sandboxes have reported any.
@@ -69,6 +77,24 @@ class RuntimeState:
     def group_directories(self, sandbox: str) -> list[Path]:
         """Return every control group that a sandbox may have: its own, and that of its examination."""
         return [*self.groups.directories(sandbox), *self.groups.directories(examination_of(sandbox))]
+
+    def time_limit(
+        self, what: str, seconds: float, group: str, beside: str | None = None, *, starting: bool = False
+    ) -> TimeLimit:
+        """Return a limit that begins now, for work in a sandbox's control group ``group``.
+
+        ``beside`` is another group of the same sandbox. With ``starting`` the launcher is still on its way into the
+        group.
+        """
+
+        def new_meter() -> WaitMeter | None:
+            account = self.groups.account(group)
+            other = None if beside is None else self.groups.account(beside)
+            if account is None:
+                return None
+            return WaitMeter(self.groups.machine, account, [other] if other else [], starting=starting)
+
+        return TimeLimit(what, seconds, new_meter)
 
     def next_slot(self) -> int:
         """Return the first host id of the next sandbox's range.

@@ -25,7 +25,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal, Protocol
 
-from ors_containers.errors import InvalidCommand, SandboxBusy, ShellFailed
+from ors_containers.errors import InvalidCommand, MachineOverloaded, SandboxBusy, ShellFailed
 from ors_containers.runtimes.shell_output import ShellOutput
 from ors_containers.runtimes.shell_protocol import (
     OUTPUT_AT,
@@ -35,6 +35,7 @@ from ors_containers.runtimes.shell_protocol import (
     status_probe,
     without_terminal_errors,
 )
+from ors_containers.runtimes.time_limit import TimeLimit
 from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult
 
 __all__ = ["Ending", "Shell", "ShellHost", "ShellProcess"]
@@ -85,6 +86,10 @@ class ShellHost(Protocol):
         SIGKILL for them, nothing for the shell. ``all``: SIGKILL for the shell too. ``everything``: SIGKILL for every
         process but process 1, those of ``keep_pids`` too.
         """
+        ...
+
+    def time_limit(self, what: str, seconds: float, *, starting: bool = False) -> TimeLimit:
+        """Return a limit that begins now, for work of the sandbox, or of the launcher that is ``starting`` it."""
         ...
 
 
@@ -200,8 +205,13 @@ class Shell:
         probe = status_probe(token)
         sending = asyncio.create_task(self._send(evaluation(text) + b"\n" + probe))
         timed_out = False
+        time_limit = self._host.time_limit("The command", timeout)
+        overloaded: MachineOverloaded | None = None
         try:
-            status = await self._finish(process, token, started + timeout)
+            try:
+                status = await self._finish(process, token, time_limit)
+            except MachineOverloaded as error:
+                overloaded, status = error, None
             if status is None:
                 timed_out = True
                 sending.cancel()
@@ -214,6 +224,8 @@ class Shell:
             if not self._closed:
                 await self._respawn()
             sink.add(self._notice())
+        if overloaded is not None:
+            raise overloaded
         status = 128 - status if status < 0 else status  # a signal, as the shell counts it
         return CommandResult(
             exit_status=TIMED_OUT_STATUS if timed_out else status,
@@ -222,10 +234,16 @@ class Shell:
             timed_out=timed_out,
             truncated=sink.omitted > 0,
             shell_restarted=restarted,
+            waited=time_limit.waited(),
         )
 
-    async def _finish(self, process: ShellProcess, token: bytes, deadline: float) -> int | None:
-        """Return the exit status, or None when ``deadline`` passes or the call is cancelled before there is one."""
+    async def _finish(self, process: ShellProcess, token: bytes, time_limit: TimeLimit) -> int | None:
+        """Return the exit status, or None when the limit passes or the call is cancelled before there is one.
+
+        Raises ``MachineOverloaded``.
+        """
+        remaining = math.inf
+        overloaded: MachineOverloaded | None = None
         while True:
             self._changed.clear()
             status = self._read_status(token)
@@ -233,9 +251,19 @@ class Shell:
                 return status
             if process.exited.done():
                 return process.exited.result()
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or self._abandon:
+            if self._abandon:
                 return None
+            if overloaded is not None:
+                raise overloaded
+            if remaining <= 0:
+                return None
+            try:
+                remaining = time_limit.remaining()
+            except MachineOverloaded as error:
+                overloaded, remaining = error, 0.0
+            if remaining <= 0:
+                await time_limit.catch_up()
+                continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(remaining):
                     await self._changed.wait()
@@ -249,13 +277,14 @@ class Shell:
             how = "kill"
             # An interrupted bash drops the line it is reading, which may have been the status probe.
             await self._send(b"\n" + probe, wait=False)
-            status = await self._finish(process, token, time.monotonic() + pause)
+            status = None
+            with contextlib.suppress(MachineOverloaded):  # then the shell is ended, too
+                status = await self._finish(process, token, self._host.time_limit("The shell", pause))
             if status is not None:
                 await self._host.end_command(process.inner, keep_pids, "sweep")
                 return status
         await self._host.end_command(process.inner, keep_pids, "all")
-        await asyncio.wait([process.exited], timeout=_EXIT_PATIENCE)
-        if not process.exited.done():
+        if not await self._host.time_limit("A shell that was killed", _EXIT_PATIENCE).wait(process.exited):
             raise ShellFailed("The shell could not be ended")
         return process.exited.result()
 
@@ -269,7 +298,10 @@ class Shell:
         return status.exit_status
 
     async def _respawn(self) -> None:
-        """Start a bash in the directory of the last one. Its background processes' output is dropped."""
+        """Start a bash in the directory of the last one. Its background processes' output is dropped.
+
+        Raises ``ShellFailed`` and ``MachineOverloaded``.
+        """
         self._release()
         self._carried = bool(self._exported)
         try:
@@ -280,7 +312,6 @@ class Shell:
             await self._spawn()
 
     async def _spawn(self, patience: float = _START_PATIENCE) -> None:
-        deadline = time.monotonic() + patience
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         try:
@@ -288,13 +319,7 @@ class Shell:
             os.set_blocking(reading, False)
             self._socket = ours
             self._output.attach(reading)
-            async with asyncio.timeout(patience):
-                process = await self._host.start_shell(
-                    (theirs.fileno(), writing), (0, OUTPUT_AT), self._first_environment, self._directory
-                )
-        except TimeoutError as error:
-            self._release()
-            raise ShellFailed("The sandbox's bash did not start in time") from error
+            process = await self._start_process((theirs.fileno(), writing), patience)
         except BaseException:  # a cancellation, too: only this call knows of the socket
             self._release()
             raise
@@ -314,9 +339,28 @@ class Shell:
             restoring = b" \\unset %b\n%b\n" % (" ".join(self._first_environment).encode(), self._exported)
         # Twice, around the restored variables: these may set PS1 and the like.
         await self._send(SETUP + restoring + SETUP + status_probe(token))
-        if await self._finish(process, token, deadline) is None or process.exited.done():
-            self._release()
+        answered = False
+        try:
+            status = await self._finish(process, token, self._host.time_limit("The start of a shell", patience))
+            answered = status is not None and not process.exited.done()
+        finally:
+            if not answered:
+                self._release()
+                self._process = None
+        if not answered:
             raise ShellFailed("The sandbox's bash did not answer")
+
+    async def _start_process(self, descriptors: Sequence[int], patience: float) -> ShellProcess:
+        """Have bash started. Raises ``ShellFailed`` and ``MachineOverloaded``."""
+        starting = asyncio.ensure_future(
+            self._host.start_shell(descriptors, (0, OUTPUT_AT), self._first_environment, self._directory)
+        )
+        try:
+            if await self._host.time_limit("The start of a shell", patience, starting=True).wait(starting):
+                return starting.result()
+            raise ShellFailed("The sandbox's bash did not start in time")
+        finally:
+            starting.cancel()
 
     def _notice(self) -> bytes:
         where = self._directory.encode(errors="surrogateescape")

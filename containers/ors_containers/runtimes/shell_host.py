@@ -15,6 +15,7 @@ from ors_containers.runtimes.namespaces import Namespaces
 from ors_containers.runtimes.runtime_state import RuntimeState
 from ors_containers.runtimes.shell import Ending
 from ors_containers.runtimes.shell_protocol import SHELL_ARGUMENTS
+from ors_containers.runtimes.time_limit import TimeLimit
 
 __all__ = ["ContainerShellHost"]
 
@@ -69,3 +70,6 @@ class ContainerShellHost:
         request = EndCommand(shell, {str(process): start for process, start in keep_pids.items()}, how)
         with contextlib.suppress(OperationFailed):
             await self.container.client.request(request, (self.container.process_1,), Done)
+
+    def time_limit(self, what: str, seconds: float, *, starting: bool = False) -> TimeLimit:
+        return self.runtime.time_limit(what, seconds, self.sandbox, starting=starting)

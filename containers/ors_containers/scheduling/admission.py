@@ -1,4 +1,4 @@
-"""Admission control: sandboxes start while the machine has memory and process ids for them, and queue otherwise.
+"""Admission control: sandboxes start while the machine has memory, process ids and files for them, and queue otherwise.
 
 The capacity is what is free now, less what sandboxes that have just started are expected to grow by; the number of
 sandboxes is not limited. Processor pressure delays starts but never refuses one: while work waits for a processor
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from ors_containers.errors import Overloaded
 from ors_containers.limits import MIB, Limits
 from ors_containers.linux.cgroups import charged_memory
+from ors_containers.linux.open_files import limit_files
 from ors_containers.scheduling.capacity import Capacity, CapacityReader
 from ors_containers.scheduling.promises import Promise, Promises
 
@@ -88,19 +89,27 @@ class Admission:
         return self._promises.totals().starting
 
     @asynccontextmanager
-    async def starts(self, limits: Limits) -> AsyncGenerator[None]:
-        """Wait for capacity, then run the block, which starts a sandbox. Raises ``Overloaded``."""
-        promise = None if self._waiters else self._try_admit(limits)
+    async def starts(self, limits: Limits, *, container: bool = False) -> AsyncGenerator[None]:
+        """Wait for capacity, then run the block, which starts a sandbox. Raises ``Overloaded``.
+
+        The files that the sandbox may open count during the block; its runtime counts them as long as it lives.
+        """
+        files = limit_files(limits.pids, container=container).total
+        promise = None if self._waiters else self._try_admit(limits, files)
         if promise is None:
-            promise = await self._wait(limits)
+            promise = await self._wait(limits, files)
         try:
             yield
         except BaseException:  # whatever it is: the sandbox did not start, and will not grow
             self._promises.withdraw(promise)
             raise
         finally:
-            self._promises.end_start()
+            self._end_start(files)
             self._admit_waiters()
+
+    def _end_start(self, files: int) -> None:
+        self._promises.end_start()
+        self._promises.hold_files(-files)
 
     def reserve_growth(self, limits: Limits) -> Promise:
         """Promise the growth of a sandbox that starts or was handed out: it will use more than is measured now."""
@@ -108,7 +117,12 @@ class Admission:
 
     def has_spare(self) -> bool:
         """Return whether a sandbox may start without a request: nothing waits or starts, and twice as much is free."""
-        return not (self._waiters or self.starting or self.others_ask_for_room() or self._shortage(2.0))
+        return not (
+            self._waiters
+            or self.starting
+            or self.others_ask_for_room()
+            or self._shortage(2.0, limit_files(Limits().pids).total)
+        )
 
     def others_ask_for_room(self) -> bool:
         """Return whether requests of another server wait that shares the promises."""
@@ -129,22 +143,23 @@ class Admission:
             self._poller.cancel()
             await asyncio.wait([self._poller])
 
-    def _try_admit(self, limits: Limits) -> Promise | None:
+    def _try_admit(self, limits: Limits, files: int) -> Promise | None:
         """Promise capacity for a start and count it; None where the next request has to wait."""
         self.capacity()  # before the lock, which is held for the check of the promises alone
         with self._promises.exclusive() as checked:
-            short = bool(self._shortage(1.0))
+            short = bool(self._shortage(1.0, files))
             if checked and not short and not self._starts_are_limited():
                 self._promises.begin_start()
+                self._promises.hold_files(files)
                 return self.reserve_growth(limits)
         if short and not self.evict():
             self._promises.ask_for_room()
         return None
 
-    async def _wait(self, limits: Limits) -> Promise:
+    async def _wait(self, limits: Limits, files: int) -> Promise:
         if len(self._waiters) >= self._queue:
-            raise self._overloaded(f"{len(self._waiters)} wait for it already (ORS_SANDBOX_QUEUE)")
-        waiter = _Waiter(limits, asyncio.get_running_loop().create_future())
+            raise self._overloaded(f"{len(self._waiters)} wait for it already (ORS_SANDBOX_QUEUE)", files)
+        waiter = _Waiter(limits, files, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         if self._poller is None:
             # In a context of its own: it outlives the request that starts it.
@@ -157,11 +172,11 @@ class Admission:
                 self._waiters.remove(waiter)
             elif not waiter.admitted.cancelled() and waiter.admitted.exception() is None:
                 # Admitted in the same moment.
-                self._promises.end_start()
+                self._end_start(files)
                 self._promises.withdraw(waiter.admitted.result())
             self._admit_waiters()
             if isinstance(error, TimeoutError):
-                raise self._overloaded(f"{self._timeout:g} s were waited (ORS_SANDBOX_QUEUE_TIMEOUT)") from None
+                raise self._overloaded(f"{self._timeout:g} s were waited (ORS_SANDBOX_QUEUE_TIMEOUT)", files) from None
             raise
 
     async def _poll(self) -> None:
@@ -178,7 +193,7 @@ class Admission:
             waiter = self._waiters[0]
             if not waiter.admitted.done():
                 # Promised now and not when the waiter wakes, or the next would get the same capacity.
-                promise = self._try_admit(waiter.limits)
+                promise = self._try_admit(waiter.limits, waiter.files)
                 if promise is None:
                     return
                 waiter.admitted.set_result(promise)
@@ -204,7 +219,7 @@ class Admission:
             self._reading = (now, self._reader.read())
         return self._reading[1]
 
-    def _shortage(self, margin: float) -> str:
+    def _shortage(self, margin: float, files: int) -> str:
         """Describe what is short; empty where nothing is. ``margin`` multiplies the amounts that are kept free."""
         free = self.capacity()
         promised = self._promises.totals()
@@ -219,10 +234,15 @@ class Admission:
         wanted = round(max(_FREE_PIDS, free.pids_total * _FREE_SHARE) * margin) + _PIDS + promised.pids
         if free.pids < wanted:
             return f"of process ids, {free.pids} are left and {wanted} needed (kernel.pid_max, or the group's pids.max)"
+        if free.files < promised.files + files:
+            return (
+                f"sandboxes may open {promised.files} files and this one {files}, which is more than {free.files}, "
+                "seven eighths of fs.file-max (as root: sysctl fs.file-max=9223372036854775807)"
+            )
         return ""
 
-    def _overloaded(self, what: str) -> Overloaded:
-        reason = self._shortage(1.0)
+    def _overloaded(self, what: str, files: int) -> Overloaded:
+        reason = self._shortage(1.0, files)
         if not reason and self.cpu_saturated:
             reason = f"work waits for a processor {self.capacity().pressure:.0f} % of the time (ORS_SANDBOX_PRESSURE)"
         return Overloaded(
@@ -236,4 +256,5 @@ class _Waiter:
     """A request in the queue."""
 
     limits: Limits
+    files: int
     admitted: asyncio.Future[Promise]

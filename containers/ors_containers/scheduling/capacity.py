@@ -1,4 +1,4 @@
-"""Free memory and process ids, of the machine and of the control groups this process is in."""
+"""Free memory, process ids and files, of the machine and of the control groups this process is in."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ors_containers.linux.cgroups import LEAF
+from ors_containers.linux.open_files import files_for_sandboxes
 
 __all__ = ["Capacity", "CapacityReader"]
 
@@ -27,6 +28,8 @@ class Capacity:
     pids_total: int
     #: Percent of the last ten seconds in which work waited for a processor; 0 where the kernel does not measure it.
     pressure: float = 0.0
+    #: Files that all sandboxes may have open together.
+    files: int = 1 << 60
 
 
 class CapacityReader:
@@ -72,7 +75,7 @@ class CapacityReader:
                 left = limit - _number(group / "pids.current", default=0)
                 if left < pids:
                     pids, pids_total = left, limit
-        return Capacity(memory, memory_total, pids, pids_total, self._pressure())
+        return Capacity(memory, memory_total, pids, pids_total, self._pressure(), self._files())
 
     def _parents_of_sandboxes(self) -> list[Path]:
         """Return the parent groups of the sandboxes of each server that makes them where this process would."""
@@ -97,6 +100,9 @@ class CapacityReader:
         words = " ".join(_lines(self._proc / "loadavg")).split()
         used = int(words[3].partition("/")[2]) if len(words) > 3 else 0
         return total - used, total
+
+    def _files(self) -> int:
+        return files_for_sandboxes(self._proc / "sys/fs/file-max")
 
     def _pressure(self) -> float:
         for line in _lines(self._proc / "pressure/cpu"):

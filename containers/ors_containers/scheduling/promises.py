@@ -1,4 +1,4 @@
-"""Promises: memory and process ids that sandboxes are expected to use soon, and the number of starts under way.
+"""Promises: memory and process ids that sandboxes are expected to use soon, their open files, and starts under way.
 
 The promises of one process are in its memory. Several processes of a node, such as the workers of a server, share a
 file: a table with a row for each process, which every process maps. Each subtracts the promises of all rows from what
@@ -54,6 +54,8 @@ _STARTING = 0
 _FIRST_BUCKET = 1
 #: Word of a row: the time until which the process asks the others for room, in milliseconds of ``time.monotonic``.
 _ASKING = _FIRST_BUCKET + 3 * _BUCKETS
+#: Word of a row: the files that its sandboxes may open, for as long as they live.
+_FILES = _ASKING + 1
 _ROW = 64
 #: Seconds for which one ``ask_for_room`` holds.
 _ASKED_FOR = 0.5
@@ -83,6 +85,8 @@ class Totals(NamedTuple):
     own_starting: int
     #: Processes that start a sandbox, this one among them in any case.
     active: int
+    #: Files that the sandboxes may open.
+    files: int = 0
 
 
 class Promises:
@@ -159,15 +163,21 @@ class Promises:
         with self._guard:
             self._words[self._row * _ROW + _STARTING] -= 1
 
+    def hold_files(self, count: int) -> None:
+        """Count files that a sandbox may open, until the same number is taken back: they do not shrink by the clock."""
+        with self._guard:
+            self._words[self._row * _ROW + _FILES] += count
+
     def totals(self) -> Totals:
         """Return the sums of all living processes; takes some microseconds for each."""
         now = self._now()
-        memory, pids, starting, own_starting, active = 0.0, 0, 0, 0, 1
+        memory, pids, starting, own_starting, active, files = 0.0, 0, 0, 0, 1, 0
         for row in range(1, self._words[0]):
             words = self._words[row * _ROW : (row + 1) * _ROW].tolist()
             if not any(words) or (row != self._row and not self._is_locked(row)):
                 continue
             starting += words[_STARTING]
+            files += words[_FILES]
             if row == self._row:
                 own_starting = words[_STARTING]
             elif words[_STARTING]:
@@ -177,7 +187,7 @@ class Promises:
                 if left > 0:
                     memory += words[place + 1] * min(1.0, left)
                     pids += words[place + 2]
-        return Totals(round(memory), pids, starting, own_starting, active)
+        return Totals(round(memory), pids, starting, own_starting, active, files)
 
     def ask_for_room(self) -> None:
         """Ask the other processes for a moment to stop what they can do without."""

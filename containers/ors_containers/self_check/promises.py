@@ -16,6 +16,7 @@ from ors_containers.sandbox import CommandResult, Sandbox
 __all__ = [
     "SMALL",
     "Definition",
+    "ExpectedDifference",
     "PromiseBroken",
     "Promises",
     "examine",
@@ -32,6 +33,10 @@ Body = Callable[[Runtime, Sandbox], Awaitable[None]]
 
 class PromiseBroken(Exception):
     """A promise that was not kept."""
+
+
+class ExpectedDifference(Exception):
+    """A promise that the runtime does not make on this machine, as its description says."""
 
 
 @dataclass(frozen=True, slots=True)

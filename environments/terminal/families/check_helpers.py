@@ -23,55 +23,6 @@ HELPERS = {
         def digest(data):
             return hashlib.sha256(data).hexdigest()
         """,
-    "same": '''
-        def same(value, expected):
-            """Equal as JSON: 1 is 1.0, but true is not 1."""
-            if isinstance(expected, dict):
-                return (
-                    isinstance(value, dict)
-                    and value.keys() == expected.keys()
-                    and all(same(value[key], expected[key]) for key in expected)
-                )
-            if isinstance(expected, list):
-                return isinstance(value, list) and len(value) == len(expected) and all(map(same, value, expected))
-            return isinstance(value, bool) == isinstance(expected, bool) and value == expected
-        ''',
-    "lines": '''
-        def lines(path):
-            """The lines of a file; whether the last one ends is not seen."""
-            found = content(path).decode("utf-8").split("\\n")
-            return found if found[-1] else found[:-1]
-        ''',
-    "ordered": '''
-        def ordered(found, expected):
-            """Whether what both have is in the same order in both; what only one of them has does not count."""
-            if sorted(found) == sorted(expected):
-                return found == expected
-            both = set(found) & set(expected)
-            return [item for item in dict.fromkeys(found) if item in both] == [
-                item for item in dict.fromkeys(expected) if item in both
-            ]
-        ''',
-    "rows": '''
-        def rows(path):
-            """The records of a CSV file; empty lines and a byte-order mark do not count."""
-            text = content(path).decode("utf-8-sig")
-            return [tuple(row) for row in csv.reader(io.StringIO(text, newline="")) if row]
-        ''',
-    "below": '''
-        def below(folder):
-            """Every file and link below a directory, by its path relative to it."""
-            assert stat.S_ISDIR(os.lstat(folder).st_mode), f"{folder} is not a directory"
-            found = []
-
-            def unreadable(error):
-                raise error
-
-            for place, directories, names in os.walk(folder, onerror=unreadable):
-                links = [name for name in directories if os.path.islink(os.path.join(place, name))]
-                found += [os.path.relpath(os.path.join(place, name), folder) for name in names + links]
-            return sorted(found)
-        ''',
     "tree": '''
         def tree(folder):
             """What is at and below a directory: for each path its kind, its permissions and its content."""
@@ -96,16 +47,6 @@ HELPERS = {
                     what = "neither a file nor a directory"
                 found[os.path.relpath(path, folder)] = what
             return found
-        ''',
-    "one_file": '''
-        def one_file(path, other):
-            """Whether two paths are one file. What is done to one shows in the other: inode numbers can differ."""
-            mode = stat.S_IMODE(os.lstat(path).st_mode)
-            shown = [stat.S_IMODE(os.lstat(other).st_mode)]
-            os.chmod(path, mode ^ 0o001)
-            shown.append(stat.S_IMODE(os.lstat(other).st_mode))
-            os.chmod(path, mode)
-            return shown == [mode, mode ^ 0o001]
         ''',
     "run": '''
         def run(*command, given=b"", folder="/"):
@@ -141,28 +82,6 @@ HELPERS = {
             assert status == 0, f"git {arguments[0]} ended with {status}"
             return printed.decode("utf-8", "replace")
         ''',
-    "commit": '''
-        def commit(name, folder):
-            """What a commit says: its headers, each with all its values, and its message."""
-            head, _, message = git("cat-file", "commit", name, folder=folder).partition("\\n\\n")
-            headers = {}
-            for line in head.splitlines():
-                key, _, value = line.partition(" ")
-                headers.setdefault(key, []).append(value)
-            return headers, message.rstrip("\\n")
-        ''',
-    "blobs": '''
-        def blobs(folder):
-            """The files of a working tree as git would record them, read without it: its settings hide nothing."""
-            found = {}
-            for path in below(folder):
-                if not path.startswith(".git/"):
-                    data = content(os.path.join(folder, path))
-                    mode = 0o755 if os.lstat(os.path.join(folder, path)).st_mode & 0o100 else 0o644
-                    name = hashlib.sha1(b"blob %d\\0" % len(data) + data).hexdigest()
-                    found[path] = f"100{mode:o} {name}"
-            return found
-        ''',
     "processes": '''
         def processes():
             """Process ids and their command lines, zombies apart."""
@@ -178,35 +97,41 @@ HELPERS = {
                         found[int(name)] = [part.decode("utf-8", "replace") for part in line]
             return found
         ''',
-    "undisturbed": '''
-        def undisturbed(first):
-            """Command lines of the processes that began with an id from ``first`` on, neither stopped nor ended.
+    "alive": '''
+        def alive(first, stopped=False):
+            """Ids of a range of twenty in which bash goes on, ``stopped`` for those that stand still too.
 
-            A range of twenty ids below 300 belongs to one of those that the task began with: Linux gives such ids once.
-            When all are used up it begins again at 300.
+            A range below 300 belongs to processes that the task began with: Linux gives such ids once, and when all are
+            used up it begins again at 300. Command lines lie in a process's own memory and say nothing.
             """
             found = []
-            for number, line in processes().items():
+            for number in range(first, first + 20):
                 try:
                     with open(f"/proc/{number}/stat") as file:
                         state = file.read().rpartition(")")[2].split()[0]
+                    program = os.path.basename(os.readlink(f"/proc/{number}/exe"))
                 except (FileNotFoundError, ProcessLookupError):
                     continue  # it has ended
-                if first <= number < first + 20 and state not in "TtXxZ":
-                    found.append(line)
+                if program == "bash" and (stopped or state not in "Tt"):
+                    found.append(number)
             return found
         ''',
-    "alive": '''
-        def alive(first):
-            """Ids of a range, as above, in which bash goes on, stopped or not, whatever its command line says."""
-            found = []
+    "held": '''
+        def held(texts):
+            """Ids of the processes that have a file with one of these contents open, with the paths of such files."""
+            found = {}
+            sizes = {len(text) for text in texts}
             for name in os.listdir("/proc"):
-                if name.isdigit() and first <= int(name) < first + 20:
+                if name.isdigit() and int(name) != os.getpid():
                     try:
-                        if os.path.basename(os.readlink(f"/proc/{name}/exe")) == "bash":
-                            found.append(int(name))
-                    except (FileNotFoundError, ProcessLookupError):
-                        continue  # it has ended
+                        for link in [f"/proc/{name}/fd/{number}" for number in os.listdir(f"/proc/{name}/fd")]:
+                            status = os.stat(link)
+                            if stat.S_ISREG(status.st_mode) and status.st_size in sizes:
+                                with open(link, "rb") as file:
+                                    if file.read() in texts:
+                                        found.setdefault(int(name), []).append(os.readlink(link))
+                    except (FileNotFoundError, ProcessLookupError, PermissionError):
+                        continue  # it has ended, or is none of the user's
             return found
         ''',
     "opened": '''
@@ -225,7 +150,7 @@ HELPERS = {
         ''',
     "listening": '''
         def listening(port):
-            """The TCP sockets that listen on a port: inodes, and addresses as /proc has them."""
+            """The TCP sockets that listen on a port, or on any (0): inodes, and addresses as /proc has them."""
             found = {}
             for name in ("tcp", "tcp6"):
                 if missing(f"/proc/self/net/{name}") and name == "tcp6":
@@ -233,7 +158,7 @@ HELPERS = {
                 with open(f"/proc/self/net/{name}") as file:
                     for fields in map(str.split, file.readlines()[1:]):
                         address, _, number = fields[1].partition(":")
-                        if fields[3] == "0A" and int(number, 16) == port:
+                        if fields[3] == "0A" and port in (0, int(number, 16)):
                             found[fields[9]] = address
             return found
         ''',
@@ -243,16 +168,74 @@ HELPERS = {
             local = {"0100007F", "0000000000000000FFFF00000100007F"}
             return set() < set(listening(port).values()) <= local
         ''',
+    "holders": '''
+        def holders(inodes):
+            """Ids of the processes that hold one of these sockets."""
+            wanted = {f"socket:[{inode}]" for inode in inodes}
+            found = []
+            for name in os.listdir("/proc"):
+                if name.isdigit():
+                    try:
+                        links = {os.readlink(f"/proc/{name}/fd/{number}") for number in os.listdir(f"/proc/{name}/fd")}
+                    except (FileNotFoundError, ProcessLookupError, PermissionError):
+                        continue  # it has ended, or is none of the user's
+                    if links & wanted:
+                        found.append(int(name))
+            return found
+        ''',
+    "abroad": '''
+        def abroad():
+            """Ids of the processes that listen, on any port, at another address than 127.0.0.1."""
+            local = {"0100007F", "0000000000000000FFFF00000100007F"}
+            return holders([inode for inode, address in listening(0).items() if address not in local])
+        ''',
+    "awaited": '''
+        def awaited(port):
+            """Wait up to five seconds until something listens on a port, and nothing but 127.0.0.1 does."""
+            end = time.monotonic() + 5
+            while not listening(port) and time.monotonic() < end:
+                time.sleep(0.05)
+            assert local_only(port), f"{port} has {listening(port)}"
+        ''',
+    "asked": '''
+        def asked(port, path):
+            """Status and body of the answer to a GET request, 0 where there is none. It takes five seconds at most."""
+            end = time.monotonic() + 5
+            request = f"GET {path} HTTP/1.1\\r\\nHost: 127.0.0.1:{port}\\r\\nConnection: close\\r\\n\\r\\n"
+            data = b""
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as stream:
+                try:
+                    stream.sendall(request.encode())
+                    while len(data) < 1_000_000:
+                        stream.settimeout(max(end - time.monotonic(), 0.001))
+                        part = stream.recv(65536)
+                        data += part
+                        head, ended, body = data.partition(b"\\r\\n\\r\\n")
+                        length = head.lower().partition(b"\\r\\ncontent-length:")[2].partition(b"\\r\\n")[0].strip()
+                        if not part or (ended and length.isdigit() and len(body) >= int(length)):
+                            break
+                except ConnectionError:
+                    pass  # it has closed the connection: what it said before counts
+
+            class Said:
+                def makefile(self, mode):
+                    return io.BytesIO(data)
+
+            try:
+                answer = http.client.HTTPResponse(Said())
+                answer.begin()
+                return answer.status, answer.read()
+            except http.client.HTTPException:
+                return 0, data
+        ''',
 }
 NEEDS = {
-    "lines": ("content",),
-    "rows": ("content",),
     "tree": ("content", "digest"),
     "git": ("run",),
-    "commit": ("git", "run"),
-    "blobs": ("below", "content"),
-    "undisturbed": ("processes",),
     "listening": ("missing",),
+    "holders": ("listening", "missing"),
+    "abroad": ("holders", "listening", "missing"),
+    "awaited": ("listening", "local_only", "missing"),
     "local_only": ("listening", "missing"),
 }
 MODULES = (
@@ -262,12 +245,16 @@ MODULES = (
     "hashlib",
     "http.client",
     "io",
+    "itertools",
     "json",
     "os",
+    "pathlib",
+    "random",
     "shutil",
     "socket",
     "sqlite3",
     "stat",
+    "string",
     "subprocess",
     "tarfile",
     "tempfile",

@@ -1,22 +1,28 @@
-"""Draft of a task, which a shape fills in: random numbers, files, prompt, tests and solutions.
+"""Draft of a task, which a shape fills in: random numbers, files, prompt, rules of the comparison, and solutions.
+
+What the oracle leaves in the project's folder is the measure (``states``). A shape states what is up to the agent: a
+comparer for a document's layout (``form``), files whose permissions matter (``mode``), paths that may appear
+(``may_appear``). Each of these adds its sentence to the prompt's last paragraph, which also forbids every other change.
+Tests of their own (``final``) are for what lies outside of the folder: programs, processes, services.
 
 Invariant: randomness comes from ``Draft.random`` alone, by methods that give the same numbers in Python 3.11 to 3.13.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from ..states.program import State
 from . import vocabulary
 from .checks import Checks
-from .requirements import Requirement, Way, breach
-from .task import GeneratedFile, GeneratedTask, Grading
+from .task import Allowance, GeneratedFile, GeneratedTask, Grading
 
-__all__ = ["HOME", "Draft", "breach", "fill", "python", "swap"]
+__all__ = ["HOME", "Draft", "fill", "python", "swap"]
 
 HOME = "/home/user"
 
@@ -26,6 +32,23 @@ _NOTHING_ELSE = (
     "Everything else in {} must stay as it is, permissions included, and nothing may be added to it.",
     "Change and add nothing else in {} (files, directories, links, permissions).",
 )
+_MODES = (
+    "Permissions of what you make there and times of files are up to you.",
+    "Times of files, and the permissions of new ones, do not matter.",
+    "It does not matter which permissions new files have, nor which times.",
+)
+_TIMES = "Times of files do not matter."
+#: Sentences on the layout of documents, by comparer.
+_LAYOUTS = {
+    "csv": (
+        "CSV is UTF-8 without a byte-order mark or empty lines, and the last line ends like the others; quotes and the "
+        "kind of line ends are up to you."
+    ),
+    "json": "JSON is UTF-8 without a byte-order mark; its layout and the order of keys are up to you.",
+    "xml": "XML is UTF-8 without a byte-order mark, comments and document type; white space between elements is up "
+    "to you.",
+    "lines": "The order of the lines does not matter.",
+}
 
 
 class Draft:
@@ -37,10 +60,6 @@ class Draft:
         self.name = f"{family}-{seed:06d}"
         self.random = random.Random(f"{family}:{seed}")  # noqa: S311 - tasks, not secrets
         self.files: dict[str, GeneratedFile] = {}
-        #: Paths that must not change, according to the prompt.
-        self.kept: list[str] = []
-        #: Whether their permissions must stay, too.
-        self.modes_kept = True
         #: Paths whose content differs when the task begins: ``setup`` consumes them or ``start`` writes to them.
         self.passing: list[str] = []
         self.initial = Checks()
@@ -51,12 +70,15 @@ class Draft:
         self.root = HOME
         self._paragraphs: list[str] = []
         self._sentences: list[str] = []
-        self._requirements: list[Requirement] = []
-        self._honest: list[Way] = []
-        self._unchanged: list[tuple[str, Sequence[str], Sequence[str]]] = []
-        self._truth = ""
+        self._requirements: list[str] = []
+        self._allowances: list[Allowance] = []
+        self._forms: dict[str, Sequence[str]] = {}
+        self._modes: dict[str, str] = {}
+        self._free: list[str] = []
+        self._also: list[str] = []
         self._oracle = ""
         self._near_miss = ""
+        self._truth = ""
 
     # --- random choices ----------------------------------------------------------------------------
 
@@ -100,13 +122,10 @@ class Draft:
 
     # --- initial files -----------------------------------------------------------------------------
 
-    def file(self, path: str, content: str | bytes, mode: int = 0o644, *, keep: bool = False) -> str:
-        """Add a file. With ``keep`` it must be unchanged afterwards. Return its path."""
-        data = content.encode() if isinstance(content, str) else content
+    def file(self, path: str, content: str | bytes, mode: int = 0o644) -> str:
+        """Add a file. Return its path."""
         assert path not in self.files, path
-        self.files[path] = GeneratedFile(data, mode)
-        if keep:
-            self.kept.append(path)
+        self.files[path] = GeneratedFile(content.encode() if isinstance(content, str) else content, mode)
         return path
 
     def directory(self, path: str, mode: int = 0o755) -> str:
@@ -129,133 +148,70 @@ class Draft:
             text += sentence if not text or sentence.startswith("\n") or text.endswith("\n") else f" {sentence}"
         self._paragraphs.append(text.strip("\n"))
 
-    def require(self, sentence: str, *breaches: Way) -> str:
-        """Return a sentence for ``say`` that states a requirement.
-
-        Each breach is a false solution that breaks this sentence and no other.
-        """
-        self._requirements.append(Requirement(sentence, breaches))
+    def require(self, sentence: str) -> str:
+        """Return a sentence for ``say`` that states a requirement. A false solution must break it (the tests)."""
+        self._requirements.append(sentence)
         return sentence
 
-    def honest(self, what: str, *, after: str = "", instead: str = "", swap: tuple[str, str] = ("", "")) -> None:
-        """Add a way other than the oracle's that earns 1."""
-        self._honest.append(Way(what, (), after, instead, swap))
-
-    def pieces(self, path: str) -> None:
-        """Add honest ways to write a file of lines: in two pieces, and line by line."""
-        self.honest(
-            "written in two pieces", after=f"head -n 1 {path} > ~/a; tail -n +2 {path} >> ~/a; cat ~/a > {path}"
-        )
-        loop = f"while IFS= read -r line; do printf '%s\\n' \"$line\"; done < {path} > ~/b && cp ~/b {path}"
-        self.honest("written line by line", after=loop)
-
-    def result(self, path: str, text: str) -> None:
-        """Require a file that does not exist before: ``text`` is its content afterwards."""
-        self.initial.absent(path)
-        self.final.text(path, text)
-
-    def every_line(self, path: str, *more: str) -> str:
-        """Return the rule about newlines in these files, as ``Checks.text`` checks it."""
-        sentence = self.pick(
-            "Every line ends with a newline, including the last one.",
-            "End each line, the last one too, with a single newline; no blank lines.",
-            "Terminate every line (also the last) with a newline and add no empty lines.",
-        )
-        breaches: list[Way] = []
-        for file in (path, *more):
-            name = file.rpartition("/")[2]
-            breaches.append(
-                breach(
-                    f"{name} without its last newline", f"{name} ends with a newline", after=f"truncate -s -1 {file}"
-                )
+    def every_line(self) -> str:
+        """Return the requirement that every line of a text file ends with a newline."""
+        return self.require(
+            self.pick(
+                "Every line ends with a newline, including the last one.",
+                "End each line, the last one too, with a single newline; no blank lines.",
+                "Terminate every line (also the last) with a newline and add no empty lines.",
             )
-            breaches.append(breach(f"{name} with a blank line", f"{name} has the right lines", after=f"echo >> {file}"))
-        return self.require(sentence, *breaches)
-
-    def leave(self, which: str = "") -> str:
-        """Return a sentence that all kept files must stay unchanged; ``which`` as for ``untouched``."""
-        sentence = self.pick(
-            "Leave the existing files exactly as they are.",
-            "Do not modify any of the files that are already there.",
-            "The files that exist now must stay unchanged.",
         )
-        return self.untouched(sentence, which=which)
 
-    def untouched(self, sentence: str, *paths: str, which: str = "") -> str:
-        """Return ``sentence`` as the requirement that these files, or all files kept so far, are unchanged.
+    # --- rules of the comparison -------------------------------------------------------------------
 
-        ``which`` is the file that false solutions change, by default the first kept one. No other check may read it.
+    def result(self, path: str) -> str:
+        """Compare a path that may be outside of the task's directory, too. Return ``path``."""
+        if not path.startswith(f"{self.root}/"):
+            self._also.append(self._relative(path))
+        return path
+
+    def form(self, path: str, name: str, *arguments: str, sentence: str = "") -> str:
+        """Compare a file (``path`` may be a pattern) by a comparer of ``states``. Return ``path``.
+
+        The prompt gets ``sentence``, by default the comparer's own. For ``any`` it has to be given.
         """
-        self.kept += [path for path in paths if path not in self.kept]
-        which = which or self.kept[0]
-        check = "existing files are unchanged"
-        breaches = [breach("a line more in a file that was there", check, after=f"echo more >> {which}")]
-        if self.modes_kept:
-            link = f"mv {which} ~/moved && ln -s ~/moved {which}"
-            breaches.append(breach("a link in place of a file that was there", check, after=link))
-            mode = self.files[which].mode ^ 0o011
-            breaches.append(
-                breach("other permissions of a file that was there", check, after=f"chmod {mode:o} {which}")
-            )
-        return self.require(sentence, *breaches)
+        self._forms[self._relative(path)] = (name, *arguments)
+        said = sentence or _LAYOUTS.get(name, "")
+        if said and all(allowance.sentence != said for allowance in self._allowances):
+            self._allowances.append(Allowance(name, said))
+        return path
 
-    def nothing_else(
-        self,
-        sentence: str = "",
-        *,
-        made: Sequence[str] = (),
-        allowed: Sequence[str] = (),
-        root: str = "",
-        which: str = "",
-    ) -> str:
-        """Return the requirement that everything else in the project's folder is unchanged.
+    def mode(self, path: str, policy: str) -> None:
+        """Compare the permissions of a path: ``exact``, ``executable`` by its owner, or ``free``."""
+        self._modes[self._relative(path)] = policy
 
-        ``sentence`` states it; the default is one of ``_NOTHING_ELSE``. ``made`` are paths, relative to the folder,
-        that the task makes, changes or removes: they and everything below them have checks of their own. ``allowed``
-        are patterns of names that may appear (``*.db-wal``); the sentence must mention them. ``which`` is a file that
-        false solutions change. No other check may read it.
-        """
-        root = root or self.root
-        self._unchanged.append((root, made, allowed))
-        check = f"nothing else in {root.rpartition('/')[2]} has changed"
-        breaches = [
-            breach("one more file", check, after=f"echo more > {root}/leftover.txt"),
-            breach("one more directory, empty", check, after=f"mkdir {root}/leftover"),
-            breach("one more link", check, after=f"ln -s /etc/hostname {root}/leftover"),
-            breach("other permissions of the folder", check, after=f"chmod 711 {root}"),
-        ]
-        if which:
-            breaches.append(breach("a line more in another file", check, after=f"echo more >> {which}"))
-            breaches.append(breach("another file gone", check, after=f"rm {which}"))
-        return self.require(sentence or self.pick(*_NOTHING_ELSE).format(root), *breaches)
+    def may_appear(self, pattern: str, sentence: str) -> None:
+        """Allow paths like ``pattern``, with any content. The prompt gets the sentence."""
+        self._free.append(self._relative(pattern))
+        self._allowances.append(Allowance("appearing", sentence))
 
-    def honest_csv(self, writer: str) -> None:
-        """Add honest ways that vary the format of CSV; ``writer`` is the oracle's call without its closing bracket."""
-        self.honest("every field quoted", swap=(f"{writer})", f"{writer}, quoting=csv.QUOTE_ALL)"))
-        self.honest("a byte-order mark", swap=(', "w") as', ', "w", encoding="utf-8-sig") as'))
-        self.honest("plain newlines", swap=(f"{writer})", f"{writer}, lineterminator='\\n')"))
-
-    def _tree(self, root: str) -> dict[str, GeneratedFile]:
-        """Return everything below a directory by its relative path, implied directories included."""
-        found = {".": GeneratedFile(mode=0o755, directory=True)}
-        for path, file in self.files.items():
-            if path == root or (path.startswith(f"{root}/") and path not in self.passing):
-                relative = path[len(root) + 1 :] or "."
-                parts = relative.split("/")
-                for depth in range(1, len(parts)):
-                    found.setdefault("/".join(parts[:depth]), GeneratedFile(mode=0o755, directory=True))
-                found[relative] = file
-        return found
+    def _relative(self, path: str) -> str:
+        # A relative path would depend on the folder in which the server runs.
+        assert path.startswith("/"), path
+        return os.path.relpath(path, self.root)
 
     # --- solutions ---------------------------------------------------------------------------------
 
-    def solve(self, oracle: str, near_miss: str, truth: str) -> None:
-        """Set both solutions and the facts for graders."""
+    def solve(self, oracle: str, near_miss: str, truth: str = "") -> None:
+        """Set both solutions, and facts for graders."""
         assert oracle != near_miss, self.name
-        self._oracle, self._near_miss, self._truth = oracle, near_miss, truth
+        self._oracle, self._near_miss = oracle, near_miss
+        self._truth = truth or f"What solution.sh leaves in {self.root}."
 
     def task(self, programs: tuple[str, ...], grading: Grading) -> GeneratedTask:
         """Return the finished task."""
+        nothing_else = self.pick(*_NOTHING_ELSE).format(self.root)
+        rules = [nothing_else]
+        free = self.pick(*_MODES)
+        self._allowances.insert(0, Allowance("modes and times", _TIMES if "exact" in self._modes.values() else free))
+        rules += [allowance.sentence for allowance in self._allowances]
+        self.say(*dict.fromkeys(rules))
         data = {
             path: file.content
             for path, file in self.files.items()
@@ -268,11 +224,6 @@ class Draft:
                 self.initial.directory(path)
             elif file.link is not None:
                 self.initial.link(path, file.link)
-        if self.kept:
-            self.final.kept({path: self.files[path] for path in self.kept}, modes=self.modes_kept)
-        for root, made, allowed in self._unchanged:
-            kept = [path[len(root) + 1 :] for path in self.kept if path.startswith(f"{root}/")]
-            self.final.unchanged(root, self._tree(root), made=[*made, *kept], allowed=allowed)
         return GeneratedTask(
             family=self.family,
             seed=self.seed,
@@ -282,7 +233,7 @@ class Draft:
             files=dict(self.files),
             setup=self.setup,
             initial_tests=self.initial.source(f"What holds before {self.name} begins."),
-            final_tests=self.final.source(f"What holds when {self.name} is solved."),
+            final_tests=self.final.body(),
             oracle=self._oracle,
             near_miss=self._near_miss,
             grading=grading,
@@ -290,8 +241,9 @@ class Draft:
             programs=programs,
             root=self.root,
             sentences=tuple(self._sentences),
-            requirements=tuple(self._requirements),
-            honest=tuple(self._honest),
+            demands=tuple(self._requirements),
+            allowances=tuple(self._allowances),
+            state=State(self.root, tuple(self._also), dict(self._forms), dict(self._modes), tuple(self._free)),
         )
 
 

@@ -5,26 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .draft import Draft, breach, python, swap
+from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, DEPARTMENTS, FIRST_NAMES, LAST_NAMES, PRODUCTS, SERVICES, WORDS
 
 __all__ = ["FAMILY"]
-
-_VALUE, _LINES = "* has the right value", "* has the right lines"
-
-
-def _honest_json(draft: Draft, target: str) -> None:
-    """Add honest ways that vary the format of a JSON file."""
-    draft.honest("a newline at the end", after=f"echo >> {target}")
-    draft.honest(
-        "another layout",
-        after=f"python3 -m json.tool --indent 5 {target} ~/laid-out.json && mv ~/laid-out.json {target}",
-    )
-    draft.honest(
-        "keys in alphabetical order",
-        after=f"python3 -m json.tool --sort-keys {target} ~/sorted.json && cp ~/sorted.json {target}",
-    )
 
 
 def _select(draft: Draft) -> None:
@@ -53,76 +38,21 @@ def _select(draft: Draft) -> None:
     shown = draft.shuffled(people)
     at, other = shown.index(people[3]), shown.index(people[4])
     shown[max(at, other)], shown[min(at, other)] = people[3], people[4]
-    draft.file(source, json.dumps(shown, indent=draft.pick(None, 1, 2)) + "\n", keep=True)
-    chosen = [person for person in people if person["active"] and person["salary"] >= least]
-    chosen.sort(key=lambda person: (-person["salary"], person["name"]))
-    value = [{"name": person["name"], "city": person["city"], "salary": person["salary"]} for person in chosen]
+    draft.file(source, json.dumps(shown, indent=draft.pick(None, 1, 2)) + "\n")
     target = f"{root}/{draft.pick('selected', 'shortlist', 'result')}.json"
     draft.say(
         draft.pick(
             f"Please pick some people from {source}, a JSON array of objects.",
             f"{source} is a JSON array of employees.",
         ),
-        draft.require(
-            f"I need those who are active (active is true) and earn at least {least} (salary).",
-            breach("those who are not active too", _VALUE, swap=('p["active"] and ', "")),
-            breach("those who are not active", _VALUE, swap=('p["active"] and', 'not p["active"] and')),
-            breach("whatever they earn", _VALUE, swap=(f' and p["salary"] >= {least}', "")),
-            breach("more than that", _VALUE, swap=(f">= {least}", f"> {least}")),
-            breach("a little less too", _VALUE, swap=(f">= {least}", f">= {least - 1000}")),
-        ),
-        draft.require(
-            f"Write a JSON array to {target} with an object for each of them",
-            breach(
-                "a line for each in place of an array",
-                _VALUE,
-                swap=(
-                    f'json.dump(result, open({target!r}, "w"), indent=2)',
-                    f'print(*map(json.dumps, result), sep="\\n", file=open({target!r}, "w"))',
-                ),
-            ),
-            breach("an array in an object", _VALUE, swap=("json.dump(result", 'json.dump({"people": result}')),
-            breach("one of them left out", _VALUE, swap=("json.dump(result", "json.dump(result[:-1]")),
-            breach("one of them twice", _VALUE, swap=("json.dump(result", "json.dump([*result, result[-1]]")),
-            breach(
-                "an array of arrays", _VALUE, swap=("json.dump(result", "json.dump([[*r.values()] for r in result]")
-            ),
-        ),
-        draft.require(
-            "that has just the keys name, city and salary,",
-            breach("all keys", _VALUE, swap=('("name", "city", "salary")', "p")),
-            breach("the number too", _VALUE, swap=('("name", "city", "salary")', '("id", "name", "city", "salary")')),
-            breach("no city", _VALUE, swap=('("name", "city", "salary")', '("name", "salary")')),
-            breach("keys in capitals", _VALUE, swap=("{key: p[key]", "{key.upper(): p[key]")),
-        ),
-        draft.require(
-            "with the values unchanged.",
-            breach("texts in place of numbers", _VALUE, swap=("{key: p[key]", "{key: str(p[key])")),
-            breach("thousands", _VALUE, swap=("{key: p[key]", '{key: p[key] // 1000 if key == "salary" else p[key]')),
-            breach(
-                "cities in capitals", _VALUE, swap=("{key: p[key]", '{key: p[key].upper() if key == "city" else p[key]')
-            ),
-        ),
-        draft.require(
-            "Highest salary first;",
-            breach("lowest salary first", _VALUE, swap=('-p["salary"], p["name"]', 'p["salary"], p["name"]')),
-            breach("by name alone", _VALUE, swap=('-p["salary"], p["name"]', 'p["name"]')),
-            breach("in the order of the file", _VALUE, swap=("people.sort(", "sorted(people, ")),
-        ),
-        draft.require(
-            "people with the same salary by name (the whole string, in alphabetical order).",
-            breach("one salary in the order of the file", _VALUE, swap=(', p["name"])', ",)")),
-            breach("one salary by last name", _VALUE, swap=(', p["name"])', ', p["name"].split()[1])')),
-            breach(
-                "one salary by name backwards",
-                _VALUE,
-                swap=(', p["name"])', ', [-ord(letter) for letter in p["name"]])'),
-            ),
-        ),
-        draft.leave(),
+        draft.require(f"I need those who are active (active is true) and earn at least {least} (salary)."),
+        draft.require(f"Write a JSON array to {target} with an object for each of them"),
+        draft.require("that has just the keys name, city and salary,"),
+        draft.require("with the values unchanged."),
+        draft.require("Highest salary first;"),
+        draft.require("people with the same salary by name (the whole string, in alphabetical order)."),
     )
-    draft.initial.absent(target)
-    draft.final.json(target, value)
+    draft.form(target, "json")
     oracle = python(
         """
         import json
@@ -135,12 +65,7 @@ def _select(draft: Draft) -> None:
         target=target,
         least=least,
     )
-    _honest_json(draft, target)
-    draft.solve(oracle, swap(oracle, f">= {least}", f"> {least}"), json.dumps(value))
-
-
-#: Start of a customer's entry in the oracle of ``_group``.
-_ENTRY = 'entry = result.setdefault(order["customer"]["name"], {"orders": 0, "items": 0, "total_cents": 0})'
+    draft.solve(oracle, swap(oracle, f">= {least}", f"> {least}"))
 
 
 def _group(draft: Draft) -> None:
@@ -163,14 +88,7 @@ def _group(draft: Draft) -> None:
             lines[0]["quantity"] = 3
         orders.append({"number": 1000 + index, "customer": {"name": customer}, "status": status, "lines": lines})
     orders.append({"number": 999, "customer": {"name": customers[0]}, "status": "paid", "lines": []})
-    draft.file(source, json.dumps({"orders": orders}, indent=draft.pick(None, 2)) + "\n", keep=True)
-    value: dict[str, dict[str, int]] = {}
-    for order in orders:
-        if order["status"] != "cancelled":
-            entry = value.setdefault(order["customer"]["name"], {"orders": 0, "items": 0, "total_cents": 0})
-            entry["orders"] += 1
-            entry["items"] += sum(line["quantity"] for line in order["lines"])
-            entry["total_cents"] += sum(line["quantity"] * line["price_cents"] for line in order["lines"])
+    draft.file(source, json.dumps({"orders": orders}, indent=draft.pick(None, 2)) + "\n")
     target = f"{root}/{draft.pick('customers', 'totals', 'summary')}.json"
     draft.say(
         draft.pick(f"Summarise the orders in {source} by customer.", f"How much has each customer in {source} bought?"),
@@ -178,81 +96,15 @@ def _group(draft: Draft) -> None:
         "status and lines with quantity and price_cents (the price of one piece).",
         draft.require(
             f"Write a JSON object to {target} that maps each customer's name to an object with just the keys orders "
-            "(the number of orders),",
-            breach(
-                "an array of customers",
-                _VALUE,
-                swap=("dump(result", 'dump([{"name": n, **r} for n, r in result.items()]'),
-            ),
-            breach(
-                "an array of the three numbers",
-                _VALUE,
-                swap=("dump(result", "dump({n: [*r.values()] for n, r in result.items()}"),
-            ),
-            breach(
-                "one more key", _VALUE, swap=("dump(result", 'dump({n: {**r, "mean": 0} for n, r in result.items()}')
-            ),
-            breach("the totals of all beside them", _VALUE, swap=("dump(result", 'dump({**result, "all": {}}')),
-            breach(
-                "names in small letters", _VALUE, swap=("dump(result", "dump({n.lower(): r for n, r in result.items()}")
-            ),
-            breach("a customer left out", _VALUE, swap=("dump(result", "dump(dict([*result.items()][1:])")),
-            breach(
-                "a customer's last order alone",
-                _VALUE,
-                swap=('entry["orders"] += 1', 'entry["orders"] = 1; entry["items"] = 0'),
-            ),
-            breach(
-                "numbers as text",
-                _VALUE,
-                swap=("dump(result", "dump({n: {k: str(v) for k, v in r.items()} for n, r in result.items()}"),
-            ),
+            "(the number of orders),"
         ),
-        draft.require(
-            "items (sum of the quantities)",
-            breach("the number of lines", _VALUE, swap=('+= line["quantity"]\n', "+= 1\n")),
-        ),
-        draft.require(
-            "and total_cents (sum of quantity times price_cents).",
-            breach("the sum of the prices", _VALUE, swap=('line["quantity"] * line', "line")),
-            breach(
-                "the total in whole units",
-                _VALUE,
-                swap=(
-                    "dump(result",
-                    'dump({n: {**r, "total_cents": r["total_cents"] / 100} for n, r in result.items()}',
-                ),
-            ),
-        ),
-        draft.require(
-            "Orders whose status is cancelled count nowhere;",
-            breach("cancelled orders too", _VALUE, swap=('order["status"] == "cancelled"', "False")),
-            breach("paid orders alone", _VALUE, swap=('== "cancelled"', '!= "paid"')),
-            breach("shipped orders alone", _VALUE, swap=('== "cancelled"', '!= "shipped"')),
-        ),
-        draft.require(
-            "a customer with only such orders does not appear.",
-            breach(
-                "customers without orders that count",
-                _VALUE,
-                swap=(
-                    '    if order["status"] == "cancelled":',
-                    f'    {_ENTRY}\n    if order["status"] == "cancelled":',
-                ),
-            ),
-        ),
-        draft.require(
-            "An order without lines still counts as an order.",
-            breach(
-                "no orders without lines",
-                _VALUE,
-                swap=('order["status"] == "cancelled"', 'order["status"] == "cancelled" or not order["lines"]'),
-            ),
-        ),
-        draft.leave(),
+        draft.require("items (sum of the quantities)"),
+        draft.require("and total_cents (sum of quantity times price_cents)."),
+        draft.require("Orders whose status is cancelled count nowhere;"),
+        draft.require("a customer with only such orders does not appear."),
+        draft.require("An order without lines still counts as an order."),
     )
-    draft.initial.absent(target)
-    draft.final.json(target, value)
+    draft.form(target, "json")
     oracle = python(
         """
         import json
@@ -270,8 +122,7 @@ def _group(draft: Draft) -> None:
         source=source,
         target=target,
     )
-    _honest_json(draft, target)
-    draft.solve(oracle, swap(oracle, '== "cancelled"', '== "canceled"'), json.dumps(value))
+    draft.solve(oracle, swap(oracle, '== "cancelled"', '== "canceled"'))
 
 
 def _tree(draft: Draft, depth: int) -> dict[str, Any]:
@@ -287,73 +138,23 @@ def _tree(draft: Draft, depth: int) -> dict[str, Any]:
     return node
 
 
-def _leaves(value: Any, path: str) -> list[tuple[str, str]]:
-    if isinstance(value, dict):
-        items: list[tuple[str, Any]] = [(str(key), item) for key, item in value.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    elif isinstance(value, list):
-        items = [(str(index), item) for index, item in enumerate(value)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    else:
-        return [(path, value if isinstance(value, str) else json.dumps(value))]
-    return [leaf for key, item in items for leaf in _leaves(item, f"{path}.{key}" if path else key)]
-
-
 def _flatten(draft: Draft) -> None:
     root = draft.project()
     source = f"{root}/{draft.pick('settings', 'manifest', 'state')}.json"
     tree = {word: _tree(draft, 2) for word in draft.some(SERVICES, draft.number(2, 4))}
     tree["flags"] = {"list": [True, 0, draft.pick(*WORDS)], "nothing": None, "count": draft.number(1, 10**6)}
-    draft.file(source, json.dumps(tree, indent=2) + "\n", keep=True)
+    draft.file(source, json.dumps(tree, indent=2) + "\n")
     target = source.replace(".json", ".flat")
-    expected = "".join(sorted(f"{path}={value}\n" for path, value in _leaves(tree, "")))
     draft.say(
         draft.pick(f"Flatten the JSON file {source}.", f"I need the JSON object in {source} as simple lines."),
-        draft.require(
-            f"Write {target} with one line PATH=VALUE for each string, number, boolean and null in it.",
-            breach("a colon in place of the sign", _LINES, after=f"sed -i s/=/:/ {target}"),
-            breach("spaces around the sign", _LINES, after=f"sed -i 's/=/ = /' {target}"),
-            breach("no nulls", _LINES, after=f"sed -i /=null$/d {target}"),
-            breach("no booleans", _LINES, after=f"sed -i /=true$/d {target}"),
-            breach("no elements of arrays", _LINES, swap=("elif isinstance(value, list):", "elif value == []:")),
-            breach("a line twice", _LINES, after=f"sed -i 1p {target}"),
-            breach("one level alone", _LINES, after=f"sed -i '/[.].*[.].*=/d' {target}"),
-            breach(
-                "lines of objects too", _LINES, after=f"echo flags= >> {target} && LC_ALL=C sort -o {target} {target}"
-            ),
-        ),
-        draft.require(
-            "PATH consists of the keys that lead there, joined by dots;",
-            breach("joined by slashes", _LINES, swap=('".".join(path)', '"/".join(path)')),
-            breach("the last key alone", _LINES, swap=('".".join(path)', "path[-1]")),
-            breach("a dot before the path", _LINES, swap=('".".join(path)', '"." + ".".join(path)')),
-        ),
-        draft.require(
-            "for elements of arrays the index is used, counting from 0 (as in servers.0.name=web).",
-            breach("counted from 1", _LINES, swap=("enumerate(value)", "enumerate(value, 1)")),
-            breach("the index in brackets", _LINES, swap=("[*path, str(index)]", '[*path, f"[{index}]"]')),
-            breach("no index", _LINES, swap=("[*path, str(index)]", "path")),
-        ),
-        draft.require(
-            "Strings are written as they are, without quotes;",
-            breach("strings in quotes", _LINES, swap=("value if isinstance(value, str) else ", "")),
-            breach("strings in capitals", _LINES, swap=("(value if isinstance", "(value.upper() if isinstance")),
-        ),
-        draft.require(
-            "the rest as in JSON (true, false, null, 12).",
-            breach("as Python has it", _LINES, swap=("json.dumps(value))", "str(value))")),
-            breach(
-                "null as nothing", _LINES, swap=("json.dumps(value))", '("" if value is None else json.dumps(value)))')
-            ),
-            breach("numbers with decimals", _LINES, after=f"sed -Ei 's/=[0-9]+$/&.0/' {target}"),
-        ),
-        draft.require(
-            "Sort the lines in byte order (LC_ALL=C).",
-            breach("in the order of the file", "lines of * are in order", swap=("in sorted(leaves", "in (leaves")),
-            breach("sorted backwards", "lines of * are in order", after=f"LC_ALL=C sort -r -o {target} {target}"),
-        ),
-        draft.every_line(target),
-        draft.leave(),
+        draft.require(f"Write {target} with one line PATH=VALUE for each string, number, boolean and null in it."),
+        draft.require("PATH consists of the keys that lead there, joined by dots;"),
+        draft.require("for elements of arrays the index is used, counting from 0 (as in servers.0.name=web)."),
+        draft.require("Strings are written as they are, without quotes;"),
+        draft.require("the rest as in JSON (true, false, null, 12)."),
+        draft.require("Sort the lines in byte order (LC_ALL=C)."),
+        draft.every_line(),
     )
-    draft.result(target, expected)
     oracle = python(
         """
         import json
@@ -373,35 +174,7 @@ def _flatten(draft: Draft) -> None:
         source=source,
         target=target,
     )
-    draft.honest("written through a temporary file", after=f"cp {target} {target}.new && mv {target}.new {target}")
-    draft.honest(
-        "flattened step by step",
-        instead=python(
-            """
-            import json
-            flat, more = {"": json.load(open(@source@))}, True
-            while more:
-                more, next_flat = False, {}
-                for path, value in flat.items():
-                    if isinstance(value, (dict, list)):
-                        more = True
-                        items = value.items() if isinstance(value, dict) else enumerate(value)
-                        next_flat |= {f"{path}.{key}": item for key, item in items}
-                    else:
-                        next_flat[path] = value
-                flat = next_flat
-            lines = [p[1:] + "=" + (v if isinstance(v, str) else json.dumps(v)) + "\\n" for p, v in flat.items()]
-            open(@target@, "wb").write("".join(sorted(lines)).encode())
-            """,
-            source=source,
-            target=target,
-        ),
-    )
-    draft.solve(oracle, swap(oracle, "json.dumps(value))", "str(value))"), expected)
-
-
-#: The statement for "set" in the oracle of ``_lines``.
-_UPDATE = 'state.setdefault(event["id"], {}).update(event["fields"])'
+    draft.solve(oracle, swap(oracle, "json.dumps(value))", "str(value))"))
 
 
 def _lines(draft: Draft) -> None:
@@ -409,7 +182,6 @@ def _lines(draft: Draft) -> None:
     root = draft.project()
     source = f"{root}/{draft.pick('events', 'changes', 'updates')}.jsonl"
     target = f"{root}/{draft.pick('state', 'current', 'records')}.json"
-    state: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
     names = [f"{name}-{draft.number(1, 99)}" for name in draft.some(SERVICES, draft.number(5, 8))]
     # For each rule: two fields of one record, a record deleted for good, a record that returns with another field.
@@ -428,92 +200,25 @@ def _lines(draft: Draft) -> None:
         event: dict[str, Any] = {"seq": index, "id": name, "action": action}
         if action == "set":
             event["fields"] = {key: draft.pick(draft.number(1, 99), draft.pick(*FIRST_NAMES), draft.pick(*CITIES))}
-            state.setdefault(name, {}).update(event["fields"])
-        else:
-            state.pop(name, None)
         lines.append(json.dumps(event))
-    last: dict[str, Any] = {
-        "seq": len(lines),
-        "id": names[0],
-        "action": "set",
-        "fields": {"size": draft.number(100, 999)},
-    }
+    last = {"seq": len(lines), "id": names[0], "action": "set", "fields": {"size": draft.number(100, 999)}}
     first = {"seq": -1, "id": names[0], "action": "set", "fields": {"size": 0}}
-    state.setdefault(names[0], {}).update(last["fields"])
     text = "\n".join(draft.shuffled([*lines, json.dumps(last)])) + f"\n{json.dumps(first)}\n"
-    draft.file(source, text, keep=True)
-    value = [{"id": name, **state[name]} for name in sorted(state)]
+    draft.file(source, text)
     draft.say(
         draft.pick(
             f"Replay the changes in {source}.", f"{source} is a stream of changes, and I want the resulting state."
         ),
         "Its lines are JSON objects, and they got out of order:",
-        draft.require(
-            "apply them by ascending seq.",
-            breach(
-                "in the order of the file", _VALUE, swap=(', key=lambda event: event["seq"]', ", key=lambda event: 0")
-            ),
-            breach("by descending seq", _VALUE, swap=('event["seq"])', '-event["seq"])')),
-            breach("by seq as text", _VALUE, swap=('event["seq"])', 'str(event["seq"]))')),
-        ),
-        draft.require(
-            "The action 'set' creates the record with that id if there is none",
-            breach(
-                "records without a first one",
-                _VALUE,
-                swap=('== "set":', '== "set" and (event["id"] in state or not state):'),
-            ),
-        ),
-        draft.require(
-            "and sets the given fields in it, keeping its other fields;",
-            breach("other fields lost", _VALUE, swap=(_UPDATE, 'state[event["id"]] = event["fields"]')),
-            breach(
-                "first values kept",
-                _VALUE,
-                swap=(_UPDATE, 'state[event["id"]] = event["fields"] | state.get(event["id"], {})'),
-            ),
-        ),
-        draft.require(
-            "'delete' removes the record with all its fields, if there is one.",
-            breach("nothing deleted", _VALUE, swap=('state.pop(event["id"], None)', "pass")),
-            breach(
-                "a deleted record left empty", _VALUE, swap=('state.pop(event["id"], None)', 'state[event["id"]] = {}')
-            ),
-            breach("everything deleted", _VALUE, swap=('state.pop(event["id"], None)', "state.clear()")),
-        ),
-        draft.require(
-            f"Write the records that exist in the end to {target}: a JSON array,",
-            breach("an object", _VALUE, swap=("json.dump([", 'json.dump(state and {"records": 0} or [')),
-            breach("a record left out", _VALUE, swap=("for name in sorted(state)]", "for name in sorted(state)[1:]]")),
-            breach(
-                "a record twice",
-                _VALUE,
-                swap=("for name in sorted(state)]", "for name in sorted([*state, min(state)])]"),
-            ),
-        ),
-        draft.require(
-            "sorted by id in alphabetical (byte) order,",
-            breach("sorted backwards", _VALUE, swap=("in sorted(state)", "in sorted(state, reverse=True)")),
-        ),
-        draft.require(
-            "of objects with the id and the record's fields.",
-            breach("no ids", _VALUE, swap=('{"id": name, **state[name]}', "state[name]")),
-            breach("the fields in an object of their own", _VALUE, swap=("**state[name]", '"fields": state[name]')),
-            breach("the number of the last change too", _VALUE, swap=("**state[name]", '**state[name], "seq": 0')),
-            breach(
-                "empty fields too",
-                _VALUE,
-                swap=(
-                    '{"id": name, **state[name]}',
-                    '{"id": name, "size": None, "owner": None, "zone": None, **state[name]}',
-                ),
-            ),
-            breach("the size alone", _VALUE, swap=("**state[name]", '"size": state[name].get("size")')),
-        ),
-        draft.leave(),
+        draft.require("apply them by ascending seq."),
+        draft.require("The action 'set' creates the record with that id if there is none"),
+        draft.require("and sets the given fields in it, keeping its other fields;"),
+        draft.require("'delete' removes the record with all its fields, if there is one."),
+        draft.require(f"Write the records that exist in the end to {target}: a JSON array,"),
+        draft.require("sorted by id in alphabetical (byte) order,"),
+        draft.require("of objects with the id and the record's fields."),
     )
-    draft.initial.absent(target)
-    draft.final.json(target, value)
+    draft.form(target, "json")
     oracle = python(
         """
         import json
@@ -528,8 +233,7 @@ def _lines(draft: Draft) -> None:
         source=source,
         target=target,
     )
-    _honest_json(draft, target)
-    draft.solve(oracle, swap(oracle, ', key=lambda event: event["seq"])', ", key=lambda event: 0)"), json.dumps(value))
+    draft.solve(oracle, swap(oracle, ', key=lambda event: event["seq"])', ", key=lambda event: 0)"))
 
 
 FAMILY = Family("json_query", "Select from, group and reshape JSON", (_select, _group, _flatten, _lines), ("python3",))

@@ -7,12 +7,12 @@ Python.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from .requirements import Requirement, Way
+from ..states.program import State
 
-__all__ = ["GeneratedFile", "GeneratedTask", "Grading"]
+__all__ = ["Allowance", "GeneratedFile", "GeneratedTask", "Grading"]
 
 #: ``frozen``: graded when every process of the agent has ended. ``live``: graded while its services run.
 Grading = Literal["frozen", "live"]
@@ -27,6 +27,15 @@ class GeneratedFile:
     #: Target of the link, as written; None for files and directories.
     link: str | None = None
     directory: bool = False
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """A sentence of the prompt that leaves something to the agent: the permissions of new files, a layout."""
+
+    #: ``modes and times``, ``appearing`` or the name of a comparer.
+    kind: str
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class GeneratedTask:
     setup: str
     #: pytest source, standard library only: tests that hold before the agent starts.
     initial_tests: str
-    #: pytest source, standard library only: the reward.
+    #: pytest source, standard library only: tests of the reward that follow the comparison (``state``); often empty.
     final_tests: str
     #: Bash that solves the task.
     oracle: str
@@ -62,7 +71,8 @@ class GeneratedTask:
     root: str = ""
     #: The prompt's sentences in their order.
     sentences: tuple[str, ...] = ()
-    #: The sentences that state requirements, and false solutions of each.
-    requirements: tuple[Requirement, ...] = ()
-    #: Ways that earn 1.
-    honest: tuple[Way, ...] = ()
+    #: Sentences that state requirements, and those that leave something to the agent.
+    demands: tuple[str, ...] = ()
+    allowances: tuple[Allowance, ...] = ()
+    #: Rules of the comparison with the solution's state.
+    state: State = field(default_factory=lambda: State("/"))

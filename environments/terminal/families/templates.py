@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-from .draft import Draft, breach, python, swap
+from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, DEPARTMENTS, FIRST_NAMES, LAST_NAMES, PRODUCTS, SERVICES
 
@@ -28,57 +26,18 @@ def _render(draft: Draft) -> None:
     lines = [draft.pick(f"{key} = {{{{{key}}}}}", f"# {{{{{key}}}}} is the {key}") for key in used]
     lines += [f"{{{{{used[0]}}}}}-{{{{{used[1]}}}}}", "left = {{unknown_key}}", f"single = {{{used[2]}}}"]
     template = "".join(f"{line}\n" for line in draft.shuffled(lines))
-    draft.file(f"{root}/{name}.template", template, keep=True)
-    draft.file(f"{root}/values.txt", "".join(f"{key}={value}\n" for key, value in values.items()), keep=True)
-    expected = re.sub(r"\{\{(\w+)\}\}", lambda found: values.get(found[1], found[0]), template)
-    right = "* has the right lines"
-    draft.pieces(target)
-    draft.honest(
-        "one key after the other",
-        instead=python(
-            """
-            text = open(@template@).read()
-            for line in open(@values@):
-                key, _, value = line.rstrip("\\n").partition("=")
-                text = text.replace("{{" + key + "}}", value)
-            open(@target@, "w").write(text)
-            """,
-            values=f"{root}/values.txt",
-            template=f"{root}/{name}.template",
-            target=target,
-        ),
-    )
+    draft.file(f"{root}/{name}.template", template)
+    draft.file(f"{root}/values.txt", "".join(f"{key}={value}\n" for key, value in values.items()))
     draft.say(
         draft.pick(f"Fill in the template {root}/{name}.template.", f"Please render {root}/{name}.template."),
         f"{root}/values.txt has one key=value pair per line.",
         draft.require(
-            "Replace each {{key}} in the template (two braces on each side, no spaces) by the value of that key.",
-            breach("the first only", right, swap=(".read())", ".read(), count=1)")),
-            breach("keys in place of values", right, swap=("values.get(found[1], found[0])", "found[1]")),
-            breach(
-                "braces around the values",
-                right,
-                swap=("values.get(found[1], found[0])", '"{" + values.get(found[1], "{" + found[1] + "}") + "}"'),
-            ),
+            "Replace each {{key}} in the template (two braces on each side, no spaces) by the value of that key."
         ),
-        draft.require(
-            "Placeholders whose key has no value,",
-            breach("nothing for them", right, swap=("values.get(found[1], found[0])", 'values.get(found[1], "")')),
-            breach("their lines left out", right, after=f"sed -i /unknown_key/d {target}"),
-        ),
-        draft.require(
-            "and everything else, such as {key} in single braces, stay exactly as they are.",
-            breach("single braces too", right, swap=('"{{([a-z_]+)}}"', '"{{?([a-z_]+)}}?"')),
-            breach(
-                "lines in another order", "lines of * are in order", after=f"tac {target} > ~/t; cat ~/t > {target}"
-            ),
-            breach("no newline at the end", "* ends with a newline", after=f"truncate -s -1 {target}"),
-            breach("a space more", right, after=f"sed -i '1s/$/ /' {target}"),
-        ),
-        draft.require(f"Write the result to {target}.", breach("a line more", right, after=f"echo done >> {target}")),
-        draft.leave(),
+        draft.require("Placeholders whose key has no value,"),
+        draft.require("and everything else, such as {key} in single braces, stay exactly as they are."),
+        draft.require(f"Write the result to {target}."),
     )
-    draft.result(target, expected)
     oracle = python(
         """
         import re
@@ -90,7 +49,7 @@ def _render(draft: Draft) -> None:
         template=f"{root}/{name}.template",
         target=target,
     )
-    draft.solve(oracle, swap(oracle, "values.get(found[1], found[0])", 'values.get(found[1], "")'), expected)
+    draft.solve(oracle, swap(oracle, "values.get(found[1], found[0])", 'values.get(found[1], "")'))
 
 
 def _letters(draft: Draft) -> None:
@@ -107,54 +66,23 @@ def _letters(draft: Draft) -> None:
         f"{draft.pick('costs', 'comes to')} ${{price}} EUR.\n\n{draft.pick('Regards', 'Best wishes', 'Yours')},\n"
         f"{draft.pick(*FIRST_NAMES)} {draft.pick(*LAST_NAMES)}\n"
     )
-    draft.file(f"{root}/template.txt", template, keep=True)
+    draft.file(f"{root}/template.txt", template)
     table = "id,name,product,price\n" + "".join(f"{','.join(person)}\n" for person in people)
-    draft.file(f"{root}/orders.csv", table, keep=True)
+    draft.file(f"{root}/orders.csv", table)
     expected: dict[str, bytes] = {}
     for number, name, product, price in people:
         text = template.replace("${name}", name).replace("${product}", product)
         expected[f"{number}.txt"] = text.replace("${id}", number).replace("${price}", price).encode()
-    base = folder.rpartition("/")[2]
-    right, more = f"files of {base} have the right content", f"{base} holds nothing else"
-    draft.honest("closed to others", after=f"chmod -R go-rwx {folder}")
-    draft.honest(
-        "with string.Template",
-        swap=(
-            "text = template\n    for key, value in row.items():\n        "
-            'text = text.replace("${" + key + "}", value)\n',
-            "import string\n    text = string.Template(template).substitute(row)\n",
-        ),
-    )
     draft.say(
         draft.pick(f"I have to send a letter for every order in {root}/orders.csv.", "Please do a mail merge for me."),
         draft.require(
             f"For each record of {root}/orders.csv (its first line has the names of the columns), write the text of "
-            f"{root}/template.txt to {folder}/ID.txt, where ID is the record's id,",
-            breach("the last left out", right, swap=('/orders.csv")))', '/orders.csv")))[:-1]')),
-            breach("files by names", right, more, swap=('row["id"] + ".txt"', 'row["name"] + ".txt"')),
-            breach("no .txt", right, more, swap=('row["id"] + ".txt"', 'row["id"]')),
+            f"{root}/template.txt to {folder}/ID.txt, where ID is the record's id,"
         ),
-        draft.require(
-            "with each ${column} replaced by the record's value of that column.",
-            breach("one column left", right, swap=("in row.items():", "in list(row.items())[:-1]:")),
-            breach("another's values", right, after=f"cd {folder}; cat {people[0][0]}.txt > {people[1][0]}.txt"),
-            breach("the dollar left", right, swap=('"${" + key', '"{" + key')),
-        ),
-        draft.require(
-            "Otherwise the text must be identical to the template,",
-            breach("no newline at the end", right, after=f"truncate -s -1 {folder}/{people[0][0]}.txt"),
-            breach("a line more", right, after=f"echo P.S. >> {folder}/{people[0][0]}.txt"),
-        ),
-        draft.require(
-            f"and {folder} (to be created) must have no other files or directories.",
-            breach("one more file", more, after=f"echo more > {folder}/README"),
-            breach("one more directory", more, after=f"mkdir {folder}/more"),
-            breach("the template too", more, after=f"cp template.txt {folder}/"),
-        ),
-        draft.leave(),
+        draft.require("with each ${column} replaced by the record's value of that column."),
+        draft.require("Otherwise the text must be identical to the template,"),
+        draft.require(f"and {folder} (to be created) must have no other files or directories."),
     )
-    draft.initial.absent(folder)
-    draft.final.files(folder, expected)
     oracle = python(
         """
         import csv, os
@@ -169,7 +97,7 @@ def _letters(draft: Draft) -> None:
         root=root,
         folder=folder,
     )
-    draft.solve(oracle, swap(oracle, '/orders.csv")))', '/orders.csv")))[:-1]'), "\n".join(sorted(expected)))
+    draft.solve(oracle, swap(oracle, '/orders.csv")))', '/orders.csv")))[:-1]'))
 
 
 def _conditional(draft: Draft) -> None:
@@ -179,29 +107,14 @@ def _conditional(draft: Draft) -> None:
     values = {key: draft.pick("on", "off") for key in keys}
     values[keys[0]], values[keys[1]] = "on", "off"
     lines: list[str] = []
-    expected = ""
     for key in keys:
         # One hidden block of each kind.
         positive = (draft.chance(0.6) or key == keys[1]) and key != keys[0]
         body = [f"{key}_{word} = {draft.number(1, 999)}" for word in draft.some(SERVICES, draft.number(1, 3))]
         plain = f"{key}_name = {draft.pick(*SERVICES)}"
         lines += [f"%if{'' if positive else 'not'} {key}", *body, "%end", plain]
-        if (values[key] == "on") == positive:
-            expected += "".join(f"{line}\n" for line in body)
-        expected += f"{plain}\n"
-    draft.file(f"{root}/template.conf", "".join(f"{line}\n" for line in lines), keep=True)
-    draft.file(f"{root}/flags.txt", "".join(f"{key}: {value}\n" for key, value in values.items()), keep=True)
-    right = "* has the right lines"
-    draft.pieces(target)
-    draft.honest(
-        "by awk",
-        instead=f"""cd {root}; awk 'NR == FNR {{ sub(/:/, ""); flag[$1] = $2; next }}
-/^%ifnot / {{ off = flag[$2] == "on"; next }}
-/^%if / {{ off = flag[$2] == "off"; next }}
-/^%end/ {{ off = 0; next }}
-!off' flags.txt template.conf > {target}
-""",
-    )
+    draft.file(f"{root}/template.conf", "".join(f"{line}\n" for line in lines))
+    draft.file(f"{root}/flags.txt", "".join(f"{key}: {value}\n" for key, value in values.items()))
     draft.say(
         draft.pick(
             f"Generate {target} from {root}/template.conf.", f"I need {target}, made from {root}/template.conf."
@@ -209,39 +122,14 @@ def _conditional(draft: Draft) -> None:
         f"{root}/flags.txt gives each flag as on or off.",
         draft.require(
             "In the template, the lines between a line '%if FLAG' and the next '%end' belong in the result only if the "
-            "flag is on,",
-            breach("all of them", right, swap=('flags[line.split()[1]] == "on"', "line.split()[1] in flags")),
-            breach(
-                "those that are off", right, swap=('flags[line.split()[1]] == "on"', 'flags[line.split()[1]] == "off"')
-            ),
+            "flag is on,"
         ),
-        draft.require(
-            "those between '%ifnot FLAG' and '%end' only if it is off;",
-            breach(
-                "only if it is on", right, swap=('flags[line.split()[1]] == "off"', 'flags[line.split()[1]] == "on"')
-            ),
-            breach("in any case", right, swap=('flags[line.split()[1]] == "off"', "line.split()[1] in flags")),
-        ),
+        draft.require("those between '%ifnot FLAG' and '%end' only if it is off;"),
         "no block is inside another.",
-        draft.require(
-            "The lines that begin with % themselves never belong in the result.",
-            breach("the last %end", right, after=f"echo %end >> {target}"),
-            breach("all of them there", right, after=f"grep ^% template.conf >> {target}"),
-        ),
-        draft.require(
-            "All other lines do, unchanged",
-            breach("a line left out", right, after=f"sed -i '$d' {target}"),
-            breach("other spaces", right, after=f"sed -i 's/ = /=/' {target}"),
-            breach("a blank line", right, after=f"echo >> {target}"),
-            breach("no newline", "* ends with a newline", after=f"truncate -s -1 {target}"),
-        ),
-        draft.require(
-            "and in order.",
-            breach("backwards", "lines of * are in order", after=f"tac {target} > ~/t; cat ~/t > {target}"),
-        ),
-        draft.leave(),
+        draft.require("The lines that begin with % themselves never belong in the result."),
+        draft.require("All other lines do, unchanged"),
+        draft.require("and in order."),
     )
-    draft.result(target, expected)
     oracle = python(
         """
         flags = dict(line.strip().split(": ") for line in open(@flags@))
@@ -261,7 +149,7 @@ def _conditional(draft: Draft) -> None:
         template=f"{root}/template.conf",
         target=target,
     )
-    draft.solve(oracle, swap(oracle, 'flags[line.split()[1]] == "on"', "line.split()[1] in flags"), expected)
+    draft.solve(oracle, swap(oracle, 'flags[line.split()[1]] == "on"', "line.split()[1] in flags"))
 
 
 FAMILY = Family("templates", "Fill in templates and mail merges", (_render, _letters, _conditional), ("python3",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.parse
 from collections import Counter
 
-from .draft import Draft, breach, python, swap
+from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, SERVICES, WORDS
 
@@ -42,70 +42,21 @@ def _parameter(draft: Draft) -> None:
             expected.append(f"{value}\n")
         ending = f"#{key}=none" if index == 1 else draft.pick("", "", f"#{key}=none")
         lines.append(f"https://{host}/{draft.pick(*SERVICES)}?{'&'.join(draft.shuffled(parts))}{ending}\n")
-    draft.file(source, "".join(lines), keep=True)
-    right, order = "* has the right lines", "lines of * are in order"
-    query = "urlsplit(line.strip()).query"
+    draft.file(source, "".join(lines))
     undecoded = f"grep -oE '[?&]{key}=[^&#]*' {source} | cut -d = -f 2- > {target}\n"
-    draft.pieces(target)
-    draft.honest(
-        "taken apart by hand",
-        instead=python(
-            """
-            from urllib.parse import unquote_plus
-            with open(@target@, "w") as target:
-                for line in open(@source@):
-                    for part in line.strip().partition("#")[0].partition("?")[2].split("&"):
-                        name, _, value = part.partition("=")
-                        if name == @key@:
-                            target.write(unquote_plus(value) + "\\n")
-            """,
-            source=source,
-            target=target,
-            key=key,
-        ),
-    )
     draft.say(
         draft.pick(
             f"I need the values of the query parameter {key!r} of the URLs in {source}.",
             f"{source} has one URL per line; extract the query parameter {key!r}.",
         ),
-        draft.require(
-            f"Write the decoded value of {key} of each URL that has it to {target}, one per line,",
-            breach("values as they are", right, instead=undecoded),
-            breach("a value left out", right, after=f"sed -i '$d' {target}"),
-            breach("quoted values", right, swap=("print(value,", "print(repr(value),")),
-        ),
-        draft.require(
-            "in the order of the URLs.",
-            breach("backwards", order, after=f"tac {target} > ~/t; cat ~/t > {target}"),
-            breach(
-                "sorted",
-                order,
-                after=f"LC_ALL=C sort -r -o {target} {target}; LC_ALL=C sort -s -k 1.2,1.4 -o {target} {target}",
-            ),
-        ),
-        draft.require(
-            "In queries both %20 and + stand for a space,",
-            breach("+ left", right, swap=(query, f'{query}.replace("+", "%2B")')),
-            breach("%20 left", right, swap=(query, f'{query}.replace("%20", "%2520")')),
-        ),
-        draft.require(
-            "and a literal plus sign is written %2B.",
-            breach("a space for it", right, swap=(query, f'{query}.replace("%2B", "+")')),
-        ),
-        draft.require(
-            "URLs whose query lacks the parameter are skipped;",
-            breach("an empty line for them", right, swap=("[])", '[""])')),
-        ),
-        draft.require(
-            "other parameters with a longer name and the fragment (after #) do not count.",
-            breach("longer names", right, swap=(query, f'{query}.replace("my", "")')),
-            breach("the fragment", right, swap=("line.strip()", 'line.strip().replace("#", "&")')),
-        ),
-        draft.every_line(target),
-        draft.leave(),
+        draft.require(f"Write the decoded value of {key} of each URL that has it to {target}, one per line,"),
+        draft.require("in the order of the URLs."),
+        draft.require("In queries both %20 and + stand for a space,"),
+        draft.require("and a literal plus sign is written %2B."),
+        draft.require("URLs whose query lacks the parameter are skipped;"),
+        draft.require("other parameters with a longer name and the fragment (after #) do not count."),
+        draft.every_line(),
     )
-    draft.result(target, "".join(expected))
     oracle = python(
         """
         from urllib.parse import parse_qs, urlsplit
@@ -118,7 +69,7 @@ def _parameter(draft: Draft) -> None:
         target=target,
         key=key,
     )
-    draft.solve(oracle, undecoded, "".join(expected))
+    draft.solve(oracle, undecoded)
 
 
 def _hosts(draft: Draft) -> None:
@@ -140,54 +91,20 @@ def _hosts(draft: Draft) -> None:
     first, second = sorted(hosts[:2], key=lambda host: counts[host])
     lines += [f"https://{first}/\n"] * (counts[second] - counts[first])
     counts[first] = counts[second]
-    draft.file(source, "".join(lines), keep=True)
-    right, order = "* has the right lines", "lines of * are in order"
-    name = "urlsplit(line.strip()).hostname"
-    netloc = "urlsplit(line.strip()).netloc"
-    draft.pieces(target)
-    draft.honest(
-        "by the tools of the shell",
-        instead=f"tr A-Z a-z < {source} | sed -E 's!^[a-z]+://!!; s![/?#].*!!; s!.*@!!; s!:.*!!; s!^www[.]!!' "
-        f"| LC_ALL=C sort | uniq -c | LC_ALL=C sort -k 1,1nr -k 2,2 | sed 's/^ *//; s/ /\\t/' > {target}",
-    )
+    draft.file(source, "".join(lines))
     draft.say(
         draft.pick(f"Count the URLs in {source} by host.", f"Which sites does {source} link to, and how often?"),
         "There is one URL per line.",
-        draft.require(
-            "The host is compared in small letters,",
-            breach("capitals apart", right, swap=(name, f'{netloc}.rpartition("@")[2].partition(":")[0]')),
-        ),
-        draft.require(
-            "without a port,", breach("ports too", right, swap=(name, f'{netloc}.lower().rpartition("@")[2]'))
-        ),
-        draft.require(
-            "without a user name (what comes before @)",
-            breach("user names too", right, swap=(name, f'{netloc}.lower().partition(":")[0]')),
-        ),
-        draft.require("and without a leading 'www.'.", breach("www too", right, swap=('.removeprefix("www.")', ""))),
-        draft.require(
-            f"Write {target}: for each host one line with the count,",
-            breach("one host left out", right, after=f"sed -i '$d' {target}"),
-            breach("counts of one more", right, swap=("print(count,", "print(count + 1,")),
-        ),
-        draft.require(
-            "a tab, and the host in that form.",
-            breach("a space", right, swap=('sep="\\t"', 'sep=" "')),
-            breach("the host first", right, swap=("print(count, host", "print(host, count")),
-            breach("capitals", right, swap=("print(count, host", "print(count, host.title()")),
-        ),
-        draft.require(
-            "Largest count first,", breach("smallest first", order, after=f"tac {target} > ~/t; cat ~/t > {target}")
-        ),
-        draft.require(
-            "equal counts in alphabetical order.",
-            breach("equal counts backwards", order, after=f"LC_ALL=C sort -k 1,1nr -k 2,2r -o {target} {target}"),
-        ),
-        draft.every_line(target),
-        draft.leave(),
+        draft.require("The host is compared in small letters,"),
+        draft.require("without a port,"),
+        draft.require("without a user name (what comes before @)"),
+        draft.require("and without a leading 'www.'."),
+        draft.require(f"Write {target}: for each host one line with the count,"),
+        draft.require("a tab, and the host in that form."),
+        draft.require("Largest count first,"),
+        draft.require("equal counts in alphabetical order."),
+        draft.every_line(),
     )
-    expected = "".join(f"{n}\t{host}\n" for host, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-    draft.result(target, expected)
     oracle = python(
         """
         import collections
@@ -200,7 +117,7 @@ def _hosts(draft: Draft) -> None:
         source=source,
         target=target,
     )
-    draft.solve(oracle, swap(oracle, '.removeprefix("www.")', ""), expected)
+    draft.solve(oracle, swap(oracle, '.removeprefix("www.")', ""))
 
 
 def _clean(draft: Draft) -> None:
@@ -231,54 +148,19 @@ def _clean(draft: Draft) -> None:
         fragment = f"#{draft.pick(*WORDS)}" if index == 1 or draft.chance(0.3) else ""
         lines.append(url + ("?" + "&".join(parts) if parts else "") + fragment + "\n")
         order.setdefault(base)
-    draft.file(source, "".join(lines), keep=True)
-    right, in_order = "* has the right lines", "lines of * are in order"
-    draft.pieces(target)
-    draft.honest(
-        "by the tools of the shell",
-        instead=f"sed -E 's/#.*//; :again; s/([?&])(utm_[^&]*|fbclid=[^&]*)(&|$)/\\1/; t again; s/[?&]$//' {source} "
-        f"| awk '!seen[$0]++' > {target}",
-    )
+    draft.file(source, "".join(lines))
     draft.say(
         draft.pick(f"Strip the tracking from the URLs in {source}.", f"Clean up the links in {source}."),
         "There is one URL per line.",
-        draft.require(
-            "Remove every query parameter whose name begins with utm_",
-            breach("one left", right, after=f"sed -i 's!^{bases[0]}$!&?utm_source=mail!' {target}"),
-        ),
-        draft.require(
-            "and the parameter fbclid,", breach("it left", right, after=f"sed -i 's!^{bases[0]}$!&?fbclid=7!' {target}")
-        ),
-        draft.require(
-            "and also the fragment (# and what follows).",
-            breach("a fragment left", right, after=f"sed -i '1s/$/#top/' {target}"),
-            breach("the # left", right, after=f"sed -i '1s/$/#/' {target}"),
-        ),
-        draft.require(
-            "The remaining parameters keep their order and spelling;",
-            breach("another order", right, swap=('"&".join(parts)', '"&".join(parts[::-1])')),
-            breach("another spelling", right, swap=('"&".join(parts)', '"&".join(parts).upper()')),
-        ),
-        draft.require(
-            "a URL with none left has no question mark either.",
-            breach(
-                "a question mark", right, swap=('("?" + "&".join(parts) if parts else "")', '"?" + "&".join(parts)')
-            ),
-        ),
-        draft.require(
-            f"Write the cleaned URLs to {target} in the order of the lines.",
-            breach("backwards", in_order, after=f"tac {target} > ~/t; cat ~/t > {target}"),
-            breach("a URL left out", right, after=f"sed -i '$d' {target}"),
-        ),
-        draft.require(
-            "Where a cleaned URL has occurred before, leave the repetition out.",
-            breach("a URL twice", right, after=f"head -n 1 {target} >> {target}"),
-        ),
-        draft.every_line(target),
-        draft.leave(),
+        draft.require("Remove every query parameter whose name begins with utm_"),
+        draft.require("and the parameter fbclid,"),
+        draft.require("and also the fragment (# and what follows)."),
+        draft.require("The remaining parameters keep their order and spelling;"),
+        draft.require("a URL with none left has no question mark either."),
+        draft.require(f"Write the cleaned URLs to {target} in the order of the lines."),
+        draft.require("Where a cleaned URL has occurred before, leave the repetition out."),
+        draft.every_line(),
     )
-    expected = "".join(f"{url}\n" for url in order)
-    draft.result(target, expected)
     oracle = python(
         """
         seen = {}
@@ -291,7 +173,7 @@ def _clean(draft: Draft) -> None:
         source=source,
         target=target,
     )
-    draft.solve(oracle, swap(oracle, '.partition("#")[0]', ""), expected)
+    draft.solve(oracle, swap(oracle, '.partition("#")[0]', ""))
 
 
 FAMILY = Family("urls", "Take URLs and queries apart", (_parameter, _hosts, _clean), ("python3",))

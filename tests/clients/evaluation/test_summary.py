@@ -20,6 +20,10 @@ from ors_clients.evaluation.settings import EvaluationSettings
 from ors_clients.evaluation.summary import Prices, failed_by, summarize
 from ors_clients.evaluation.tasks import choose_tasks
 from ors_clients.evaluation.uploads import EPISODES, Uploads
+from ors_clients.models import ToolResult
+from ors_clients.rollouts.trajectory import ToolStep, Trajectory
+from ors_clients.rollouts.upload_events import summary
+from ors_clients.tool_calls import ToolCall
 
 _LOSS = Loss("environment", "SessionLost", "gone")
 
@@ -54,6 +58,26 @@ def test_losses_before_the_first_turn_hide_no_later_ones(early: int) -> None:
         "2 of the 12 attempts in which the model had taken a turn were lost (16.7%)",
     ]
     assert failed_by(record_of(11, *scored, *lost), 0.0) == []
+
+
+def test_passes_that_are_marked_are_counted() -> None:
+    marked = [attempt_of(task, float(task < 2), mark="code ran") for task in range(3)]
+    run = record_of(6, *marked, *(attempt_of(task, 1.0) for task in range(3, 5)), attempt_of(5, None, mark="code ran"))
+    report = summarize(run, max_failures=1.0, prices=Prices())
+    assert report["marked"] == [{"mark": "code ran", "samples": 3, "passes": 2, "of_passes": 4}]
+    assert "| passes that are marked | 2 of 4: code ran |" in markdown(report)
+    without = summarize(record_of(1, attempt_of(0, 1.0)), max_failures=1.0, prices=Prices())
+    assert (without["marked"], "marked" in markdown(without)) == ([], False)
+    assert Attempt.from_json(marked[0].as_json()) == marked[0]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "mark"), [({"verdict_mark": "code ran"}, "code ran"), ({"verdict_mark": 1}, ""), (None, "")]
+)
+def test_a_mark_goes_from_a_result_into_the_upload(metadata: Any, mark: str) -> None:
+    step = ToolStep(0, ToolCall("done", {}, "", "c"), ToolResult(finished=True, reward=1.0, metadata=metadata))
+    trajectory = Trajectory("r", steps=[step])
+    assert (trajectory.verdict_mark, summary(trajectory).get("verdict_mark", "")) == (mark, mark)
 
 
 def test_a_share_that_equals_the_limit_is_not_over_it() -> None:

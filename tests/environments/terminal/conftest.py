@@ -6,6 +6,7 @@ The service is the server's, except for its runtime and its store, which are the
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -42,6 +43,11 @@ class Service:
 
             self._store = ImageStore(self._folder)
         return self._store
+
+    def image(self, tools: Toolset) -> Image:
+        """Return this machine's image, with the graders' Python."""
+        image = self.runtime.host_image()
+        return dataclasses.replace(image, binds=(*image.binds, tools.bind))
 
     async def toolset(self) -> Toolset:
         return self._toolset

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DEFINITION", "FINAL", "INITIAL", "SOLUTION", "write_folder"]
+__all__ = ["DEFINITION", "FINAL", "INITIAL", "SOLUTION", "run_tasks", "write_folder"]
 
 DEFINITION = (
     "Bootstrap: localimage\nFrom: host\n\n%post\n    mkdir -p /home/user\n    echo 41 > /home/user/number.txt\n"
@@ -58,3 +61,16 @@ def write_folder(
         (folder / "solutions").mkdir()
         (folder / "solutions" / "summary.json").write_text(json.dumps({"pass_at_k": {"16": rate}}))
     return folder
+
+
+def run_tasks(images: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run ``ors-server tasks`` with a store of images."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
+    return subprocess.run(
+        [sys.executable, "-m", "ors_server", "tasks", *map(str, arguments)],
+        env=clean | {"ORS_IMAGES": str(images), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

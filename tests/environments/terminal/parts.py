@@ -9,13 +9,18 @@ from tests.support.paths import ROOT
 
 __all__ = [
     "FOLDER",
+    "blame",
+    "canary",
     "endless",
     "environment",
     "generated",
     "generation",
     "grading",
+    "imported_code",
     "plain_tests",
     "preparation",
+    "reading_programs",
+    "references",
     "settings",
     "task",
     "verification",
@@ -26,13 +31,18 @@ FOLDER = ROOT / "environments" / "terminal"
 
 if TYPE_CHECKING:
     from environments.terminal import (
+        blame,
+        canary,
         endless,
         environment,
         generated,
         generation,
         grading,
+        imported_code,
         plain_tests,
         preparation,
+        reading_programs,
+        references,
         settings,
         task,
         verification,
@@ -40,6 +50,9 @@ if TYPE_CHECKING:
     )
 else:
     _package = folder_package(FOLDER)
+    blame = _package.load("blame")
+    canary = _package.load("canary")
+    imported_code = _package.load("imported_code")
     environment = _package.load("environment")
     endless = _package.load("endless")
     generated = _package.load("generated")
@@ -47,6 +60,8 @@ else:
     grading = _package.load("grading")
     plain_tests = _package.load("plain_tests")
     preparation = _package.load("preparation")
+    references = _package.load("references")
+    reading_programs = _package.load("reading_programs")
     settings = _package.load("settings")
     task = _package.load("task")
     verification = _package.load("verification")

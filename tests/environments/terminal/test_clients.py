@@ -12,8 +12,8 @@ import pytest
 from tests.compat.real_clients.clients import Environment, connected
 
 from .conftest import RUNTIMES
-from .folders import SOLUTION, write_folder
-from .parts import generated, writing
+from .folders import SOLUTION, run_tasks, write_folder
+from .parts import generated
 from .server import serving
 
 pytestmark = pytest.mark.usefixtures("isolated")
@@ -78,7 +78,8 @@ async def test_folders_of_tasks(images: Path, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     write_folder(tasks, "task_000000_own")
     write_folder(tasks, "task_000001_broken", files={"test_final_state.py": None})
-    writing.write_tasks(tasks / "more", FAMILIES, count=1, seed=3)
+    done = run_tasks(images, "generate", *FAMILIES, "--count", "1", "--seed", "3", "--output", tasks / "more")
+    assert done.returncode == 0, done.stderr
     with serving(tmp_path / "server", images, "terminal", "--tasks", tasks, "--tasks", tasks / "more") as url:
         async with connected("openreward-async", url) as client:
             environment = await client.environment("terminalenvironment")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import time
@@ -13,8 +14,10 @@ import pytest
 import pytest_asyncio
 from ors_containers import (
     BubblewrapRuntime,
+    CommandResult,
     Image,
     Limits,
+    MachineOverloaded,
     Sandbox,
     SandboxDied,
     SandboxStopped,
@@ -177,6 +180,22 @@ async def test_time_counts_from_the_first_call(service: Service) -> None:
         assert (await played.done()).reward == 1.0
 
 
+async def test_waiting_for_others_is_given_back(service: Service) -> None:
+    """The command took longer than the episode may, and others used the processors meanwhile."""
+    async with episode(service, TASK, settings.TerminalSettings(episode_timeout=2.0)) as played:
+        sandbox = played.instance._require()  # pyright: ignore[reportPrivateUsage]
+        run = sandbox.run
+
+        async def slow(command: str, *, timeout: float, output_limit: int | None = None) -> CommandResult:
+            result = await run(command, timeout=timeout, output_limit=output_limit)
+            time.sleep(2.1)  # noqa: ASYNC251 - nothing else happens here
+            return dataclasses.replace(result, waited=2.1)
+
+        sandbox.run = slow
+        assert not (await played.bash(SOLVE)).finished
+        assert (await played.done()).reward == 1.0
+
+
 async def test_files_outside_of_the_home_count_too(service: Service) -> None:
     tests = "def test_a(): assert open('/tmp/there').read() == '1\\n'"
     async with episode(service, own_task(tests)) as played:
@@ -322,8 +341,16 @@ class Failing(Service):
 
         if self.how in ("run", "shell"):
             sandbox.run = fail if self.how == "run" else shell
+
+        async def overloaded(*_: object, **__: object) -> NoReturn:
+            raise MachineOverloaded("Sandbox work waited 9.0 s for processors that others used", "Use fewer")
+
         if self.how == "examine":
             sandbox.examine = fail
+        if self.how == "run, overloaded":
+            sandbox.run = overloaded
+        if self.how == "examine, overloaded":
+            sandbox.examine = overloaded
         return sandbox
 
 
@@ -339,7 +366,17 @@ async def test_a_sandbox_that_does_not_start_is_a_503(service: Service, serve: S
     assert refused.status_code == 503
 
 
-@pytest.mark.parametrize(("how", "tool"), [("run", "bash"), ("examine", "done"), ("examine", "last")])
+@pytest.mark.parametrize(
+    ("how", "tool"),
+    [
+        ("run", "bash"),
+        ("examine", "done"),
+        ("examine", "last"),
+        ("run, overloaded", "bash"),
+        ("examine, overloaded", "done"),
+        ("examine, overloaded", "last"),
+    ],
+)
 async def test_a_sandbox_that_dies_is_never_a_reward(service: Service, serve: Serve, how: str, tool: str) -> None:
     made = settings.TerminalSettings(steps=1 if tool == "last" else 16)
     client = serve(environment_of(Failing(service, how), TASK, made))
@@ -360,10 +397,10 @@ async def test_tests_that_cannot_grade_are_never_a_reward(service: Service, serv
 async def test_tests_that_pass_are_the_only_reward(
     service: Service, monkeypatch: pytest.MonkeyPatch, how: Literal["passed", "failed", "timed out", "killed"]
 ) -> None:
-    async def run_tests(*_: object, **__: object) -> grading.Verdict:
+    async def grade_episode(*_: object, **__: object) -> grading.Verdict:
         return grading.Verdict(how == "passed", how)
 
-    monkeypatch.setattr(environment, "run_tests", run_tests)
+    monkeypatch.setattr(environment, "grade_episode", grade_episode)
     async with episode(service, TASK) as played:
         output = await played.instance.done()
     assert (output.reward, output.finished) == (float(how == "passed"), True)

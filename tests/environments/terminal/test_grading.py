@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 
 import pytest
@@ -150,6 +151,10 @@ UNFIT = {
         "import socket\ndef test_a(): socket.create_connection(('192.0.2.1', 80), timeout=1)",
         "need the network: 192.0.2.1",
     ),
+}
+
+#: Tests that would run the agent's code in the grader, and words of the verdict.
+KEPT_OUT = {
     "imports the agent's module": (
         "import sys\ndef test_a():\n  sys.path.insert(0, '/home/user')\n  import answer",
         "inside the grader: /home/user/answer.py",
@@ -221,19 +226,33 @@ open('/home/user/compiled/answer.pyc', 'wb').write(importlib.util.MAGIC_NUMBER +
 
 @pytest.mark.parametrize("what", UNFIT)
 async def test_tests_that_cannot_grade_are_no_reward(service: Service, what: str) -> None:
-    await see_refused(service, *UNFIT[what])
+    await see_unfit(service, *UNFIT[what])
 
 
-async def see_refused(service: Service, tests: str, expected: str) -> None:
-    """Check that tests get no verdict, and run none of the agent's code."""
+async def see_unfit(service: Service, tests: str, expected: str) -> None:
+    """Check that tests get no verdict."""
+    with pytest.raises(grading.TestsUnfit, match=expected):
+        await grade(service, tests)
+
+
+@pytest.mark.parametrize("what", KEPT_OUT)
+async def test_the_agents_code_in_the_grader_earns_nothing(service: Service, what: str) -> None:
+    """An agent can cause this, so it is not an infrastructure failure, and none of the code runs."""
+    await see_kept_out(service, *KEPT_OUT[what])
+
+
+async def see_kept_out(service: Service, tests: str, expected: str) -> None:
+    """Check that tests fail, and run none of the agent's code."""
     sandbox = await opened(service)
     tools = await service.toolset()
     try:
         await sandbox.run(AGENTS_CODE, timeout=10)
         # By the grader's own Python: a module compiled for another version would not be loaded at all.
         await sandbox.run(f"{tools.python} -I -S -c '{COMPILED.replace(chr(39), chr(34))}'", timeout=10)
-        with pytest.raises(grading.GradingFailed, match=expected):
-            await grading.run_tests(sandbox, tools, tests, live=False, timeout=60)
+        verdict = await grading.run_tests(sandbox, tools, tests, live=False, timeout=60)
+        assert (verdict.passed, verdict.how, verdict.mark) == (False, "failed", "")
+        assert re.search(expected, verdict.detail), verdict
+        assert verdict.kept_out
         assert (await sandbox.run("ls ran", timeout=10)).exit_status == 2, "the agent's code ran in the grader"
     finally:
         await sandbox.stop()
@@ -283,6 +302,10 @@ SEARCHES = {
     "a shell": "subprocess.run('grep -q \"result: 4711\" ~/out', shell=True).returncode",
     "a shell elsewhere": "subprocess.run('cd /home/user && grep -q \"result: 4711\" out', shell=True).returncode",
     "the system": "os.system('grep -q \"result: 4711\" /home/user/out')",
+    "a variable": "subprocess.run('grep -q \"result: 4711\" $HOME/out', shell=True).returncode",
+    "a folder in a variable": "os.system('cd ${HOME}/. && grep -q \"result: 4711\" out')",
+    "a variable of the shell": "os.system('d=/home/user; for f in out; do grep -q \"result: 4711\" $d/$f; done')",
+    "a wildcard": "os.system('grep -q \"result: 4711\" /home/user/ou*')",
 }
 
 
@@ -295,6 +318,32 @@ async def test_a_file_that_leads_to_the_arguments_of_its_reader_earns_nothing(
     verdict = await grade(service, tests, f"ln -s /proc/self self; ln -s {link} out")
     assert (verdict.how, "/proc" in verdict.detail) == ("failed", True), verdict
     assert (await grade(service, tests, "echo result: 4711 > out")).how == "passed"
+
+
+#: Programs of tests that compare a file of the agent with their own input or a file in their working folder.
+COMPARISONS = {
+    "its input": ("subprocess.run(['diff', '-', '/home/user/out'], input=b'42\\n').returncode", "/dev/stdin"),
+    "its descriptor": ("subprocess.run(['cmp', '-', '/home/user/out'], input=b'42\\n').returncode", "/proc/self/fd/0"),
+    "a pipe": ("os.system('printf \"42\\\\n\" | diff - /home/user/out')", "/dev/stdin"),
+    "its folder": (
+        "subprocess.run(['diff', 'expected', '/home/user/out'], cwd=tmp_path).returncode",
+        "/proc/self/cwd/expected",
+    ),
+    "a folder of links": (
+        "subprocess.run(['diff', 'expected', '/home/user/out'], cwd=tmp_path).returncode",
+        "/home/user/self/cwd/expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", COMPARISONS)
+async def test_a_file_that_leads_to_what_it_is_compared_with_earns_nothing(service: Service, what: str) -> None:
+    compared, link = COMPARISONS[what]
+    written = "(tmp_path / 'expected').write_text('42\\n')"
+    tests = f"import os, subprocess\ndef test_a(tmp_path):\n  {written}\n  assert {compared} == 0"
+    verdict = await grade(service, tests, f"ln -s /proc/self self; ln -s {link} out")
+    assert (verdict.how, "/proc" in verdict.detail) == ("failed", True), verdict
+    assert (await grade(service, tests, "echo 42 > out")).how == "passed"
 
 
 #: A program of the agent that interrupts its parent process for as long as it can.

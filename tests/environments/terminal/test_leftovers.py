@@ -166,6 +166,9 @@ def all_there_is():
     return [path for path in found if path.suffix not in (".py", ".pyc")]
 
 
+BEFORE = all_there_is()
+
+
 def test_one({"" if plain else "tmp_path"}):
     folder = tempfile.mkdtemp()
     pathlib.Path(folder, "deep").mkdir()
@@ -174,11 +177,11 @@ def test_one({"" if plain else "tmp_path"}):
     os.chmod(folder, 0)
     os.symlink("/home/user", "/.examination/link")
     {"" if plain else '(tmp_path / "expected").write_text("42")'}
-    assert all_there_is()
+    assert len(all_there_is()) > len(BEFORE)
 
 
 def test_two():
-    assert all_there_is() == []
+    assert all_there_is() == BEFORE
     assert os.path.isdir("/home/user")
 """
         verdict = await grade(service, tests)

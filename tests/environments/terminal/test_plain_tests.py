@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from .conftest import Service
-from .parts import generation, plain_tests
-from .test_grading import UNFIT, VERDICTS, grade, see_refused
+from .parts import generated, generation, plain_tests
+from .test_grading import KEPT_OUT, UNFIT, VERDICTS, grade, see_kept_out, see_unfit
 
 PLAIN = {
     "functions": "def test_a(): pass\n\ndef helper(x, *, y=1): return x\n\ndef test_b():\n    assert helper(1)",
@@ -63,14 +63,13 @@ def test_modules_that_pytest_might_treat_differently_are_not_plain(what: str) ->
 
 
 def test_nearly_all_tests_of_generated_tasks_are_plain() -> None:
-
-    texts = [generation.generate(family, 1).final_tests for family in generation.FAMILIES]
+    texts = [generated.generated_task(family, 1).final_tests for family in generation.FAMILIES]
     assert sum(plain_tests.plain_tests(text) is not None for text in texts) > 0.9 * len(texts)
 
 
 def _plain(table: dict[str, tuple[str, str]]) -> list[str]:
     found = [what for what, (text, _) in table.items() if plain_tests.plain_tests(text) is not None]
-    assert len(found) > 5
+    assert len(found) > 4
     return found
 
 
@@ -88,4 +87,11 @@ async def test_pytest_says_the_same(service: Service, what: str) -> None:
 @pytest.mark.usefixtures("with_pytest")
 @pytest.mark.parametrize("what", _plain(UNFIT))
 async def test_pytest_refuses_the_same(service: Service, what: str) -> None:
-    await see_refused(service, *UNFIT[what])
+    await see_unfit(service, *UNFIT[what])
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.usefixtures("with_pytest")
+@pytest.mark.parametrize("what", _plain(KEPT_OUT))
+async def test_pytest_keeps_the_same_code_out(service: Service, what: str) -> None:
+    await see_kept_out(service, *KEPT_OUT[what])

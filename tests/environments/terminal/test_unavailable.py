@@ -12,6 +12,7 @@ import pytest
 from ors_containers.errors import RuntimeUnavailable, StoreFailed
 from ors_containers.graders import portable_python
 
+from .folders import write_folder
 from .parts import environment, preparation
 from .server import serving
 
@@ -61,6 +62,27 @@ def test_invalid_folders_are_reported_before_the_grader_is_made(tmp_path: Path, 
     assert f"{tmp_path}/{tasks}" in done.stderr
     assert "preparing" not in done.stderr
     assert not (tmp_path / "images/toolsets").exists()
+
+
+@pytest.mark.usefixtures("isolated")
+def test_tests_that_import_the_agents_code_are_reported_unless_they_are_flagged(images: Path, tmp_path: Path) -> None:
+    tests = "from answer import answer\ndef test_a(): assert answer() == 42\n"
+    folder = write_folder(tmp_path / "tasks", "task_a", files={"test_final_state.py": tests})
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "ors_server", "serve", "terminal", "--tasks", str(folder), "--port", "0"],
+        env=clean | {"ORS_IMAGES": str(tmp_path / "images")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, "line 1: the tests import answer" in done.stderr) == (2, True), done.stderr
+    assert "--tests-import-code flag" in done.stderr
+    arguments = ("terminal", "--tasks", tmp_path / "tasks", "--tests-import-code", "flag")
+    with serving(tmp_path / "server", images, *arguments) as url:
+        found = httpx.get(f"{url}/list_environments", timeout=30)
+        assert found.status_code == 200
 
 
 def test_a_full_disk_is_reported_in_a_sentence(tmp_path: Path) -> None:

@@ -16,15 +16,18 @@ from ors_containers.linux.leases import sweep
 
 from tests.environments.terminal_families.loading import load_generation
 
-#: Families whose ways take seconds each: the long tests play them.
-_SLOW = frozenset(("services", "processes", "scripting"))
+#: Families whose ways take seconds each: the long tests play them. Of the others the gate plays a share.
+_SLOW = frozenset(("makefiles", "services", "processes", "scripting"))
+_SHARE = 3
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that uses ``family`` once for each family."""
     if "family" in metafunc.fixturenames:
         families = cast("dict[str, object]", load_generation().FAMILIES)
-        slow = _SLOW if metafunc.definition.name == "test_the_first_shape" else frozenset[str]()
+        slow = set[str]()
+        if metafunc.definition.name == "test_the_first_shape":
+            slow = {family for number, family in enumerate(families) if number % _SHARE} | _SLOW
         marked = [pytest.param(family, marks=pytest.mark.long) if family in slow else family for family in families]
         metafunc.parametrize("family", marked)
 

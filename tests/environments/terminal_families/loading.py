@@ -7,7 +7,7 @@ from types import ModuleType
 from ors_server.hosting.folder_imports import folder_package
 from tests.support.paths import ROOT
 
-__all__ = ["ENVIRONMENT", "load_alternatives", "load_generation", "load_requirements"]
+__all__ = ["ENVIRONMENT", "load_generation", "load_program"]
 
 ENVIRONMENT = ROOT / "environments" / "terminal"
 
@@ -17,11 +17,6 @@ def load_generation() -> ModuleType:
     return folder_package(ENVIRONMENT).load("generation")
 
 
-def load_alternatives() -> ModuleType:
-    """Return the module of honest ways for every family."""
-    return folder_package(ENVIRONMENT).load("families.alternatives")
-
-
-def load_requirements() -> ModuleType:
-    """Return the module of requirements and ways."""
-    return folder_package(ENVIRONMENT).load("families.requirements")
+def load_program() -> ModuleType:
+    """Return the module that writes the tests of a state."""
+    return folder_package(ENVIRONMENT).load("states.program")

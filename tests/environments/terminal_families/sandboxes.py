@@ -21,6 +21,8 @@ from ors_containers import BubblewrapRuntime, Sandbox
 if TYPE_CHECKING:
     from environments.terminal.generation import GeneratedTask
 
+from tests.environments.terminal_families.loading import load_program
+
 __all__ = ["Play", "Played", "play"]
 
 _PLAYER = Path(__file__).with_name("player.py")
@@ -36,6 +38,8 @@ class Play:
     #: The oracle runs first, and the script in the project's folder instead of in the home.
     solved: bool = False
     tests: str = "final"
+    #: A change of what the oracle left (``mutators``).
+    mutator: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,35 +50,49 @@ class Played:
     output: str
     count: int
     failed: dict[str, str] = field(default_factory=dict[str, str])
+    #: Whether the mutator found what it changes.
+    applied: bool = True
 
     def __str__(self) -> str:
         return f"status {self.status}, {len(self.failed)} of {self.count} tests fail: {self.failed} {self.output}"
 
 
 async def play(runtime: BubblewrapRuntime, task: GeneratedTask, plays: Sequence[Play]) -> list[Played]:
-    """Play them one after another, each from the initial state."""
+    """Play them one after another, each from the initial state. The oracle's state is recorded first."""
     if task.grading == "frozen":
         async with _laid_out(runtime, task) as sandbox:
-            return await _played(sandbox, task, plays)
+            return (await _played(sandbox, task, plays, None))[0]
+    async with _laid_out(runtime, task) as sandbox:
+        _, reference = await _played(sandbox, task, (), None)
     found: list[Played] = []
     for one in plays:
         async with _laid_out(runtime, task) as sandbox:
-            found += await _played(sandbox, task, [one])
+            found += (await _played(sandbox, task, [one], reference))[0]
     return found
 
 
-async def _played(sandbox: Sandbox, task: GeneratedTask, plays: Sequence[Play]) -> list[Played]:
+async def _played(
+    sandbox: Sandbox, task: GeneratedTask, plays: Sequence[Play], reference: object
+) -> tuple[list[Played], object]:
     request = {
         "oracle": task.oracle,
         "root": task.root,
+        "seed": task.name,
         "seconds": _SECONDS,
         "live": task.grading == "live",
+        "modes": dict(task.state.modes),
+        "loose": [path for path, form in task.state.forms.items() if form[0] in ("json", "xml")],
+        "written": [path for path, (comparer, *_) in task.state.forms.items() if comparer == "any"],
         "plays": [asdict(one) for one in plays],
+        "reference": reference,
     }
     await sandbox.write_file("/tmp/play/request.json", json.dumps(request).encode())
-    result = await sandbox.run("python3 -I /tmp/play/player.py", timeout=_SECONDS * len(plays))
-    assert result.exit_status == 0, result.text
-    return [Played(**one) for one in json.loads(result.text.splitlines()[-1])]
+    result = await sandbox.run(
+        "python3 -I /tmp/play/player.py", timeout=_SECONDS * (len(plays) + 1), output_limit=2**24
+    )
+    assert result.exit_status == 0, f"{task.name}: {result.text}"
+    report = json.loads(result.text.splitlines()[-1])
+    return [Played(**one) for one in report["plays"]], report["reference"]
 
 
 @asynccontextmanager
@@ -106,8 +124,9 @@ def _archive(task: GeneratedTask) -> bytes:
             archive.addfile(member, io.BytesIO(file.content))
         for name, text in (
             ("player", _PLAYER.read_text()),
+            ("mutators", _PLAYER.with_name("mutators.py").read_text()),
             ("initial", task.initial_tests),
-            ("final", task.final_tests),
+            ("final", load_program().state_tests(task.state, task.final_tests)),
         ):
             member = tarfile.TarInfo(f"tmp/play/{name}.py")
             member.size = len(text.encode())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.environments.terminal_families.digests import digest_of, recorded
-from tests.environments.terminal_families.loading import ENVIRONMENT, load_generation
+from tests.environments.terminal_families.loading import ENVIRONMENT, load_generation, load_program
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -154,12 +154,12 @@ def test_prompts_vary(generation: ModuleType, family: str) -> None:
 
 def test_modules_of_tests_need_the_standard_library_only(family: str) -> None:
     for task in _tasks(family):
-        for source in (task.initial_tests, task.final_tests):
+        for source in (task.initial_tests, load_program().state_tests(task.state, task.final_tests)):
             tree = ast.parse(source)
             for node in ast.walk(tree):
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
                 assert all(name.partition(".")[0] in sys.stdlib_module_names for name in names), names
-                assert not isinstance(node, ast.ImportFrom)
+                assert not isinstance(node, ast.ImportFrom) or node.module == "__future__"
             functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
             tests = [name for name in functions if name.startswith("test_")]
             assert tests
@@ -167,26 +167,46 @@ def test_modules_of_tests_need_the_standard_library_only(family: str) -> None:
             assert all(re.fullmatch("test_[a-z0-9_]+", name) for name in tests)
 
 
-def test_modules_of_tests_are_hidden_from_scripts() -> None:
-    """A program that is being graded could read its grader, so the answers are there as digests only."""
+def test_cases_of_programs_are_drawn_and_answered_in_the_grader() -> None:
+    """A program under test could read files and arguments of its grader. The tests' text is in neither.
+
+    So no case follows from the task alone: the inputs differ with the seed of an examination.
+    """
     for family in ("scripting", "debugging"):
         for task in _tasks(family):
-            assert "assert digest(printed) ==" in task.final_tests
+            first, second = (_inputs(task, seed) for seed in (1, 2))
+            assert len(first) >= 20, task.name
+            assert first != second, task.name
+            assert first == _inputs(task, 1), task.name
+
+
+def _inputs(task: GeneratedTask, seed: int) -> list[object]:
+    """Return the inputs that a task's final tests give to the program, which is one that gives no answer."""
+    module: dict[str, object] = {"SEED": seed}
+    exec("from __future__ import annotations\n" + task.final_tests, module)
+    inputs: list[object] = []
+
+    class Anything(bytes):
+        """Output that is equal to every other."""
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 0
+
+    def run(*command: str, given: bytes = b"", folder: str = "/") -> tuple[int, bytes]:
+        places = [Path(one) for one in command[1:] if Path(one).is_dir()]
+        found = sorted((path.name, path.is_file() and path.read_bytes()) for one in places for path in one.iterdir())
+        inputs.append((found or command, given))
+        return 0, Anything()
+
+    module["run"] = run
+    test = module["test_drawn_cases"]
+    assert callable(test)
+    test()
+    return inputs
 
 
 def test_documentation_has_the_table(generation: ModuleType) -> None:
     assert generation.families_table() in DOCS.read_text(), "docs/terminal_tasks.md is not current"
-
-
-def test_an_unreadable_folder_does_not_count_as_empty(generation: ModuleType) -> None:
-    """``Checks.absent`` fails where it cannot look."""
-    source = generation.generate("checksums", 0).initial_tests
-    module: dict[str, object] = {}
-    exec(source, module)
-    missing = module["missing"]
-    assert callable(missing)
-    assert missing("/no/such/place")
-    assert missing("/etc/passwd/below")
-    assert not missing("/etc")
-    with pytest.raises(OSError, match="File name too long"):
-        missing("/" + "x" * 300)

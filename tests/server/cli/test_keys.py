@@ -40,10 +40,12 @@ def test_add_list_revoke(data_dir: Path) -> None:
     found = keys.find(secret.strip())
     assert found is not None
     assert found.limits.model_dump(exclude_none=True) == {"sessions": 8, "rate": 2.5}
-    run("add", "b", "--calls", "1", "--sandboxes", "3")
+    run("add", "b", "--calls", "1", "--sandboxes", "3", "--sandbox-size", "2:4")
+    assert run("add", "c", "--sandbox-size", "many")[0] == 2
     _, listed, _ = run("list")
     assert "team-a" in listed
     assert "2.5" in listed
+    assert "2:4" in listed
     _, listed, _ = run("list", "--json")
     assert [row["name"] for row in json.loads(listed)] == ["team-a", "b"]
     assert secret.strip() not in listed

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -44,7 +45,7 @@ class Fortress:
             timeout=30,
         )
 
-    def add(self, name: str, **limits: int) -> str:
+    def add(self, name: str, **limits: Any) -> str:
         return add_key(self.settings, name, Limits(**limits))
 
 

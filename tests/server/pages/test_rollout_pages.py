@@ -50,6 +50,21 @@ async def upload_group(browser: Browser, **headers: str) -> None:
         )
 
 
+async def test_a_marked_verdict_is_shown(visit: Visit) -> None:
+    browser = visit(Echo)
+    words = {"verdict_mark": "the agent's <b>code</b> ran"}
+    for name, metadata in (("marked", words), ("plain", {})):
+        result = message_event(name, 0, "x", type="tool_result", reward=1.0, isFinished=True, metadata=metadata)
+        await upload(browser, rollout_event(name), result)
+    page = await browser.get("/ui/rollouts")
+    is_safe(page)
+    assert [each["title"] for each in tags(page, "span") if "title" in each] == [words["verdict_mark"]]
+    page = await browser.get("/ui/rollout?id=marked")
+    is_safe(page)
+    assert f"The verdict is marked: {words['verdict_mark']}." in page.text
+    assert "is marked" not in (await browser.get("/ui/rollout?id=plain")).text
+
+
 async def test_runs_tasks_and_rollouts(visit: Visit) -> None:
     browser = visit(Echo)
     for path in ("runs", "rollouts"):

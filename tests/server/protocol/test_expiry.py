@@ -21,6 +21,7 @@ class Lasting(Echo):
     @tool(concurrent=True)
     async def last(self, params: Number) -> ToolOutput:
         await asyncio.sleep(params.number / 1000)
+        self.ended.append("call ends")
         return said("lasted")
 
     @tool(concurrent=True)
@@ -97,13 +98,14 @@ async def test_pings_do_not_keep_a_failed_session_alive(serve: Serve) -> None:
     assert ended == ["teardown"]
 
 
-async def test_a_session_is_not_reaped_under_a_running_call(serve: Serve) -> None:
+@pytest.mark.parametrize("name", ["last", "last_blocking"])
+async def test_a_session_is_not_reaped_under_a_running_call(serve: Serve, name: str) -> None:
     """Section 9: the references tear down a call of more than 15 minutes while it runs."""
     environment, notes = lasting()
     client = serve(environment, session_ttl=0.2)
-    calls = [client.call(await client.open(), name, {"number": 900}) for name in ("last", "last_blocking")]
-    assert [reply.text for reply in await asyncio.gather(*calls)] == ["lasted", "lasted"]
-    assert "teardown" not in notes
+    assert (await client.call(await client.open(), name, {"number": 900})).text == "lasted"
+    # A machine under load may end the idle session before this line: after the call, never under it.
+    assert notes[0] == "call ends"
 
 
 async def test_its_time_counts_from_the_end_of_a_long_call(serve: Serve) -> None:
@@ -113,7 +115,7 @@ async def test_its_time_counts_from_the_end_of_a_long_call(serve: Serve) -> None
     sid = await client.open()
     assert (await client.call(sid, "last", {"number": 1200})).text == "lasted"
     await asyncio.sleep(0.45)
-    assert notes == []
+    assert notes == ["call ends"]
     assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
 
 

@@ -53,6 +53,11 @@ class Played(Echo):
         return said("huge", -1.7e308)
 
     @tool
+    async def graded(self) -> ToolOutput:
+        metadata: JSONObject = {"verdict_mark": f"a mark {self.secrets.get('key', '')}"}
+        return ToolOutput(blocks=[TextBlock(text="solved")], metadata=metadata, reward=1.0, finished=True)
+
+    @tool
     async def half(self) -> ToolOutput:
         return said("half", 0.5)
 
@@ -165,6 +170,25 @@ async def test_an_episode_from_its_prompt_to_its_reward(start: Start, data_dir: 
     assert timings["waiting_ms"] >= 0
     assert timings["inside_ms"] >= 0
     assert [each["call_id"] for each in calls[::2]] == [each["call_id"] for each in calls[1::2]]
+
+
+async def test_a_mark_of_the_verdict_is_the_rollouts(start: Start, data_dir: Path) -> None:
+    client = start()
+    marked = await client.open({"split": "train", "index": 2, "secrets": {"key": SECRET}})
+    plain = await client.open({"split": "train", "index": 1})
+    await client.call(marked, "graded")
+    await client.call(plain, "win")
+    for sid in (marked, plain):
+        await client.post("/delete", sid=sid)
+    found = {
+        each["metadata"]["session"]: each["metadata"].get("verdict_mark") for each in await recorded(client, data_dir)
+    }
+    assert found == {marked: "a mark [redacted]", plain: None}
+    location = at(data_dir)
+    with RolloutStore(location).reading() as connection:
+        assert connection is not None
+        listed = browse_rollouts(connection, RolloutFilter()).rows
+    assert sorted(each.verdict_mark or "" for each in listed) == ["", "a mark [redacted]"]
 
 
 async def test_the_sum_of_huge_rewards_is_a_number(start: Start, data_dir: Path) -> None:

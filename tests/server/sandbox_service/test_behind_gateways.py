@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
     if reason := asyncio.run(sandboxes_unavailable()):
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("sandboxes")
-    for name, limits in (("anna", Limits()), ("bert", Limits(sandboxes=1))):
+    for name, limits in (("anna", Limits()), ("bert", Limits(sandboxes=1, sandbox_size="1:1.5"))):
         KEYS[name] = add_key(Settings(data_dir=folder / "data"), name, limits)
     command = [sys.executable, "-m", "ors_server", "serve", "echo", "--workers", "2", "--gateways", "2", "--port", "0"]
     variables = {"ORS_SANDBOX_SERVICE": "yes", "ORS_DATA_DIR": str(folder / "data")}
@@ -95,6 +95,8 @@ def test_a_sandbox_belongs_to_its_key(server: Running, client: httpx.Client) -> 
         assert other.post("/create_sandbox", json={**BODY, "task_id": sid}).status_code == 410
         other.post("/delete_session", headers={"X-Session-ID": sid})
         assert client.post("/ping", headers={"X-Session-ID": sid}).json() == {"status": "ok"}
+        large = other.post("/create_sandbox", json={**BODY, "machine_size": "1:2"})
+        assert large.status_code == 400 and "'bert' allows a sandbox: 1:1.5" in large.text
         own = opened(other)
         refused = other.post("/create_sandbox", json=BODY)
         assert refused.status_code == 503 and "1 sandboxes" in refused.text

@@ -261,7 +261,7 @@ def test_threads_of_a_process_share_its_row(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert promises.totals() == (0, 0, 0, 0, 1)
+    assert promises.totals() == (0, 0, 0, 0, 1, 0)
 
 
 async def test_a_server_that_waits_makes_another_stop_warm_sandboxes_and_start_no_more(
