@@ -18,12 +18,21 @@ from ors_containers.limits import Limits
 from ors_containers.runtimes import time_limit
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
+from tests.support.sampling import sample
+
 RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 #: A program that needs so many seconds of processor time.
 BUSY = "import time\nwhile time.process_time() < {}: pass"
+#: Commands whose processes wait for each other.
+STORMS = {
+    "200 processes": "for i in $(seq 200); do (while :; do :; done) & done; wait",
+    "on one processor": "for i in $(seq 40); do taskset -c 0 sh -c 'while :; do :; done' & done; wait",
+    "processes that end": "while :; do (exec /bin/true) & done",
+    "of low priority": "for i in 1 2 3; do nice -n 19 sh -c 'while :; do :; done' & done; wait",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +74,7 @@ async def test_others_extend_a_command(sandbox: Sandbox) -> None:
     assert result.seconds - result.waited <= 1.5 + 0.2
 
 
+@pytest.mark.long
 async def test_others_extend_an_examination(sandbox: Sandbox) -> None:
     with others(8):
         program = ["/usr/bin/python3", "-S", "-c", BUSY.format(0.4)]
@@ -79,6 +89,7 @@ def short_bound(monkeypatch: pytest.MonkeyPatch) -> float:
     return 5.0
 
 
+@pytest.mark.long
 async def test_beyond_the_bound_it_is_the_machine(sandbox: Sandbox, short_bound: float) -> None:
     with others(20):
         started = time.monotonic()
@@ -95,22 +106,12 @@ async def test_one_that_sleeps_is_not_extended(sandbox: Sandbox) -> None:
     assert result.waited < 1
 
 
-@pytest.mark.parametrize(
-    "storm",
-    [
-        pytest.param("for i in $(seq 200); do (while :; do :; done) & done; wait", id="200 processes"),
-        pytest.param(
-            "for i in $(seq 40); do taskset -c 0 sh -c 'while :; do :; done' & done; wait", id="on one processor"
-        ),
-        pytest.param("while :; do (exec /bin/true) & done", id="processes that end"),
-        pytest.param("for i in 1 2 3; do nice -n 19 sh -c 'while :; do :; done' & done; wait", id="of low priority"),
-    ],
-)
+@pytest.mark.parametrize("storm", sample(STORMS, 4))
 async def test_a_sandbox_that_waits_for_itself_is_timed_out(runtime: NamespaceRuntime, storm: str) -> None:
     """Its waiting is at most the part of the machine that others take; there may be some."""
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         busy, began = taken()
-        result = await sandbox.run(storm, timeout=2)
+        result = await sandbox.run(STORMS[storm], timeout=2)
         now_busy, now = taken()
         used = int(Path(_usage(runtime, sandbox)).read_text()) / 1e9 if _usage(runtime, sandbox) else 0.0
         processors = len(os.sched_getaffinity(0))
@@ -131,6 +132,7 @@ async def test_its_own_limit_is_its_own(runtime: NamespaceRuntime) -> None:
         assert result.seconds < 3 * 2
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short_bound")
 async def test_others_extend_a_command_of_a_container(runtime: NamespaceRuntime) -> None:
     async with await runtime.open_container(runtime.host_image(), ContainerSettings()) as container:

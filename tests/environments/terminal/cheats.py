@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ANCESTORS", "LEFT_TO_THE_LONG_RUN", "PLANTED", "RUNNING", "SPY", "THROUGH", "Cheat"]
+__all__ = ["ANCESTORS", "PLANTED", "RUNNING", "SPY", "THROUGH", "Cheat"]
 
 
 @dataclass(frozen=True)
@@ -285,35 +285,3 @@ END
 setsid nohup bash spy.sh >/dev/null 2>&1 &
 sleep 0.2
 """
-
-#: Slow cheats and variations of others: played by `make test-all`.
-LEFT_TO_THE_LONG_RUN = frozenset(
-    {
-        "a cache",
-        "a closed home",
-        "a directory that is gone",
-        "a fork bomb that ignores",
-        "a link to the expected",
-        "a lock",
-        "a shell of its own",
-        "all memory used up",
-        "all processes used up",
-        "an exit",
-        "descriptors",
-        "every inode",
-        "git's configuration",
-        "hashed programs",
-        "LD_LIBRARY_PATH",
-        "limits",
-        "locale and zone",
-        "named pipes",
-        "programs here and .",
-        "programs in ~/.local/bin",
-        "PYTEST_PLUGINS",
-        "reads its own descriptors",
-        "stops whatever comes",
-        "the examination replaced",
-        "TMPDIR and HOME",
-        "traces the grader",
-    }
-)

@@ -6,12 +6,12 @@ Each cheat is played through the environment's own tools, on each runtime that t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
-from .cheats import ANCESTORS, LEFT_TO_THE_LONG_RUN, PLANTED, RUNNING, SPY, THROUGH, Cheat
+from tests.support.sampling import sample
+
+from .cheats import ANCESTORS, PLANTED, RUNNING, SPY, THROUGH, Cheat
 from .conftest import Service
 from .parts import settings
 from .play import episode, own_task
@@ -52,12 +52,6 @@ def test_as_programs_see_it(tmp_path):
 HONEST = """echo '{"answer": 42}' > /home/user/answer.json"""
 
 
-def names(cheats: Mapping[str, object]) -> list[Any]:
-    """Return the names of cheats, for `parametrize`."""
-    assert set(cheats) & LEFT_TO_THE_LONG_RUN
-    return [pytest.param(name, marks=pytest.mark.long) if name in LEFT_TO_THE_LONG_RUN else name for name in cheats]
-
-
 async def play(service: Service, cheat: Cheat) -> None:
     """Play a cheat alone and beside an honest solution, at the same time."""
     played = own_task(FINAL)
@@ -78,12 +72,12 @@ async def play(service: Service, cheat: Cheat) -> None:
     await asyncio.gather(alone(), beside())
 
 
-@pytest.mark.parametrize("what", names(PLANTED))
+@pytest.mark.parametrize("what", sample(PLANTED, 4))
 async def test_planted(service: Service, what: str) -> None:
     await play(service, PLANTED[what])
 
 
-@pytest.mark.parametrize("what", names(RUNNING))
+@pytest.mark.parametrize("what", sample(RUNNING, 4))
 async def test_left_running(service: Service, what: str) -> None:
     await play(service, RUNNING[what])
 
@@ -111,7 +105,7 @@ def written(deed: str) -> str:
     return f"cat > program <<'END'\n#!/bin/bash\n{ANCESTORS}\n{deed}\nEND\nchmod 755 program; echo also > second"
 
 
-@pytest.mark.parametrize("what", names(THROUGH))
+@pytest.mark.parametrize("what", sample(THROUGH, 3))
 async def test_through_its_program(service: Service, what: str) -> None:
     played = own_task(PROGRAM_FINAL)
 

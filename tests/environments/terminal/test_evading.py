@@ -41,7 +41,7 @@ async def see_nothing_earned(service: Service, command: str, tests: str, **chang
 
 
 @FROZEN
-@pytest.mark.parametrize("what", sample(SPOILT, 8))
+@pytest.mark.parametrize("what", sample(SPOILT, 12))
 async def test_a_state(service: Service, what: str, kind: str) -> None:
     tests, command = SPOILT[what]
     await see_nothing_earned(service, command, tests, grading=kind)
@@ -62,7 +62,7 @@ async def test_a_program_of_the_tests(service: Service, what: str, kind: str) ->
 
 
 @pytest.mark.parametrize("permitted", ["refuse", "flag"])
-@pytest.mark.parametrize("what", sample(IMPORTED, 8))
+@pytest.mark.parametrize("what", sample(IMPORTED, 12))
 async def test_a_module_that_the_tests_import(service: Service, what: str, permitted: str) -> None:
     await see_nothing_earned(service, IMPORTED[what], IMPORTS, tests_import_code=permitted)
 
