@@ -11,8 +11,9 @@ from typing import cast
 
 import pytest
 import pytest_asyncio
-from ors_containers import BubblewrapRuntime, RuntimeUnavailable
+from ors_containers import ApptainerRuntime, BubblewrapRuntime, RuntimeUnavailable
 from ors_containers.linux.leases import sweep
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 from tests.environments.terminal_families.loading import load_generation
 
@@ -49,8 +50,8 @@ def state() -> Iterator[Path]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runtime(state: Path) -> AsyncIterator[BubblewrapRuntime]:
-    runtime = BubblewrapRuntime(state)
+async def runtime(request: pytest.FixtureRequest, state: Path) -> AsyncIterator[NamespaceRuntime]:
+    runtime = ApptainerRuntime(state) if getattr(request, "param", "") == "apptainer" else BubblewrapRuntime(state)
     try:
         await runtime.start()
     except RuntimeUnavailable as error:
