@@ -247,6 +247,7 @@ MODULES = (
     "io",
     "itertools",
     "json",
+    "math",
     "os",
     "pathlib",
     "random",

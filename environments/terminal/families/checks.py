@@ -87,14 +87,15 @@ class Checks:
     ) -> None:
         """Check that a program prints what ``answer`` returns, for 20 drawn cases and those in ``always``.
 
-        ``draw(numbers, *material)`` returns the arguments and the standard input of a case, ``answer(arguments, given,
-        **values)`` the right output. Both run in the grader, with the functions in ``uses``.
+        ``draw(numbers, turn, *material)`` returns the arguments and the standard input of case number ``turn``, and
+        ``answer(arguments, given, **values)`` the right output. Both run in the grader, with the functions in ``uses``.
+        The turns reach the ends of what the prompt promises about the input, whatever the numbers are.
         """
         self.judged(
             "drawn cases",
             f"""
             numbers = random.Random(SEED)
-            for arguments, given in [*always, *({draw.__name__}(numbers, *material) for _ in range({DRAWN}))]:
+            for arguments, given in [*always, *({draw.__name__}(numbers, turn, *material) for turn in range({DRAWN}))]:
                 status, printed = run(command, *arguments, given=given.encode())
                 assert status == 0, f"exit status {{status}}, {{arguments}} {{given!r}}"
                 expected = {answer.__name__}(arguments, given, **values).encode()

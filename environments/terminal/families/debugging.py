@@ -12,6 +12,10 @@ from .vocabulary import CITIES, PRODUCTS, SERVICES, WORDS
 
 __all__ = ["FAMILY"]
 
+#: The most lines of input, characters of a name, and the largest amount.
+_LINES, _NAME, _AMOUNT = 1500, 60, 10**6
+#: The most files of a directory, and lines of a file.
+_FILES, _LONGEST = 9, 3000
 _REPORT = '''#!/usr/bin/env python3
 """Adds up "name amount" lines from standard input and prints the totals."""
 import sys
@@ -67,15 +71,19 @@ def _repair(draft: Draft, path: str, good: str, faults: Sequence[tuple[str, str]
     draft.solve(oracle, swap(oracle, *faults[-1]))
 
 
-def amounts(numbers: random.Random, cities: list[str]) -> Case:
+def amounts(numbers: random.Random, turn: int, cities: list[str], most: int, longest: int, largest: int) -> Case:
+    """Return lines. In one case there are the most of the longest names, in one the largest amounts."""
     names = numbers.sample(cities, 3)
-    names += [f"New {names[0]}", f"{names[1]} #2", f"{names[2]}  {' '.join(names)}"]
-    text = ""
-    for _ in range(numbers.randrange(1, numbers.choice((20, 20, 200)))):
-        text += numbers.choice(("", "", "", "\n", "# amounts\n", f"#{names[0]} 7\n"))
-        amount = numbers.choice((5, 10, numbers.randrange(-9, 500), numbers.randrange(-(10**6), 10**6)))
-        text += f"{numbers.choice(names)} {amount}\n"
-    return [], text
+    names += [f"New {names[0]}", f"{names[1]} #2", f"{names[2]}  {' '.join(names)}", names[0].swapcase()]
+    length = numbers.randrange(3, longest + 1) if turn else longest
+    begin = "x" + "".join(chr(numbers.randrange(32, 127)) for _ in range(length - 3))
+    names = [*(names if turn else ()), f"{begin}yz", f"{begin}zy", f"{begin}Yz"]
+    lines: list[str] = []
+    for _ in range(most if turn == 0 else numbers.randrange(1, numbers.choice((20, 20, most + 1)))):
+        amount = numbers.choice((5, 10, numbers.randrange(-9, 500), numbers.randrange(-largest, largest + 1)))
+        line = f"{numbers.choice(names)} {largest * numbers.choice((-1, 1)) if turn == 1 else amount}"
+        lines += numbers.choice(([line], [line], [line], ["", line], ["# amounts", line], [f"#{names[0]} 7", line]))
+    return [], "".join(f"{line}\n" for line in lines[-most:])
 
 
 def totals(arguments: list[str], given: str, word: str) -> str:
@@ -122,23 +130,38 @@ def _report(draft: Draft) -> None:
         draft.require("end with the exit status 0"),
         draft.require("and print nothing else to standard output."),
         draft.require("I will try it with other input as well."),
+        f"(At most {_LINES} lines, all of them complete, of printable ASCII characters. A NAME has at most {_NAME} of "
+        f"them, the first and the last of which are letters or digits; an AMOUNT lies between -{_AMOUNT} and {_AMOUNT} "
+        "and is written in its shortest form.)",
     )
     edges = [example, f"{c} 5\nNew {a} 5\n{b} 5\n{a} 7\n{b} 2\n{word} 1\n", "", "\n# nothing\n"]
-    draft.final.drawn(path, amounts, totals, material=[list(CITIES)], always=[([], text) for text in edges], word=word)
+    draft.final.drawn(
+        path,
+        amounts,
+        totals,
+        material=[list(CITIES), _LINES, _NAME, _AMOUNT],
+        always=[([], text) for text in edges],
+        word=word,
+    )
 
 
-def folder_of(numbers: random.Random, words: list[str], extension: str) -> dict[str, str]:
-    """Return files by name; no name begins with another's, so that their order does not depend on the ending."""
+def folder_of(
+    numbers: random.Random, turn: int, words: list[str], extension: str, most: int, longest: int
+) -> dict[str, str]:
+    """Return files by name; no name begins with another's, so that their order does not depend on the ending.
+
+    In one case there are the most files, in one the longest.
+    """
     text = "a line\n" * 30
     files = {"other.dat": text, f"{extension}.dat": text, f"not-{extension}": text}
     files |= {
         f"{numbers.choice(words)}.{ending}": text for ending in (extension.upper(), f"{extension}.old", f"{extension}x")
     }
-    for word in numbers.sample(words, numbers.randrange(6)):
+    for word in numbers.sample(words, most if turn == 0 else numbers.randrange(6)):
         names = (word, word.title(), f"{word} {numbers.choice(words)}", f"{word}.{extension} x")
         odd = (f"{word}\\tail 5%", f"{word}[1] *", f"-n {word}")
         lines = ("a line\n", "\n", " a \\\n", "b")
-        count = numbers.randrange(numbers.choice((30, 300)))
+        count = longest if turn == 1 else numbers.randrange(numbers.choice((30, 300)))
         name = numbers.choice((*names, *odd))
         files[f"{name}.{extension}"] = "".join(numbers.choice(lines) for _ in range(count))
     return files
@@ -153,15 +176,18 @@ def counts(files: dict[str, str], label: str, extension: str) -> str:
 
 _COUNTING = f"""
     numbers = random.Random(SEED)
-    for files in [{{}}, *always, *(folder_of(numbers, words, extension) for _ in range({DRAWN}))]:
-        with tempfile.TemporaryDirectory() as folder:
+    drawn = (folder_of(numbers, turn, words, extension, most, longest) for turn in range({DRAWN}))
+    for files in [{{}}, *always, *drawn]:
+        with tempfile.TemporaryDirectory() as place:
+            folder = os.path.join(place, numbers.choice(words) + numbers.choice(("", " of mine", "  *", " -n [a]")))
+            os.mkdir(folder)
             for name, text in files.items():
                 with open(os.path.join(folder, name), "w") as file:
                     file.write(text)
             os.mkdir(os.path.join(folder, f"folder.{{extension}}"))
             with open(os.path.join(folder, f"folder.{{extension}}", f"below.{{extension}}"), "w") as file:
                 file.write("a line\\n")
-            status, printed = run(path, folder, folder=folder)
+            status, printed = run(path, folder + numbers.choice(("", "", "/")), folder=place)
         assert status == 0, f"exit status {{status}}, {{sorted(files)}}"
         assert printed == counts(files, label, extension).encode(), f"{{sorted(files)}}: {{printed[:200]!r}}"
 """
@@ -204,12 +230,14 @@ def _count(draft: Draft) -> None:
         f"{root}/sample is a directory to try it with.",
         draft.require("It must stay an executable file at the same path,"),
         draft.require("and end with the exit status 0;"),
-        "I will use directories of my own as well. (No name there begins with a full stop.)",
+        f"I will use directories of my own as well: with at most {_FILES} such files of at most {_LONGEST} lines, and "
+        "besides regular files only directories, with names of printable ASCII characters that do not begin with a "
+        "full stop.",
     )
     always = [{f"{name}.{extension}": "a line\n" * 3 + "end" for name in ("Zeta", "alpha", "beta gamma", "delta")}]
     draft.final.judged(
         "drawn cases", _COUNTING, folder_of, counts,
-        path=path, words=list(SERVICES), extension=extension, label=label, always=always,
+        path=path, words=list(SERVICES), extension=extension, label=label, always=always, most=_FILES, longest=_LONGEST,
     )  # fmt: skip
 
 

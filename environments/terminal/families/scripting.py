@@ -1,12 +1,13 @@
 """Family: programs to write, which then have to pass cases that are drawn for each examination.
 
 Each kind of program has a function that draws a case and one that returns the right output. The oracle is a program
-made of the latter.
+made of the latter. The prompt says how large the input gets, from the numbers with which it is drawn.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import random
 import string
 from collections.abc import Callable, Sequence
@@ -17,6 +18,13 @@ from .family import Family
 from .vocabulary import DEPARTMENTS, PRODUCTS, WORDS
 
 __all__ = ["FAMILY"]
+
+#: The most arguments, lines, characters of a line, and characters of a name.
+_ARGUMENTS, _LINES, _LENGTH, _NAME = 40, 300, 400, 60
+_LIMITS = (
+    f"There are at most {_LINES} lines of at most {_LENGTH} characters, all of them complete; all text is ASCII, "
+    "with tabs and the ends of lines as control characters."
+)
 
 
 def _program(
@@ -53,7 +61,7 @@ def _program(
         draft.require("Every line of the output ends with a newline"),
         draft.require("and there is nothing else on standard output."),
         draft.require("The exit status is 0."),
-        *(("All text is ASCII.",) if given else ()),
+        *((_LIMITS,) if given else ()),
         draft.require("I will try it with other input of this kind."),
     )
     draft.form(path, "any", sentence="How the program is written is up to you.")
@@ -69,38 +77,47 @@ def _program(
     draft.solve(oracle, swap(oracle, *near_miss))
 
 
-def a_number(numbers: random.Random, most: int) -> Case:
+def a_number(numbers: random.Random, turn: int, most: int) -> Case:
     return [str(numbers.randrange(10 ** numbers.randrange(1, len(str(most)) + 1)) % (most + 1))], ""
 
 
-def some_numbers(numbers: random.Random, most: int) -> Case:
-    """Return up to 40 numbers: more than the nine arguments that have names of one digit."""
-    count = numbers.randrange(1, numbers.choice((6, 41)))
+def some_numbers(numbers: random.Random, turn: int, count: int, most: int) -> Case:
+    """Return up to ``count`` numbers, in the first case as many."""
+    count = numbers.randrange(1, numbers.choice((6, count + 1))) if turn else count
     return [str(numbers.randrange(1, most + 1)) for _ in range(count)], ""
 
 
-def some_multiples(numbers: random.Random) -> Case:
-    """Return two to 40 numbers whose least common multiple often needs more than 32 bits, and never 64."""
-    least = 2**9 * 3**6 * 5**4 * 7**3 * 11 * 13 * 17
-    options = [number for number in range(1, 1000) if least % number == 0]
-    factor = numbers.choice((1, 1, 2, 6, 15))
-    options = [number for number in options if number % factor == 0]
-    return [str(numbers.choice(options)) for _ in range(numbers.randrange(2, numbers.choice((6, 41))))], ""
+def some_multiples(numbers: random.Random, turn: int, count: int) -> Case:
+    """Return two to ``count`` numbers from 1 to 999 whose least common multiple is below 10^18: half of the cases come
+    near to that, the others have many arguments."""
+    factor = numbers.choice((1, 2, 6, 15, 101))
+    found = [factor * numbers.randrange(1, 999 // factor + 1) for _ in range(2)]
+    least = math.lcm(*found)
+    for _ in range(200):
+        one = factor * numbers.randrange(1, 999 // factor + 1) if turn % 2 else numbers.choice(found)
+        if len(found) < count and math.lcm(least, one) < 10**18:
+            found.append(one)
+            least = math.lcm(least, one)
+    return [str(one) for one in numbers.sample(found, len(found))], ""
 
 
-def some_lines(numbers: random.Random, words: list[str]) -> Case:
-    """Return lines, few of them different: words, or any printable characters; some are empty, or long, or equal except
-    for capitals, or have spaces at their ends."""
+def some_lines(numbers: random.Random, turn: int, words: list[str], most: int, longest: int) -> Case:
+    """Return lines, few of them different: words, or any characters; some are empty, or equal except for capitals, or
+    have spaces at their ends. One case has the most lines, one the longest, and one what ``echo`` does not print."""
     few: list[str] = []
     for _ in range(4):
         line = numbers.choice((" ", "  ", ", ")).join(numbers.sample(words, numbers.randrange(1, 5)))
-        spaces = " " * numbers.randrange(3)
-        odd = "".join(chr(numbers.randrange(32, 127)) for _ in range(numbers.randrange(1, numbers.choice((40, 400)))))
-        few.append(
-            numbers.choice((line, line.title(), f"{spaces}{line} ", f"{numbers.randrange(100)}: {line}!", "", odd))
-        )
+        spaces = "".join(numbers.choice((" ", "\t")) for _ in range(numbers.randrange(3)))
+        length = longest if turn == 1 else numbers.randrange(1, numbers.choice((40, longest + 1)))
+        odd = "".join(numbers.choice([*map(chr, range(32, 127)), "\t"]) for _ in range(length))
+        options = (line, line.title(), f"{spaces}{line}{spaces}", f"{numbers.randrange(100)}: {line}!", "", odd)
+        few.append(odd if turn == 1 else numbers.choice(options))
     few.append(few[0].swapcase())
-    count = numbers.randrange(1, numbers.choice((16, 16, 300)))
+    if turn == 2:
+        few = ["-n", "-e", "-E", "\t", " x\t", "\\t\\c", "%s", "*", "'", '"$HOME`']
+    count = most if turn == 0 else numbers.randrange(1, numbers.choice((16, 16, most + 1)))
+    if turn == 2:
+        return [], "".join(f"{line}\n" for line in numbers.sample(few, numbers.randrange(1, 1 + len(few))))
     return [], "".join(f"{numbers.choice(few)}\n" for _ in range(count))
 
 
@@ -162,7 +179,7 @@ def roman(arguments: list[str], given: str, word: str) -> str:
 def _roman(draft: Draft) -> None:
     word = draft.pick(*WORDS)
     sentences = (
-        "It takes one or more arguments, whole numbers from 1 to 3999, and prints a line for each:",
+        f"It takes one to {_ARGUMENTS} arguments, whole numbers from 1 to 3999, and prints a line for each:",
         "the number in Roman numerals in capital letters,",
         f"a colon, and the number itself with {word} and a hyphen in front.",
     )
@@ -172,7 +189,7 @@ def _roman(draft: Draft) -> None:
         ["3999", "1"],
     ]
     _program(
-        draft, sentences, ('"IV"', '"IIII"'), some_numbers, [3999], roman, [(edge, "") for edge in edges],
+        draft, sentences, ('"IV"', '"IIII"'), some_numbers, [_ARGUMENTS, 3999], roman, [(edge, "") for edge in edges],
         word=word,
     )  # fmt: skip
 
@@ -192,14 +209,14 @@ def divisors(arguments: list[str], given: str, word: str) -> str:
 def _divisors(draft: Draft) -> None:
     factor, word = draft.number(2, 12), draft.pick(*WORDS)
     sentences = (
-        "It takes two or more arguments, whole numbers from 1 to 999, and prints two lines:",
+        f"It takes two to {_ARGUMENTS} arguments, whole numbers from 1 to 999, and prints two lines:",
         f"their greatest common divisor after the text {word}=",
         f"and their least common multiple (below 10^18) after the text {word.upper()}=.",
     )
     edges = [[str(factor * 4), str(factor * 6)], ["7", "7"], ["1", str(draft.number(2, 99))], ["6", "10", "15"]]
     _program(
         draft, sentences, ("multiple * n // a", "multiple * n"),
-        some_multiples, [], divisors, [(edge, "") for edge in edges], word=word,
+        some_multiples, [_ARGUMENTS], divisors, [(edge, "") for edge in edges], word=word,
     )  # fmt: skip
 
 
@@ -245,7 +262,7 @@ def _caesar(draft: Draft) -> None:
     texts = (f"{words[0].title()} {words[1]}\n{words[2]}\n", "Xyz, Zebra! 42\n", "")
     _program(
         draft, sentences, ("low[:key] + up", "low[:0] + up"),
-        some_lines, [words], caesar, [([], text) for text in texts], word=word, key=key,
+        some_lines, [words, _LINES, _LENGTH], caesar, [([], text) for text in texts], word=word, key=key,
     )  # fmt: skip
 
 
@@ -269,8 +286,8 @@ def _runs(draft: Draft) -> None:
     a, b = words[:2]
     _program(
         draft, sentences, ("given.splitlines()", "sorted(given.splitlines())"),
-        some_lines, [words], runs, [([], text) for text in (f"{a}\n{a}\n{b}\n{a}\n", f"{b}\n{a}\n\n\n{b}\n", "")],
-        word=word,
+        some_lines, [words, _LINES, _LENGTH], runs,
+        [([], text) for text in (f"{a}\n{a}\n{b}\n{a}\n", f"{b}\n{a}\n\n\n{b}\n", "")], word=word,
     )  # fmt: skip
 
 
@@ -291,8 +308,8 @@ def _every(draft: Draft) -> None:
     )
     texts = ("".join(f"{one}\n" for one in words[:count]) for count in (start + step, 1, start - 1, 8, 0))
     _program(
-        draft, sentences, (' or f"no {word}', ' or f"'), some_lines, [words], every, [([], text) for text in texts],
-        word=word, step=step, start=start,
+        draft, sentences, (' or f"no {word}', ' or f"'), some_lines, [words, _LINES, _LENGTH],
+        every, [([], text) for text in texts], word=word, step=step, start=start,
     )  # fmt: skip
 
 
@@ -315,7 +332,7 @@ def _longest(draft: Draft) -> None:
     texts = ("".join(f"{one}\n" for one in words[:4]), "aa\nbb\ncc\n", "a\n\nbbb\nccc\nbb\n", "\n", "")
     _program(
         draft, sentences, ("max(lines", "max(lines[::-1]"),
-        some_lines, [words], longest, [([], text) for text in texts], word=word,
+        some_lines, [words, _LINES, _LENGTH], longest, [([], text) for text in texts], word=word,
     )  # fmt: skip
 
 
@@ -330,16 +347,25 @@ def sums(arguments: list[str], given: str, word: str, separator: str, least: int
     return "".join(f"{name} {cents // 100}.{cents % 100:02d}\n" for name, cents in rows)
 
 
-def a_table(numbers: random.Random, names: list[str], separator: str, least: int) -> Case:
-    few, text = numbers.sample(names, 4), ""
-    few += [f"{few[0]} {few[1]}", f"{few[2]}#2", few[3].swapcase()]
-    for _ in range(numbers.randrange(numbers.choice((20, 20, 300)))):
-        text += numbers.choice(("", "", "", "\n", f"# {few[0]}\n"))
+def a_table(
+    numbers: random.Random, turn: int, names: list[str], separator: str, least: int, most: int, longest: int
+) -> Case:
+    """Return rows. In one case there are the most, in one the longest names; the sums of two names are just large
+    enough and just too small."""
+    few = numbers.sample(names, 4)
+    few += [f"{few[0]} {few[1]}", f"{few[2]}#2", few[3].swapcase(), f"{few[0]} !", f"{few[0]}!"]
+    letters = "abcXYZ0189 #!"
+    few.append("x" + "".join(numbers.choice(letters) for _ in range(longest - 2 if turn == 1 else 5)) + "!")
+    lines: list[str] = []
+    for _ in range(most if turn == 0 else numbers.randrange(numbers.choice((20, 20, most)))):
         price = f"{numbers.randrange(numbers.choice((31, 2000)))}.{numbers.randrange(100):02d}"
-        text += (
-            separator.join([numbers.choice(few), str(numbers.randrange(1, numbers.choice((10, 2000)))), price]) + "\n"
-        )
-    return [], text + separator.join([few[1], "1", f"{least}.00"]) + "\n"
+        row = separator.join([numbers.choice(few), str(numbers.randrange(1, numbers.choice((10, 2000)))), price])
+        lines += numbers.choice(([row], [row], [row], ["", row], [f"# {few[0]}", row]))
+    for name, cents in (("just Enough", least * 100), ("not enough", least * 100 - 1)):
+        parts = sorted(numbers.sample(range(1, cents), 5))
+        for begin, end in zip([0, *parts], [*parts, cents], strict=True):
+            lines.append(f"{name}{separator}1{separator}{(end - begin) // 100}.{(end - begin) % 100:02d}")
+    return [], "".join(f"{line}\n" for line in lines[-most:])
 
 
 def _table(draft: Draft) -> None:
@@ -349,7 +375,8 @@ def _table(draft: Draft) -> None:
     least = draft.number(5, 60)
     sentences = (
         f"It reads lines of the form NAME{separator}QUANTITY{separator}PRICE from standard input, where the fields are "
-        f"separated by {spoken}, QUANTITY is a whole number and PRICE has exactly two decimals.",
+        f"separated by {spoken}, NAME has at most {_NAME} letters, digits, spaces and characters ! and #, but no space "
+        "at its ends, QUANTITY is a whole number and PRICE has exactly two decimals, and both are below 2000.",
         "Lines that are empty or begin with # are to be ignored.",
         "It adds up QUANTITY times PRICE for each NAME",
         f"and prints, for every name whose sum is at least {least}.00,",
@@ -376,7 +403,7 @@ def _table(draft: Draft) -> None:
         ([], ""),
     ]
     _program(
-        draft, sentences, ("int(quantity) * ", ""), a_table, [names, separator, least], sums, cases,
+        draft, sentences, ("int(quantity) * ", ""), a_table, [names, separator, least, _LINES, _NAME], sums, cases,
         word=word, separator=separator, least=least,
     )  # fmt: skip
 

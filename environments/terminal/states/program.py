@@ -36,6 +36,11 @@ _MODULES = {
     "xml": ("documents",),
     "zip": ("archives",),
 }
+_AFTER = """
+
+def test_the_folder_is_still_so_after_these_tests():
+    test_the_folder_is_as_the_solution_leaves_it()
+"""
 #: Functions that every such module defines, for the tests that follow.
 DEFINED = frozenset(("content", "digest"))
 
@@ -57,7 +62,10 @@ class State:
 
 
 def state_tests(state: State, tests: str) -> str:
-    """Return the module of a task's final tests: the comparison, followed by ``tests``, which may be empty."""
+    """Return the module of a task's final tests: the comparison, and ``tests``, which may be empty.
+
+    After ``tests`` the comparison is made once more: a program or service that they use may have changed the folder.
+    """
     comparers = sorted({form[0] for form in state.forms.values()})
     modules = ["tree", *dict.fromkeys(module for name in comparers for module in _MODULES[name])]
     imports, code = zip(*map(_parts, modules), strict=True)
@@ -73,7 +81,7 @@ def state_tests(state: State, tests: str) -> str:
         "def test_the_folder_is_as_the_solution_leaves_it():\n"
         "    assert REFERENCE is not None\n"
         "    wrong = differences(REFERENCE, state())\n"
-        "    assert not wrong, wrong[:20]\n" + (f"\n\n{tests}" if tests else "")
+        "    assert not wrong, wrong[:20]\n" + (f"\n\n{tests}{_AFTER}" if tests else "")
     )
 
 

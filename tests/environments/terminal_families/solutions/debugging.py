@@ -24,6 +24,7 @@ SHAPES = {
                 swap('line.rsplit(" ", 1)', "line.split()"),
                 swap('line.rsplit(" ", 1)', '" ".join(line.split()[:-1]), line.split()[-1]'),
                 swap("int(amount)", "int(amount[-4:])"),
+                swap('name, amount = line.rsplit(" ", 1)', 'name, amount = line.rsplit(" ", 1); name = name[:40]'),
             ],
             "empty lines and lines beginning with # are to be ignored.": [
                 swap("not line or ", ""),
@@ -32,6 +33,11 @@ SHAPES = {
             "It must print the sum of the amounts for each name": [
                 swap("totals.get(name, 0) + int(amount)", "int(amount)"),
                 swap("{name}: {total}", "{name}:{total}"),
+                swap(
+                    "        totals[name]",
+                    "        name = next((other for other in totals if other.lower() == name.lower()), name)\n"
+                    "        totals[name]",
+                ),
             ],
             "largest sum first": [swap("(-item[1], item[0])", "(item[1], item[0])")],
             "and equal sums by name,": [swap("(-item[1], item[0])", "-item[1]")],
@@ -42,15 +48,16 @@ SHAPES = {
             "end with the exit status 0": [swap("\nmain()", "\nmain()\nsys.exit(3)")],
             "and print nothing else to standard output.": [swap("\nmain()", "\nmain()\nprint()")],
             "I will try it with other input as well.": [
-                instead("printf '#!/bin/sh\\ncat << END\\n%sEND\\n' '«totals([], example, word)»' > «path»")
+                instead("printf '#!/bin/sh\\ncat << END\\n%sEND\\n' '«totals([], example, word)»' > «path»"),
+                swap("read(sys.stdin)", "read(sys.stdin.read(60000).splitlines())"),
             ],
         },
         honest=[
             swap("import sys\n", "import sys\nprint('note', file=sys.stderr)\n"),
             instead(
-                "cat > «path» <<'END'\n#!/bin/bash\nexport LC_ALL=C\ngrep -v -e '^#' -e '^$' | sed -E 's/ (-?[0-9]+)$/|\\1/' |\n"
-                'awk -F\'|\' \'{ sum[$1] += $2; all += $2 } END { for (name in sum) print sum[name] "|" name; print "«word»: " all + 0 > "/dev/stderr" }\' 2>&1 |\n'
-                "sort -t'|' -k1,1nr -k2,2 | awk -F'|' 'NF == 1 { last = $0; next } { print $2 \": \" $1 } END { print last }'\nEND\n"
+                "cat > «path» <<'END'\n#!/bin/bash\nexport LC_ALL=C\ngrep -v -e '^#' -e '^$' | sed -E 's/ (-?[0-9]+)$/\\t\\1/' |\n"
+                'awk -F\'\\t\' \'{ sum[$1] += $2; all += $2 } END { for (name in sum) print sum[name] "\\t" name; print "«word»: " all + 0 > "/dev/stderr" }\' 2>&1 |\n'
+                "sort -t$'\\t' -k1,1nr -k2,2 | awk -F'\\t' 'NF == 1 { last = $0; next } { print $2 \": \" $1 } END { print last }'\nEND\n"
             ),
         ],
     ),
@@ -65,6 +72,9 @@ SHAPES = {
                 swap('$(wc -l < "$file")', '$(n=0; while read x; do n=$((n+1)); done < "$file"; echo $n)'),
                 swap('wc -l < "$file"', 'head -n 99 "$file" | wc -l'),
                 swap('echo "$name $lines"', 'echo -e "$name $lines"'),
+                swap('"$1"/*.«extension»', "./*.«extension»"),
+                swap('"$1"/*.«extension»', "$1/*.«extension»"),
+                swap('[ -f "$file" ] || continue', '[ -e "$file" ] || continue'),
             ],
             "in byte order of the names (with LANG=C.UTF-8),": [
                 swap(

@@ -31,6 +31,8 @@ SHAPES = {
             "The exit status is 0.": [swap("sys.stdout.write(«call»)", "sys.stdout.write(«call»)\nsys.exit(3)")],
             "I will try it with other input of this kind.": [
                 instead("printf '#!/bin/sh\\ncat << END\\n%sEND\\n' '«example»' > «path»; chmod +x «path»"),
+                # A program that adds to the folder does so when it is tried.
+                swap("sys.stdout.write(", "open('«path».log', 'a').write('called')\nsys.stdout.write("),
                 # The tests are in no file and no argument that the program could read.
                 swap(
                     "sys.stdout.write(«call»)",
@@ -51,13 +53,13 @@ SHAPES = {
                 swap("[n % base] + digits", "[n % base] + digits[:7]"),
             ],
             "a space and «values['word']».": [swap("'0'} {word}", "'0'}")],
-            "It takes one or more arguments": [
+            "It takes one to": [
                 swap("in arguments:", "in arguments[:1]:"),
                 swap("in arguments:", "in arguments[:9]:"),
             ],
             "the number in Roman": [swap('"IV"', '"IIII"'), swap("{text}:", "{text.lower()}:")],
             "a colon, and the number itself": [swap(":{word}-", ":{word}"), swap("{text}:", "{text}: ")],
-            "It takes two or more arguments": [
+            "It takes two to": [
                 swap("\\n{word.upper()}", " {word.upper()}"),
                 swap("arguments):", "arguments[:2]):"),
             ],
@@ -68,6 +70,14 @@ SHAPES = {
             "and their least common multiple": [
                 swap("n // a", "n"),
                 swap("multiple * n // a", "(multiple * n // a) % 2**32"),
+                swap("{multiple}", "{int(float(multiple)) if multiple < 2**63 else 0}"),
+                written(
+                    "divisors",
+                    "#!/usr/bin/env python3\nimport math, sys\nn = list(map(int, sys.argv[1:]))\nmultiple = math.lcm(*n)\n"
+                    "multiple = math.prod(p ** k for p in range(2, 98) if all(p % q for q in range(2, p)) "
+                    "for k in [next(k for k in range(64) if multiple % p ** (k + 1))])\n"
+                    "print(f\"«values['word']»={math.gcd(*n)}\\n«values['word'].upper()»={multiple}\")",
+                ),
                 swap("{word.upper()}=", "{word}="),
             ],
             "It takes one argument, a number of bytes": [swap("n >= 1024", "n > 1024"), swap("n // 1024", "n // 1000")],
@@ -84,6 +94,7 @@ SHAPES = {
                 swap("given.translate(", "given.replace('  ', ' ').translate("),
                 swap("given.translate(", "given.replace(chr(92), '').translate("),
                 swap("given.translate(", "''.join(line.strip() + chr(10) for line in given.splitlines()).translate("),
+                swap("given.translate(", "given.replace(chr(9) + chr(10), chr(10)).translate("),
             ],
             "After the last line it prints": [
                 swap('+ f"{word}\\n"', ""),
@@ -93,6 +104,7 @@ SHAPES = {
                 swap("given.splitlines()", "sorted(given.splitlines())"),
                 swap("given.splitlines()", "list(map(str.strip, given.splitlines()))"),
                 swap("given.splitlines()", "given.splitlines()[:20]"),
+                swap("given.splitlines()", "[line.rstrip(chr(9)) for line in given.splitlines()]"),
                 swap("found[-1][0] == line", "found[-1][0].lower() == line.lower()"),
             ],
             "the number of lines in the run,": [swap("{len(run)} ", ""), swap("{word} {run[0]}", "{run[0]} {word}")],
@@ -111,6 +123,7 @@ SHAPES = {
                 swap("given.splitlines()", "list(map(str.strip, given.splitlines()))"),
                 swap("given.splitlines()", "[line[:60] for line in given.splitlines()]"),
                 swap("max(lines, key=len)", "max(lines)"),
+                swap('return f"{found}\\n', "return f\"{found if found not in ('-n', '-e', '-E') else ''}\\n"),
             ],
             "and below it a line with the length": [swap("{len(found)}", "{len(found) + 1}"), swap(")} {word}", ")}")],
             "If there is no input at all": [
@@ -131,10 +144,22 @@ SHAPES = {
             "It adds up QUANTITY times": [swap("found.get(name, 0) + ", "")],
             "and prints, for every name whose sum": [
                 swap("cents >= least", "cents > least"),
+                written(
+                    "sums",
+                    "#!/usr/bin/env python3\nimport sys\nfound, whole = {}, 0\nfor line in sys.stdin:\n    if line.strip() and line[0] != '#':\n"
+                    "        name, quantity, price = line.rstrip('\\n').split('«values.get('separator')»')\n"
+                    "        found[name] = found.get(name, 0.0) + int(quantity) * float(price)\n        whole += int(quantity) * int(price.replace('.', ''))\n"
+                    "for name in sorted(found):\n    if found[name] >= «values.get('least')»:\n        print(name, f'{found[name]:.2f}')\n"
+                    "print('«values['word']»', f'{whole // 100}.{whole % 100:02d}')",
+                ),
                 swap(" if cents >= least * 100", ""),
             ],
             "the name, a space and the sum": [swap("{name} {", "{name}: {"), swap("% 100:02d", "% 100")],
-            "sorted by name in byte order.": [swap("sorted(found.items())", "found.items()")],
+            "sorted by name in byte order.": [
+                swap("sorted(found.items())", "found.items()"),
+                swap("sorted(found.items())", "sorted(found.items(), key=lambda item: f'{item[0]} {item[1]}')"),
+                swap("sorted(found.items())", "sorted(found.items(), key=lambda item: item[0].lower())"),
+            ],
             "Then follows a last line": [
                 swap("sum(found.values())", "sum(cents for _, cents in rows)"),
                 swap("rows.append((word, sum(found.values())))", "pass"),
@@ -187,8 +212,8 @@ SHAPES = {
             written(
                 "sums",
                 "#!/bin/bash\nexport LC_ALL=C\ngrep -v -e '^#' -e '^$' | tr -d . | awk -F '«values.get('separator')»' '\n"
-                'function show(name, cents) { printf "%s %d.%02d\\n", name, int(cents / 100), cents % 100 }\n'
-                "{ sum[$1] += $2 * $3; all += $2 * $3 }\nEND { for (name in sum) if (sum[name] >= «values.get('least')»00) show(\"0\" name, sum[name]); show(\"1«values['word']»\", all) }' | sort | cut -c 2-",
+                'function show(name, cents) { printf "%s\\t%d.%02d\\n", name, int(cents / 100), cents % 100 }\n'
+                "{ sum[$1] += $2 * $3; all += $2 * $3 }\nEND { for (name in sum) if (sum[name] >= «values.get('least')»00) show(\"0\" name, sum[name]); show(\"1«values['word']»\", all) }' | sort -t $'\\t' -k 1,1 | cut -c 2- | tr '\\t' ' '",
             ),
         ],
     ),
