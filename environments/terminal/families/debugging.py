@@ -231,8 +231,8 @@ def _count(draft: Draft) -> None:
         draft.require("It must stay an executable file at the same path,"),
         draft.require("and end with the exit status 0;"),
         f"I will use directories of my own as well: with at most {_FILES} such files of at most {_LONGEST} lines, and "
-        "besides regular files only directories, with names of printable ASCII characters that do not begin with a "
-        "full stop.",
+        "with other regular files and directories. All names are of printable ASCII characters; none of them begins "
+        "with a full stop.",
     )
     always = [{f"{name}.{extension}": "a line\n" * 3 + "end" for name in ("Zeta", "alpha", "beta gamma", "delta")}]
     draft.final.judged(
