@@ -47,7 +47,6 @@ _LAYOUTS = {
     "json": "JSON is UTF-8 without a byte-order mark; its layout and the order of keys are up to you.",
     "xml": "XML is UTF-8 without a byte-order mark, comments and document type; white space between elements is up "
     "to you.",
-    "lines": "The order of the lines does not matter.",
 }
 
 

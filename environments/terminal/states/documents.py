@@ -14,7 +14,7 @@ from typing import Any
 
 from .tree import content
 
-__all__ = ["form_any", "form_csv", "form_json", "form_lines", "form_xml"]
+__all__ = ["form_any", "form_csv", "form_json", "form_xml"]
 
 #: Bytes of a document. No solution needs more, and what a parser makes of them is many times as large.
 _DOCUMENT = 2_000_000
@@ -31,13 +31,6 @@ def document(path: str) -> bytes:
     data = content(path)
     assert len(data) < _DOCUMENT, f"{path} is far too large"
     return data
-
-
-def form_lines(path: str) -> list[str]:
-    """Return the lines of a file, whose order is free. The last one ends with a newline."""
-    text = document(path).decode()
-    assert text == "" or text.endswith("\n"), f"{path} does not end with a newline"
-    return sorted(text.split("\n"))
 
 
 def form_csv(path: str, delimiter: str = ",") -> list[list[str]]:

@@ -30,7 +30,6 @@ _MODULES = {
     "git": ("repositories",),
     "gzip": ("archives",),
     "json": ("documents",),
-    "lines": ("documents",),
     "sqlite": ("databases",),
     "tar": ("archives",),
     "xml": ("documents",),

@@ -31,7 +31,6 @@ EQUAL = {
         "whole numbers": (b"[1, 100, 0, 0]", b"[1.0, 1e2, -0, -0.0]"),
         "fractions": (b"[0.5, 12.25]", b"[5e-1, 1225E-2]"),
     },
-    "lines": {"order": (b"b\na\na\n", b"a\nb\na\n"), "nothing": (b"", b"")},
 }
 #: By comparer: documents that say different things.
 DIFFERENT = {
@@ -60,14 +59,6 @@ DIFFERENT = {
         "an object and its pairs": (b'{"a": 1}', b'[["a", 1]]'),
         "large numbers": (b"9007199254740993", b"9007199254740992"),
         "normal forms of letters": ('"\u00e9"'.encode(), '"e\u0301"'.encode()),
-    },
-    "lines": {
-        "a line twice": (b"a\nb\n", b"a\nb\nb\n"),
-        "a blank line": (b"a\nb\n", b"a\n\nb\n"),
-        "a space": (b"a\n", b"a \n"),
-        "line ends": (b"a\n", b"a\r\n"),
-        "a byte-order mark": (b"a\n", b"\xef\xbb\xbfa\n"),
-        "nothing and a blank line": (b"", b"\n"),
     },
 }
 #: By comparer: documents that are no such document.
@@ -114,11 +105,6 @@ REFUSED = {
         "a no-break space": "{}\u00a0".encode(),
         "nothing": b"",
         "far too much": b" " * 2_000_000 + b"{}",
-    },
-    "lines": {
-        "no last line end": b"a\nb",
-        "another encoding": "é\n".encode("latin-1"),
-        "far too much": b"\n" * 2_000_000,
     },
 }
 

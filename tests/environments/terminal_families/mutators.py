@@ -292,7 +292,7 @@ mutator("a space before the end of a line")(
 mutator("the first letter in another case")(
     _lines(lambda lines: [one.swapcase() if not n else one for n, one in enumerate(lines)])
 )
-mutator("two lines exchanged", "lines")(
+mutator("two lines exchanged")(
     _lines(lambda lines: [*lines[:-2], *lines[-2:][::-1]] if len(lines) > 2 else lines, "exact")
 )
 

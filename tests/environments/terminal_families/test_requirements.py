@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 
 from tests.environments.terminal_families.loading import load_generation
+from tests.environments.terminal_families.mutators import MUTATORS
 from tests.environments.terminal_families.ways import EVERYWHERE, Drafted, drafted, filled
 
+DOCS = Path(__file__).parents[3] / "docs" / "terminal_tasks.md"
 SEEDS = range(12)
 #: Minimum of a shape's own other solutions, and of these with those of every task.
 OWN, HONEST = 2, 5
@@ -68,3 +71,19 @@ def test_there_are_other_solutions(family: str) -> None:
     for one in _tasks(family):
         assert len(one.honest) >= OWN, f"{one.task.name} has {len(one.honest)} other solutions of its own"
         assert len(one.honest) + len(EVERYWHERE) >= HONEST
+
+
+def mutators_table() -> str:
+    """Return the table of mutators in docs/terminal_tasks.md: those that a sentence may allow, and all others."""
+    tasks = [family.generate(seed) for family in load_generation().FAMILIES.values() for seed in range(24)]
+    said = {allowance.kind: allowance.sentence for task in reversed(tasks) for allowance in task.allowances}
+    rows = ["| if the prompt says | these mutants earn 1 |", "|---|---|"]
+    for kind in dict.fromkeys(kind for kind, _ in MUTATORS.values() if kind):
+        names = "; ".join(name for name, (own, _) in MUTATORS.items() if own == kind)
+        rows.append(f"| {said[kind]} | {names} |")
+    never = "; ".join(name for name, (kind, _) in MUTATORS.items() if not kind)
+    return "\n".join(rows) + f"\n\nNo prompt allows: {never}.\n"
+
+
+def test_the_documentation_lists_the_mutators() -> None:
+    assert mutators_table() in DOCS.read_text(), f"docs/terminal_tasks.md should have:\n{mutators_table()}"
