@@ -57,7 +57,7 @@ CODE_RAN = "the agent's code ran in the tests' process"
 
 #: The examination's program, and the modules that it imports from its folder.
 _RUNNER = "trusted_runner"
-_PARTS = ("data", "endings", "guard", "links", "programs", "surroundings", "texts")
+_PARTS = ("data", "endings", "guard", "links", "programs", "reports", "running", "surroundings", "texts")
 _OUTPUT_LIMIT = 64 * 1024
 #: Outcomes that are the fault of the tests.
 _UNFIT = {

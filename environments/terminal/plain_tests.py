@@ -2,7 +2,7 @@
 
 A task's tests are nearly always functions without arguments and decorators that assert something, and pytest then does
 nothing but call one after the other. ``plain_tests`` finds out whether a module is of that kind from its text alone,
-and ``trusted_runner`` calls the functions of such a module itself. Everything else is pytest's.
+and ``trusted_running`` calls the functions of such a module itself. Everything else is pytest's.
 
 Invariant: whatever pytest might treat in a way of its own (fixtures, marks, classes, set-up functions, generators,
 skipping, names bound in ways that cannot be read off the text) makes a module not plain. The same tests with the same

@@ -17,8 +17,7 @@ A task whose tests certainly need a network is reported as one that cannot be gr
 led the tests to a remote host, the tests are not at fault: they fail, as on any other state.
 
 Invariant: unless ``import_code`` is set, code runs in this process only if it comes from the toolset or is the tests'
-own text. Only the standard
-library and pytest are imported; no configuration, plugin or conftest is read.
+own text. Only the standard library and pytest are imported; no configuration, plugin or conftest is read.
 """
 
 from __future__ import annotations
@@ -28,26 +27,23 @@ import ctypes
 import json
 import linecache
 import os
-import select
 import signal
 import sys
-from collections.abc import Callable, Generator
-from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ors_containers.graders.shield import Shield
-
     from .trusted_endings import Endings
     from .trusted_guard import Guard
     from .trusted_links import LinksIntoProc
     from .trusted_programs import Programs
+    from .trusted_reports import DETAIL_LIMIT, INTERNAL, STATUS, Reports, doubt_about, judge
+    from .trusted_running import TESTS, State, run_plainly, run_with_pytest
     from .trusted_surroundings import (
         ProgramVariables,
         Scratch,
         is_trusted_folder,
         prepare_environment,
-        processes_of,
         restrict_archives,
     )
 else:
@@ -58,29 +54,18 @@ else:
     from trusted_guard import Guard
     from trusted_links import LinksIntoProc
     from trusted_programs import Programs
+    from trusted_reports import DETAIL_LIMIT, INTERNAL, STATUS, Reports, doubt_about, judge
+    from trusted_running import TESTS, State, run_plainly, run_with_pytest
     from trusted_surroundings import (
         ProgramVariables,
         Scratch,
         is_trusted_folder,
         prepare_environment,
-        processes_of,
         restrict_archives,
     )
 
     del sys.path[0]
 
-#: File name of the tests' text in tracebacks. pytest collects an empty file of this name.
-TESTS = "test_state.py"
-
-#: Outcomes of a run, and the exit status of each.
-PASSED, FAILED, BROKEN, INTERNAL = "passed", "failed", "broken", "internal"
-REFUSED, EMPTY, NETWORK, KILLED = "refused", "empty", "network", "killed"
-STATUS = {PASSED: 0, FAILED: 1, BROKEN: 2, INTERNAL: 3, REFUSED: 4, EMPTY: 5, NETWORK: 6, KILLED: 7}
-
-#: In characters. As JSON a character takes up to 12 bytes, and the grader keeps 64 KiB of the output.
-_DETAIL_LIMIT = 5_000
-#: pytest's own plugins that tests of a state do not need: they cost time or write files.
-_UNNEEDED = ("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise")
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 3, 4, 36
 
 
@@ -129,7 +114,7 @@ def main() -> int:
         # One test fails on every state, so these were not judged.
         doubt = doubt_about(said.findings or {})
         say(failed=[name[:200] for name in list(said.failed)[:50]], passed=said.passed, found=doubt)
-    say(outcome=outcome, detail=detail[:_DETAIL_LIMIT])
+    say(outcome=outcome, detail=detail[:DETAIL_LIMIT])
     return STATUS[outcome]
 
 
@@ -169,60 +154,6 @@ def run_reporting(requests: int, reporting: int) -> int:
         findings = {"internal": f"{type(error).__name__}: {error}"}
     report(findings=findings)
     return 0
-
-
-class Reports:
-    """Reports of the process that runs the tests."""
-
-    def __init__(self, say: Callable[..., None]) -> None:
-        """``say`` passes on what the server has to know before the verdict."""
-        self._say = say
-        self.passed = 0
-        #: Descriptions of failures, by the name of the test.
-        self.failed: dict[str, str] = {}
-        #: The last report; None if there was none.
-        self.findings: dict[str, Any] | None = None
-
-    def collect(self, reports: int, child: int) -> int:
-        """Read until the process has ended. Return its exit status; a signal's number is negative."""
-        os.set_blocking(reports, False)
-        ended = os.pidfd_open(child)
-        poll = select.poll()
-        poll.register(reports, select.POLLIN)
-        poll.register(ended, select.POLLIN)
-        rest, last = b"", False
-        while not last:
-            # What it has written is read once more after its end. A copy of it may still have the pipe open.
-            last = any(descriptor == ended for descriptor, _ in poll.poll())
-            with contextlib.suppress(BlockingIOError):
-                while piece := os.read(reports, 1 << 16):
-                    *lines, rest = (rest + piece).split(b"\n")
-                    for line in lines:
-                        self._take(line)
-                else:
-                    poll.unregister(reports) if not last else None
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    def _take(self, line: bytes) -> None:
-        if self.findings is not None:
-            return  # nothing counts after the end of the tests
-        try:
-            words = json.loads(line)
-            if "ready" in words:
-                self._say(ready=True)
-            elif "ran" in words:
-                self._say(ran=str(words["ran"])[:200])
-            elif "programs" in words:
-                self._say(programs=words["programs"])
-            elif "passed" in words:
-                self.passed += 1
-            elif "failed" in words:
-                self.failed[words["failed"]] = words["detail"]
-            else:
-                self.findings = words["findings"]
-        except (ValueError, KeyError, TypeError) as error:
-            # This process wrote something else to the pipe, which sound code of the grader does not.
-            self.findings = {"failed": f"a report that is none: {error}"}
 
 
 def protect() -> bool:
@@ -289,7 +220,7 @@ def run_tests(request: dict[str, Any], report: Callable[..., None]) -> dict[str,
         return decision.admit(arguments)
 
     shielded.admit = admit
-    state = _State(shielded, leftovers.end, kept, programs, report)
+    state = State(shielded, leftovers.end, kept, programs, report)
     links = LinksIntoProc(text)
 
     def start() -> None:
@@ -319,260 +250,6 @@ def run_tests(request: dict[str, Any], report: Callable[..., None]) -> dict[str,
         "misled": links.found,
         **state.fault(tests, guard),
     }
-
-
-def load(tests: str, text: str, state: _State) -> ModuleType:
-    """Execute the tests' module. Its source is the text of the request, not a file."""
-    module = ModuleType("test_state")
-    module.__file__ = tests
-    sys.modules[module.__name__] = state.module = module
-    try:
-        with state.keeping():
-            exec(compile(text, tests, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - trusted
-    except Exception as error:
-        state.error = error
-        raise
-    return module
-
-
-def run_plainly(tests: str, text: str, scratch: str, state: _State, start: Callable[[], None]) -> int:
-    """Call one test after another. Return pytest's exit status. Only for modules that ``plain_tests`` accepts."""
-    start()
-    try:
-        module = load(tests, text, state)
-    except Exception:  # noqa: BLE001 - the module's own, kept in the state
-        return 2
-    functions = [
-        (name, value) for name, value in vars(module).items() if name.startswith("test") and type(value) is FunctionType
-    ]
-    for name, function in functions:
-        state.programs.test = name
-        try:
-            function()
-        except BaseException as error:  # noqa: BLE001 - a test fails by whatever it raises, SystemExit too
-            state.note_failure(name, describe(error, tests))
-        else:
-            state.note_success(name)
-        state.clean_up()
-    return 5 if not functions else 1 if state.failures else 0
-
-
-def describe(error: BaseException, tests: str) -> str:
-    """Describe an exception: its line in the tests and its message."""
-    line, traceback = 0, error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == tests:
-            line = traceback.tb_lineno
-        traceback = traceback.tb_next
-    try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 - an exception of the tests' own making may say anything
-        said = "…"
-    return f"{TESTS}:{line}: {linecache.getline(tests, line).strip()}\n{type(error).__name__}: {said}"
-
-
-def run_with_pytest(tests: str, text: str, scratch: str, state: _State, start: Callable[[], None]) -> int:
-    """Let pytest collect and run the tests. Return its exit status."""
-    import pathlib
-
-    import pytest
-
-    class Tests(pytest.Module):
-        """The module at ``tests`` as pytest collects it."""
-
-        def _getobj(self) -> ModuleType:
-            return load(tests, text, state)
-
-    class Plugin:
-        """pytest's hooks: results of tests, clean-up after each, and the folder for temporary files."""
-
-        @pytest.hookimpl(trylast=True)
-        def pytest_configure(self, config: Any) -> None:
-            # pytest's own base folder would be the tests' user's: a program with a descriptor of it could write to it.
-            # A program of the agent that is given one of the folders cannot guess the name of another.
-            config._tmp_path_factory._basetemp = pathlib.Path(scratch)
-
-            def mktemp(basename: str, numbered: bool = True) -> Any:
-                return unguessable(scratch, basename)
-
-            config._tmp_path_factory.mktemp = mktemp
-
-        def pytest_pycollect_makemodule(self, module_path: Any, parent: Any) -> pytest.Module:
-            return cast("Any", Tests).from_parent(parent, path=module_path)
-
-        @pytest.hookimpl(wrapper=True)
-        def pytest_fixture_setup(self, fixturedef: Any) -> Generator[Any, Any, Any]:
-            with contextlib.nullcontext() if fixturedef.scope == "function" else state.keeping():
-                return (yield)
-
-        def pytest_runtest_logstart(self, nodeid: str) -> None:
-            state.programs.test = nodeid.rpartition("::")[2]
-
-        def pytest_runtest_logfinish(self) -> None:
-            state.clean_up()
-
-        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-            if report.failed:
-                state.note_failure(report.nodeid.rpartition("::")[2], report.longreprtext)
-            elif report.when == "call" and report.passed:
-                state.note_success(report.nodeid.rpartition("::")[2])
-
-    arguments = [
-        *("-q", "-c", os.devnull, "--rootdir", scratch, "--noconftest", "--import-mode=importlib"),
-        *("--assert=plain", "--capture=no", "--tb=short"),
-        *(word for name in _UNNEEDED for word in ("-p", f"no:{name}")),
-        tests,
-    ]
-    start()
-    return int(pytest.main(arguments, plugins=[Plugin()]))
-
-
-def unguessable(scratch: str, name: str) -> Any:
-    """Make a folder for temporary files, in a folder of its own whose name is random. Return its path."""
-    import pathlib
-    import tempfile
-
-    made = pathlib.Path(tempfile.mkdtemp(dir=scratch), f"{name}0")
-    made.mkdir(mode=0o700)
-    return made
-
-
-class _State:
-    """State of a run: results, and the programs and files that the tests have created."""
-
-    def __init__(
-        self,
-        shielded: Shield,
-        end: Callable[[set[int]], None],
-        scratch: Scratch,
-        programs: Programs,
-        report: Callable[..., None],
-    ) -> None:
-        self.programs = programs
-        self._shield = shielded
-        self._end = end
-        self._scratch = scratch
-        self._started = shielded.started
-        self._report = report
-        self.failures = 0
-        #: The tests' module, and the exception that its execution raised.
-        self.module: ModuleType | None = None
-        self.error: Exception | None = None
-
-    def note_success(self, name: str) -> None:
-        """Report a test that passed."""
-        self._report(passed=name)
-
-    def note_failure(self, name: str, detail: str) -> None:
-        """Report a test that failed."""
-        self.failures += 1
-        self._report(failed=name, detail=detail[:_DETAIL_LIMIT])
-
-    def fault(self, tests: str, guard: Guard) -> dict[str, Any]:
-        """Return the exception that the module raised, if it did, and whether an honest solution would meet it, too."""
-        error = self.error
-        if error is None:
-            return {}
-        # A module that cannot be imported is the task's fault; a module that fails on what it finds is the agent's.
-        # A syntax error in another file is the agent's, too: the tests read Python that it wrote.
-        # So is a module that the tests look for where the agent could have put it.
-        own = (isinstance(error, ImportError) and all(map(guard.is_trusted, sys.path))) or (
-            isinstance(error, SyntaxError) and error.filename == tests
-        )
-        return {"error": f"{type(error).__name__}: {error}", "own": own}
-
-    @property
-    def started(self) -> int:
-        """Return the number of programs that the tests have started."""
-        return self._shield.started - 1
-
-    @property
-    def exhausted(self) -> bool:
-        """Return whether the tests wanted to start more programs than the shield can keep apart."""
-        return self._shield.exhausted
-
-    @contextlib.contextmanager
-    def keeping(self) -> Generator[None]:
-        """Keep the programs and files of this block: those of the module, and of fixtures for several tests."""
-        with self._shield.keeping(), self._scratch.keeping():
-            yield
-
-    def clean_up(self, *, last: bool = False) -> None:
-        """End the programs that a test has started and remove its temporary files. ``last`` ends all programs."""
-        if self._started != self._shield.started:
-            kept = set[int]()
-            if not last:
-                halves = self._shield.halves
-                kept = self._shield.kept | {halves[pid] for pid in processes_of(self.module) if pid in halves}
-            self._end(kept)
-            if not kept:
-                self._started = self._shield.started
-        self._scratch.clean(self.module)
-
-
-def judge(said: Reports, text: str) -> tuple[str, str]:
-    """Return the outcome and its detail, from the reports of the process that ran the tests."""
-    found = said.findings
-    if found is None:
-        return INTERNAL, "the tests ended without a report"
-    if "internal" in found:
-        return INTERNAL, found["internal"]
-    if "failed" in found:
-        return FAILED, found["failed"]
-    status = found["status"]
-    if found["refused"]:
-        return REFUSED, found["refused"]
-    if found["planted"]:
-        return FAILED, f"{found['planted']} would have run inside the grader"
-    if found["exhausted"]:
-        return FAILED, "the tests were led to start more programs than can be kept apart"
-    if found["remote"] and status != 0:
-        return NETWORK, found["remote"]
-    if status == 0 and found["killed"]:
-        return KILLED, found["killed"]
-    if status == 0 and found["misled"]:
-        return FAILED, found["misled"]
-    if status == 0 and not said.failed:
-        # Skipped tests prove nothing.
-        return (PASSED, "") if said.passed else (FAILED, "every test was skipped")
-    if status in (0, 1):
-        return FAILED, "\n".join(f"{name}: {detail}" for name, detail in said.failed.items())
-    if status == 2:
-        return (BROKEN if found.get("own") else FAILED), found.get("error", "pytest ended with 2")
-    if status == 5:
-        # Where the state decides which tests exist, an agent that leaves nothing to test has not done the task.
-        return (FAILED if has_conditional_tests(text) else EMPTY), "there is no test"
-    # A program of the agent that the tests have started may have damaged anything that its user can write.
-    return (FAILED if found["started"] else INTERNAL), f"pytest ended with {status}"
-
-
-def doubt_about(found: dict[str, Any]) -> str:
-    """Return the finding for which tests have not passed although none but the one that must fail has failed."""
-    if "failed" in found:
-        return found["failed"]
-    if found.get("planted"):
-        return f"{found['planted']} would have run inside the grader"
-    if found.get("exhausted"):
-        return "too many programs"
-    if found.get("status", 1) != 1:
-        return f"the tests ended with {found['status']}, not with a test that failed"  # some may not have run
-    return found.get("killed") or found.get("misled") or ""
-
-
-def has_conditional_tests(text: str) -> bool:
-    """Return whether a module defines tests in branches or loops, or by name, so that there may be none."""
-    import ast  # rarely needed
-
-    module = ast.parse(text)
-    for statement in module.body:
-        if isinstance(statement, (ast.If, ast.For, ast.While, ast.Try, ast.With)) and any(
-            isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name.lower().startswith("test")
-            for node in ast.walk(statement)
-        ):
-            return True
-    names = {node.id for node in ast.walk(module) if isinstance(node, ast.Name)}
-    defined = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
-    return bool(names & {"globals", "vars", "setattr", "locals"}) or "pytest_generate_tests" in defined
 
 
 if __name__ == "__main__":
