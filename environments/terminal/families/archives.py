@@ -90,15 +90,13 @@ def _pack(draft: Draft) -> None:
         draft.pick(
             f"Please make a backup of {root}/{name}.", f"I want to send {root}/{name} to a colleague as one file."
         ),
-        draft.require(f"Create the gzip-compressed tar archive {packed}."),
-        draft.require(
-            f"Its members must be named {name}/..., that is, unpacking it anywhere creates a directory {name} with the "
-            "same structure inside."
-        ),
-        draft.require(f"Leave out all files whose name ends in .{left_out}, wherever they are,"),
-        draft.require(f"and the directory {root}/{name}/{folder} with everything in it."),
-        draft.require("All other files must be in the archive once, as they are (content, permissions, owner),"),
-        draft.require("and no further files."),
+        f"! Create the gzip-compressed tar archive {packed}.",
+        f"! Its members must be named {name}/..., that is, unpacking it anywhere creates a directory {name} with the "
+        "same structure inside.",
+        f"! Leave out all files whose name ends in .{left_out}, wherever they are,",
+        f"! and the directory {root}/{name}/{folder} with everything in it.",
+        "! All other files must be in the archive once, as they are (content, permissions, owner),",
+        "! and no further files.",
     )
     draft.form(
         packed,
@@ -123,13 +121,11 @@ def _unpack(draft: Draft) -> None:
     example = next(path for path in files if path.endswith(f".{wanted}") and path.count("/") > 1)
     draft.say(
         draft.pick(f"I have an archive, {packed}.", f"Somebody sent me {packed}."),
-        draft.require(f"Extract the files whose name ends in .{wanted} into {output} (it does not exist yet)."),
-        draft.require(
-            f"Drop the leading directory {prefix} from their paths: {example} must become "
-            f"{output}/{example.partition('/')[2]}."
-        ),
-        draft.require("Subdirectories below that are kept."),
-        draft.require(f"There must be nothing else in {output}, no other files and no empty directories."),
+        f"! Extract the files whose name ends in .{wanted} into {output} (it does not exist yet).",
+        f"! Drop the leading directory {prefix} from their paths: {example} must become "
+        f"{output}/{example.partition('/')[2]}.",
+        "! Subdirectories below that are kept.",
+        f"! There must be nothing else in {output}, no other files and no empty directories.",
     )
     reader = "zipfile.ZipFile(@packed@)" if kind == "zip" else "tarfile.open(@packed@)"
     members, read = ("namelist()", "read(name)") if kind == "zip" else ("getnames()", "extractfile(name).read()")
@@ -161,13 +157,13 @@ def _convert(draft: Draft) -> None:
             f"Our Windows users cannot open {source}.",
             f"The archive {source} is needed as a zip file.",
         ),
-        draft.require(f"Make {target} with the same files: the same member names and contents,"),
-        draft.require("each once, and no further files."),
+        f"! Make {target} with the same files: the same member names and contents,",
+        "! each once, and no further files.",
     )
     draft.say(
-        draft.require(f"Also write {manifest} with one line for each file in the archive:"),
-        draft.require("its size in bytes, one space, and its member name;"),
-        draft.require("sorted by member name in byte order (LC_ALL=C)."),
+        f"! Also write {manifest} with one line for each file in the archive:",
+        "! its size in bytes, one space, and its member name;",
+        "! sorted by member name in byte order (LC_ALL=C).",
         draft.every_line(),
     )
     draft.form(
@@ -178,8 +174,7 @@ def _convert(draft: Draft) -> None:
         sentence="How the members of the zip file are compressed, their order, times and permissions, and entries for "
         "their directories are up to you; comments and encryption are not.",
     )
-    oracle = python(
-        """
+    oracle = python("""
         import tarfile, zipfile
         source = tarfile.open(@source@)
         with zipfile.ZipFile(@target@, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -189,11 +184,7 @@ def _convert(draft: Draft) -> None:
                 archive.writestr(name, data)
                 lines.append(f"{len(data)} {name}\\n")
         open(@manifest@, "w").write("".join(lines))
-        """,
-        source=source,
-        target=target,
-        manifest=manifest,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "archive.writestr(name, data)", 'archive.writestr("data/" + name, data)'))
 
 

@@ -30,15 +30,11 @@ def _make(draft: Draft) -> None:
     )
     draft.say(
         draft.pick(f"Please create checksums for everything below {root}.", f"We are about to publish {root}."),
-        draft.require(
-            f"Write {target} with the {kind.upper()} checksum of every regular file below {root} at any depth,"
-        ),
-        draft.require("the list itself apart,"),
-        draft.require(
-            f"in the format that {kind}sum prints: the checksum in small hexadecimal digits, two spaces, and the path "
-            f"relative to {root} without a leading ./"
-        ),
-        draft.require("\nSort the lines by path in byte order (LC_ALL=C)."),
+        f"! Write {target} with the {kind.upper()} checksum of every regular file below {root} at any depth,",
+        "! the list itself apart,",
+        f"! in the format that {kind}sum prints: the checksum in small hexadecimal digits, two spaces, and the path "
+        f"relative to {root} without a leading ./",
+        "! \nSort the lines by path in byte order (LC_ALL=C).",
         draft.every_line(),
     )
     draft.solve(oracle, swap(oracle, "-printf '%P\\n'", "-print"))
@@ -63,17 +59,16 @@ def _verify(draft: Draft) -> None:
             f"Check {root} against its manifest for me.",
         ),
         f"{root}/MANIFEST.sha256 lists SHA-256 checksums and paths relative to {root}, as sha256sum writes them.",
-        draft.require(f"Write {report} with one line for each problem: a word, one space, and the relative path."),
-        draft.require("The word is CHANGED for a file whose checksum is not the one in the manifest,"),
-        draft.require("MISSING for one that the manifest lists but that is not there,"),
-        draft.require(f"and UNKNOWN for a file that is below {root} at any depth but not in the manifest"),
-        draft.require("(the manifest itself does not count)."),
-        draft.require("Sort the lines by path in byte order (LC_ALL=C)."),
-        draft.require("Files that are all right are not mentioned."),
+        f"! Write {report} with one line for each problem: a word, one space, and the relative path.",
+        "! The word is CHANGED for a file whose checksum is not the one in the manifest,",
+        "! MISSING for one that the manifest lists but that is not there,",
+        f"! and UNKNOWN for a file that is below {root} at any depth but not in the manifest",
+        "! (the manifest itself does not count).",
+        "! Sort the lines by path in byte order (LC_ALL=C).",
+        "! Files that are all right are not mentioned.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import hashlib, os
         root = @root@
         listed = dict(reversed(line.rstrip("\\n").split("  ", 1)) for line in open(root + "/MANIFEST.sha256"))
@@ -91,10 +86,7 @@ def _verify(draft: Draft) -> None:
                     print("UNKNOWN", path, file=report)
                 elif there[path] != listed[path]:
                     print("CHANGED", path, file=report)
-        """,
-        root=root,
-        report=report,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "{*listed, *there}", "listed"))
 
 
@@ -123,10 +115,8 @@ def _restore(draft: Draft) -> None:
         f"{root}/checksums.txt has the SHA-256 checksum that each file in it should have (sha256sum format, paths "
         f"relative to {root}/live). There are also the backups {', '.join(f'{root}/{backup}' for backup in backups)}, "
         "with the same paths, but not every file in them is good either.",
-        draft.require(
-            f"Repair {root}/live: replace each damaged file by a copy from whichever backup has the right version, so "
-            "that all checksums match."
-        ),
+        f"! Repair {root}/live: replace each damaged file by a copy from whichever backup has the right version, so "
+        "that all checksums match.",
     )
     oracle = (
         f"cd {root} || exit 1\nwhile read -r sum path; do\n"

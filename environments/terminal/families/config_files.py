@@ -35,13 +35,13 @@ def _environment(draft: Draft) -> None:
     )
     draft.say(
         draft.pick(f"Please edit {path} for me, in place:", f"These changes are to be made in {path}:"),
-        draft.require(f"\n- set {changed} to {new}"),
-        draft.require(f"\n- remove the line that sets {removed}"),
-        draft.require(f"\n- add {added}={more} as a new last line"),
+        f"! \n- set {changed} to {new}",
+        f"! \n- remove the line that sets {removed}",
+        f"! \n- add {added}={more} as a new last line",
         "\nThe settings are lines KEY=value, and there are no spaces or quotes in them.",
-        draft.require("Comments (lines beginning with #),"),
-        draft.require("the order"),
-        draft.require("and other settings (also those whose names merely begin the same) stay exactly as they are."),
+        "! Comments (lines beginning with #),",
+        "! the order",
+        "! and other settings (also those whose names merely begin the same) stay exactly as they are.",
     )
     draft.solve(oracle, swap(oracle, f"s/^{changed}=.*", f"s/{changed}=.*"))
 
@@ -66,19 +66,14 @@ def _sections(draft: Draft) -> None:
     draft.file(path, "\n".join(lines[:-1]) + "\n")
     draft.say(
         draft.pick(f"Change the setting {key} in {path}.", f"{path} is an INI file that needs an edit."),
-        draft.require(f"In the section [{target}], set {key} to {new}."),
-        draft.require(f"The section [{lacking}] has no {key} yet: add it there with the same value,"),
-        draft.require(
-            "as the last line of the section's settings, directly after its present last setting and before the empty "
-            "line that follows."
-        ),
-        draft.require("Write settings as the file does, with one space on each side of =."),
-        draft.require(
-            f"Commented-out lines, {key} in all other sections, empty lines and every other byte stay as they are."
-        ),
+        f"! In the section [{target}], set {key} to {new}.",
+        f"! The section [{lacking}] has no {key} yet: add it there with the same value,",
+        "! as the last line of the section's settings, directly after its present last setting and before the empty "
+        "line that follows.",
+        "! Write settings as the file does, with one space on each side of =.",
+        f"! Commented-out lines, {key} in all other sections, empty lines and every other byte stay as they are.",
     )
-    oracle = python(
-        """
+    oracle = python("""
         result, section = [], None
         def leave():
             if section == @lacking@:
@@ -95,13 +90,7 @@ def _sections(draft: Draft) -> None:
             result.append(line)
         leave()
         open(@path@, "w").write("\\n".join(result) + "\\n")
-        """,
-        path=path,
-        key=key,
-        new=new,
-        target=target,
-        lacking=lacking,
-    )
+        """)
     draft.solve(oracle, swap(oracle, f" and section == {target!r}", ""))
 
 
@@ -126,21 +115,13 @@ def _layers(draft: Draft) -> None:
     in_order = str([f"{root}/{name}" for name in names])
     draft.say(
         draft.pick(f"Work out the effective configuration in {root}.", f"Merge the configuration in {root}."),
-        draft.require(
-            f"Its files are {names[0]}, {names[1]} and {names[2]}, read in this order; a later setting of a key "
-            "replaces an earlier one."
-        ),
-        draft.require(
-            "Each has lines 'key: value', where spaces around the value do not count; empty lines and lines that begin "
-            "with # mean nothing."
-        ),
-        draft.require(
-            "A key with an empty value ('key:') removes the setting made so far; a later file may set it again."
-        ),
-        draft.require(
-            f"Write the result to {target}: a JSON object of all keys that are set in the end and their values, "
-            "all as strings."
-        ),
+        f"! Its files are {names[0]}, {names[1]} and {names[2]}, read in this order; a later setting of a key "
+        "replaces an earlier one.",
+        "! Each has lines 'key: value', where spaces around the value do not count; empty lines and lines that begin "
+        "with # mean nothing.",
+        "! A key with an empty value ('key:') removes the setting made so far; a later file may set it again.",
+        f"! Write the result to {target}: a JSON object of all keys that are set in the end and their values, "
+        "all as strings.",
     )
     draft.form(target, "json")
     oracle = python(
@@ -157,7 +138,6 @@ def _layers(draft: Draft) -> None:
         json.dump(settings, open(@target@, "w"), indent=2)
         """,
         names=[f"{root}/{name}" for name in names],
-        target=target,
     )
     near = swap(oracle, in_order, repr([f"{root}/{name}" for name in names[::-1]]))
     draft.solve(oracle, near)

@@ -41,18 +41,15 @@ def _columns(draft: Draft) -> None:
         draft.pick(f"Shorten {source} for me.", f"I need a part of {source} in another format."),
         "It is a comma-separated CSV file with a header; fields with commas, quotes or line breaks are quoted in the "
         "usual way (a quote inside is doubled).",
-        draft.require(f"Write {target} with the columns name, price and sku, in this order, header included,"),
-        draft.require(f"separated by {spoken} instead of commas."),
-        draft.require("Records whose stock is 0 are left out;"),
-        draft.require("the others keep their order."),
-        draft.require(
-            f"Quote a field only if it contains a double quote or one of the {spoken}, by the same rules; do not quote "
-            "any other field."
-        ),
+        f"! Write {target} with the columns name, price and sku, in this order, header included,",
+        f"! separated by {spoken} instead of commas.",
+        "! Records whose stock is 0 are left out;",
+        "! the others keep their order.",
+        f"! Quote a field only if it contains a double quote or one of the {spoken}, by the same rules; do not quote "
+        "any other field.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import csv
         with open(@source@, newline="") as source, open(@target@, "w", newline="") as target:
             writer = csv.writer(target, delimiter=@delimiter@, lineterminator="\\n")
@@ -60,11 +57,7 @@ def _columns(draft: Draft) -> None:
             for row in csv.DictReader(source):
                 if row["stock"] != "0":
                     writer.writerow([row["name"], row["price"], row["sku"]])
-        """,
-        source=source,
-        target=target,
-        delimiter=delimiter,
-    )
+        """)
     draft.solve(oracle, swap(oracle, 'if row["stock"] != "0"', 'if row["stock"]'))
 
 
@@ -88,17 +81,16 @@ def _normalise(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Clean up {source}.", f"The data in {source} was typed in by hand and needs cleaning."),
         "It is a CSV file with the columns name, email and city.",
-        draft.require("Remove spaces at the beginning and end of every field"),
-        draft.require("and make several spaces in a row inside a name one."),
-        draft.require("Turn e-mail addresses into small letters."),
-        draft.require("Leave out records whose email has no @."),
-        draft.require("Where the city is empty, write unknown."),
-        draft.require(f"Write {target} as CSV with the columns email, name, city in this order, with a header,"),
-        draft.require("the records in the original order."),
+        "! Remove spaces at the beginning and end of every field",
+        "! and make several spaces in a row inside a name one.",
+        "! Turn e-mail addresses into small letters.",
+        "! Leave out records whose email has no @.",
+        "! Where the city is empty, write unknown.",
+        f"! Write {target} as CSV with the columns email, name, city in this order, with a header,",
+        "! the records in the original order.",
     )
     draft.form(target, "csv")
-    oracle = python(
-        """
+    oracle = python("""
         import csv
         with open(@source@) as source, open(@target@, "w") as target:
             writer = csv.writer(target)
@@ -107,10 +99,7 @@ def _normalise(draft: Draft) -> None:
                 email = row["email"].strip().lower()
                 if "@" in email:
                     writer.writerow([email, " ".join(row["name"].split()), row["city"].strip() or "unknown"])
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, '" ".join(row["name"].split())', 'row["name"].strip()'))
 
 
@@ -136,13 +125,11 @@ def _merge(draft: Draft) -> None:
         draft.pick(f"Merge the CSV files in {root}.", f"{root} has several CSV files that should be one."),
         f"These are {', '.join(files)}. Each has the columns id, name and amount, but not in the same order; go by "
         "their headers.",
-        draft.require(
-            "Ids occur repeatedly: if the same id is in more than one file, the record of the file named last in this "
-            "list wins. Within a file ids are unique."
-        ),
-        draft.require(f"Write {target} as CSV with the header id,name,amount"),
-        draft.require("and one record per id,"),
-        draft.require("sorted by id as a number, smallest first."),
+        "! Ids occur repeatedly: if the same id is in more than one file, the record of the file named last in this "
+        "list wins. Within a file ids are unique.",
+        f"! Write {target} as CSV with the header id,name,amount",
+        "! and one record per id,",
+        "! sorted by id as a number, smallest first.",
     )
     draft.form(target, "csv")
     oracle = python(
@@ -158,7 +145,6 @@ def _merge(draft: Draft) -> None:
             writer.writerows(records[number] for number in sorted(records))
         """,
         files=[f"{root}/{file}" for file in files],
-        target=target,
     )
     draft.solve(oracle, swap(oracle, 'records[int(row["id"])] = row', 'records.setdefault(int(row["id"]), row)'))
 

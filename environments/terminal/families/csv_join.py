@@ -40,10 +40,10 @@ def _inner(draft: Draft) -> None:
             f"Join {root}/{left}.csv with {root}/{right}.csv.", f"{root} has the CSV files {left}.csv and {right}.csv."
         ),
         f"They belong together by {key}.",
-        draft.require(f"Write {target} with the header id,name,city,value"),
-        draft.require(f"and a record for each record of {left}.csv,"),
-        draft.require("sorted by id as a number, smallest first."),
-        draft.require(f"Records whose {key} does not occur in {right}.csv are left out."),
+        f"! Write {target} with the header id,name,city,value",
+        f"! and a record for each record of {left}.csv,",
+        "! sorted by id as a number, smallest first.",
+        f"! Records whose {key} does not occur in {right}.csv are left out.",
     )
     draft.form(target, "csv")
     oracle = python(
@@ -57,10 +57,8 @@ def _inner(draft: Draft) -> None:
                 if person := people.get(row[@key@]):
                     writer.writerow([row["id"], person["name"], person["city"], row["value"]])
         """,
-        key=key,
         left=f"{root}/{left}.csv",
         right=f"{root}/{right}.csv",
-        target=target,
     )
     draft.solve(oracle, swap(oracle, 'int(row["id"])', 'row["id"]'))
 
@@ -74,39 +72,34 @@ def _outer(draft: Draft) -> None:
         [draft.pick(*codes[2:]), str(draft.number(1, 9)), _euros(draft.number(99, 9999))]
         for _ in range(draft.number(15, 25))
     ]
-    draft.file(f"{root}/products.csv", "code,name\n" + "".join(f'{c},"{n}"\n' for c, n in products))
+    listed = draft.file(f"{root}/products.csv", "code,name\n" + "".join(f'{c},"{n}"\n' for c, n in products))
     draft.file(f"{root}/sales.csv", _csv("code,quantity,price", sales))
     target = f"{root}/{draft.pick('revenue', 'totals', 'bestsellers')}.csv"
     draft.say(
         draft.pick(f"What did each product in {root}/products.csv bring in?", f"Add up {root}/sales.csv by product."),
-        f"{root}/products.csv has the columns code and name (names may contain commas and are quoted then), "
+        f"{listed} has the columns code and name (names may contain commas and are quoted then), "
         f"{root}/sales.csv has code, quantity and price (of one piece, with two decimals).",
-        draft.require(f"Write {target}, CSV with the header code,name,quantity,revenue:"),
-        draft.require("a record for every product, also for those without any sales (0 and 0.00),"),
-        draft.require("with the sum of the quantities"),
-        draft.require("and the sum of quantity times price,"),
-        draft.require("with exactly two decimals."),
-        draft.require("Highest revenue first;"),
-        draft.require("products with equal revenue by code."),
+        f"! Write {target}, CSV with the header code,name,quantity,revenue:",
+        "! a record for every product, also for those without any sales (0 and 0.00),",
+        "! with the sum of the quantities",
+        "! and the sum of quantity times price,",
+        "! with exactly two decimals.",
+        "! Highest revenue first;",
+        "! products with equal revenue by code.",
     )
     draft.form(target, "csv")
-    oracle = python(
-        """
+    oracle = python("""
         import csv
         from decimal import Decimal
-        rows = {row["code"]: [row["code"], row["name"], 0, Decimal("0.00")] for row in csv.DictReader(open(@products@))}
-        for sale in csv.DictReader(open(@sales@)):
+        rows = {row["code"]: [row["code"], row["name"], 0, Decimal("0.00")] for row in csv.DictReader(open(@listed@))}
+        for sale in csv.DictReader(open(@root/sales.csv@)):
             rows[sale["code"]][2] += int(sale["quantity"])
             rows[sale["code"]][3] += int(sale["quantity"]) * Decimal(sale["price"])
         with open(@target@, "w") as target:
             writer = csv.writer(target)
             writer.writerow(["code", "name", "quantity", "revenue"])
             writer.writerows(row for row in sorted(rows.values(), key=lambda row: (-row[3], row[0])) if row)
-        """,
-        products=f"{root}/products.csv",
-        sales=f"{root}/sales.csv",
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, " if row)", " if row[2])"))
 
 
@@ -137,18 +130,15 @@ def _pivot(draft: Draft) -> None:
             f"Make a pivot table of {root}/expenses.csv.",
         ),
         f"{root}/members.csv says which team each member belongs to.",
-        draft.require("Count only expenses whose status is approved."),
-        draft.require(
-            f"Write {target} as CSV. Header: team, then every month (YYYY-MM) in which there is at least one approved "
-            "expense, in chronological order, then total."
-        ),
-        draft.require("One record for every team in members.csv, in alphabetical order:"),
-        draft.require("the team's sum for each month and over all months,"),
-        draft.require("always with two decimals (0.00 where there is nothing)."),
+        "! Count only expenses whose status is approved.",
+        f"! Write {target} as CSV. Header: team, then every month (YYYY-MM) in which there is at least one approved "
+        "expense, in chronological order, then total.",
+        "! One record for every team in members.csv, in alphabetical order:",
+        "! the team's sum for each month and over all months,",
+        "! always with two decimals (0.00 where there is nothing).",
     )
     draft.form(target, "csv")
-    oracle = python(
-        """
+    oracle = python("""
         import csv
         from decimal import Decimal
         team_of = {row["member"]: row["team"] for row in csv.DictReader(open(@root@ + "/members.csv"))}
@@ -164,10 +154,7 @@ def _pivot(draft: Draft) -> None:
             for team in sorted(set(team_of.values())):
                 row = [cells.get((team, month), Decimal("0.00")) for month in months]
                 writer.writerow([team, *row, sum(row)])
-        """,
-        root=root,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, 'row["status"] == "approved"', 'row["status"] != "pending"'))
 
 

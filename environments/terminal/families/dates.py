@@ -34,14 +34,13 @@ def _to_utc(draft: Draft) -> None:
         "Its lines are YYYY-MM-DD HH:MM, the offset of local time from UTC as +HHMM or -HHMM, and a name, separated by "
         "spaces. For example 2024-05-01 01:30 +0200 is 23:30 of the day before in UTC.",
         f"Write all of them to {target} in the form",
-        draft.require("\nYYYY-MM-DDTHH:MMZ NAME"),
-        draft.require("\nwhere the time is in UTC (T and Z are literal),"),
-        draft.require("earliest first;"),
-        draft.require("lines with the same time by name."),
+        "! \nYYYY-MM-DDTHH:MMZ NAME",
+        "! \nwhere the time is in UTC (T and Z are literal),",
+        "! earliest first;",
+        "! lines with the same time by name.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         from datetime import datetime, timezone
         rows = []
         for line in open(@source@):
@@ -51,10 +50,7 @@ def _to_utc(draft: Draft) -> None:
         with open(@target@, "w") as target:
             for moment, name in sorted(rows):
                 print(moment.strftime("%Y-%m-%dT%H:%MZ"), name, file=target)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "moment.astimezone(timezone.utc)", "moment.replace(tzinfo=timezone.utc)"))
 
 
@@ -78,11 +74,11 @@ def _spans(draft: Draft) -> None:
     draft.say(
         draft.pick(f"How many days does each entry of {source} last?", f"Add the durations to {source}."),
         f"The CSV file has the columns name, start and end, with dates as {spoken}.",
-        draft.require(f"Write {target}, a CSV file with the header name,start,end,days:"),
-        draft.require("the same records"),
-        draft.require("in the same order,"),
-        draft.require("the dates as YYYY-MM-DD,"),
-        draft.require(f"and in the last column the number of days, {rule}."),
+        f"! Write {target}, a CSV file with the header name,start,end,days:",
+        "! the same records",
+        "! in the same order,",
+        "! the dates as YYYY-MM-DD,",
+        f"! and in the last column the number of days, {rule}.",
     )
     draft.form(target, "csv")
     oracle = python(
@@ -96,9 +92,6 @@ def _spans(draft: Draft) -> None:
                 start, end = (datetime.strptime(row[key], @form@).date() for key in ("start", "end"))
                 writer.writerow([row["name"], start, end, (end - start).days + @more@])
         """,
-        source=source,
-        target=target,
-        form=form,
         more=int(inclusive),
     )
     draft.solve(oracle, swap(oracle, f".days + {int(inclusive)}", f".days + {1 - inclusive}"))
@@ -116,19 +109,16 @@ def _weeks(draft: Draft) -> None:
     draft.say(
         draft.pick(f"I need weekly totals of {source}.", f"Add up {source} by week."),
         "The CSV file has the columns date (YYYY-MM-DD), item and amount (a whole number).",
-        draft.require(
-            "Weeks are ISO 8601 weeks: they begin on Monday, and week 1 is the one with the year's first Thursday, so "
-            "days around New Year may belong to a week of the neighbouring year."
-        ),
-        draft.require(f"Write {target} as CSV with the header week,total"),
-        draft.require("and one record per week that has entries,"),
-        draft.require("earliest first;"),
-        draft.require("the week in the form 2023-W05 (ISO year, two-digit week)"),
-        draft.require("and the sum of the amounts."),
+        "! Weeks are ISO 8601 weeks: they begin on Monday, and week 1 is the one with the year's first Thursday, so "
+        "days around New Year may belong to a week of the neighbouring year.",
+        f"! Write {target} as CSV with the header week,total",
+        "! and one record per week that has entries,",
+        "! earliest first;",
+        "! the week in the form 2023-W05 (ISO year, two-digit week)",
+        "! and the sum of the amounts.",
     )
     draft.form(target, "csv")
-    oracle = python(
-        """
+    oracle = python("""
         import csv
         from datetime import date
         totals = {}
@@ -141,10 +131,7 @@ def _weeks(draft: Draft) -> None:
             writer.writerow(["week", "total"])
             for week, total in sorted(totals.items()):
                 writer.writerow([week, total])
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "%G-W%V", "%Y-W%U"))
 
 
@@ -170,15 +157,14 @@ def _weekdays(draft: Draft) -> None:
             f"Find the entries of {source} that fall on certain days of the week.", f"Filter {source} by weekday."
         ),
         "Its lines are a date (YYYY-MM-DD), a space and a word.",
-        draft.require(f"Write those whose date is a {spoken} to {target} in the form"),
-        draft.require("\nYYYY-MM-DD WEEKDAY WORD"),
-        draft.require("\nwith the English name of the weekday (such as Monday),"),
-        draft.require("sorted by date"),
-        draft.require("and, on the same date, by word."),
+        f"! Write those whose date is a {spoken} to {target} in the form",
+        "! \nYYYY-MM-DD WEEKDAY WORD",
+        "! \nwith the English name of the weekday (such as Monday),",
+        "! sorted by date",
+        "! and, on the same date, by word.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         from datetime import date
         with open(@target@, "w") as target:
             for line in sorted(open(@source@)):
@@ -186,12 +172,7 @@ def _weekdays(draft: Draft) -> None:
                 number = date.fromisoformat(day).weekday()
                 if number in @wanted@:
                     print(day, @days@[number], word, file=target)
-        """,
-        source=source,
-        target=target,
-        wanted=wanted,
-        days=days,
-    )
+        """)
     near = swap(oracle, f"in {wanted!r}", f"in {tuple((number + 1) % 7 for number in wanted)!r}")
     draft.solve(oracle, near)
 

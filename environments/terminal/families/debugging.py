@@ -112,24 +112,22 @@ def _report(draft: Draft) -> None:
     example = f"# amounts\n{a} {draft.number(9, 500)}\nNew {b} {draft.number(9, 500)}\n\n{a} {draft.number(1, 99)}\n"
     draft.say(
         draft.pick(f"{path} does not do what it should.", f"There are bugs in {path}; please repair it."),
-        draft.require(
-            "It reads lines 'NAME AMOUNT' from standard input, where AMOUNT is a whole number after the last space and "
-            "NAME may contain spaces;"
-        ),
-        draft.require("empty lines and lines beginning with # are to be ignored."),
-        draft.require("It must print the sum of the amounts for each name as 'NAME: SUM',"),
-        draft.require("largest sum first"),
-        draft.require("and equal sums by name,"),
-        draft.require(f"and then the line '{word}: ' followed by the sum of all amounts."),
+        "! It reads lines 'NAME AMOUNT' from standard input, where AMOUNT is a whole number after the last space and "
+        "NAME may contain spaces;",
+        "! empty lines and lines beginning with # are to be ignored.",
+        "! It must print the sum of the amounts for each name as 'NAME: SUM',",
+        "! largest sum first",
+        "! and equal sums by name,",
+        f"! and then the line '{word}: ' followed by the sum of all amounts.",
     )
     shown = "".join(f"    {line}".rstrip() + "\n" for line in example.splitlines())
     right = "".join(f"    {line}\n" for line in totals([], example, word).splitlines())
     draft.say(f"For the input\n\n{shown}\nit prints\n\n{right}")
     draft.say(
-        draft.require("It must stay an executable file at the same path,"),
-        draft.require("end with the exit status 0"),
-        draft.require("and print nothing else to standard output."),
-        draft.require("I will try it with other input as well."),
+        "! It must stay an executable file at the same path,",
+        "! end with the exit status 0",
+        "! and print nothing else to standard output.",
+        "! I will try it with other input as well.",
         f"(At most {_LINES} lines, all of them complete, of printable ASCII characters. A NAME has at most {_NAME} of "
         f"them, the first and the last of which are letters or digits; an AMOUNT lies between -{_AMOUNT} and {_AMOUNT} "
         "and is written in its shortest form.)",
@@ -213,23 +211,19 @@ def _count(draft: Draft) -> None:
         draft.pick(
             f"The script {path} has bugs. Please repair it.", f"{path} gives wrong results; find out why and repair it."
         ),
-        draft.require(
-            "It is called with a directory as its only argument. For every regular file directly in that directory "
-            f"whose name ends in .{extension} it must print the name without .{extension}, a space and the number of "
-            "newlines in the file,"
-        ),
-        draft.require("in byte order of the names (with LANG=C.UTF-8),"),
-        draft.require(
-            f"and then a line '{label} TOTAL in COUNT' with the sum of those numbers and the number of files."
-        ),
-        draft.require("Names may contain spaces."),
-        draft.require(f"Without any such file only '{label} 0 in 0' is printed."),
-        draft.require("Nothing else may be printed to standard output."),
+        "! It is called with a directory as its only argument. For every regular file directly in that directory "
+        f"whose name ends in .{extension} it must print the name without .{extension}, a space and the number of "
+        "newlines in the file,",
+        "! in byte order of the names (with LANG=C.UTF-8),",
+        f"! and then a line '{label} TOTAL in COUNT' with the sum of those numbers and the number of files.",
+        "! Names may contain spaces.",
+        f"! Without any such file only '{label} 0 in 0' is printed.",
+        "! Nothing else may be printed to standard output.",
     )
     draft.say(
         f"{root}/sample is a directory to try it with.",
-        draft.require("It must stay an executable file at the same path,"),
-        draft.require("and end with the exit status 0;"),
+        "! It must stay an executable file at the same path,",
+        "! and end with the exit status 0;",
         f"I will use directories of my own as well: with at most {_FILES} such files of at most {_LONGEST} lines, and "
         "with other regular files and directories. All names are of printable ASCII characters; none of them begins "
         "with a full stop.",

@@ -49,12 +49,10 @@ def _order(draft: Draft) -> None:
             f"In which order can the things in {source} be installed?", f"Work out an installation order for {source}."
         ),
         _FORM,
-        draft.require(f"Write all names to {target}, one per line,"),
-        draft.require("such that everything comes after all it depends on."),
-        draft.require(
-            "There are many such orders; take the one that results if at each step, of all names whose dependencies "
-            "have all been listed already, the first in alphabetical order comes next."
-        ),
+        f"! Write all names to {target}, one per line,",
+        "! such that everything comes after all it depends on.",
+        "! There are many such orders; take the one that results if at each step, of all names whose dependencies "
+        "have all been listed already, the first in alphabetical order comes next.",
         draft.every_line(),
     )
     oracle = python(
@@ -88,10 +86,10 @@ def _closure(draft: Draft) -> None:
     draft.say(
         draft.pick(f"{source} lists dependencies.", f"I have a question about the dependencies in {source}."),
         _FORM,
-        draft.require(question),
-        draft.require(f"Write the names to {target}, one per line,"),
-        draft.require("in alphabetical order,"),
-        draft.require(f"without {name} itself."),
+        f"! {question}",
+        f"! Write the names to {target}, one per line,",
+        "! in alphabetical order,",
+        f"! without {name} itself.",
         draft.every_line(),
     )
     oracle = python(
@@ -140,20 +138,14 @@ def _levels(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Check the dependencies in {source}.", f"Something is wrong with the dependencies in {source}."),
         _FORM,
-        draft.require(f"Write a JSON object to {target} with the keys missing, cycle and levels and no others."),
-        draft.require(
-            "missing is an array of the names that something depends on but that have no line of their own, sorted."
-        ),
-        draft.require("cycle is an array of all names that depend on themselves through others, sorted."),
-        draft.require(
-            "levels is an object with the level of every name that can be installed: it is 0 for names without "
-            "dependencies,"
-        ),
-        draft.require("and otherwise one more than the highest level among those it directly depends on;"),
-        draft.require(
-            "names that depend on a missing name or on a cycle, directly or through others, and the missing names, do "
-            "not appear in it."
-        ),
+        f"! Write a JSON object to {target} with the keys missing, cycle and levels and no others.",
+        "! missing is an array of the names that something depends on but that have no line of their own, sorted.",
+        "! cycle is an array of all names that depend on themselves through others, sorted.",
+        "! levels is an object with the level of every name that can be installed: it is 0 for names without "
+        "dependencies,",
+        "! and otherwise one more than the highest level among those it directly depends on;",
+        "! names that depend on a missing name or on a cycle, directly or through others, and the missing names, do "
+        "not appear in it.",
     )
     draft.form(target, "json")
     oracle = python(

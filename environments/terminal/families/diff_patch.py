@@ -35,12 +35,10 @@ def _apply(draft: Draft) -> None:
     last = f"$(grep -n '^--- ' {file} | tail -n 1 | cut -d : -f 1)"
     near = f"cd {root} && head -n {last} {file} | head -n -1 | patch -s -p1\n"
     draft.say(
-        draft.require(
-            draft.pick(f"Apply the patch {file} to {root}.", f"A colleague sent me {file}; please apply it to {root}.")
-        ),
+        draft.pick(f"! Apply the patch {file} to {root}.", f"! A colleague sent me {file}; please apply it to {root}."),
         f"It is a unified diff whose paths begin with a/ and b/ and are otherwise relative to {root}. All its hunks "
         "apply cleanly.",
-        draft.require(f"Leave no files such as .orig or .rej below {root}."),
+        f"! Leave no files such as .orig or .rej below {root}.",
     )
     draft.solve(oracle, near)
 
@@ -65,15 +63,13 @@ def _trees(draft: Draft) -> None:
             f"What has changed from {root}/{old} to {root}/{new}?",
             f"Compare the directory trees {root}/{old} and {root}/{new}.",
         ),
-        draft.require(
-            f"Write {report} with one line for each file that differs: a letter, one space and the path relative to "
-            "the tree."
-        ),
-        draft.require(f"The letter is A for a file that only {new} has,"),
-        draft.require(f"D for one that only {old} has,"),
-        draft.require("and M for one that both have with different content."),
-        draft.require("Files that are equal are not mentioned."),
-        draft.require("Sort the lines by path in byte order (LC_ALL=C)."),
+        f"! Write {report} with one line for each file that differs: a letter, one space and the path relative to "
+        "the tree.",
+        f"! The letter is A for a file that only {new} has,",
+        f"! D for one that only {old} has,",
+        "! and M for one that both have with different content.",
+        "! Files that are equal are not mentioned.",
+        "! Sort the lines by path in byte order (LC_ALL=C).",
         draft.every_line(),
     )
     oracle = python(
@@ -94,7 +90,6 @@ def _trees(draft: Draft) -> None:
         """,
         old=f"{root}/{old}",
         new=f"{root}/{new}",
-        report=report,
     )
     draft.solve(oracle, swap(oracle, "old[path] != new[path]", "len(old[path]) != len(new[path])"))
 
@@ -125,24 +120,19 @@ def _settings(draft: Draft) -> None:
             f"Tell me how the settings differ between {root}/old.properties and {root}/new.properties.",
             f"Somebody rewrote {root}/old.properties as {root}/new.properties in another order.",
         ),
-        draft.require(
-            "Both have lines of the form key=value, where spaces around = mean nothing; empty lines and lines "
-            "beginning with # are to be ignored, and so is the order."
-        ),
-        draft.require(f"Write {report} with one line per difference,"),
-        draft.require("sorted by key in byte order, in these forms:"),
-        draft.require("\n- key=value\n+ key=value\n~ key=old -> new"),
-        draft.require("\nfor a key that only the old file has,"),
-        draft.require("for one that only the new file has,"),
-        draft.require("and for one whose value is different."),
-        draft.require(
-            "There is exactly one space after the first character, none around =, and one on each side of the arrow."
-        ),
-        draft.require("Settings that are the same in both are not mentioned."),
+        "! Both have lines of the form key=value, where spaces around = mean nothing; empty lines and lines "
+        "beginning with # are to be ignored, and so is the order.",
+        f"! Write {report} with one line per difference,",
+        "! sorted by key in byte order, in these forms:",
+        "! \n- key=value\n+ key=value\n~ key=old -> new",
+        "! \nfor a key that only the old file has,",
+        "! for one that only the new file has,",
+        "! and for one whose value is different.",
+        "! There is exactly one space after the first character, none around =, and one on each side of the arrow.",
+        "! Settings that are the same in both are not mentioned.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         def read(path):
             lines = [line.strip() for line in open(path)]
             pairs = (line.split("=", 1) for line in lines if line and not line.startswith("#"))
@@ -156,10 +146,7 @@ def _settings(draft: Draft) -> None:
                     print(f"+ {key}={new[key]}", file=report)
                 elif old[key] != new[key]:
                     print(f"~ {key}={old[key]} -> {new[key]}", file=report)
-        """,
-        root=root,
-        report=report,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "{*old, *new}", "new"))
 
 

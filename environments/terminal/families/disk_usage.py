@@ -27,16 +27,12 @@ def _per_directory(draft: Draft) -> None:
             f"Which of the directories in {root} take the most space?",
             f"I want to know how many bytes each directory in {root} holds.",
         ),
-        draft.require(
-            "For each directory directly inside it, add up the sizes in bytes of all regular files in it at any depth "
-            "(the files' own sizes, not disk blocks)."
-        ),
-        draft.require(
-            f"Write the result to {report}, one line per directory: the total, one space, the name of the directory "
-            "(without path)."
-        ),
-        draft.require("Largest total first;"),
-        draft.require("equal totals in alphabetical order of the names."),
+        "! For each directory directly inside it, add up the sizes in bytes of all regular files in it at any depth "
+        "(the files' own sizes, not disk blocks).",
+        f"! Write the result to {report}, one line per directory: the total, one space, the name of the directory "
+        "(without path).",
+        "! Largest total first;",
+        "! equal totals in alphabetical order of the names.",
         draft.every_line(),
     )
     oracle = (
@@ -66,9 +62,9 @@ def _largest(draft: Draft) -> None:
             f"Find the {count} largest files below {root}.",
             f"What are the {count} biggest files anywhere below {root}?",
         ),
-        draft.require(f"Write the {count} of them to {report}, one per line:"),
-        draft.require(f"size in bytes, a tab, and the path relative to {root} (without a leading ./),"),
-        draft.require("largest first."),
+        f"! Write the {count} of them to {report}, one per line:",
+        f"! size in bytes, a tab, and the path relative to {root} (without a leading ./),",
+        "! largest first.",
         draft.every_line(),
     )
     oracle = f"find {root} -type f -printf '%s\\t%P\\n' | LC_ALL=C sort -k 1,1nr -k 2 | head -n {count} > {report}\n"
@@ -97,17 +93,14 @@ def _per_extension(draft: Draft) -> None:
             f"Summarise the files below {root} by extension.",
             f"I need statistics on the kinds of files below {root}.",
         ),
-        draft.require(
-            f"Write {report}: a JSON object that maps each extension (what follows the last dot of the name, in small "
-            "letters, without the dot, so that a.TXT and b.txt count together)"
-        ),
-        draft.require('to an object {"files": NUMBER OF FILES, "bytes": SUM OF THEIR SIZES}.'),
-        draft.require("Files without a dot in their name do not count,"),
-        draft.require(f"nor does anything inside a directory named {hidden}, at any depth."),
+        f"! Write {report}: a JSON object that maps each extension (what follows the last dot of the name, in small "
+        "letters, without the dot, so that a.TXT and b.txt count together)",
+        '! to an object {"files": NUMBER OF FILES, "bytes": SUM OF THEIR SIZES}.',
+        "! Files without a dot in their name do not count,",
+        f"! nor does anything inside a directory named {hidden}, at any depth.",
     )
     draft.form(report, "json")
-    oracle = python(
-        """
+    oracle = python("""
         import json, os
         totals = {}
         for place, folders, names in os.walk(@root@):
@@ -118,11 +111,7 @@ def _per_extension(draft: Draft) -> None:
                     entry["files"] += 1
                     entry["bytes"] += os.path.getsize(os.path.join(place, name))
         json.dump(totals, open(@report@, "w"))
-        """,
-        root=root,
-        hidden=hidden,
-        report=report,
-    )
+        """)
     draft.solve(oracle, swap(oracle, f"if name != {hidden!r}", "if name"))
 
 

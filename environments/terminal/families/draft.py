@@ -10,6 +10,7 @@ Invariant: randomness comes from ``Draft.random`` alone, by methods that give th
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import re
@@ -140,26 +141,25 @@ class Draft:
     # --- prompt ------------------------------------------------------------------------------------
 
     def say(self, *sentences: str) -> None:
-        """Add a paragraph to the prompt. A sentence that begins with a newline keeps its own layout."""
+        """Add a paragraph to the prompt.
+
+        A sentence after ``! `` states a requirement, which false solutions of the tests break; the mark is not shown. A
+        sentence that begins with a newline keeps its own layout.
+        """
         text = ""
-        self._sentences += sentences
-        for sentence in sentences:
+        for marked in sentences:
+            sentence = marked.removeprefix("! ")
+            self._sentences.append(sentence)
+            self._requirements += [sentence] if sentence != marked else []
             text += sentence if not text or sentence.startswith("\n") or text.endswith("\n") else f" {sentence}"
         self._paragraphs.append(text.strip("\n"))
 
-    def require(self, sentence: str) -> str:
-        """Return a sentence for ``say`` that states a requirement. A false solution must break it (the tests)."""
-        self._requirements.append(sentence)
-        return sentence
-
     def every_line(self) -> str:
         """Return the requirement that every line of a text file ends with a newline."""
-        return self.require(
-            self.pick(
-                "Every line ends with a newline, including the last one.",
-                "End each line, the last one too, with a single newline; no blank lines.",
-                "Terminate every line (also the last) with a newline and add no empty lines.",
-            )
+        return self.pick(
+            "! Every line ends with a newline, including the last one.",
+            "! End each line, the last one too, with a single newline; no blank lines.",
+            "! Terminate every line (also the last) with a newline and add no empty lines.",
         )
 
     # --- rules of the comparison -------------------------------------------------------------------
@@ -247,8 +247,20 @@ class Draft:
 
 
 def python(code: str, **values: object) -> str:
-    """Return Bash that runs Python code; ``@name@`` in the code stands for the literal of a value."""
-    return f"python3 - <<'END'\n{fill(textwrap.dedent(code).strip(), {k: repr(v) for k, v in values.items()})}\nEND\n"
+    """Return Bash that runs Python code, in which ``@name@`` stands for the literal of a value.
+
+    A value is given, or is the caller's variable of that name. ``@name/rest@`` is a path below it.
+    """
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    names = {**frame.f_back.f_locals, **values}
+    text = re.sub(
+        "@([a-z_]+)(/[a-z./-]*)?@",
+        lambda found: repr(f"{names[found[1]]}{found[2]}" if found[2] else names[found[1]]),
+        textwrap.dedent(code).strip(),
+    )
+    return f"python3 - <<'END'\n{text}\nEND\n"
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

@@ -34,13 +34,11 @@ def _report(draft: Draft) -> None:
             f"Below {root} many files exist more than once under different names.",
             f"Help me find out which files below {root} are redundant.",
         ),
-        draft.require("Files are duplicates of each other if their contents are identical, whatever their names."),
-        draft.require(
-            "Among the files with the same content the one whose absolute path comes first in byte order (LC_ALL=C) is "
-            "the original; all the others are redundant."
-        ),
-        draft.require(f"Write the absolute paths of all redundant files to {report}, one per line,"),
-        draft.require("sorted in byte order."),
+        "! Files are duplicates of each other if their contents are identical, whatever their names.",
+        "! Among the files with the same content the one whose absolute path comes first in byte order (LC_ALL=C) is "
+        "the original; all the others are redundant.",
+        f"! Write the absolute paths of all redundant files to {report}, one per line,",
+        "! sorted in byte order.",
         draft.every_line(),
     )
     oracle = (
@@ -60,13 +58,11 @@ def _delete(draft: Draft) -> None:
     order, other = ("-k 2r", "-k 2") if last else ("-k 2 ", "-k 2r ")
     draft.say(
         draft.pick(f"Free some space in {root}.", f"Please remove duplicate files below {root}."),
-        draft.require(
-            "Wherever several regular files below it have identical content, keep only the one whose absolute path "
-            f"comes {'last' if last else 'first'} in byte order (as LC_ALL=C sort would order the paths) and delete "
-            "the others."
-        ),
-        draft.require("Files whose content exists only once stay."),
-        draft.require("No remaining file may be moved, and directories stay, even if they are empty then."),
+        "! Wherever several regular files below it have identical content, keep only the one whose absolute path "
+        f"comes {'last' if last else 'first'} in byte order (as LC_ALL=C sort would order the paths) and delete "
+        "the others.",
+        "! Files whose content exists only once stay.",
+        "! No remaining file may be moved, and directories stay, even if they are empty then.",
     )
     oracle = (
         f"find {root} -type f -exec sha256sum {{}} + | LC_ALL=C sort -k 1,1 -k 2{'r' if last else ''} "
@@ -83,19 +79,16 @@ def _groups(draft: Draft) -> None:
         draft.pick(
             f"I need a report on duplicate files below {root}.", f"How much space do duplicates in {root} waste?"
         ),
-        draft.require(f"Write a JSON object to {report} with the keys wasted_bytes and groups and no others."),
-        draft.require(
-            "wasted_bytes is the number of bytes that would be saved by keeping just one file of each set of files "
-            "with identical content."
-        ),
-        draft.require("groups is an array with one object for each such set of two or more files,"),
-        draft.require("with the keys size (size in bytes of one of the files)"),
-        draft.require(f"and files (array of the paths, relative to {root}, sorted in byte order)."),
-        draft.require("Order the groups by the first path of each in byte order."),
+        f"! Write a JSON object to {report} with the keys wasted_bytes and groups and no others.",
+        "! wasted_bytes is the number of bytes that would be saved by keeping just one file of each set of files "
+        "with identical content.",
+        "! groups is an array with one object for each such set of two or more files,",
+        "! with the keys size (size in bytes of one of the files)",
+        f"! and files (array of the paths, relative to {root}, sorted in byte order).",
+        "! Order the groups by the first path of each in byte order.",
     )
     draft.form(report, "json")
-    oracle = python(
-        """
+    oracle = python("""
         import json, os
         found = {}
         for place, _, names in os.walk(@root@):
@@ -106,10 +99,7 @@ def _groups(draft: Draft) -> None:
         groups.sort(key=lambda group: group["files"][0])
         wasted = sum(group["size"] * (len(group["files"]) - 1) for group in groups)
         json.dump({"wasted_bytes": wasted, "groups": groups}, open(@report@, "w"), indent=2)
-        """,
-        root=root,
-        report=report,
-    )
+        """)
     draft.solve(oracle, swap(oracle, '* (len(group["files"]) - 1)', '* len(group["files"])'))
 
 

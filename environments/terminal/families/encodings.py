@@ -49,10 +49,10 @@ def _latin(draft: Draft) -> None:
             f"The text files below {root} are encoded in ISO-8859-1 (Latin-1).",
             f"An old system left us text files in ISO-8859-1 (Latin-1) in {root} and its subdirectories.",
         ),
-        draft.require("Write a copy of each in UTF-8 (without a byte order mark)"),
-        draft.require(f"to the same relative path below {target}, which does not exist yet,"),
-        draft.require("and nothing else there."),
-        draft.require("Apart from the encoding the text must be exactly the same."),
+        "! Write a copy of each in UTF-8 (without a byte order mark)",
+        f"! to the same relative path below {target}, which does not exist yet,",
+        "! and nothing else there.",
+        "! Apart from the encoding the text must be exactly the same.",
     )
     oracle = (
         f"cd {root} || exit 1\nfind . -type f | while read -r file; do\n"
@@ -81,12 +81,10 @@ def _line_ends(draft: Draft) -> None:
             f"Files below {root} have Windows line ends.",
             f"Convert the line ends of the files below {root}, please.",
         ),
-        draft.require("In every file below it, at any depth, replace each CR LF pair by a single LF, in place."),
-        draft.require(
-            f"Files whose name ends in .{stays} need their Windows line ends and must stay byte for byte as they are."
-        ),
-        draft.require("A CR that is not followed by LF stays."),
-        draft.require("If a file has no line end at its very end, do not add one."),
+        "! In every file below it, at any depth, replace each CR LF pair by a single LF, in place.",
+        f"! Files whose name ends in .{stays} need their Windows line ends and must stay byte for byte as they are.",
+        "! A CR that is not followed by LF stays.",
+        "! If a file has no line end at its very end, do not add one.",
     )
     oracle = python(
         """
@@ -98,7 +96,6 @@ def _line_ends(draft: Draft) -> None:
                     data = open(path, "rb").read()
                     open(path, "wb").write(data.replace(b"\\r\\n", b"\\n"))
         """,
-        root=root,
         stays=f".{stays}",
     )
     near = swap(oracle, 'b"\\r\\n", b"\\n"', 'b"\\r", b""')
@@ -121,11 +118,10 @@ def _mixed(draft: Draft) -> None:
         "Some are in UTF-16 (little or big endian, always with a byte order mark), some in UTF-8 (several of them with "
         "a byte order mark), and the rest in ISO-8859-1. A file that has no byte order mark and is not valid UTF-8 is "
         "ISO-8859-1.",
-        draft.require("Convert them all, in place, to UTF-8 without a byte order mark."),
-        draft.require("Line ends and text stay the same."),
+        "! Convert them all, in place, to UTF-8 without a byte order mark.",
+        "! Line ends and text stay the same.",
     )
-    oracle = python(
-        """
+    oracle = python("""
         import glob
         for path in glob.glob(@root@ + "/*"):
             data = open(path, "rb").read()
@@ -137,9 +133,7 @@ def _mixed(draft: Draft) -> None:
                 except UnicodeDecodeError:
                     text = data.decode("latin-1")
             open(path, "wb").write(text.encode("utf-8"))
-        """,
-        root=root,
-    )
+        """)
     draft.solve(oracle, swap(oracle, '"utf-8-sig"', '"utf-8"'))
 
 

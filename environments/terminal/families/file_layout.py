@@ -27,11 +27,11 @@ def _create(draft: Draft) -> None:
             f"Create the directory {tree}; it does not exist yet.",
         ),
         "These are its files (paths relative to it):",
-        draft.require(f"\n{listing}"),
+        f"! \n{listing}",
     )
     draft.say(
-        draft.require(f"Also create the empty directory {empty} in it."),
-        draft.require("Each line ends with a newline."),
+        f"! Also create the empty directory {empty} in it.",
+        "! Each line ends with a newline.",
     )
     oracle = f"mkdir -p {tree}/{empty}\n"
     for path, text in files.items():
@@ -59,13 +59,11 @@ def _by_extension(draft: Draft) -> None:
             f"All sorts of files have piled up directly in {root}.",
             f"Can you tidy up {root}?",
         ),
-        draft.require(
-            f"Move every file in it into a subdirectory of {root} named after the file's extension, which is the part "
-            f"after the last dot, without the dot: a file called notes.old.txt goes to {root}/txt/notes.old.txt."
-        ),
-        draft.require(f"Files whose name has no dot go to {root}/other."),
-        draft.require("The files keep their names,"),
-        draft.require("their contents and their permissions;"),
+        f"! Move every file in it into a subdirectory of {root} named after the file's extension, which is the part "
+        f"after the last dot, without the dot: a file called notes.old.txt goes to {root}/txt/notes.old.txt.",
+        f"! Files whose name has no dot go to {root}/other.",
+        "! The files keep their names,",
+        "! their contents and their permissions;",
         "the permissions of the new directories are up to you.",
     )
     oracle = (
@@ -94,18 +92,14 @@ def _by_date(draft: Draft) -> None:
             f"Please file the dated documents of {root}/{source} away.",
         ),
         "Names that begin with a date have the form YYYY-MM-DD_rest, for example 2021-08-30_memo.txt.",
-        draft.require(
-            f"Move each such file to {root}/{target}/YYYY/MM/rest, so that one would become "
-            f"{root}/{target}/2021/08/memo.txt:"
-        ),
-        draft.require("the date and the underscore after it disappear from the name."),
+        f"! Move each such file to {root}/{target}/YYYY/MM/rest, so that one would become "
+        f"{root}/{target}/2021/08/memo.txt:",
+        "! the date and the underscore after it disappear from the name.",
     )
     draft.say(
-        draft.require(
-            "Files whose name does not begin with a full date of exactly that form stay where they are in "
-            f"{root}/{source}, under the same name."
-        ),
-        draft.require("All files keep their contents and permissions;"),
+        "! Files whose name does not begin with a full date of exactly that form stay where they are in "
+        f"{root}/{source}, under the same name.",
+        "! All files keep their contents and permissions;",
         "the permissions of new directories are up to you.",
     )
     oracle = (

@@ -22,8 +22,8 @@ def _output(draft: Draft, root: str) -> str:
     """Ask for a list of paths. Return its path."""
     output = draft.result(f"{root}-{draft.pick('found', 'list', 'result')}.txt")
     draft.say(
-        draft.require(f"Write their absolute paths to {output}, one per line,"),
-        draft.require("sorted in plain byte order (as LC_ALL=C sort does)."),
+        f"! Write their absolute paths to {output}, one per line,",
+        "! sorted in plain byte order (as LC_ALL=C sort does).",
         draft.every_line(),
     )
     return output
@@ -43,9 +43,9 @@ def _by_size(draft: Draft) -> None:
         f"I'm looking for the regular files below {root}, at any depth, with a size of more than {limit} bytes.",
     )
     draft.say(
-        draft.require(question),
-        draft.require(f"A file of exactly {limit} bytes does not count."),
-        draft.require("Symbolic links do not count either."),
+        f"! {question}",
+        f"! A file of exactly {limit} bytes does not count.",
+        "! Symbolic links do not count either.",
     )
     output = _output(draft, root)
     oracle = f"find {root} -type f -size +{limit}c | LC_ALL=C sort > {output}\n"
@@ -71,11 +71,9 @@ def _by_content(draft: Draft) -> None:
             f"I need to know which configuration files below {root} set {setting}.",
             f"Somewhere below {root} the setting {setting} is set in several configuration files. Find them all.",
         ),
-        draft.require("Look at every file below it whose name ends in .conf, at any depth."),
-        draft.require(
-            f"A file sets it if one of its lines begins with {setting}= (at the very start of the line, so "
-            "commented-out lines and other settings whose name merely ends the same do not count)."
-        ),
+        "! Look at every file below it whose name ends in .conf, at any depth.",
+        f"! A file sets it if one of its lines begins with {setting}= (at the very start of the line, so "
+        "commented-out lines and other settings whose name merely ends the same do not count).",
     )
     output = _output(draft, root)
     oracle = f"grep -rl --include='*.conf' '^{setting}=' {root} | LC_ALL=C sort > {output}\n"
@@ -104,9 +102,9 @@ def _by_mode(draft: Draft) -> None:
             f"List the scripts below {root} that can really be started and are for one interpreter.",
             f"I want an inventory of certain scripts below {root}.",
         ),
-        draft.require("Wanted are all regular files (not links), at any depth,"),
-        draft.require("that are executable by their owner"),
-        draft.require(f"and whose first line is exactly {shell}"),
+        "! Wanted are all regular files (not links), at any depth,",
+        "! that are executable by their owner",
+        f"! and whose first line is exactly {shell}",
     )
     output = _output(draft, root)
     oracle = (

@@ -47,20 +47,17 @@ def _read(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Convert {source} to CSV.", f"An old system produced {source}, with fields of fixed width."),
         "The fields are at these positions of a line (the first character is 1, both ends included):",
-        draft.require("\n" + "\n".join(layout)),
+        "! \n" + "\n".join(layout),
     )
     filling = "zeros" if zeros else "spaces"
     draft.say(
-        draft.require(
-            f"Text is padded with spaces on the right, the amount with {filling} on the left; the padding is not part "
-            "of the values."
-        ),
-        draft.require(f"Write {target} as CSV with the header code,name,city,amount (in this order)"),
-        draft.require("and the records in the order of the file, the amount without leading zeros."),
+        f"! Text is padded with spaces on the right, the amount with {filling} on the left; the padding is not part "
+        "of the values.",
+        f"! Write {target} as CSV with the header code,name,city,amount (in this order)",
+        "! and the records in the order of the file, the amount without leading zeros.",
     )
     draft.form(target, "csv")
-    oracle = python(
-        """
+    oracle = python("""
         import csv
         with open(@target@, "w") as target:
             writer = csv.writer(target)
@@ -71,11 +68,7 @@ def _read(draft: Draft) -> None:
                     record[name] = line[start:start + width].strip()
                     start += width
                 writer.writerow([record["code"], record["name"], record["city"], int(record["amount"])])
-        """,
-        source=source,
-        target=target,
-        fields=fields,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "[start:start + width]", "[start + 1:start + width + 1]"))
 
 
@@ -95,23 +88,20 @@ def _write(draft: Draft) -> None:
     draft.say(
         draft.pick(f"The bank wants {source} as a fixed-width file.", f"Turn {source} into a fixed-width file."),
         "It is a CSV file with a header and no quotes.",
-        draft.require("Each record becomes a line whose fields follow each other without separators:"),
-        draft.require(f"\n{layout}"),
+        "! Each record becomes a line whose fields follow each other without separators:",
+        f"! \n{layout}",
     )
     draft.say(
-        draft.require("Text is padded with spaces on the right,"),
-        draft.require("and cut off on the right if it is too long;"),
-        draft.require("the amount is padded with zeros on the left."),
-        draft.require("The header is left out."),
-        draft.require(
-            f"After the records comes one more line of the same length ({size} characters): TOTAL, followed at once by "
-            "the sum of all amounts, padded with zeros on the left to fill the line."
-        ),
+        "! Text is padded with spaces on the right,",
+        "! and cut off on the right if it is too long;",
+        "! the amount is padded with zeros on the left.",
+        "! The header is left out.",
+        f"! After the records comes one more line of the same length ({size} characters): TOTAL, followed at once by "
+        "the sum of all amounts, padded with zeros on the left to fill the line.",
         f"Write this to {target}.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import csv
         total = 0
         with open(@target@, "w") as target:
@@ -123,12 +113,7 @@ def _write(draft: Draft) -> None:
                 total += int(record["amount"])
                 print(line, file=target)
             print("TOTAL" + str(total).zfill(@size@ - 5), file=target)
-        """,
-        source=source,
-        target=target,
-        fields=fields,
-        size=size,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "value[:width].ljust", "value.ljust"))
 
 
@@ -160,16 +145,15 @@ def _blocks(draft: Draft) -> None:
         draft.pick(f"Turn the records in {source} into a table.", f"{source} has records of several lines each."),
         "Records are separated by one or more empty lines. A line is KEY: VALUE (the spaces after the colon vary, and "
         "the order of the keys too); every record has an item and a count, some have a place and other keys.",
-        draft.require(f"Write {target} with one line per record: item, place and count, separated by tabs."),
-        draft.require("A missing place is written as a single hyphen."),
-        draft.require("Records whose count is 0 are left out."),
-        draft.require("Sort by item,"),
-        draft.require("then by place (both in byte order),"),
-        draft.require("then by count as a number."),
+        f"! Write {target} with one line per record: item, place and count, separated by tabs.",
+        "! A missing place is written as a single hyphen.",
+        "! Records whose count is 0 are left out.",
+        "! Sort by item,",
+        "! then by place (both in byte order),",
+        "! then by count as a number.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import re
         rows = []
         for block in re.split("\\n\\n+", open(@source@).read().strip()):
@@ -179,10 +163,7 @@ def _blocks(draft: Draft) -> None:
         with open(@target@, "w") as target:
             for row in sorted(rows):
                 print(*row, sep="\\t", file=target)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, 'if record["count"] != "0"', 'if record["count"]'))
 
 

@@ -45,26 +45,21 @@ def _select(draft: Draft) -> None:
             f"Please pick some people from {source}, a JSON array of objects.",
             f"{source} is a JSON array of employees.",
         ),
-        draft.require(f"I need those who are active (active is true) and earn at least {least} (salary)."),
-        draft.require(f"Write a JSON array to {target} with an object for each of them"),
-        draft.require("that has just the keys name, city and salary,"),
-        draft.require("with the values unchanged."),
-        draft.require("Highest salary first;"),
-        draft.require("people with the same salary by name (the whole string, in alphabetical order)."),
+        f"! I need those who are active (active is true) and earn at least {least} (salary).",
+        f"! Write a JSON array to {target} with an object for each of them",
+        "! that has just the keys name, city and salary,",
+        "! with the values unchanged.",
+        "! Highest salary first;",
+        "! people with the same salary by name (the whole string, in alphabetical order).",
     )
     draft.form(target, "json")
-    oracle = python(
-        """
+    oracle = python("""
         import json
         people = [p for p in json.load(open(@source@)) if p["active"] and p["salary"] >= @least@]
         people.sort(key=lambda p: (-p["salary"], p["name"]))
         result = [{key: p[key] for key in ("name", "city", "salary")} for p in people]
         json.dump(result, open(@target@, "w"), indent=2)
-        """,
-        source=source,
-        target=target,
-        least=least,
-    )
+        """)
     draft.solve(oracle, swap(oracle, f">= {least}", f"> {least}"))
 
 
@@ -94,19 +89,16 @@ def _group(draft: Draft) -> None:
         draft.pick(f"Summarise the orders in {source} by customer.", f"How much has each customer in {source} bought?"),
         'The file holds an object whose key "orders" has an array of orders: each has a customer (with a name), a '
         "status and lines with quantity and price_cents (the price of one piece).",
-        draft.require(
-            f"Write a JSON object to {target} that maps each customer's name to an object with just the keys orders "
-            "(the number of orders),"
-        ),
-        draft.require("items (sum of the quantities)"),
-        draft.require("and total_cents (sum of quantity times price_cents)."),
-        draft.require("Orders whose status is cancelled count nowhere;"),
-        draft.require("a customer with only such orders does not appear."),
-        draft.require("An order without lines still counts as an order."),
+        f"! Write a JSON object to {target} that maps each customer's name to an object with just the keys orders "
+        "(the number of orders),",
+        "! items (sum of the quantities)",
+        "! and total_cents (sum of quantity times price_cents).",
+        "! Orders whose status is cancelled count nowhere;",
+        "! a customer with only such orders does not appear.",
+        "! An order without lines still counts as an order.",
     )
     draft.form(target, "json")
-    oracle = python(
-        """
+    oracle = python("""
         import json
         result = {}
         for order in json.load(open(@source@))["orders"]:
@@ -118,10 +110,7 @@ def _group(draft: Draft) -> None:
                 entry["items"] += line["quantity"]
                 entry["total_cents"] += line["quantity"] * line["price_cents"]
         json.dump(result, open(@target@, "w"), indent=2)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, '== "cancelled"', '== "canceled"'))
 
 
@@ -147,16 +136,15 @@ def _flatten(draft: Draft) -> None:
     target = source.replace(".json", ".flat")
     draft.say(
         draft.pick(f"Flatten the JSON file {source}.", f"I need the JSON object in {source} as simple lines."),
-        draft.require(f"Write {target} with one line PATH=VALUE for each string, number, boolean and null in it."),
-        draft.require("PATH consists of the keys that lead there, joined by dots;"),
-        draft.require("for elements of arrays the index is used, counting from 0 (as in servers.0.name=web)."),
-        draft.require("Strings are written as they are, without quotes;"),
-        draft.require("the rest as in JSON (true, false, null, 12)."),
-        draft.require("Sort the lines in byte order (LC_ALL=C)."),
+        f"! Write {target} with one line PATH=VALUE for each string, number, boolean and null in it.",
+        "! PATH consists of the keys that lead there, joined by dots;",
+        "! for elements of arrays the index is used, counting from 0 (as in servers.0.name=web).",
+        "! Strings are written as they are, without quotes;",
+        "! the rest as in JSON (true, false, null, 12).",
+        "! Sort the lines in byte order (LC_ALL=C).",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import json
         def leaves(value, path):
             if isinstance(value, dict):
@@ -170,10 +158,7 @@ def _flatten(draft: Draft) -> None:
         with open(@target@, "w") as target:
             for line in sorted(leaves(json.load(open(@source@)), [])):
                 print(line, file=target)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "json.dumps(value))", "str(value))"))
 
 
@@ -210,17 +195,16 @@ def _lines(draft: Draft) -> None:
             f"Replay the changes in {source}.", f"{source} is a stream of changes, and I want the resulting state."
         ),
         "Its lines are JSON objects, and they got out of order:",
-        draft.require("apply them by ascending seq."),
-        draft.require("The action 'set' creates the record with that id if there is none"),
-        draft.require("and sets the given fields in it, keeping its other fields;"),
-        draft.require("'delete' removes the record with all its fields, if there is one."),
-        draft.require(f"Write the records that exist in the end to {target}: a JSON array,"),
-        draft.require("sorted by id in alphabetical (byte) order,"),
-        draft.require("of objects with the id and the record's fields."),
+        "! apply them by ascending seq.",
+        "! The action 'set' creates the record with that id if there is none",
+        "! and sets the given fields in it, keeping its other fields;",
+        "! 'delete' removes the record with all its fields, if there is one.",
+        f"! Write the records that exist in the end to {target}: a JSON array,",
+        "! sorted by id in alphabetical (byte) order,",
+        "! of objects with the id and the record's fields.",
     )
     draft.form(target, "json")
-    oracle = python(
-        """
+    oracle = python("""
         import json
         state = {}
         for event in sorted(map(json.loads, open(@source@)), key=lambda event: event["seq"]):
@@ -229,10 +213,7 @@ def _lines(draft: Draft) -> None:
             else:
                 state.pop(event["id"], None)
         json.dump([{"id": name, **state[name]} for name in sorted(state)], open(@target@, "w"))
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, ', key=lambda event: event["seq"])', ", key=lambda event: 0)"))
 
 

@@ -25,10 +25,10 @@ def _releases(draft: Draft) -> None:
             f"{root}/releases has one directory for each version (MAJOR.MINOR.PATCH) of our application.",
         ),
         f"The symbolic link {root}/current is out of date.",
-        draft.require("Make it lead to the newest release."),
-        draft.require(f"Also create a symbolic link {root}/previous to the second newest."),
-        draft.require("Versions compare number by number, so 2.10.0 is newer than 2.9.3."),
-        draft.require("Both links must have exactly the form releases/VERSION, so that the tree can be moved."),
+        "! Make it lead to the newest release.",
+        f"! Also create a symbolic link {root}/previous to the second newest.",
+        "! Versions compare number by number, so 2.10.0 is newer than 2.9.3.",
+        "! Both links must have exactly the form releases/VERSION, so that the tree can be moved.",
     )
     oracle = (
         f"cd {root} || exit 1\n"
@@ -63,18 +63,14 @@ def _broken(draft: Draft) -> None:
             f"After a clean-up some symbolic links below {tree} lead nowhere.",
             f"Please get rid of the dead symbolic links below {tree}.",
         ),
-        draft.require(
-            "Write a report of all broken links (those whose target does not exist, also if it is a link that is "
-            f"broken itself) to {report}, one per line in the form"
-        ),
-        draft.require("\n    LINK -> TARGET"),
-        draft.require(
-            "\nwhere LINK is the absolute path of the link and TARGET its target exactly as the link has it."
-        ),
-        draft.require("Sort the lines in byte order (LC_ALL=C)."),
+        "! Write a report of all broken links (those whose target does not exist, also if it is a link that is "
+        f"broken itself) to {report}, one per line in the form",
+        "! \n    LINK -> TARGET",
+        "! \nwhere LINK is the absolute path of the link and TARGET its target exactly as the link has it.",
+        "! Sort the lines in byte order (LC_ALL=C).",
         draft.every_line(),
     )
-    draft.say(draft.require("Then delete the broken links."))
+    draft.say("! Then delete the broken links.")
     oracle = f"find {tree} -xtype l -printf '%p -> %l\\n' | LC_ALL=C sort > {report}\nfind {tree} -xtype l -delete\n"
     draft.solve(oracle, swap(oracle, "-xtype l", "-type l"))
 
@@ -103,12 +99,10 @@ def _hard_links(draft: Draft) -> None:
             f"To save space, turn duplicate files of {root}/{mirror} into hard links.",
             f"{root}/{mirror} is mostly a copy of {root}/{master}, and I want the copies to cost no space.",
         ),
-        draft.require(
-            f"For every file below {root}/{mirror} for which {root}/{master} has a file with the same relative path "
-            f"and exactly the same content, replace the one in {mirror} by a hard link to the one in {master}."
-        ),
-        draft.require("All other files stay separate files, also those with the same content and another path."),
-        draft.require("In the end both trees must have the same paths and contents as now."),
+        f"! For every file below {root}/{mirror} for which {root}/{master} has a file with the same relative path "
+        f"and exactly the same content, replace the one in {mirror} by a hard link to the one in {master}.",
+        "! All other files stay separate files, also those with the same content and another path.",
+        "! In the end both trees must have the same paths and contents as now.",
     )
     oracle = (
         f"cd {root}/{mirror} || exit 1\nfind . -type f | while read -r file; do\n"
@@ -138,16 +132,13 @@ def _copy_links(draft: Draft) -> None:
             f"I'm going to move {root} to another place, which would break its absolute symbolic links.",
             f"The symbolic links below {root} are absolute; I want them relative.",
         ),
-        draft.require(
-            f"Change every symbolic link below {root} whose target is an absolute path inside {root} into a relative "
-            "link to the same file."
-        ),
-        draft.require("Use the shortest relative path from the link's directory: the minimal number of .. components,"),
-        draft.require("and no ./ in front."),
-        draft.require(f"Links that lead outside of {root} stay absolute, unchanged."),
+        f"! Change every symbolic link below {root} whose target is an absolute path inside {root} into a relative "
+        "link to the same file.",
+        "! Use the shortest relative path from the link's directory: the minimal number of .. components,",
+        "! and no ./ in front.",
+        f"! Links that lead outside of {root} stay absolute, unchanged.",
     )
-    oracle = python(
-        """
+    oracle = python("""
         import os
         root = @root@
         for place, folders, names in os.walk(root):
@@ -157,9 +148,7 @@ def _copy_links(draft: Draft) -> None:
                     target = os.path.relpath(os.readlink(path), place)
                     os.unlink(path)
                     os.symlink(target, path)
-        """,
-        root=root,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "(os.readlink(path), place)", "(os.readlink(path), root)"))
 
 

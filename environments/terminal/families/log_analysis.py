@@ -43,10 +43,10 @@ def _statuses(draft: Draft) -> None:
     method = draft.pick("GET", "POST")
     draft.say(
         draft.pick(f"{source} is the access log of a web server.", f"Summarise the access log {source}."),
-        draft.require(f"Count its {method} requests (no others) by status code, the number after the quoted request."),
-        draft.require(f"Write {target} with one line per status code that occurs among them:"),
-        draft.require("the code, one space, the count;"),
-        draft.require("lowest code first."),
+        f"! Count its {method} requests (no others) by status code, the number after the quoted request.",
+        f"! Write {target} with one line per status code that occurs among them:",
+        "! the code, one space, the count;",
+        "! lowest code first.",
         draft.every_line(),
     )
     oracle = (
@@ -77,13 +77,13 @@ def _clients(draft: Draft) -> None:
     target = f"{root}/{draft.pick('top-clients', 'heavy-users', 'traffic')}.csv"
     draft.say(
         draft.pick(f"Who causes the most traffic according to {source}?", f"Analyse the web server log {source}."),
-        draft.require(f"Consider only requests whose path begins with {prefix}/"),
-        draft.require("and whose status code is below 400."),
-        draft.require("Add up the bytes sent (the last field of each line) for each client address (the first field)."),
-        draft.require(f"Write the {top} clients with the most bytes to {target}:"),
-        draft.require("CSV with the header client,bytes and one record per client,"),
-        draft.require("most bytes first."),
-        draft.require("Equal totals are ordered by address in byte order."),
+        f"! Consider only requests whose path begins with {prefix}/",
+        "! and whose status code is below 400.",
+        "! Add up the bytes sent (the last field of each line) for each client address (the first field).",
+        f"! Write the {top} clients with the most bytes to {target}:",
+        "! CSV with the header client,bytes and one record per client,",
+        "! most bytes first.",
+        "! Equal totals are ordered by address in byte order.",
     )
     draft.form(target, "csv")
     oracle = (
@@ -109,19 +109,16 @@ def _hours(draft: Draft) -> None:
     source = _write_access(draft, root, requests)
     draft.say(
         draft.pick(f"I want hourly figures from {source}.", f"When did the errors in {source} happen?"),
-        draft.require(
-            f"For every hour from {first:02d} to {last:02d} (both included, hours without requests too), write a line "
-            f"to {target}"
-        ),
-        draft.require("with three fields separated by tabs:"),
-        draft.require("the hour in two digits,"),
-        draft.require("the number of all requests in that hour,"),
-        draft.require("and the number of those with a status code of 500 or above."),
-        draft.require("Earliest hour first."),
+        f"! For every hour from {first:02d} to {last:02d} (both included, hours without requests too), write a line "
+        f"to {target}",
+        "! with three fields separated by tabs:",
+        "! the hour in two digits,",
+        "! the number of all requests in that hour,",
+        "! and the number of those with a status code of 500 or above.",
+        "! Earliest hour first.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         counts = {hour: [0, 0] for hour in range(@first@, @last@ + 1)}
         for line in open(@source@):
             hour, status = int(line.split(":")[1]), int(line.split()[8])
@@ -131,12 +128,7 @@ def _hours(draft: Draft) -> None:
         with open(@target@, "w") as target:
             for hour, (requests, errors) in counts.items():
                 print(f"{hour:02d}\\t{requests}\\t{errors}", file=target)
-        """,
-        source=source,
-        target=target,
-        first=first,
-        last=last,
-    )
+        """)
     draft.solve(oracle, swap(oracle, f"{last} + 1", f"{last}"))
 
 
@@ -174,18 +166,17 @@ def _jobs(draft: Draft) -> None:
         "Its lines are a time, a level and a message.",
         "A job starts with the message 'job NAME started' and ends with 'job NAME finished' or 'job NAME failed: "
         "REASON';",
-        draft.require("other messages about a job mean nothing."),
+        "! other messages about a job mean nothing.",
         "All times are of one day.",
         f"Write a JSON object to {target} with three keys:",
-        draft.require("finished, an object that maps the name of each finished job to its duration in whole seconds;"),
-        draft.require("failed, an array of the names of the jobs that failed;"),
-        draft.require("unfinished, an array of the names of those that started but neither finished nor failed."),
-        draft.require("No other keys."),
-        draft.require("Sort both arrays alphabetically."),
+        "! finished, an object that maps the name of each finished job to its duration in whole seconds;",
+        "! failed, an array of the names of the jobs that failed;",
+        "! unfinished, an array of the names of those that started but neither finished nor failed.",
+        "! No other keys.",
+        "! Sort both arrays alphabetically.",
     )
     draft.form(target, "json")
-    oracle = python(
-        """
+    oracle = python("""
         import json, re
         started, finished, failed = {}, {}, []
         for line in open(@source@):
@@ -199,10 +190,7 @@ def _jobs(draft: Draft) -> None:
                 failed.append(found[1])
         unfinished = sorted({*started} - {*finished} - {*failed})
         json.dump({"finished": finished, "failed": sorted(failed), "unfinished": unfinished}, open(@target@, "w"))
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, " - {*failed}", ""))
 
 

@@ -133,24 +133,18 @@ def _write(draft: Draft) -> None:
     draft.file(f"{root}/README", draft.text(60))
     draft.say(
         draft.pick(f"Write a Makefile for the project {root}.", f"{root} needs a Makefile (GNU make)."),
-        draft.require(
-            f"\n- `make` without arguments, and `make all`, must make {output}/NAME.{target} for every "
-            f"src/NAME.{source}: the same text with all small letters a-z turned into capitals."
-        ),
-        draft.require(
-            f"They must also make {output}/{all_name}, which is all the .{target} files one after the other, in byte "
-            "order of their names."
-        ),
-        draft.require("They make no other files."),
-        draft.require("\n- A source file that is added later must be picked up without a change of the Makefile,"),
-        draft.require(
-            "and when a source file has changed or a file that make has made is gone, the next make must bring "
-            "everything up to date."
-        ),
+        f"! \n- `make` without arguments, and `make all`, must make {output}/NAME.{target} for every "
+        f"src/NAME.{source}: the same text with all small letters a-z turned into capitals.",
+        f"! They must also make {output}/{all_name}, which is all the .{target} files one after the other, in byte "
+        "order of their names.",
+        "! They make no other files.",
+        "! \n- A source file that is added later must be picked up without a change of the Makefile,",
+        "! and when a source file has changed or a file that make has made is gone, the next make must bring "
+        "everything up to date.",
         "(No file of src is ever removed. A NAME consists of letters, digits and underscores.)",
-        draft.require(f"\n- `make clean` must remove the directory {output} with everything in it."),
-        draft.require(f"\nThe file is {root}/Makefile;"),
-        draft.require("the project may be copied elsewhere before make is run in it, so use relative paths."),
+        f"! \n- `make clean` must remove the directory {output} with everything in it.",
+        f"! \nThe file is {root}/Makefile;",
+        "! the project may be copied elsewhere before make is run in it, so use relative paths.",
         f"The directory {output} does not exist at first.",
     )
     draft.may_appear(f"{root}/{output}", f"{output} may be there or not when you are done.")
@@ -192,18 +186,14 @@ def _repair(draft: Draft) -> None:
         draft.pick(
             f"`make` does not work in {root}. Repair the Makefile.", f"Please repair {root}/Makefile (GNU make)."
         ),
-        draft.require(
-            f"\n- `make` must make {program}.out and {part}.out, each of which is header.txt followed by the .txt file "
-            f"of the same name, and bundle.out, which is {program}.out followed by {part}.out."
-        ),
-        draft.require("It makes no other files."),
-        draft.require(
-            "\n- When header.txt or one of the .txt files has changed, or a file that make has made is gone, the next "
-            "make must bring everything that depends on it up to date."
-        ),
-        draft.require("\n- `make clean` must remove all .out files."),
-        draft.require("\nThe project may be copied elsewhere before make is run in it."),
-        draft.require("Leave no .out files behind."),
+        f"! \n- `make` must make {program}.out and {part}.out, each of which is header.txt followed by the .txt file "
+        f"of the same name, and bundle.out, which is {program}.out followed by {part}.out.",
+        "! It makes no other files.",
+        "! \n- When header.txt or one of the .txt files has changed, or a file that make has made is gone, the next "
+        "make must bring everything that depends on it up to date.",
+        "! \n- `make clean` must remove all .out files.",
+        "! \nThe project may be copied elsewhere before make is run in it.",
+        "! Leave no .out files behind.",
     )
     targets: list[list[str]] = [[]]
     _solve(draft, good, faults[1], "", "{}more.out", targets)

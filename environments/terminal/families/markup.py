@@ -43,15 +43,14 @@ def _xml_to_csv(draft: Draft) -> None:
         draft.pick(f"Extract the books from {source} as CSV.", f"I need the books that are in stock from {source}."),
         "Each book element has the attributes id and stock and the child elements title, author and price (in varying "
         "order).",
-        draft.require(f"Write {target} as CSV with the header id,title,author,price:"),
-        draft.require("the books whose stock is 'in',"),
-        draft.require("sorted by id as a number,"),
-        draft.require("with the text of the elements (character references such as &amp; resolved)."),
-        draft.require("Books inside comments do not count."),
+        f"! Write {target} as CSV with the header id,title,author,price:",
+        "! the books whose stock is 'in',",
+        "! sorted by id as a number,",
+        "! with the text of the elements (character references such as &amp; resolved).",
+        "! Books inside comments do not count.",
     )
     draft.form(target, "csv")
-    oracle = python(
-        """
+    oracle = python("""
         import csv
         import xml.etree.ElementTree as ElementTree
         books = [book for book in ElementTree.parse(@source@).getroot() if book.get("stock") == "in"]
@@ -60,10 +59,7 @@ def _xml_to_csv(draft: Draft) -> None:
             writer.writerow(["id", "title", "author", "price"])
             for book in sorted(books, key=lambda book: int(book.get("id"))):
                 writer.writerow([book.get("id"), *(book.findtext(name) for name in ("title", "author", "price"))])
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, ' if book.get("stock") == "in"', ""))
 
 
@@ -104,17 +100,16 @@ def _links(draft: Draft) -> None:
     draft.file(source, page)
     draft.say(
         draft.pick(f"List the external links of {source}.", f"Which other sites does the page {source} link to?"),
-        draft.require("External links are the a elements whose href begins with https://."),
-        draft.require(f"Write {target} with a line for each, in the order of the page (repetitions included):"),
-        draft.require("the URL, a tab, and the text of the link."),
-        draft.require("Resolve character references (&amp; is &) in both;"),
-        draft.require("in the text, drop tags inside the link,"),
-        draft.require("and make each run of spaces and line breaks one space, with none at the ends."),
-        draft.require("Links in comments do not count."),
+        "! External links are the a elements whose href begins with https://.",
+        f"! Write {target} with a line for each, in the order of the page (repetitions included):",
+        "! the URL, a tab, and the text of the link.",
+        "! Resolve character references (&amp; is &) in both;",
+        "! in the text, drop tags inside the link,",
+        "! and make each run of spaces and line breaks one space, with none at the ends.",
+        "! Links in comments do not count.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         from html.parser import HTMLParser
         class Links(HTMLParser):
             found, text, url = [], None, ""
@@ -132,10 +127,7 @@ def _links(draft: Draft) -> None:
         links = Links()
         links.feed(open(@source@).read())
         open(@target@, "w").write("".join(links.found))
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, 'if self.url.startswith("https://")', "if self.url"))
 
 
@@ -160,21 +152,20 @@ def _to_xml(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Convert {source} to XML.", f"An old program needs the nodes of {source} as XML."),
         'The file is a JSON object whose key "nodes" has an array of objects with name, zone, note and ports.',
-        draft.require(f"Write {target}, a well-formed XML document"),
-        draft.require("with a root element nodes."),
-        draft.require("In it there is one node element for each node,"),
-        draft.require("sorted by name in byte order,"),
-        draft.require("with the attributes name and zone"),
-        draft.require("and these children in this order: one note element with the note as its text,"),
-        draft.require("then one port element for each port,"),
-        draft.require("in the order of the array,"),
-        draft.require("with the number as its text."),
-        draft.require("There are no other elements, attributes or texts,"),
-        draft.require("and no white space inside note and port but what belongs to the note."),
+        f"! Write {target}, a well-formed XML document",
+        "! with a root element nodes.",
+        "! In it there is one node element for each node,",
+        "! sorted by name in byte order,",
+        "! with the attributes name and zone",
+        "! and these children in this order: one note element with the note as its text,",
+        "! then one port element for each port,",
+        "! in the order of the array,",
+        "! with the number as its text.",
+        "! There are no other elements, attributes or texts,",
+        "! and no white space inside note and port but what belongs to the note.",
     )
     draft.form(target, "xml")
-    oracle = python(
-        """
+    oracle = python("""
         import json
         import xml.etree.ElementTree as ElementTree
         root = ElementTree.Element("nodes")
@@ -185,10 +176,7 @@ def _to_xml(draft: Draft) -> None:
                 ElementTree.SubElement(element, "port").text = str(port)
         text = ElementTree.tostring(root, encoding="unicode")
         open(@target@, "w").write(text + "\\n")
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, 'encoding="unicode")', 'encoding="unicode").replace("&amp;", "&")'))
 
 

@@ -40,9 +40,9 @@ def _inside(draft: Draft) -> None:
             f"Select the machines in {source} that belong to {network}.",
         ),
         "Its lines are a host name and an IPv4 address, separated by a space.",
-        draft.require("All addresses of the block count, the first and the last one too."),
-        draft.require(f"Write them to {target} as 'ADDRESS HOST' lines,"),
-        draft.require("sorted numerically by address, lowest first."),
+        "! All addresses of the block count, the first and the last one too.",
+        f"! Write them to {target} as 'ADDRESS HOST' lines,",
+        "! sorted numerically by address, lowest first.",
         draft.every_line(),
     )
     oracle = python(
@@ -59,8 +59,6 @@ def _inside(draft: Draft) -> None:
                 print(address, host, file=target)
         """,
         network=str(network),
-        source=source,
-        target=target,
     )
     draft.solve(oracle, swap(oracle, "in network:", "in list(network.hosts()):"))
 
@@ -99,17 +97,14 @@ def _routes(draft: Draft) -> None:
             f"Where are packets to the addresses in {wanted} sent?",
         ),
         f"{table} is the routing table, with lines of an IPv4 network (as in 10.1.0.0/16) and the name of a gateway.",
-        draft.require(
-            "The networks overlap; for an address, the most specific network that contains it counts, which is the one "
-            "with the longest prefix."
-        ),
-        draft.require(f"Write {target} with a line 'ADDRESS GATEWAY' for each line of {wanted},"),
-        draft.require("in the same order."),
-        draft.require("Where no network matches, the gateway is none."),
+        "! The networks overlap; for an address, the most specific network that contains it counts, which is the one "
+        "with the longest prefix.",
+        f"! Write {target} with a line 'ADDRESS GATEWAY' for each line of {wanted},",
+        "! in the same order.",
+        "! Where no network matches, the gateway is none.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import ipaddress
         routes = [line.split() for line in open(@table@)]
         routes = [(ipaddress.ip_network(network), gateway) for network, gateway in routes]
@@ -119,11 +114,7 @@ def _routes(draft: Draft) -> None:
                 address = ipaddress.ip_address(line.strip())
                 found = [gateway for network, gateway in routes if address in network]
                 print(address, found[0] if found else "none", file=target)
-        """,
-        table=table,
-        wanted=wanted,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "-route[0].prefixlen", "route[0].prefixlen"))
 
 
@@ -155,24 +146,20 @@ def _merge(draft: Draft) -> None:
             f"Shorten the list of IPv4 networks in {source}.", f"The IPv4 networks in {source} overlap; merge them."
         ),
         "Its lines are networks such as 10.1.2.0/24, possibly followed by a comment that begins with #.",
-        draft.require(f"Write {target} with the shortest list of networks that cover exactly the same addresses:"),
-        draft.require("networks contained in others disappear,"),
-        draft.require("and two halves of a larger block are merged into it, as often as possible."),
-        draft.require("Comments are dropped;"),
-        draft.require("sort numerically by address."),
+        f"! Write {target} with the shortest list of networks that cover exactly the same addresses:",
+        "! networks contained in others disappear,",
+        "! and two halves of a larger block are merged into it, as often as possible.",
+        "! Comments are dropped;",
+        "! sort numerically by address.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import ipaddress
         networks = [ipaddress.ip_network(line.partition("#")[0].strip()) for line in open(@source@)]
         with open(@target@, "w") as target:
             for network in ipaddress.collapse_addresses(networks):
                 print(network, file=target)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     near = swap(oracle, _COLLAPSE, "sorted(set(networks))")
     draft.solve(oracle, near)
 

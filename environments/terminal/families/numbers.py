@@ -22,25 +22,19 @@ def _statistics(draft: Draft) -> None:
             f"Compute some statistics of the numbers in {source}.", f"{source} has measured values, one per line."
         ),
         "There is a whole number on each line, possibly negative, perhaps with spaces around it;",
-        draft.require("empty lines and lines that say n/a are to be ignored."),
-        draft.require(f"Write a JSON object to {target} with the keys count, min, max, sum and median."),
-        draft.require(
-            "The median of an even number of values is the mean of the two in the middle (exactly: it may end in .5)."
-        ),
+        "! empty lines and lines that say n/a are to be ignored.",
+        f"! Write a JSON object to {target} with the keys count, min, max, sum and median.",
+        "! The median of an even number of values is the mean of the two in the middle (exactly: it may end in .5).",
     )
     draft.form(target, "json")
-    oracle = python(
-        """
+    oracle = python("""
         import json, statistics
         values = [int(line) for line in open(@source@) if line.strip() not in ("", "n/a")]
         json.dump({
             "count": len(values), "min": min(values), "max": max(values), "sum": sum(values),
             "median": statistics.median(values),
         }, open(@target@, "w"))
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     near = swap(oracle, '("", "n/a")]', '("", "n/a")]\nvalues = [abs(value) for value in values[:-1]]')
     draft.solve(oracle, near)
 
@@ -62,12 +56,10 @@ def _matrix(draft: Draft) -> None:
             f"{root}/{names[0]}.txt and {root}/{names[1]}.txt each hold a matrix of whole numbers.",
         ),
         "Each line is a row, with the numbers separated by spaces.",
-        draft.require(
-            f"Compute the matrix product {names[0]} times {names[1]} (in this order)"
-            f"{' and transpose it' if transposed else ''}."
-        ),
-        draft.require(f"Write the result to {target} in the same form,"),
-        draft.require("with single spaces between the numbers and none at the ends of lines."),
+        f"! Compute the matrix product {names[0]} times {names[1]} (in this order)"
+        f"{' and transpose it' if transposed else ''}.",
+        f"! Write the result to {target} in the same form,",
+        "! with single spaces between the numbers and none at the ends of lines.",
         draft.every_line(),
     )
     oracle = python(
@@ -82,8 +74,6 @@ def _matrix(draft: Draft) -> None:
         """,
         a=f"{root}/{names[0]}.txt",
         b=f"{root}/{names[1]}.txt",
-        transposed=transposed,
-        target=target,
     )
     draft.solve(oracle, swap(oracle, f"if {transposed}:", f"if {not transposed}:"))
 
@@ -106,21 +96,16 @@ def _moving(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Compute moving sums over {source}.", f"I'd like {source} smoothed by a moving sum."),
         f"The columns are day (1, 2, 3 and so on), {names[0]} and {names[1]}.",
-        draft.require(f"Write {target} as CSV with the header day,{names[0]},{names[1]},record."),
-        draft.require(f"For each day from day {window} on there is one record,"),
-        draft.require("in order:"),
-        draft.require(
-            f"the day, and for both columns the sum of the values of that day and the {window - 1} days before it."
-        ),
-        draft.require(
-            "The last field is yes if the total of the two sums is higher than on every earlier day of the result, and "
-            "no otherwise;"
-        ),
-        draft.require("on the first day of the result it is yes."),
+        f"! Write {target} as CSV with the header day,{names[0]},{names[1]},record.",
+        f"! For each day from day {window} on there is one record,",
+        "! in order:",
+        f"! the day, and for both columns the sum of the values of that day and the {window - 1} days before it.",
+        "! The last field is yes if the total of the two sums is higher than on every earlier day of the result, and "
+        "no otherwise;",
+        "! on the first day of the result it is yes.",
     )
     draft.form(target, "csv")
-    oracle = python(
-        """
+    oracle = python("""
         import csv
         header, *rows = csv.reader(open(@source@))
         rows = [list(map(int, row)) for row in rows]
@@ -133,11 +118,7 @@ def _moving(draft: Draft) -> None:
                 sums = [sum(row[column] for row in part) for column in (1, 2)]
                 writer.writerow([end, *sums, "yes" if sum(sums) > best else "no"])
                 best = max(best, sum(sums))
-        """,
-        source=source,
-        target=target,
-        window=window,
-    )
+        """)
     draft.solve(oracle, swap(oracle, f"rows[end - {window}:end]", f"rows[end - {window}:end - 1]"))
 
 
@@ -151,18 +132,17 @@ def _integers(draft: Draft) -> None:
     draft.file(source, "".join(f"{number}\n" for number in numbers))
     draft.say(
         draft.pick(f"Factorise the numbers in {source}.", f"{source} has a positive whole number on each line."),
-        draft.require(f"Write a line for each of them to {target}, in the same order:"),
-        draft.require("\n    NUMBER: FACTORS (KIND)"),
-        draft.require("\nFACTORS are the prime factors in ascending order,"),
-        draft.require("joined by ' * ';"),
-        draft.require("a prime that occurs more than once is written once with its exponent, like 2^3."),
-        draft.require("KIND is prime or composite."),
-        draft.require("The number 1 gives the line '1: 1 (unit)',"),
+        f"! Write a line for each of them to {target}, in the same order:",
+        "! \n    NUMBER: FACTORS (KIND)",
+        "! \nFACTORS are the prime factors in ascending order,",
+        "! joined by ' * ';",
+        "! a prime that occurs more than once is written once with its exponent, like 2^3.",
+        "! KIND is prime or composite.",
+        "! The number 1 gives the line '1: 1 (unit)',",
         "360 would give '360: 2^3 * 3^2 * 5 (composite)' and 13 would give '13: 13 (prime)'.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import collections
         with open(@target@, "w") as target:
             for number in map(int, open(@source@)):
@@ -176,10 +156,7 @@ def _integers(draft: Draft) -> None:
                 factors = " * ".join(f"{prime}^{power}" if power > 1 else str(prime) for prime, power in powers.items())
                 kind = "unit" if number == 1 else "prime" if powers[number] else "composite"
                 print(f"{number}: {factors or 1} ({kind})", file=target)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "if power > 1", "if power > 2"))
 
 

@@ -37,9 +37,9 @@ def _table(draft: Draft) -> None:
         draft.pick(
             "Please set the permissions of these files:", f"The permissions below {root} are wrong. Set them to:"
         ),
-        draft.require("\n" + "\n".join(lines)),
+        "! \n" + "\n".join(lines),
     )
-    draft.say(draft.require("No other permission bits may be set on these files."))
+    draft.say("! No other permission bits may be set on these files.")
     oracle = "".join(f"chmod {mode:04o} {path}\n" for path, mode in modes.items())
     path, mode = draft.pick(*modes.items())
     draft.solve(oracle, swap(oracle, f"chmod {mode:04o} {path}\n", f"chmod {mode ^ 0o040:04o} {path}\n"))
@@ -65,9 +65,9 @@ def _repair(draft: Draft) -> None:
             f"Somebody ran chmod carelessly on {tree}. Repair the permissions of the whole tree.",
             f"The web server refuses to serve {tree} because of its permissions. Please repair them.",
         ),
-        draft.require(f"{tree} itself and every directory below it: {folder_mode:04o}."),
-        draft.require(f"Files whose name ends in .{script}: {script_mode:04o}."),
-        draft.require(f"All other files: {file_mode:04o}."),
+        f"! {tree} itself and every directory below it: {folder_mode:04o}.",
+        f"! Files whose name ends in .{script}: {script_mode:04o}.",
+        f"! All other files: {file_mode:04o}.",
     )
     oracle = (
         f"find {tree} -type d -exec chmod {folder_mode:04o} {{}} +\n"
@@ -101,16 +101,14 @@ def _audit(draft: Draft) -> None:
             f"Security wants an audit of {tree}.",
             f"Please check the file permissions below {tree}.",
         ),
-        draft.require(f"Find every regular file below it that {who} may write to."),
-        draft.require(f"Write the absolute paths of these files to {report}, one per line,"),
-        draft.require("sorted in byte order (LC_ALL=C)."),
+        f"! Find every regular file below it that {who} may write to.",
+        f"! Write the absolute paths of these files to {report}, one per line,",
+        "! sorted in byte order (LC_ALL=C).",
         draft.every_line(),
     )
     draft.say(
-        draft.require(f"Then take that one write permission of {who} away from them."),
-        draft.require(
-            "Their other permission bits stay, and so do the permissions of all other files and directories."
-        ),
+        f"! Then take that one write permission of {who} away from them.",
+        "! Their other permission bits stay, and so do the permissions of all other files and directories.",
     )
     oracle = (
         f"find {tree} -type f -perm -{letter}+w | LC_ALL=C sort > {report}\n"

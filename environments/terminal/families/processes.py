@@ -74,7 +74,7 @@ def _begin(
     del kept[stopped]
     # Longer than what watches over a program takes to start it again.
     draft.final.judged("the right ones are running", _JUDGE, kept=kept, gone=stopped, scripts=scripts, seconds=0.6)
-    return [draft.require(stop), draft.require(go_on)]
+    return [f"! {stop}", f"! {go_on}"]
 
 
 def _by_argument(draft: Draft) -> None:
@@ -136,8 +136,8 @@ def _by_environment(draft: Draft) -> None:
             f"Find the one in whose environment {variable} is {names[0]}, and stop it for good.",
             "All the others must keep running without interruption.",
         ),
-        draft.require(f"Write its NUMBER (the argument, not the process id) to {target},"),
-        draft.require("followed by a newline."),
+        f"! Write its NUMBER (the argument, not the process id) to {target},",
+        "! followed by a newline.",
     )
     oracle = (
         "for folder in /proc/[0-9]*; do\n"
@@ -172,9 +172,9 @@ def _by_open_file(draft: Draft) -> None:
             "Find out which, and stop that process for good.",
             "The other scripts must keep running without interruption.",
         ),
-        draft.require("Then empty the file (it must exist, with a size of 0)"),
-        draft.require(f"and write the script's name without directory to {target},"),
-        draft.require("followed by a newline."),
+        "! Then empty the file (it must exist, with a size of 0)",
+        f"! and write the script's name without directory to {target},",
+        "! followed by a newline.",
     )
     draft.final.test("the log is open nowhere", f"assert opened({log!r}) == []")
     oracle = (

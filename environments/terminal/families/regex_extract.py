@@ -47,17 +47,15 @@ def _emails(draft: Draft) -> None:
     pattern = r"[A-Za-z0-9._]+@[A-Za-z0-9]+\.[A-Za-z]+"
     draft.say(
         draft.pick(f"Collect the e-mail addresses in {source}.", f"Who is mentioned by e-mail address in {source}?"),
-        draft.require("An address here is one or more letters, digits, dots or underscores, then @,"),
-        draft.require(
-            "then a domain of exactly two parts joined by a dot (the first part letters and digits, the second letters "
-            "only)."
-        ),
-        draft.require("Things such as @name, or name@host without a dot, are no addresses."),
-        draft.require("They may stand in brackets or before a comma."),
-        draft.require(f"Write them to {target} in small letters,"),
-        draft.require("each one once,"),
-        draft.require("one per line,"),
-        draft.require("in alphabetical (byte) order."),
+        "! An address here is one or more letters, digits, dots or underscores, then @,",
+        "! then a domain of exactly two parts joined by a dot (the first part letters and digits, the second letters "
+        "only).",
+        "! Things such as @name, or name@host without a dot, are no addresses.",
+        "! They may stand in brackets or before a comma.",
+        f"! Write them to {target} in small letters,",
+        "! each one once,",
+        "! one per line,",
+        "! in alphabetical (byte) order.",
         draft.every_line(),
     )
     oracle = f"grep -oE '{pattern}' {source} | tr A-Z a-z | LC_ALL=C sort -u > {target}\n"
@@ -89,14 +87,12 @@ def _tickets(draft: Draft) -> None:
     pattern = rf"(?<![A-Za-z0-9])(?:{'|'.join(keys)})-[0-9]{{{least},{most}}}(?![A-Za-z0-9])"
     draft.say(
         draft.pick(f"Which tickets does {source} mention, and how often?", f"Count the ticket numbers in {source}."),
-        draft.require(
-            f"A ticket number is one of {', '.join(keys)} in capitals, a hyphen, and {least} to {most} digits,"
-        ),
-        draft.require("with no further letter or digit directly before or after it."),
-        draft.require(f"Write {target} with one line for each different ticket:"),
-        draft.require("how often it occurs, one space, the ticket number."),
-        draft.require("Most frequent first;"),
-        draft.require("equally frequent ones in byte order of the ticket number (LC_ALL=C sort)."),
+        f"! A ticket number is one of {', '.join(keys)} in capitals, a hyphen, and {least} to {most} digits,",
+        "! with no further letter or digit directly before or after it.",
+        f"! Write {target} with one line for each different ticket:",
+        "! how often it occurs, one space, the ticket number.",
+        "! Most frequent first;",
+        "! equally frequent ones in byte order of the ticket number (LC_ALL=C sort).",
         draft.every_line(),
     )
     oracle = python(
@@ -108,8 +104,6 @@ def _tickets(draft: Draft) -> None:
                 print(count, ticket, file=target)
         """,
         pattern=pattern,
-        source=source,
-        target=target,
     )
     draft.solve(oracle, swap(oracle, "(?![A-Za-z0-9])", ""))
 
@@ -133,32 +127,24 @@ def _addresses(draft: Draft) -> None:
     draft.file(source, _weave(draft, shown))
     draft.say(
         draft.pick(f"Extract all IPv4 addresses from {source}.", f"Which IPv4 addresses occur in {source}?"),
-        draft.require("An address is four decimal numbers from 0 to 255 joined by dots."),
-        draft.require("It must not have a digit, a letter or a dot directly before it,"),
-        draft.require(
-            "nor a digit, a letter or a dot directly after it: 1.2.3.4.5 and v1.2.3.4 are no addresses, and neither is "
-            "1.2.3.999."
-        ),
-        draft.require(f"Write each different address once to {target},"),
-        draft.require("one per line,"),
-        draft.require(
-            "sorted numerically by the first number, then the second, the third and the fourth (so 9.1.1.1 comes "
-            "before 10.0.0.1)."
-        ),
+        "! An address is four decimal numbers from 0 to 255 joined by dots.",
+        "! It must not have a digit, a letter or a dot directly before it,",
+        "! nor a digit, a letter or a dot directly after it: 1.2.3.4.5 and v1.2.3.4 are no addresses, and neither is "
+        "1.2.3.999.",
+        f"! Write each different address once to {target},",
+        "! one per line,",
+        "! sorted numerically by the first number, then the second, the third and the fourth (so 9.1.1.1 comes "
+        "before 10.0.0.1).",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import re
         found = re.findall(r"(?<![A-Za-z0-9.])\\d+(?:\\.\\d+){3}(?![A-Za-z0-9.])", open(@source@).read())
         good = {entry for entry in found if all(int(part) < 256 for part in entry.split("."))}
         with open(@target@, "w") as target:
             for entry in sorted(good, key=lambda entry: [int(part) for part in entry.split(".")]):
                 print(entry, file=target)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "(part) < 256", "(part) < 1000"))
 
 

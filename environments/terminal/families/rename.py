@@ -25,19 +25,15 @@ def _extension(draft: Draft) -> None:
     renamed = f'mv "$file" "${{file%.{old}}}.{new}"'
     draft.mode(f"{root}/*", "exact")
     draft.say(
-        draft.require(
-            draft.pick(
-                f"Rename every file below {root}, at any depth, whose name ends in .{old} so that it ends in .{new} "
-                "instead.",
-                f"Our tools only accept .{new}. Below {root} (including all subdirectories) there are files whose "
-                f"names end in .{old}; please change that ending to .{new}.",
-            )
+        draft.pick(
+            f"! Rename every file below {root}, at any depth, whose name ends in .{old} so that it ends in .{new} "
+            "instead.",
+            f"! Our tools only accept .{new}. Below {root} (including all subdirectories) there are files whose "
+            f"names end in .{old}; please change that ending to .{new}.",
         ),
-        draft.require(
-            f"Files with any other name, such as those that merely contain {old!r} somewhere or end in .{old.upper()}, "
-            "keep their names."
-        ),
-        draft.require("Directories keep their names, too, and the files their contents and permissions."),
+        f"! Files with any other name, such as those that merely contain {old!r} somewhere or end in .{old.upper()}, "
+        "keep their names.",
+        "! Directories keep their names, too, and the files their contents and permissions.",
     )
     oracle = f"find {root} -type f -name '*.{old}' | while read -r file; do {renamed}; done\n"
     draft.solve(oracle, swap(oracle, "-type f", "-maxdepth 1 -type f"))
@@ -62,11 +58,9 @@ def _clean(draft: Draft) -> None:
             f"The file names in {root} have spaces and capital letters, which breaks our upload script.",
             f"Please normalise the names of the files in {root}.",
         ),
-        draft.require("Rename each file so that every space becomes an underscore"),
-        draft.require(
-            "and every capital letter (A-Z), including those of the extension, becomes the matching small letter."
-        ),
-        draft.require("The names must not change in any other way, nor must the files' contents and permissions."),
+        "! Rename each file so that every space becomes an underscore",
+        "! and every capital letter (A-Z), including those of the extension, becomes the matching small letter.",
+        "! The names must not change in any other way, nor must the files' contents and permissions.",
     )
     oracle = f'cd {root} || exit 1\n{every}{spaces})\n  [ "$file" = "$new" ] || mv "$file" "$new"\ndone\n'
     draft.solve(oracle, swap(oracle, spaces, "tr ' ' '_'"))
@@ -96,12 +90,10 @@ def _pad(draft: Draft) -> None:
             f"The numbered files in {root} come in a bad order.",
             f"I'd like {root} to list in numerical order.",
         ),
-        draft.require(
-            f"Pad the number in names of the form {stem}{separator}NUMBER.{extension} with zeros on the left to "
-            f"{width} digits; {example} would become {stem}{separator}{7:0{width}d}.{extension}."
-        ),
-        draft.require("Files whose names have another form keep them,"),
-        draft.require("and all files keep their contents and permissions."),
+        f"! Pad the number in names of the form {stem}{separator}NUMBER.{extension} with zeros on the left to "
+        f"{width} digits; {example} would become {stem}{separator}{7:0{width}d}.{extension}.",
+        "! Files whose names have another form keep them,",
+        "! and all files keep their contents and permissions.",
     )
     oracle = (
         f"cd {root} || exit 1\nfor file in *; do\n"

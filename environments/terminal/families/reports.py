@@ -33,25 +33,22 @@ def _weekly(draft: Draft) -> None:
         draft.pick(f"Write the weekly report of the team {team}.", f"I need a weekly report in Markdown for {team}."),
         f"{source} has one task per line, with four fields separated by tabs: person, task, state (done, open or "
         "blocked) and hours.",
-        draft.require(f"Write {target} in exactly this form (the indentation is not part of it):"),
+        f"! Write {target} in exactly this form (the indentation is not part of it):",
     )
     draft.say(
-        draft.require(
-            f"    # Week report: {team}\n\n    Tasks: NUMBER OF ALL TASKS\n    Hours: SUM OF ALL HOURS\n\n"
-            "    ## Done\n\n    - PERSON: HOURS h\n    ...\n\n    ## Blocked\n\n    - TASK (PERSON)\n    ..."
-        )
+        f"!     # Week report: {team}\n\n    Tasks: NUMBER OF ALL TASKS\n    Hours: SUM OF ALL HOURS\n\n"
+        "    ## Done\n\n    - PERSON: HOURS h\n    ...\n\n    ## Blocked\n\n    - TASK (PERSON)\n    ..."
     )
     draft.say(
-        draft.require("The section Done has a line for every person in the file"),
-        draft.require("with the sum of the hours of their tasks that are done (0 if there are none),"),
-        draft.require("most hours first,"),
-        draft.require("equal hours by name."),
-        draft.require("The section Blocked has a line for every blocked task,"),
-        draft.require("in the order of the file."),
-        draft.require("The empty lines are as shown, and there is a single newline after the last line."),
+        "! The section Done has a line for every person in the file",
+        "! with the sum of the hours of their tasks that are done (0 if there are none),",
+        "! most hours first,",
+        "! equal hours by name.",
+        "! The section Blocked has a line for every blocked task,",
+        "! in the order of the file.",
+        "! The empty lines are as shown, and there is a single newline after the last line.",
     )
-    oracle = python(
-        """
+    oracle = python("""
         rows = [line.rstrip("\\n").split("\\t") for line in open(@source@)]
         done = {row[0]: 0 for row in rows}
         for person, task, state, hours in rows:
@@ -65,11 +62,7 @@ def _weekly(draft: Draft) -> None:
             for person, task, state, hours in rows:
                 if state == "blocked":
                     print(f"- {task} ({person})", file=target)
-        """,
-        source=source,
-        target=target,
-        team=team,
-    )
+        """)
     draft.solve(oracle, swap(oracle, ' if state == "done" else 0', ""))
 
 
@@ -103,7 +96,7 @@ def _table(draft: Draft) -> None:
         ),
         f"{root}/requests.csv has the columns service, requests and errors; {root}/owners.txt has lines 'service = "
         "owner'.",
-        draft.require(f"Write {target} with these lines and nothing else:"),
+        f"! Write {target} with these lines and nothing else:",
     )
     draft.say(
         "    | Service | Owner | Requests | Errors | Rate |\n    |---|---|---|---|---|\n    | NAME | OWNER | N | N | "
@@ -111,17 +104,16 @@ def _table(draft: Draft) -> None:
         "    | **all** | | N | N | R% |"
     )
     draft.say(
-        draft.require("(without the indentation, which only sets it off here)."),
-        draft.require("There is one row for each service in requests.csv,"),
-        draft.require("sorted by name;"),
-        draft.require("the owner is nobody where owners.txt has none."),
-        draft.require("The last row has the sums."),
-        draft.require("R is errors divided by requests in percent with exactly one decimal,"),
-        draft.require("rounded down (cut off), such as 0.0, 2.9 or 12.5."),
+        "! (without the indentation, which only sets it off here).",
+        "! There is one row for each service in requests.csv,",
+        "! sorted by name;",
+        "! the owner is nobody where owners.txt has none.",
+        "! The last row has the sums.",
+        "! R is errors divided by requests in percent with exactly one decimal,",
+        "! rounded down (cut off), such as 0.0, 2.9 or 12.5.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import csv
         owners = dict(line.strip().split(" = ") for line in open(@root@ + "/owners.txt"))
         table = csv.DictReader(open(@root@ + "/requests.csv"))
@@ -136,10 +128,7 @@ def _table(draft: Draft) -> None:
                 print(f"| {name} | {owner} | {requests} | {errors} | {percent(errors, requests)} |", file=target)
             requests, errors = sum(row[1] for row in rows), sum(row[2] for row in rows)
             print(f"| **all** | | {requests} | {errors} | {percent(errors, requests)} |", file=target)
-        """,
-        root=root,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, '"nobody"', '""'))
 
 

@@ -74,13 +74,11 @@ def _begin(draft: Draft, jobs: list[tuple[list[str], str]]) -> tuple[str, str]:
         draft.pick(f"{source} is a job schedule in the style of cron.", f"Our job schedule is in {source}."),
         "Each line has five fields and the name of a job, separated by spaces: minute (0-59), hour (0-23), day of the "
         "month (1-31), month (1-12)",
-        draft.require("and day of the week (0-6, 0 is Sunday)."),
-        draft.require("A field is * (every value), or a comma-separated list of numbers and ranges such as 2-5."),
-        draft.require(
-            "After * or a range, /N selects its first value and every Nth one after that: */15 as minute is 0, 15, 30 "
-            "and 45, 10-50/20 is 10, 30 and 50, */2 as day of the month is 1, 3, 5 and so on."
-        ),
-        draft.require("A job runs in every minute at which all five fields match."),
+        "! and day of the week (0-6, 0 is Sunday).",
+        "! A field is * (every value), or a comma-separated list of numbers and ranges such as 2-5.",
+        "! After * or a range, /N selects its first value and every Nth one after that: */15 as minute is 0, 15, 30 "
+        "and 45, 10-50/20 is 10, 30 and 50, */2 as day of the month is 1, 3, 5 and so on.",
+        "! A job runs in every minute at which all five fields match.",
         "Empty lines and comments, which begin with #, are skipped.",
     )
     return root, source
@@ -104,8 +102,8 @@ def _at(draft: Draft) -> None:
     target = f"{root}/{draft.pick('due', 'running', 'triggered')}.txt"
     draft.say(
         f"Which jobs run at {at.strftime('%H:%M on %Y-%m-%d')}, a {_DAYS[weekday]}?",
-        draft.require(f"Write their names to {target}, one per line,"),
-        draft.require("in alphabetical order."),
+        f"! Write their names to {target}, one per line,",
+        "! in alphabetical order.",
         draft.every_line(),
     )
     oracle = python(
@@ -133,10 +131,8 @@ def _count(draft: Draft) -> None:
     draft.say(
         f"How often does each job run on {day.strftime('%Y-%m-%d')}, a {_DAYS[day.isoweekday() % 7]}, from 00:00 to "
         "23:59?",
-        draft.require(
-            f"Write a JSON object to {target} that maps the name of every job to its number of runs on that day"
-        ),
-        draft.require("(0 for those that do not run at all)."),
+        f"! Write a JSON object to {target} that maps the name of every job to its number of runs on that day",
+        "! (0 for those that do not run at all).",
     )
     draft.form(target, "json")
     oracle = python(
@@ -166,10 +162,10 @@ def _next(draft: Draft) -> None:
     target = f"{root}/{draft.pick('next', 'upcoming', 'forecast')}.txt"
     draft.say(
         f"It is now {now.strftime('%Y-%m-%d %H:%M')} (a {_DAYS[now.isoweekday() % 7]}). When does each job run next?",
-        draft.require("A run in the present minute is over already and does not count."),
-        draft.require(f"Write {target} with one line per job: YYYY-MM-DD HH:MM and the name, separated by a space;"),
-        draft.require("the earliest run first,"),
-        draft.require("runs in the same minute by name."),
+        "! A run in the present minute is over already and does not count.",
+        f"! Write {target} with one line per job: YYYY-MM-DD HH:MM and the name, separated by a space;",
+        "! the earliest run first,",
+        "! runs in the same minute by name.",
         draft.every_line(),
     )
     oracle = python(

@@ -48,21 +48,19 @@ def _program(
         draft.pick(
             "Write me a small command-line program.", "I need a little script.", "Please write a script for me."
         ),
-        draft.require(
-            f"It must be an executable file at {path} (with a suitable #! line: bash, sh, awk, python3 or whatever you "
-            "find installed) that is started directly under this path."
-        ),
-        *map(draft.require, sentences),
+        f"! It must be an executable file at {path} (with a suitable #! line: bash, sh, awk, python3 or whatever you "
+        "find installed) that is started directly under this path.",
+        *(f"! {sentence}" for sentence in sentences),
     )
     given_text = "".join(f"    {line}".rstrip() + "\n" for line in given.splitlines())
     shown = f"{' '.join([path, *arguments])} prints:\n\n" + "".join(f"    {line}\n" for line in example.splitlines())
     draft.say(f"Given this on standard input:\n\n{given_text}\n{shown}" if given else f"For example, {shown}")
     draft.say(
-        draft.require("Every line of the output ends with a newline"),
-        draft.require("and there is nothing else on standard output."),
-        draft.require("The exit status is 0."),
+        "! Every line of the output ends with a newline",
+        "! and there is nothing else on standard output.",
+        "! The exit status is 0.",
         *((_LIMITS,) if given else ()),
-        draft.require("I will try it with other input of this kind."),
+        "! I will try it with other input of this kind.",
     )
     draft.form(path, "any", sentence="How the program is written is up to you.")
     draft.mode(path, "executable")

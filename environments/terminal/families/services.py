@@ -96,14 +96,12 @@ def _files(draft: Draft) -> None:
         draft.file(path, content)
     draft.say(
         draft.pick(f"Please serve the files of {folder} over HTTP.", f"I want to see {folder} in my browser."),
-        draft.require(f"Start a web server on port {port} of 127.0.0.1,"),
-        draft.require("and of no other address,"),
-        draft.require(
-            f"that answers GET requests for /PATH with the content of the file PATH in {folder} (status 200),"
-        ),
-        draft.require("and with status 404 if there is no such file."),
-        draft.require(f"Files outside of {folder} must not be served, whatever way a path is written."),
-        draft.require("The server must keep running in the background after you are done and your shell has ended."),
+        f"! Start a web server on port {port} of 127.0.0.1,",
+        "! and of no other address,",
+        f"! that answers GET requests for /PATH with the content of the file PATH in {folder} (status 200),",
+        "! and with status 404 if there is no such file.",
+        f"! Files outside of {folder} must not be served, whatever way a path is written.",
+        "! The server must keep running in the background after you are done and your shell has ended.",
     )
     inside = sorted({path[1:].rpartition("/")[0] for path in pages} - {""})
     draft.final.judged(
@@ -229,16 +227,14 @@ def _lines(draft: Draft) -> None:
             f"Write and start a small TCP service on 127.0.0.1, port {port}.",
             f"I need a line service that listens on 127.0.0.1, TCP port {port}.",
         ),
-        draft.require("It must listen on no other address."),
+        "! It must listen on no other address.",
         "A client connects and sends lines.",
-        draft.require(
-            "The service answers each line, when its newline has come, at once, on the same connection, with one line "
-            f"that also ends with a newline: {rule}."
-        ),
+        "! The service answers each line, when its newline has come, at once, on the same connection, with one line "
+        f"that also ends with a newline: {rule}.",
         f"\nFor the line\n\n    {example}\n\nthe answer is\n\n    {answer_to(example, kind, word)}",
-        draft.require("\n\nA client may send several lines before it closes the connection,"),
-        draft.require("and several clients may be connected one after the other or at the same time."),
-        draft.require("It must keep running in the background after you are done and your shell has ended."),
+        "! \n\nA client may send several lines before it closes the connection,",
+        "! and several clients may be connected one after the other or at the same time.",
+        "! It must keep running in the background after you are done and your shell has ended.",
         "All text is ASCII.",
     )
     draft.may_appear(own, f"What you write for it may lie in a directory {own}, or outside of {root}.")
@@ -319,16 +315,14 @@ def _restart(draft: Draft) -> None:
             f"The service {name} runs in the background as '{command}'.",
             f"'{command}' is running as a service on port {old}.",
         ),
-        draft.require(
-            f"It must move to port {new} and greet differently: in {config}, set port to {new} and greeting to"
-        ),
+        f"! It must move to port {new} and greet differently: in {config}, set port to {new} and greeting to",
         f"\n    {changed}",
-        draft.require("\nand change nothing else in that file."),
-        draft.require("See that exactly one process of the service is running,"),
-        draft.require("with the new settings."),
-        draft.require(f"Nothing may listen on port {old} any more."),
-        draft.require(f"The service must be started with the same command ({command})"),
-        draft.require("and keep running after your shell has ended."),
+        "! \nand change nothing else in that file.",
+        "! See that exactly one process of the service is running,",
+        "! with the new settings.",
+        f"! Nothing may listen on port {old} any more.",
+        f"! The service must be started with the same command ({command})",
+        "! and keep running after your shell has ended.",
     )
     draft.final.judged("drawn requests", _MOVED, old=old, new=new, greeting=f"{changed}\n", command=[program, config])
     oracle = (

@@ -47,10 +47,10 @@ def _two(draft: Draft) -> None:
             f"There are two lists of names, {root}/{a}.txt and {root}/{b}.txt.",
         ),
         "They have one name per line, in no particular order, and some names occur repeatedly.",
-        draft.require(f"Write the names that are {spoken} to {target}:"),
-        draft.require("each name once,"),
-        draft.require("one per line,"),
-        draft.require("sorted in byte order (LC_ALL=C)."),
+        f"! Write the names that are {spoken} to {target}:",
+        "! each name once,",
+        "! one per line,",
+        "! sorted in byte order (LC_ALL=C).",
         draft.every_line(),
     )
     oracle = (
@@ -82,11 +82,11 @@ def _several(draft: Draft) -> None:
     draft.say(
         draft.pick(f"{root} has three lists:", f"There are three lists in {root}:"),
         f"{', '.join(f'{day}.list' for day in days)}, with one name per line.",
-        draft.require("Ignore empty lines, lines beginning with #, and spaces before and after a name."),
-        draft.require("A name that is repeated within one list counts once for that list."),
-        draft.require(f"Write all names that are in {spoken} of the three lists to {target}, one per line,"),
-        draft.require("sorted in byte order,"),
-        draft.require("each name once."),
+        "! Ignore empty lines, lines beginning with #, and spaces before and after a name.",
+        "! A name that is repeated within one list counts once for that list.",
+        f"! Write all names that are in {spoken} of the three lists to {target}, one per line,",
+        "! sorted in byte order,",
+        "! each name once.",
         draft.every_line(),
     )
     oracle = python(
@@ -98,12 +98,10 @@ def _several(draft: Draft) -> None:
             counts.update(name for name in names if name and not name.startswith("#"))
         with open(@target@, "w") as target:
             for name, count in sorted(counts.items()):
-                if count in @wanted@:
+                if count in @right_counts@:
                     print(name, file=target)
         """,
-        wanted=right_counts,
         paths=[f"{root}/{day}.list" for day in days],
-        target=target,
     )
     draft.solve(oracle, swap(oracle, f"in {right_counts!r}", f"in {wrong!r}"))
 

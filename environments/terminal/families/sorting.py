@@ -25,9 +25,9 @@ def _numeric(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Rank the lines of {source}.", f"I need {source} in order."),
         "Each line is a name and a whole number, separated by a space.",
-        draft.require(f"Write the same lines to {target},"),
-        draft.require(f"sorted by the number, {'largest' if descending else 'smallest'} first."),
-        draft.require("Lines with equal numbers are ordered by name, A to Z (byte order)."),
+        f"! Write the same lines to {target},",
+        f"! sorted by the number, {'largest' if descending else 'smallest'} first.",
+        "! Lines with equal numbers are ordered by name, A to Z (byte order).",
         draft.every_line(),
     )
     oracle = f"LC_ALL=C sort -k 2,2n{'r' if descending else ''} -k 1,1 {source} > {target}\n"
@@ -47,10 +47,10 @@ def _unique(draft: Draft) -> None:
     draft.file(source, "".join(f"{line}\n" for line in lines))
     draft.say(
         draft.pick(f"{source} has many repeated lines.", f"Remove the repeats from {source}."),
-        draft.require("Two lines are the same if they differ at most in upper and lower case."),
-        draft.require(f"Write {target} with just one line of each set of equal lines:"),
-        draft.require(f"the {'last' if keep_last else 'first'} one in the file, spelled exactly as it is there."),
-        draft.require("The lines that are kept stay in their original order; do not sort them."),
+        "! Two lines are the same if they differ at most in upper and lower case.",
+        f"! Write {target} with just one line of each set of equal lines:",
+        f"! the {'last' if keep_last else 'first'} one in the file, spelled exactly as it is there.",
+        "! The lines that are kept stay in their original order; do not sort them.",
         draft.every_line(),
     )
     if keep_last:
@@ -81,29 +81,23 @@ def _frequencies(draft: Draft) -> None:
     draft.file(source, text)
     draft.say(
         draft.pick(f"What are the {top} most frequent words in {source}?", f"Count the words in {source}."),
-        draft.require("A word is a longest possible run of the letters A-Z and a-z;"),
-        draft.require("upper and lower case are the same."),
-        draft.require(f"Words shorter than {least} letters are left out."),
-        draft.require(f"Write the {top} most frequent ones to {target}, one per line:"),
-        draft.require("the count, a tab, the word in small letters."),
-        draft.require("Most frequent first;"),
-        draft.require("words with the same count in alphabetical order."),
+        "! A word is a longest possible run of the letters A-Z and a-z;",
+        "! upper and lower case are the same.",
+        f"! Words shorter than {least} letters are left out.",
+        f"! Write the {top} most frequent ones to {target}, one per line:",
+        "! the count, a tab, the word in small letters.",
+        "! Most frequent first;",
+        "! words with the same count in alphabetical order.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import collections, re
         text = open(@source@).read().lower()
         counts = collections.Counter(word for word in re.findall("[a-z]+", text) if len(word) >= @least@)
         with open(@target@, "w") as target:
             for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:@top@]:
                 print(count, word, sep="\\t", file=target)
-        """,
-        source=source,
-        target=target,
-        least=least,
-        top=top,
-    )
+        """)
     draft.solve(oracle, swap(oracle, ".read().lower()", ".read()"))
 
 

@@ -26,12 +26,12 @@ def _split(draft: Draft) -> None:
         draft.pick(
             f"Split {root}/{stem}.txt into parts.", f"{root}/{stem}.txt is too long for us; please cut it into parts."
         ),
-        draft.require(f"Each part has {size} lines, only the last one may have fewer."),
-        draft.require(f"The parts are {folder}/{stem}-{1:0{digits}d}.txt, {stem}-{2:0{digits}d}.txt and so on,"),
-        draft.require("in the order of the lines,"),
-        draft.require(f"with {digits} digits."),
+        f"! Each part has {size} lines, only the last one may have fewer.",
+        f"! The parts are {folder}/{stem}-{1:0{digits}d}.txt, {stem}-{2:0{digits}d}.txt and so on,",
+        "! in the order of the lines,",
+        f"! with {digits} digits.",
         f"{folder} does not exist yet.",
-        draft.require("It must hold nothing else."),
+        "! It must hold nothing else.",
     )
     oracle = (
         f"mkdir {folder}\nsplit -l {size} --numeric-suffixes=1 -a {digits} --additional-suffix=.txt {root}/{stem}.txt "
@@ -58,20 +58,16 @@ def _by_column(draft: Draft) -> None:
     name = folder.rpartition("/")[2]
     draft.say(
         draft.pick(f"Split {source} by {column}.", f"I need a separate CSV file for each {column} in {source}."),
-        draft.require(
-            f"For each {column} there, write {folder}/NAME.csv, where NAME is the {column} in small letters."
-        ),
-        draft.require("It has the header line of the original"),
-        draft.require(f"and the records with that {column}, exactly as they are"),
-        draft.require("and in the original order."),
-        draft.require(
-            f"Upper and lower case of the {column} make no difference: records that differ only in that belong in the "
-            "same file."
-        ),
+        f"! For each {column} there, write {folder}/NAME.csv, where NAME is the {column} in small letters.",
+        "! It has the header line of the original",
+        f"! and the records with that {column}, exactly as they are",
+        "! and in the original order.",
+        f"! Upper and lower case of the {column} make no difference: records that differ only in that belong in the "
+        "same file.",
         "(No field contains commas or quotes.)",
         f"{folder} does not exist yet.",
-        draft.require("It must hold nothing else."),
-        draft.require("Every line ends with a newline, including the last one."),
+        "! It must hold nothing else.",
+        "! Every line ends with a newline, including the last one.",
     )
     oracle = (
         f'mkdir {folder}\nawk -F , \'NR == 1 {{ header = $0; next }} {{ file = "{folder}/" tolower($3) ".csv" }} '
@@ -108,13 +104,12 @@ def _join(draft: Draft) -> None:
             f"{root}/parts holds a file that was cut into {count} parts.",
         ),
         f"They are {name}.part1 to {name}.part{count}.",
-        draft.require("Join them in the order of their numbers."),
+        "! Join them in the order of their numbers.",
         f"{root}/parts/SHA256SUMS has the checksum of every part (as sha256sum writes it). One part is damaged; "
         f"{root}/spare has other copies of some parts, not all of which are good.",
-        draft.require(f"Write the joined file to {target}, with the right version of each part."),
+        f"! Write the joined file to {target}, with the right version of each part.",
     )
-    oracle = python(
-        """
+    oracle = python("""
         import hashlib
         result = b""
         for number in range(1, @count@ + 1):
@@ -125,12 +120,7 @@ def _join(draft: Draft) -> None:
                 data = open(@root@ + "/spare/" + name, "rb").read()
             result += data
         open(@target@, "wb").write(result)
-        """,
-        count=count,
-        name=name,
-        root=root,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, f"in range(1, {count} + 1)", f"in sorted(range(1, {count} + 1), key=str)"))
 
 

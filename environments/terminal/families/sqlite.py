@@ -23,18 +23,14 @@ def _database(draft: Draft, path: str, tables: dict[str, tuple[str, list[_Row]]]
         lines += [f"INSERT INTO {name} VALUES ({', '.join(map(_sql, row))});" for row in rows]
     seed = draft.file(f"{path}.sql", "\n".join(lines) + "\n")
     draft.passing.append(seed)
-    draft.setup = python(
-        """
+    draft.setup = python("""
         import os, sqlite3
         database = sqlite3.connect(@path@)
         database.executescript(open(@seed@).read())
         database.commit()
         database.close()
         os.remove(@seed@)
-        """,
-        path=path,
-        seed=seed,
-    )
+        """)
     for name, (_, rows) in tables.items():
         draft.initial.test(
             f"table {name} is there",
@@ -93,19 +89,16 @@ def _query(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Make a report from the SQLite database {path}.", f"There is a SQLite database, {path}."),
         f"It has the tables {_COLUMNS}; customer_id refers to the customer's id.",
-        draft.require(f"Write {target} as CSV with the header name,orders,cents."),
-        draft.require(
-            f"It has one record for every customer: the name, the number of their orders whose status is {status}, and "
-            "the sum of the cents of those orders."
-        ),
-        draft.require("Customers without such orders are included with 0 and 0."),
-        draft.require("Highest sum first;"),
-        draft.require("equal sums by name in alphabetical order."),
-        draft.require("Do not change the database: neither its records nor its tables, and add nothing to it."),
+        f"! Write {target} as CSV with the header name,orders,cents.",
+        f"! It has one record for every customer: the name, the number of their orders whose status is {status}, and "
+        "the sum of the cents of those orders.",
+        "! Customers without such orders are included with 0 and 0.",
+        "! Highest sum first;",
+        "! equal sums by name in alphabetical order.",
+        "! Do not change the database: neither its records nor its tables, and add nothing to it.",
     )
     draft.form(target, "csv")
-    oracle = python(
-        """
+    oracle = python("""
         import csv, sqlite3
         rows = sqlite3.connect(@path@).execute('''
             SELECT name, COUNT(orders.id), COALESCE(SUM(cents), 0) AS total
@@ -114,11 +107,7 @@ def _query(draft: Draft) -> None:
         ''')
         with open(@target@, "w") as target:
             csv.writer(target).writerows([("name", "orders", "cents"), *rows])
-        """,
-        path=path,
-        status=status,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "LEFT JOIN", "JOIN"))
 
 
@@ -137,17 +126,13 @@ def _build(draft: Draft) -> None:
         draft.pick(
             f"Turn {root}/{table}.csv into a SQLite database.", f"Import {root}/{table}.csv into a new SQLite database."
         ),
-        draft.require(f"Create {path} with one table called {table}, and with no other tables, views or triggers."),
-        draft.require(
-            "The table has the columns id (INTEGER, primary key), title (TEXT), year (INTEGER) and place (TEXT), in "
-            "this order, and no others,"
-        ),
-        draft.require("without further constraints, defaults or options."),
-        draft.require(
-            "Load all records of the CSV file into it and no others (its first line is the header; titles are quoted "
-            "because some have commas, and the quotes do not belong to the title)."
-        ),
-        draft.require(f"Also create an index named {index} on the column {column} alone, for all of the records."),
+        f"! Create {path} with one table called {table}, and with no other tables, views or triggers.",
+        "! The table has the columns id (INTEGER, primary key), title (TEXT), year (INTEGER) and place (TEXT), in "
+        "this order, and no others,",
+        "! without further constraints, defaults or options.",
+        "! Load all records of the CSV file into it and no others (its first line is the header; titles are quoted "
+        "because some have commas, and the quotes do not belong to the title).",
+        f"! Also create an index named {index} on the column {column} alone, for all of the records.",
     )
     draft.form(
         path,
@@ -196,13 +181,11 @@ def _change(draft: Draft) -> None:
             f"Please make some changes to the SQLite database {path}.", f"The SQLite database {path} needs a clean-up."
         ),
         f"It has the tables {_COLUMNS}; customer_id refers to the customer's id, days are written YYYY-MM-DD.",
-        draft.require("\n- Delete all orders whose status is cancelled."),
-        draft.require(f"\n- Set the status of all orders that are open and from before {year}-01-01 to expired."),
-        draft.require(f"\n- In the table customers, change the city {old} to {new}."),
-        draft.require("\n- Then delete all customers who have no order left."),
-        draft.require(
-            "\nEverything else in the database must stay as it is, records and tables, and nothing may be added to it."
-        ),
+        "! \n- Delete all orders whose status is cancelled.",
+        f"! \n- Set the status of all orders that are open and from before {year}-01-01 to expired.",
+        f"! \n- In the table customers, change the city {old} to {new}.",
+        "! \n- Then delete all customers who have no order left.",
+        "! \nEverything else in the database must stay as it is, records and tables, and nothing may be added to it.",
     )
     oracle = python(
         """
@@ -214,10 +197,7 @@ def _change(draft: Draft) -> None:
         database.execute("DELETE FROM customers WHERE id NOT IN (SELECT customer_id FROM orders)")
         database.commit()
         """,
-        path=path,
         limit=f"{year}-01-01",
-        new=new,
-        old=old,
     )
     draft.solve(oracle, swap(oracle, "AND day < ?", "AND day <= ?"))
 

@@ -31,23 +31,19 @@ def _render(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Fill in the template {root}/{name}.template.", f"Please render {root}/{name}.template."),
         f"{root}/values.txt has one key=value pair per line.",
-        draft.require(
-            "Replace each {{key}} in the template (two braces on each side, no spaces) by the value of that key."
-        ),
-        draft.require("Placeholders whose key has no value,"),
-        draft.require("and everything else, such as {key} in single braces, stay exactly as they are."),
-        draft.require(f"Write the result to {target}."),
+        "! Replace each {{key}} in the template (two braces on each side, no spaces) by the value of that key.",
+        "! Placeholders whose key has no value,",
+        "! and everything else, such as {key} in single braces, stay exactly as they are.",
+        f"! Write the result to {target}.",
     )
     oracle = python(
         """
         import re
-        values = dict(line.rstrip("\\n").split("=", 1) for line in open(@values@))
+        values = dict(line.rstrip("\\n").split("=", 1) for line in open(@root/values.txt@))
         text = re.sub("{{([a-z_]+)}}", lambda found: values.get(found[1], found[0]), open(@template@).read())
         open(@target@, "w").write(text)
         """,
-        values=f"{root}/values.txt",
         template=f"{root}/{name}.template",
-        target=target,
     )
     draft.solve(oracle, swap(oracle, "values.get(found[1], found[0])", 'values.get(found[1], "")'))
 
@@ -75,16 +71,13 @@ def _letters(draft: Draft) -> None:
         expected[f"{number}.txt"] = text.replace("${id}", number).replace("${price}", price).encode()
     draft.say(
         draft.pick(f"I have to send a letter for every order in {root}/orders.csv.", "Please do a mail merge for me."),
-        draft.require(
-            f"For each record of {root}/orders.csv (its first line has the names of the columns), write the text of "
-            f"{root}/template.txt to {folder}/ID.txt, where ID is the record's id,"
-        ),
-        draft.require("with each ${column} replaced by the record's value of that column."),
-        draft.require("Otherwise the text must be identical to the template,"),
-        draft.require(f"and {folder} (to be created) must have no other files or directories."),
+        f"! For each record of {root}/orders.csv (its first line has the names of the columns), write the text of "
+        f"{root}/template.txt to {folder}/ID.txt, where ID is the record's id,",
+        "! with each ${column} replaced by the record's value of that column.",
+        "! Otherwise the text must be identical to the template,",
+        f"! and {folder} (to be created) must have no other files or directories.",
     )
-    oracle = python(
-        """
+    oracle = python("""
         import csv, os
         os.mkdir(@folder@)
         template = open(@root@ + "/template.txt").read()
@@ -93,10 +86,7 @@ def _letters(draft: Draft) -> None:
             for key, value in row.items():
                 text = text.replace("${" + key + "}", value)
             open(@folder@ + "/" + row["id"] + ".txt", "w").write(text)
-        """,
-        root=root,
-        folder=folder,
-    )
+        """)
     draft.solve(oracle, swap(oracle, '/orders.csv")))', '/orders.csv")))[:-1]'))
 
 
@@ -120,22 +110,19 @@ def _conditional(draft: Draft) -> None:
             f"Generate {target} from {root}/template.conf.", f"I need {target}, made from {root}/template.conf."
         ),
         f"{root}/flags.txt gives each flag as on or off.",
-        draft.require(
-            "In the template, the lines between a line '%if FLAG' and the next '%end' belong in the result only if the "
-            "flag is on,"
-        ),
-        draft.require("those between '%ifnot FLAG' and '%end' only if it is off;"),
+        "! In the template, the lines between a line '%if FLAG' and the next '%end' belong in the result only if the "
+        "flag is on,",
+        "! those between '%ifnot FLAG' and '%end' only if it is off;",
         "no block is inside another.",
-        draft.require("The lines that begin with % themselves never belong in the result."),
-        draft.require("All other lines do, unchanged"),
-        draft.require("and in order."),
+        "! The lines that begin with % themselves never belong in the result.",
+        "! All other lines do, unchanged",
+        "! and in order.",
     )
-    oracle = python(
-        """
-        flags = dict(line.strip().split(": ") for line in open(@flags@))
+    oracle = python("""
+        flags = dict(line.strip().split(": ") for line in open(@root/flags.txt@))
         shown = True
         with open(@target@, "w") as target:
-            for line in open(@template@):
+            for line in open(@root/template.conf@):
                 if line.startswith("%ifnot"):
                     shown = flags[line.split()[1]] == "off"
                 elif line.startswith("%if"):
@@ -144,11 +131,7 @@ def _conditional(draft: Draft) -> None:
                     shown = True
                 elif shown:
                     target.write(line)
-        """,
-        flags=f"{root}/flags.txt",
-        template=f"{root}/template.conf",
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, 'flags[line.split()[1]] == "on"', "line.split()[1] in flags"))
 
 

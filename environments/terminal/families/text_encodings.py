@@ -29,12 +29,10 @@ def _base64(draft: Draft) -> None:
         draft.pick(
             f"Decode the base64 files in {source}.", f"{source} has files that were base64-encoded for mailing."
         ),
-        draft.require(
-            f"For each file NAME.b64 in it, write the decoded bytes to {target}/NAME (so a.txt.b64 becomes a.txt)."
-        ),
-        draft.require(f"Other files in {source} are not to be decoded or copied."),
+        f"! For each file NAME.b64 in it, write the decoded bytes to {target}/NAME (so a.txt.b64 becomes a.txt).",
+        f"! Other files in {source} are not to be decoded or copied.",
         f"{target} does not exist yet.",
-        draft.require("It must hold only the decoded files."),
+        "! It must hold only the decoded files.",
     )
     oracle = (
         f"mkdir -p {target}\ncd {source} || exit 1\nfor file in *.b64; do\n"
@@ -59,22 +57,18 @@ def _hex(draft: Draft) -> None:
     draft.file(source, text)
     draft.say(
         draft.pick(f"Turn the hex dump {source} into a binary file.", f"{source} is a hand-written hex dump."),
-        draft.require("Each pair of hexadecimal digits (upper or lower case) is one byte;"),
-        draft.require("pairs are separated by spaces, colons or line ends."),
-        draft.require("A # begins a comment that reaches to the end of its line."),
-        draft.require(f"Write the bytes, in order and nothing else, to {target}."),
+        "! Each pair of hexadecimal digits (upper or lower case) is one byte;",
+        "! pairs are separated by spaces, colons or line ends.",
+        "! A # begins a comment that reaches to the end of its line.",
+        f"! Write the bytes, in order and nothing else, to {target}.",
     )
     draft.final.test(
         f"{target.rpartition('/')[2]} has the right bytes", f"assert content({target!r}).hex() == {data.hex()!r}"
     )
-    oracle = python(
-        """
+    oracle = python("""
         lines = [line.partition("#")[0] for line in open(@source@)]
         open(@target@, "wb").write(bytes.fromhex("".join(lines).replace(":", " ")))
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, '"".join(lines)', '"".join(lines[:-1])'))
 
 
@@ -101,19 +95,16 @@ def _messages(draft: Draft) -> None:
     draft.file(source, "".join(lines))
     draft.say(
         draft.pick(f"Decode the messages in {source}.", f"{source} holds one encoded message per line."),
-        draft.require(
-            "Each line is KIND:TEXT, where KIND tells how TEXT is encoded: base64, hex (two hexadecimal digits a "
-            "byte), rot13 (letters only), url (percent-encoding; a plus sign stands for itself) or plain (not at all)."
-        ),
-        draft.require("Only the first colon separates;"),
+        "! Each line is KIND:TEXT, where KIND tells how TEXT is encoded: base64, hex (two hexadecimal digits a "
+        "byte), rot13 (letters only), url (percent-encoding; a plus sign stands for itself) or plain (not at all).",
+        "! Only the first colon separates;",
         "the decoded texts are ASCII.",
-        draft.require(f"Write the decoded messages to {target}, one per line,"),
-        draft.require("in the same order,"),
-        draft.require("without KIND."),
+        f"! Write the decoded messages to {target}, one per line,",
+        "! in the same order,",
+        "! without KIND.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import base64, codecs, urllib.parse
         decode = {
             "base64": lambda text: base64.b64decode(text).decode(),
@@ -126,10 +117,7 @@ def _messages(draft: Draft) -> None:
             for line in open(@source@):
                 kind, _, text = line.rstrip("\\n").partition(":")
                 print(decode[kind](text), file=target)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, 'codecs.decode(text, "rot13")', "text"))
 
 

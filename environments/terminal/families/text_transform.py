@@ -25,11 +25,11 @@ def _reorder(draft: Draft) -> None:
     draft.say(
         draft.pick(f"{source} has a line for each person:", f"Please convert {source}, whose lines look like this:"),
         "\n    First Last: NUMBER",
-        draft.require(f"\nWrite {target} with the same people in the form"),
-        draft.require("\n    Last, First<separator>NUMBER"),
-        draft.require(f"\nwhere <separator> is {spoken} with no spaces around it."),
-        draft.require("Sort by last name"),
-        draft.require("and, among equal last names, by first name."),
+        f"! \nWrite {target} with the same people in the form",
+        "! \n    Last, First<separator>NUMBER",
+        f"! \nwhere <separator> is {spoken} with no spaces around it.",
+        "! Sort by last name",
+        "! and, among equal last names, by first name.",
         draft.every_line(),
     )
     oracle = (
@@ -71,13 +71,11 @@ def _replace(draft: Draft) -> None:
             f"We renamed something: {old!r} is now called {new!r}.",
             f"Please replace the word {old!r} by {new!r} in our notes.",
         ),
-        draft.require(
-            f"In every file below {root} (at any depth) whose name ends in .txt, replace each occurrence of the word "
-            f"{old} by {new}, in place."
-        ),
-        draft.require(f"Only the whole word in small letters counts: {longer}, un{old} and {old.capitalize()} stay,"),
-        draft.require(f"but ({old}) and {old} before a comma or full stop are replaced."),
-        draft.require("All other text, all other files and all names stay exactly as they are; nothing is added."),
+        f"! In every file below {root} (at any depth) whose name ends in .txt, replace each occurrence of the word "
+        f"{old} by {new}, in place.",
+        f"! Only the whole word in small letters counts: {longer}, un{old} and {old.capitalize()} stay,",
+        f"! but ({old}) and {old} before a comma or full stop are replaced.",
+        "! All other text, all other files and all names stay exactly as they are; nothing is added.",
     )
     oracle = f"find {root} -type f -name '*.txt' -exec sed -i 's/\\b{old}\\b/{new}/g' {{}} +\n"
     draft.solve(oracle, swap(oracle, f"\\b{old}\\b", old))
@@ -103,16 +101,12 @@ def _unwrap(draft: Draft) -> None:
     draft.say(
         draft.pick(f"The text in {source} is hard-wrapped.", f"{source} was wrapped by an old mail program."),
         "Its paragraphs are separated by one or more empty lines.",
-        draft.require(f"Write {target} with each paragraph on one line, in the same order:"),
-        draft.require(
-            "join its lines with single spaces, with no spaces at the beginning or the end of a line of the original "
-            "surviving the join."
-        ),
-        draft.require(
-            "Put the paragraph's number, a full stop and a space in front, counting from 1, so that the file begins "
-            'with "1. ".'
-        ),
-        draft.require("There are no empty lines in the result."),
+        f"! Write {target} with each paragraph on one line, in the same order:",
+        "! join its lines with single spaces, with no spaces at the beginning or the end of a line of the original "
+        "surviving the join.",
+        "! Put the paragraph's number, a full stop and a space in front, counting from 1, so that the file begins "
+        'with "1. ".',
+        "! There are no empty lines in the result.",
         draft.every_line(),
     )
     oracle = (
@@ -135,24 +129,20 @@ def _columns(draft: Draft) -> None:
     draft.say(
         draft.pick(f"I'd like to print {source} nicely.", f"Make the table in {source} readable."),
         "Each line has three fields separated by colons.",
-        draft.require(f"Write them in the same order to {target},"),
-        draft.require("as columns separated by two spaces."),
-        draft.require("Each column is exactly as wide as its longest field."),
-        draft.require("The first two columns are padded with spaces on the right (left-aligned),"),
-        draft.require("the third on the left (right-aligned), so no line ends with a space."),
+        f"! Write them in the same order to {target},",
+        "! as columns separated by two spaces.",
+        "! Each column is exactly as wide as its longest field.",
+        "! The first two columns are padded with spaces on the right (left-aligned),",
+        "! the third on the left (right-aligned), so no line ends with a space.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         rows = [line.rstrip("\\n").split(":") for line in open(@source@)]
         a, b, c = (max(map(len, column)) for column in zip(*rows))
         with open(@target@, "w") as target:
             for row in rows:
                 print(row[0].ljust(a), row[1].ljust(b), row[2].rjust(c), sep="  ", file=target)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, 'sep="  "', 'sep=" "'))
 
 

@@ -49,26 +49,21 @@ def _parameter(draft: Draft) -> None:
             f"I need the values of the query parameter {key!r} of the URLs in {source}.",
             f"{source} has one URL per line; extract the query parameter {key!r}.",
         ),
-        draft.require(f"Write the decoded value of {key} of each URL that has it to {target}, one per line,"),
-        draft.require("in the order of the URLs."),
-        draft.require("In queries both %20 and + stand for a space,"),
-        draft.require("and a literal plus sign is written %2B."),
-        draft.require("URLs whose query lacks the parameter are skipped;"),
-        draft.require("other parameters with a longer name and the fragment (after #) do not count."),
+        f"! Write the decoded value of {key} of each URL that has it to {target}, one per line,",
+        "! in the order of the URLs.",
+        "! In queries both %20 and + stand for a space,",
+        "! and a literal plus sign is written %2B.",
+        "! URLs whose query lacks the parameter are skipped;",
+        "! other parameters with a longer name and the fragment (after #) do not count.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         from urllib.parse import parse_qs, urlsplit
         with open(@target@, "w") as target:
             for line in open(@source@):
                 for value in parse_qs(urlsplit(line.strip()).query).get(@key@, []):
                     print(value, file=target)
-        """,
-        source=source,
-        target=target,
-        key=key,
-    )
+        """)
     draft.solve(oracle, undecoded)
 
 
@@ -95,28 +90,24 @@ def _hosts(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Count the URLs in {source} by host.", f"Which sites does {source} link to, and how often?"),
         "There is one URL per line.",
-        draft.require("The host is compared in small letters,"),
-        draft.require("without a port,"),
-        draft.require("without a user name (what comes before @)"),
-        draft.require("and without a leading 'www.'."),
-        draft.require(f"Write {target}: for each host one line with the count,"),
-        draft.require("a tab, and the host in that form."),
-        draft.require("Largest count first,"),
-        draft.require("equal counts in alphabetical order."),
+        "! The host is compared in small letters,",
+        "! without a port,",
+        "! without a user name (what comes before @)",
+        "! and without a leading 'www.'.",
+        f"! Write {target}: for each host one line with the count,",
+        "! a tab, and the host in that form.",
+        "! Largest count first,",
+        "! equal counts in alphabetical order.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         import collections
         from urllib.parse import urlsplit
         counts = collections.Counter(urlsplit(line.strip()).hostname.removeprefix("www.") for line in open(@source@))
         with open(@target@, "w") as target:
             for host, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
                 print(count, host, sep="\\t", file=target)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, '.removeprefix("www.")', ""))
 
 
@@ -152,27 +143,23 @@ def _clean(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Strip the tracking from the URLs in {source}.", f"Clean up the links in {source}."),
         "There is one URL per line.",
-        draft.require("Remove every query parameter whose name begins with utm_"),
-        draft.require("and the parameter fbclid,"),
-        draft.require("and also the fragment (# and what follows)."),
-        draft.require("The remaining parameters keep their order and spelling;"),
-        draft.require("a URL with none left has no question mark either."),
-        draft.require(f"Write the cleaned URLs to {target} in the order of the lines."),
-        draft.require("Where a cleaned URL has occurred before, leave the repetition out."),
+        "! Remove every query parameter whose name begins with utm_",
+        "! and the parameter fbclid,",
+        "! and also the fragment (# and what follows).",
+        "! The remaining parameters keep their order and spelling;",
+        "! a URL with none left has no question mark either.",
+        f"! Write the cleaned URLs to {target} in the order of the lines.",
+        "! Where a cleaned URL has occurred before, leave the repetition out.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         seen = {}
         for line in open(@source@):
             url, _, query = line.strip().partition("#")[0].partition("?")
             parts = [part for part in query.split("&") if part and not part.startswith(("utm_", "fbclid="))]
             seen.setdefault(url + ("?" + "&".join(parts) if parts else ""))
         open(@target@, "w").write("".join(url + "\\n" for url in seen))
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, '.partition("#")[0]', ""))
 
 

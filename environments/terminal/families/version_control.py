@@ -92,11 +92,11 @@ class _History:
         )
         listed = " and ".join((branch, *references))
         return [
-            draft.require(f"At the end {branch} must be checked out."),
-            draft.require("The working tree must be clean (nothing uncommitted, no untracked files)."),
-            draft.require(f"There must be no branches, tags or stashes but {listed}."),
-            draft.require("Nothing may be left in progress (a merge, a cherry-pick, a rebase)."),
-            draft.require("The repository must be sound, with all of its history in it: git fsck finds no error."),
+            f"! At the end {branch} must be checked out.",
+            "! The working tree must be clean (nothing uncommitted, no untracked files).",
+            f"! There must be no branches, tags or stashes but {listed}.",
+            "! Nothing may be left in progress (a merge, a cherry-pick, a rebase).",
+            "! The repository must be sound, with all of its history in it: git fsck finds no error.",
         ]
 
 
@@ -161,14 +161,12 @@ def _find(draft: Draft) -> None:
         draft.pick(f"{root} is a git repository.", f"I need help with the history of the git repository {root}."),
         f"The file {path} in it once had a setting {key}, which was added in one commit of the branch main and "
         f"removed in a later one. Find the commit that {'removed' if removed else 'added'} it.",
-        draft.require(
-            f"Write its full hash (40 hexadecimal digits) and its subject line to {target}, as one line with one space "
-            "in between."
-        ),
-        draft.require("The line ends with a newline."),
+        f"! Write its full hash (40 hexadecimal digits) and its subject line to {target}, as one line with one space "
+        "in between.",
+        "! The line ends with a newline.",
     )
     draft.say(
-        draft.require("Leave the history as it is: main must stay at its commit."),
+        "! Leave the history as it is: main must stay at its commit.",
         *history.finish("main"),
     )
     oracle = f"cd {root} && git log --format='%H %s' -S '{key} =' -- {path} | {end} > {target}\n"
@@ -198,10 +196,10 @@ def _restore(draft: Draft) -> None:
             f"In the git repository {root} somebody deleted {path} some commits ago.",
             f"The file {path} of the git repository {root} was deleted by mistake.",
         ),
-        draft.require("Bring it back at the same path with the content it had just before it was deleted."),
-        draft.require(f"Commit that on the branch main with exactly the message: {message}"),
-        draft.require("\nThe commit must be the only new one, on top of what is there,"),
-        draft.require("and change nothing else."),
+        "! Bring it back at the same path with the content it had just before it was deleted.",
+        f"! Commit that on the branch main with exactly the message: {message}",
+        "! \nThe commit must be the only new one, on top of what is there,",
+        "! and change nothing else.",
         *history.finish("main"),
     )
     oracle = (
@@ -238,13 +236,11 @@ def _merge(draft: Draft) -> None:
             f"In the git repository {root}, the branch {branch} is ready to be merged into main.",
         ),
         f"There will be a conflict in {path}: both branches added a line at the same place.",
-        draft.require(f"Keep both lines, {first} before {second}, and no conflict markers."),
-        draft.require(
-            f"The result must be a merge commit on main (first parent: the present main, second parent: {branch})"
-        ),
-        draft.require(f"with exactly the message: {message}"),
-        draft.require("\nChange nothing else."),
-        draft.require(f"Leave the branch {branch} where it is."),
+        f"! Keep both lines, {first} before {second}, and no conflict markers.",
+        f"! The result must be a merge commit on main (first parent: the present main, second parent: {branch})",
+        f"! with exactly the message: {message}",
+        "! \nChange nothing else.",
+        f"! Leave the branch {branch} where it is.",
         *history.finish("main", branch),
     )
     oracle = (
@@ -277,15 +273,13 @@ def _pick_commit(draft: Draft) -> None:
         draft.pick(
             f"We need a hotfix branch in the git repository {root}.", f"Prepare a hotfix in the git repository {root}."
         ),
-        draft.require(f"Create the branch {branch} starting at the tag {tag}."),
-        draft.require(
-            f"On top of it, apply the one commit of main whose subject is {fix!r} (as git cherry-pick does), and no "
-            "other change,"
-        ),
-        draft.require("keeping its message"),
-        draft.require("and its author."),
-        draft.require("The branch must have just this one commit more than the tag."),
-        draft.require("Leave main and the tag where they are."),
+        f"! Create the branch {branch} starting at the tag {tag}.",
+        f"! On top of it, apply the one commit of main whose subject is {fix!r} (as git cherry-pick does), and no "
+        "other change,",
+        "! keeping its message",
+        "! and its author.",
+        "! The branch must have just this one commit more than the tag.",
+        "! Leave main and the tag where they are.",
         *history.finish(branch, "main", tag, authors="authors"),
     )
     oracle = (

@@ -27,9 +27,9 @@ def _sort(draft: Draft) -> None:
     draft.say(
         draft.pick(f"Sort the version numbers in {source}.", f"Please put the versions listed in {source} in order."),
         f"Each line is {f'{prefix!r} and ' if prefix else ''}three numbers joined by dots.",
-        draft.require("Compare versions number by number (1.10.0 is newer than 1.9.3)"),
-        draft.require(f"and write the lines to {target},"),
-        draft.require(f"{'newest' if newest_first else 'oldest'} first."),
+        "! Compare versions number by number (1.10.0 is newer than 1.9.3)",
+        f"! and write the lines to {target},",
+        f"! {'newest' if newest_first else 'oldest'} first.",
         draft.every_line(),
     )
     oracle = f"sort -V{' -r' if newest_first else ''} {source} > {target}\n"
@@ -58,16 +58,15 @@ def _latest(draft: Draft) -> None:
             f"{source} lists packages and their versions.",
         ),
         "Each line is a package name and a version MAJOR.MINOR.PATCH, separated by a space.",
-        draft.require("Versions with a suffix after a hyphen (such as -rc.1) are pre-releases and not stable."),
-        draft.require("Versions compare number by number."),
-        draft.require(f"Write the latest stable version of each package to {target}"),
-        draft.require("in the same form,"),
-        draft.require("one line per package,"),
-        draft.require("sorted by package name."),
+        "! Versions with a suffix after a hyphen (such as -rc.1) are pre-releases and not stable.",
+        "! Versions compare number by number.",
+        f"! Write the latest stable version of each package to {target}",
+        "! in the same form,",
+        "! one line per package,",
+        "! sorted by package name.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         latest = {}
         for line in open(@source@):
             name, version = line.split()
@@ -78,10 +77,7 @@ def _latest(draft: Draft) -> None:
         with open(@target@, "w") as target:
             for name in sorted(latest):
                 print(name, ".".join(map(str, latest[name])), file=target)
-        """,
-        source=source,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, 'if "-" in version', "if not version"))
 
 
@@ -112,18 +108,17 @@ def _updates(draft: Draft) -> None:
         ),
         f"{root}/installed.txt has the installed version of each package and {root}/available.txt all versions on "
         "offer, as lines name==MAJOR.MINOR.PATCH.",
-        draft.require("A safe update is the highest available version"),
-        draft.require("that has the same MAJOR as the installed one"),
-        draft.require("and is newer than it;"),
-        draft.require("versions compare number by number."),
-        draft.require(f"Write one line for each package that has a safe update to {target},"),
-        draft.require("sorted by name:"),
-        draft.require("\n    name INSTALLED -> UPDATE"),
+        "! A safe update is the highest available version",
+        "! that has the same MAJOR as the installed one",
+        "! and is newer than it;",
+        "! versions compare number by number.",
+        f"! Write one line for each package that has a safe update to {target},",
+        "! sorted by name:",
+        "! \n    name INSTALLED -> UPDATE",
         "\nfor instance: lamp 1.4.0 -> 1.10.2.",
         draft.every_line(),
     )
-    oracle = python(
-        """
+    oracle = python("""
         def read(path):
             for line in open(path):
                 name, _, version = line.strip().partition("==")
@@ -138,10 +133,7 @@ def _updates(draft: Draft) -> None:
                 if best[name] > installed[name]:
                     old, new = (".".join(map(str, version)) for version in (installed[name], best[name]))
                     print(f"{name} {old} -> {new}", file=target)
-        """,
-        root=root,
-        target=target,
-    )
+        """)
     draft.solve(oracle, swap(oracle, "if version[0] == installed[name][0]", "if version"))
 
 
