@@ -3,8 +3,6 @@
 Archives that tasks begin with are written without compression, so that their bytes do not depend on the machine's zlib.
 """
 
-from __future__ import annotations
-
 import io
 import tarfile
 import zipfile
@@ -139,9 +137,7 @@ def _unpack(draft: Draft) -> None:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 open(path, "wb").write(archive.{read})
         """,
-        packed=packed,
         ending=f".{wanted}",
-        output=output,
     )
     draft.solve(oracle, swap(oracle, 'name.split("/", 1)[1]', "name"))
 
@@ -153,10 +149,7 @@ def _convert(draft: Draft) -> None:
     target = source.replace(".tar.gz", ".zip")
     manifest = source.replace(".tar.gz", ".manifest.txt")
     draft.say(
-        draft.pick(
-            f"Our Windows users cannot open {source}.",
-            f"The archive {source} is needed as a zip file.",
-        ),
+        draft.pick(f"Our Windows users cannot open {source}.", f"The archive {source} is needed as a zip file."),
         f"! Make {target} with the same files: the same member names and contents,",
         "! each once, and no further files.",
     )

@@ -23,31 +23,6 @@ HELPERS = {
         def digest(data):
             return hashlib.sha256(data).hexdigest()
         """,
-    "tree": '''
-        def tree(folder):
-            """What is at and below a directory: for each path its kind, its permissions and its content."""
-
-            def unreadable(error):
-                raise error
-
-            paths = [folder]
-            for place, directories, names in os.walk(folder, onerror=unreadable):
-                paths += [os.path.join(place, name) for name in directories + names]
-            found = {}
-            for path in paths:
-                status = os.lstat(path)
-                mode = f"{stat.S_IMODE(status.st_mode):04o}"
-                if stat.S_ISDIR(status.st_mode):
-                    what = f"directory {mode}"
-                elif stat.S_ISLNK(status.st_mode):
-                    what = f"link {os.readlink(path)}"
-                elif stat.S_ISREG(status.st_mode):
-                    what = f"file {mode} {digest(content(path))}"
-                else:
-                    what = "neither a file nor a directory"
-                found[os.path.relpath(path, folder)] = what
-            return found
-        ''',
     "run": '''
         def run(*command, given=b"", folder="/"):
             """Run a program by itself; its exit status and its standard output."""
@@ -230,7 +205,6 @@ HELPERS = {
         ''',
 }
 NEEDS = {
-    "tree": ("content", "digest"),
     "git": ("run",),
     "listening": ("missing",),
     "holders": ("listening", "missing"),

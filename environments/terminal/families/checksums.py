@@ -1,7 +1,5 @@
 """Family: checksums, written, verified and used for repairs."""
 
-from __future__ import annotations
-
 import hashlib
 
 from .draft import Draft, python, swap
@@ -54,10 +52,7 @@ def _verify(draft: Draft) -> None:
             lines.append(f"{_sum(data)}  {path}\n")
     draft.file(f"{root}/MANIFEST.sha256", "".join(draft.shuffled(lines)))
     draft.say(
-        draft.pick(
-            f"I suspect that {root} was damaged in transfer.",
-            f"Check {root} against its manifest for me.",
-        ),
+        draft.pick(f"I suspect that {root} was damaged in transfer.", f"Check {root} against its manifest for me."),
         f"{root}/MANIFEST.sha256 lists SHA-256 checksums and paths relative to {root}, as sha256sum writes them.",
         f"! Write {report} with one line for each problem: a word, one space, and the relative path.",
         "! The word is CHANGED for a file whose checksum is not the one in the manifest,",
@@ -108,10 +103,7 @@ def _restore(draft: Draft) -> None:
                 draft.file(f"{root}/{backup}/{path}", draft.text(len(data)))
     draft.file(f"{root}/checksums.txt", "".join(sorted(lines, key=lambda line: line[66:])))
     draft.say(
-        draft.pick(
-            f"Some files in {root}/live have been damaged.",
-            f"A disk error hit {root}/live.",
-        ),
+        draft.pick(f"Some files in {root}/live have been damaged.", f"A disk error hit {root}/live."),
         f"{root}/checksums.txt has the SHA-256 checksum that each file in it should have (sha256sum format, paths "
         f"relative to {root}/live). There are also the backups {', '.join(f'{root}/{backup}' for backup in backups)}, "
         "with the same paths, but not every file in them is good either.",

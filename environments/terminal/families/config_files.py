@@ -1,7 +1,5 @@
 """Family: edits of configuration files that keep the rest of the file."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, SERVICES, WORDS

@@ -1,7 +1,5 @@
 """Family: clean-up of CSV files."""
 
-from __future__ import annotations
-
 import csv
 import io
 

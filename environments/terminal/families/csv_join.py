@@ -1,7 +1,5 @@
 """Family: CSV tables, joined and added up."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, DEPARTMENTS, FIRST_NAMES, LAST_NAMES, PRODUCTS

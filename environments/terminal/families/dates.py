@@ -1,7 +1,5 @@
 """Family: dates, times and time zones. Zones are written as offsets, so the machine's zone data does not matter."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, timedelta, timezone
 
 from .draft import Draft, python, swap

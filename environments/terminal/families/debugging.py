@@ -1,7 +1,5 @@
 """Family: faulty programs to repair, which then have to pass cases that are drawn for each examination."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Family: graphs of dependencies."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import PRODUCTS, SERVICES
@@ -63,8 +61,6 @@ def _order(draft: Draft) -> None:
             done.append(min(name for name in graph if name not in done and all(need in done for need in graph[name])))
         open(@target@, "w").write("".join(name + "\\n" for name in done))
         """,
-        source=source,
-        target=target,
     )
     draft.solve(oracle, swap(oracle, "min(name for", "max(name for"))
 
@@ -104,10 +100,6 @@ def _closure(draft: Draft) -> None:
             todo += new
         open(@target@, "w").write("".join(name + "\\n" for name in sorted(found)))
         """,
-        source=source,
-        target=target,
-        inverse=inverse,
-        name=name,
     )
     draft.solve(oracle, swap(oracle, "todo += new", "pass"))
 
@@ -168,8 +160,6 @@ def _levels(draft: Draft) -> None:
                     levels[name] = max((levels[need] + 1 for need in needs), default=0)
         json.dump({"missing": missing, "cycle": cycle, "levels": levels}, open(@target@, "w"))
         """,
-        source=source,
-        target=target,
     )
     draft.solve(oracle, swap(oracle, "max((levels[need] + 1", "min((levels[need] + 1"))
 

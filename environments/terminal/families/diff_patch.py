@@ -1,7 +1,5 @@
 """Family: differences between files and directories, written and applied."""
 
-from __future__ import annotations
-
 import difflib
 
 from .draft import HOME, Draft, python, swap

@@ -1,7 +1,5 @@
 """Family: disk usage, by files and directories."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, FIRST_NAMES, WORDS
@@ -90,8 +88,7 @@ def _per_extension(draft: Draft) -> None:
         draft.file(f"{root}/{folder}{name}{extension}", draft.text(size))
     draft.say(
         draft.pick(
-            f"Summarise the files below {root} by extension.",
-            f"I need statistics on the kinds of files below {root}.",
+            f"Summarise the files below {root} by extension.", f"I need statistics on the kinds of files below {root}."
         ),
         f"! Write {report}: a JSON object that maps each extension (what follows the last dot of the name, in small "
         "letters, without the dot, so that a.TXT and b.txt count together)",

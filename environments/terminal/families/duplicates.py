@@ -1,7 +1,5 @@
 """Family: files with the same content."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, WORDS

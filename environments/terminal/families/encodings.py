@@ -1,7 +1,5 @@
 """Family: character encodings and line ends."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, DEPARTMENTS, WORDS
@@ -78,8 +76,7 @@ def _line_ends(draft: Draft) -> None:
         draft.file(f"{root}/{path}", text)
     draft.say(
         draft.pick(
-            f"Files below {root} have Windows line ends.",
-            f"Convert the line ends of the files below {root}, please.",
+            f"Files below {root} have Windows line ends.", f"Convert the line ends of the files below {root}, please."
         ),
         "! In every file below it, at any depth, replace each CR LF pair by a single LF, in place.",
         f"! Files whose name ends in .{stays} need their Windows line ends and must stay byte for byte as they are.",

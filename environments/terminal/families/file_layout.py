@@ -1,7 +1,5 @@
 """Family: directories and files, created and sorted."""
 
-from __future__ import annotations
-
 from .draft import Draft, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, SERVICES, WORDS
@@ -29,10 +27,7 @@ def _create(draft: Draft) -> None:
         "These are its files (paths relative to it):",
         f"! \n{listing}",
     )
-    draft.say(
-        f"! Also create the empty directory {empty} in it.",
-        "! Each line ends with a newline.",
-    )
+    draft.say(f"! Also create the empty directory {empty} in it.", "! Each line ends with a newline.")
     oracle = f"mkdir -p {tree}/{empty}\n"
     for path, text in files.items():
         oracle += f"mkdir -p $(dirname {tree}/{path})\necho '{text.strip()}' > {tree}/{path}\n"

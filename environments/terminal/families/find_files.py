@@ -1,7 +1,5 @@
 """Family: lists of files selected by size, content or mode."""
 
-from __future__ import annotations
-
 from .draft import Draft, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, SERVICES, WORDS
@@ -43,9 +41,7 @@ def _by_size(draft: Draft) -> None:
         f"I'm looking for the regular files below {root}, at any depth, with a size of more than {limit} bytes.",
     )
     draft.say(
-        f"! {question}",
-        f"! A file of exactly {limit} bytes does not count.",
-        "! Symbolic links do not count either.",
+        f"! {question}", f"! A file of exactly {limit} bytes does not count.", "! Symbolic links do not count either."
     )
     output = _output(draft, root)
     oracle = f"find {root} -type f -size +{limit}c | LC_ALL=C sort > {output}\n"

@@ -1,7 +1,5 @@
 """Family: records with columns of a fixed width."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS

@@ -1,7 +1,5 @@
 """Family: JSON, selected, grouped and reshaped."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

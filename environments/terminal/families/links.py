@@ -1,7 +1,5 @@
 """Family: symbolic and hard links."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, SERVICES, WORDS

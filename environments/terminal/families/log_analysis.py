@@ -1,7 +1,5 @@
 """Family: questions about log files."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import FIRST_NAMES, SERVICES, WORDS

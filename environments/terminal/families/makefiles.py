@@ -3,8 +3,6 @@
 The solution's Makefile is played first, alone: no process of the agent runs while the right files exist.
 """
 
-from __future__ import annotations
-
 import pathlib
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Family: XML and HTML."""
 
-from __future__ import annotations
-
 import json
 from html import escape
 

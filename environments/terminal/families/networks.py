@@ -1,7 +1,5 @@
 """Family: IPv4 networks and addresses."""
 
-from __future__ import annotations
-
 import ipaddress
 
 from .draft import Draft, python, swap

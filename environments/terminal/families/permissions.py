@@ -1,7 +1,5 @@
 """Family: permission bits, set, repaired by a rule, and audited."""
 
-from __future__ import annotations
-
 from .draft import Draft, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, SERVICES, WORDS
@@ -97,10 +95,7 @@ def _audit(draft: Draft) -> None:
             found.append(path)
     letter = "o" if bit == 0o002 else "g"
     draft.say(
-        draft.pick(
-            f"Security wants an audit of {tree}.",
-            f"Please check the file permissions below {tree}.",
-        ),
+        draft.pick(f"Security wants an audit of {tree}.", f"Please check the file permissions below {tree}."),
         f"! Find every regular file below it that {who} may write to.",
         f"! Write the absolute paths of these files to {report}, one per line,",
         "! sorted in byte order (LC_ALL=C).",

@@ -5,8 +5,6 @@ started with an id from its own range below 300, which an unprivileged user cann
 command line, which lies in its own memory, so the command line is never the only evidence.
 """
 
-from __future__ import annotations
-
 import shlex
 
 from .draft import Draft, swap

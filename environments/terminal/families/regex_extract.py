@@ -1,7 +1,5 @@
 """Family: patterns in running text."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, HOSTS, LAST_NAMES, WORDS

@@ -1,7 +1,5 @@
 """Family: files renamed by a rule."""
 
-from __future__ import annotations
-
 from .draft import Draft, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, WORDS
@@ -87,8 +85,7 @@ def _pad(draft: Draft) -> None:
     draft.mode(f"{root}/*", "exact")
     draft.say(
         draft.pick(
-            f"The numbered files in {root} come in a bad order.",
-            f"I'd like {root} to list in numerical order.",
+            f"The numbered files in {root} come in a bad order.", f"I'd like {root} to list in numerical order."
         ),
         f"! Pad the number in names of the form {stem}{separator}NUMBER.{extension} with zeros on the left to "
         f"{width} digits; {example} would become {stem}{separator}{7:0{width}d}.{extension}.",

@@ -1,7 +1,5 @@
 """Family: reports for people, compiled from several files."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, FIRST_NAMES, LAST_NAMES, PRODUCTS, SERVICES

@@ -1,7 +1,5 @@
 """Family: schedules like cron's."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from .draft import Draft, python, swap
@@ -114,7 +112,6 @@ def _at(draft: Draft) -> None:
                 print(name, file=target)
         """,
         source=source,
-        target=target,
         at=at.isoformat(),
     )
     draft.solve(oracle, swap(oracle, "(at.weekday() + 1) % 7", "at.weekday()"))
@@ -144,7 +141,6 @@ def _count(draft: Draft) -> None:
         json.dump({name: sum(runs(fields, at) for at in minutes) for fields, name in jobs}, open(@target@, "w"))
         """,
         source=source,
-        target=target,
         day=day.isoformat(),
     )
     draft.solve(oracle, swap(oracle, "<= value <= high", "<= value < high"))
@@ -182,7 +178,6 @@ def _next(draft: Draft) -> None:
                 print(at.strftime("%Y-%m-%d %H:%M"), name, file=target)
         """,
         source=source,
-        target=target,
         now=now.isoformat(),
     )
     draft.solve(oracle, swap(oracle, "') + timedelta(minutes=1)", "')"))

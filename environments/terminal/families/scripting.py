@@ -4,8 +4,6 @@ Each kind of program has a function that draws a case and one that returns the r
 made of the latter. The prompt says how large the input gets, from the numbers with which it is drawn.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import random

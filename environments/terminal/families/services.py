@@ -1,7 +1,5 @@
 """Family: small services on localhost, started, written and reconfigured. Graded while they run, by drawn requests."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -1,7 +1,5 @@
 """Family: intersections, unions and differences of lists."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, HOSTS, LAST_NAMES, SERVICES

@@ -1,7 +1,5 @@
 """Family: sorting, removing repeats, counting words."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

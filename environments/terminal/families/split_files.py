@@ -1,7 +1,5 @@
 """Family: files cut into parts and reassembled."""
 
-from __future__ import annotations
-
 import hashlib
 
 from .draft import Draft, python, swap

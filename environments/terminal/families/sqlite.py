@@ -1,7 +1,5 @@
 """Family: SQLite databases. Set-up makes them from SQL, because their bytes depend on SQLite's version."""
 
-from __future__ import annotations
-
 from .draft import Draft, fill, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS

@@ -1,7 +1,5 @@
 """Family: Base64, hexadecimal and other encodings of bytes as text."""
 
-from __future__ import annotations
-
 import base64
 import codecs
 import urllib.parse

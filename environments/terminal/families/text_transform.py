@@ -1,7 +1,5 @@
 """Family: rewriting lines of text."""
 
-from __future__ import annotations
-
 import re
 
 from .draft import Draft, python, swap

@@ -1,7 +1,5 @@
 """Family: URLs and their queries."""
 
-from __future__ import annotations
-
 import urllib.parse
 from collections import Counter
 

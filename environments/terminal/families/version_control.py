@@ -4,8 +4,6 @@ Names of objects follow from their content, so a task knows the names of the com
 of repositories takes these by name, and what the agent commits by tree, parents and message.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 
@@ -165,10 +163,7 @@ def _find(draft: Draft) -> None:
         "in between.",
         "! The line ends with a newline.",
     )
-    draft.say(
-        "! Leave the history as it is: main must stay at its commit.",
-        *history.finish("main"),
-    )
+    draft.say("! Leave the history as it is: main must stay at its commit.", *history.finish("main"))
     oracle = f"cd {root} && git log --format='%H %s' -S '{key} =' -- {path} | {end} > {target}\n"
     draft.solve(oracle, swap(oracle, end, other))
 

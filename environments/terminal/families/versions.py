@@ -1,7 +1,5 @@
 """Family: version numbers."""
 
-from __future__ import annotations
-
 from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import PRODUCTS, WORDS

@@ -1,18 +1,6 @@
 """Words of the generated tasks: plain ASCII, so that encodings matter only in the tasks about encodings."""
 
-from __future__ import annotations
-
-__all__ = [
-    "CITIES",
-    "DEPARTMENTS",
-    "FIRST_NAMES",
-    "HOSTS",
-    "LAST_NAMES",
-    "PRODUCTS",
-    "PROJECTS",
-    "SERVICES",
-    "WORDS",
-]
+__all__ = ["CITIES", "DEPARTMENTS", "FIRST_NAMES", "HOSTS", "LAST_NAMES", "PRODUCTS", "PROJECTS", "SERVICES", "WORDS"]
 
 
 def _words(text: str) -> tuple[str, ...]:
