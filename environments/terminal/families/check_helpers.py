@@ -91,37 +91,44 @@ HELPERS = {
                     found.append(number)
             return found
         ''',
+    "descriptors": '''
+        def descriptors():
+            """What the other processes of the user have open: by id, links below /proc and where they lead."""
+            found = {}
+            for name in os.listdir("/proc"):
+                if name.isdigit() and int(name) != os.getpid():
+                    links = found[int(name)] = {}
+                    try:
+                        for number in os.listdir(f"/proc/{name}/fd"):
+                            try:
+                                links[f"/proc/{name}/fd/{number}"] = os.readlink(f"/proc/{name}/fd/{number}")
+                            except FileNotFoundError:
+                                continue  # it is closed; the process may have others
+                    except (FileNotFoundError, ProcessLookupError, PermissionError):
+                        continue  # it has ended, or is none of the user's
+            return found
+        ''',
     "held": '''
         def held(texts):
             """Ids of the processes that have a file with one of these contents open, with the paths of such files."""
             found = {}
             sizes = {len(text) for text in texts}
-            for name in os.listdir("/proc"):
-                if name.isdigit() and int(name) != os.getpid():
+            for process, links in descriptors().items():
+                for link, path in links.items():
                     try:
-                        for link in [f"/proc/{name}/fd/{number}" for number in os.listdir(f"/proc/{name}/fd")]:
-                            status = os.stat(link)
-                            if stat.S_ISREG(status.st_mode) and status.st_size in sizes:
-                                with open(link, "rb") as file:
-                                    if file.read() in texts:
-                                        found.setdefault(int(name), []).append(os.readlink(link))
+                        status = os.stat(link)
+                        if stat.S_ISREG(status.st_mode) and status.st_size in sizes:
+                            with open(link, "rb") as file:
+                                if file.read() in texts:
+                                    found.setdefault(process, []).append(path.removesuffix(" (deleted)"))
                     except (FileNotFoundError, ProcessLookupError, PermissionError):
-                        continue  # it has ended, or is none of the user's
+                        continue  # it is closed
             return found
         ''',
     "opened": '''
         def opened(path):
             """Ids of the processes that have a file open."""
-            found = []
-            for name in os.listdir("/proc"):
-                if name.isdigit() and int(name) != os.getpid():
-                    try:
-                        links = [os.readlink(f"/proc/{name}/fd/{number}") for number in os.listdir(f"/proc/{name}/fd")]
-                    except (FileNotFoundError, ProcessLookupError, PermissionError):
-                        continue  # it has ended, or is none of the user's
-                    if path in links:
-                        found.append(int(name))
-            return found
+            return [process for process, links in descriptors().items() if path in links.values()]
         ''',
     "listening": '''
         def listening(port):
@@ -147,16 +154,7 @@ HELPERS = {
         def holders(inodes):
             """Ids of the processes that hold one of these sockets."""
             wanted = {f"socket:[{inode}]" for inode in inodes}
-            found = []
-            for name in os.listdir("/proc"):
-                if name.isdigit():
-                    try:
-                        links = {os.readlink(f"/proc/{name}/fd/{number}") for number in os.listdir(f"/proc/{name}/fd")}
-                    except (FileNotFoundError, ProcessLookupError, PermissionError):
-                        continue  # it has ended, or is none of the user's
-                    if links & wanted:
-                        found.append(int(name))
-            return found
+            return [process for process, links in descriptors().items() if wanted & {*links.values()}]
         ''',
     "abroad": '''
         def abroad():
@@ -207,8 +205,10 @@ HELPERS = {
 NEEDS = {
     "git": ("run",),
     "listening": ("missing",),
-    "holders": ("listening", "missing"),
-    "abroad": ("holders", "listening", "missing"),
+    "held": ("descriptors",),
+    "opened": ("descriptors",),
+    "holders": ("descriptors",),
+    "abroad": ("descriptors", "holders", "listening", "missing"),
     "awaited": ("listening", "local_only", "missing"),
     "local_only": ("listening", "missing"),
 }

@@ -70,7 +70,7 @@ def _repair(draft: Draft, path: str, good: str, faults: Sequence[tuple[str, str]
 
 
 def amounts(numbers: random.Random, turn: int, cities: list[str], most: int, longest: int, largest: int) -> Case:
-    """Return lines. In one case there are the most of the longest names, in one the largest amounts."""
+    """Return lines. In one case there are the most of the longest names, in one the largest amounts or equal sums."""
     names = numbers.sample(cities, 3)
     names += [f"New {names[0]}", f"{names[1]} #2", f"{names[2]}  {' '.join(names)}", names[0].swapcase()]
     length = numbers.randrange(3, longest + 1) if turn else longest
@@ -81,6 +81,8 @@ def amounts(numbers: random.Random, turn: int, cities: list[str], most: int, lon
         amount = numbers.choice((5, 10, numbers.randrange(-9, 500), numbers.randrange(-largest, largest + 1)))
         line = f"{numbers.choice(names)} {largest * numbers.choice((-1, 1)) if turn == 1 else amount}"
         lines += numbers.choice(([line], [line], [line], ["", line], ["# amounts", line], [f"#{names[0]} 7", line]))
+    if turn == 2:
+        lines = [f"{name} 7" for name in numbers.sample(names, len(names))]
     return [], "".join(f"{line}\n" for line in lines[-most:])
 
 
@@ -115,7 +117,7 @@ def _report(draft: Draft) -> None:
         "! empty lines and lines beginning with # are to be ignored.",
         "! It must print the sum of the amounts for each name as 'NAME: SUM',",
         "! largest sum first",
-        "! and equal sums by name,",
+        "! and equal sums by name in byte order,",
         f"! and then the line '{word}: ' followed by the sum of all amounts.",
     )
     shown = "".join(f"    {line}".rstrip() + "\n" for line in example.splitlines())
@@ -184,6 +186,8 @@ _COUNTING = f"""
             with open(os.path.join(folder, f"folder.{{extension}}", f"below.{{extension}}"), "w") as file:
                 file.write("a line\\n")
             status, printed = run(path, folder + numbers.choice(("", "", "/")), folder=place)
+            assert {{*os.listdir(folder)}} == {{*files, f"folder.{{extension}}"}}, os.listdir(folder)
+            assert all(content(os.path.join(folder, name)) == text.encode() for name, text in files.items()), "changed"
         assert status == 0, f"exit status {{status}}, {{sorted(files)}}"
         assert printed == counts(files, label, extension).encode(), f"{{sorted(files)}}: {{printed[:200]!r}}"
 """
@@ -216,7 +220,8 @@ def _count(draft: Draft) -> None:
         f"! and then a line '{label} TOTAL in COUNT' with the sum of those numbers and the number of files.",
         "! Names may contain spaces.",
         f"! Without any such file only '{label} 0 in 0' is printed.",
-        "! Nothing else may be printed to standard output.",
+        "! Nothing else may be printed to standard output,",
+        "! and nothing in that directory may change.",
     )
     draft.say(
         f"{root}/sample is a directory to try it with.",

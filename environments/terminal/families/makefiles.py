@@ -85,7 +85,12 @@ def played(folder, step):
     assert status == 0, f"make {targets} ended with {status}"
     return files_of(folder)
 
+def beside(place):
+    return [sorted(os.listdir(folder)) for folder in (place, "/home/user", "/tmp")]
+
 def begun(place, makefile):
+    with open(os.path.join(place, "README"), "w") as file:
+        file.write("of another project")
     folder = os.path.join(place, "project")
     for path, data in {**files, "Makefile": makefile}.items():
         os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
@@ -101,9 +106,11 @@ with tempfile.TemporaryDirectory() as place:
         right.append(played(folder, step))
 with tempfile.TemporaryDirectory() as place:
     folder = begun(place, content(makefile))
+    before = beside(place)
     for step, expected in zip(steps, right):
         found = played(folder, step)
         assert found == expected, f"{step}: {found}"
+        assert beside(place) == before, f"{step}: {beside(place)}"
 """
 
 
@@ -135,7 +142,7 @@ def _write(draft: Draft) -> None:
         f"src/NAME.{source}: the same text with all small letters a-z turned into capitals.",
         f"! They must also make {output}/{all_name}, which is all the .{target} files one after the other, in byte "
         "order of their names.",
-        "! They make no other files.",
+        "! They make no other files, here or elsewhere.",
         "! \n- A source file that is added later must be picked up without a change of the Makefile,",
         "! and when a source file has changed or a file that make has made is gone, the next make must bring "
         "everything up to date.",
@@ -186,7 +193,7 @@ def _repair(draft: Draft) -> None:
         ),
         f"! \n- `make` must make {program}.out and {part}.out, each of which is header.txt followed by the .txt file "
         f"of the same name, and bundle.out, which is {program}.out followed by {part}.out.",
-        "! It makes no other files.",
+        "! It makes no other files, here or elsewhere.",
         "! \n- When header.txt or one of the .txt files has changed, or a file that make has made is gone, the next "
         "make must bring everything that depends on it up to date.",
         "! \n- `make clean` must remove all .out files.",

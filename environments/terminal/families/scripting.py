@@ -99,7 +99,8 @@ def some_multiples(numbers: random.Random, turn: int, count: int) -> Case:
 
 def some_lines(numbers: random.Random, turn: int, words: list[str], most: int, longest: int) -> Case:
     """Return lines, few of them different: words, or any characters; some are empty, or equal except for capitals, or
-    have spaces at their ends. One case has the most lines, one the longest, and one what ``echo`` does not print."""
+    have spaces at their ends. One case has the most lines, one the longest, one what ``echo`` does not print; in three
+    the lines are equal except for their ends, and in one all are equal."""
     few: list[str] = []
     for _ in range(4):
         line = numbers.choice((" ", "  ", ", ")).join(numbers.sample(words, numbers.randrange(1, 5)))
@@ -111,10 +112,12 @@ def some_lines(numbers: random.Random, turn: int, words: list[str], most: int, l
     few.append(few[0].swapcase())
     if turn == 2:
         few = ["-n", "-e", "-E", "\t", " x\t", "\\t\\c", "%s", "*", "'", '"$HOME`']
+    if 3 <= turn < 6:
+        few = [f"{few[0][:40]}{end}" for end in ("", " ", "\t", " \t", "\t ")]
     count = most if turn == 0 else numbers.randrange(1, numbers.choice((16, 16, most + 1)))
     if turn == 2:
         return [], "".join(f"{line}\n" for line in numbers.sample(few, numbers.randrange(1, 1 + len(few))))
-    return [], "".join(f"{numbers.choice(few)}\n" for _ in range(count))
+    return [], "".join(f"{few[0] if turn == 6 else numbers.choice(few)}\n" for _ in range(count))
 
 
 def duration(arguments: list[str], given: str, word: str, separator: str) -> str:

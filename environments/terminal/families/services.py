@@ -72,6 +72,13 @@ for kind, path in [*numbers.sample(requests, len(requests)), ("wait", "/"), ("pa
     elif kind == "none":
         assert status == 404, f"{path}: {status}"
     assert not [secret for secret in secrets if secret in body], f"{path}: {body[:200]}"
+new = f"/{numbers.randrange(10**9)}.txt"
+for text in (b"first\\n", b"second, longer\\n"):
+    with open(folder + new, "wb") as file:
+        file.write(text)
+    assert asked(port, new) == (200, text), asked(port, new)
+os.unlink(folder + new)
+assert asked(port, new)[0] == 404, "a file that is gone is served"
 awaited(port)
 assert not abroad(), abroad()
 """
@@ -97,7 +104,7 @@ def _files(draft: Draft) -> None:
         f"! Start a web server on port {port} of 127.0.0.1,",
         "! and of no other address,",
         f"! that answers GET requests for /PATH with the content of the file PATH in {folder} (status 200),",
-        "! and with status 404 if there is no such file.",
+        "! and with status 404 if there is no such file (files may change, come and go later),",
         f"! Files outside of {folder} must not be served, whatever way a path is written.",
         "! The server must keep running in the background after you are done and your shell has ended.",
     )
@@ -133,15 +140,16 @@ def answer_to(line: str, kind: str, word: str) -> str:
     return f"{word}={sum(map(int, line.split()))}"
 
 
-def line_of(numbers: random.Random, kind: str, words: list[str]) -> str:
+def line_of(numbers: random.Random, kind: str, words: list[str], long: bool = False) -> str:
+    """Return a line, which is about as long as the prompt allows if it is ``long``."""
     if kind == "sum":
         most = numbers.choice((1000, 1000, 10**9))
-        return " ".join(
-            str(numbers.randrange(-99, most)) for _ in range(numbers.randrange(1, numbers.choice((9, 300))))
-        )
-    if numbers.randrange(3) == 0:
+        count = 270 if long else numbers.randrange(1, numbers.choice((9, 270)))
+        return " ".join(str(numbers.randrange(-99, most)) for _ in range(count))
+    if long or numbers.randrange(3) == 0:
         # Any printable characters, with spaces at the ends, and more than fits into one packet.
-        odd = "".join(chr(numbers.randrange(32, 127)) for _ in range(numbers.randrange(numbers.choice((40, 3000)))))
+        length = 2996 if long else numbers.randrange(numbers.choice((40, 2996)))
+        odd = "".join(chr(numbers.randrange(32, 127)) for _ in range(length))
         return f"{' ' * numbers.randrange(3)}{odd}{' ' * numbers.randrange(3)}"
     return numbers.choice((" ", " ", "  ", ", ")).join(numbers.choice(words) for _ in range(numbers.randrange(12)))
 
@@ -161,10 +169,14 @@ awaited(port)
 numbers = random.Random(SEED)
 asked_lines = 0
 while asked_lines < 80:
+    gone = socket.create_connection(("127.0.0.1", port), timeout=5)
+    gone.sendall(line_of(numbers, kind, words).encode())
+    gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes((1, 0, 0, 0, 0, 0, 0, 0)))
+    gone.close()
     count = numbers.randrange(1, 6)
     clients = [(socket.create_connection(("127.0.0.1", port), timeout=5), [b""]) for _ in range(count)]
     begun = numbers.choice(clients)
-    first = line_of(numbers, kind, words)
+    first = line_of(numbers, kind, words, asked_lines == 0)
     cut = numbers.randrange(len(first) + 1)
     begun[0].sendall(first[:cut].encode())
     for stream, rest in numbers.choices(clients, k=6):
@@ -211,8 +223,8 @@ def _lines(draft: Draft) -> None:
             f'f"{{len(line) + 1}} {word}"',
         ),
         "sum": (
-            f"{word}, the character = and the sum of all whole numbers in the line; a line consists of whole numbers, "
-            "which may be negative, separated by single spaces",
+            f"{word}, the character = and the sum of all whole numbers in the line; a line consists of whole numbers "
+            "from -99 to 10^9, separated by single spaces",
             f'"{word}=" + str(sum(map(int, line.split())))',
             f'"{word}=" + str(len(line.split()))',
         ),
@@ -232,8 +244,9 @@ def _lines(draft: Draft) -> None:
         f"\nFor the line\n\n    {example}\n\nthe answer is\n\n    {answer_to(example, kind, word)}",
         "! \n\nA client may send several lines before it closes the connection,",
         "! and several clients may be connected one after the other or at the same time.",
+        "! A client may also vanish in the middle of a line.",
         "! It must keep running in the background after you are done and your shell has ended.",
-        "All text is ASCII.",
+        "All text is printable ASCII, and a line has at most 3000 characters.",
     )
     draft.may_appear(own, f"What you write for it may lie in a directory {own}, or outside of {root}.")
     draft.final.judged(

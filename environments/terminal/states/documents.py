@@ -112,6 +112,7 @@ def form_xml(path: str) -> Any:
 
     def declared(version: str, encoding: str | None, standalone: int) -> None:
         assert (encoding or "utf-8").lower() == "utf-8", f"{path} declares the encoding {encoding}"
+        assert version == "1.0", f"{path} declares XML {version}"
 
     parser = xml.parsers.expat.ParserCreate()
     parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text

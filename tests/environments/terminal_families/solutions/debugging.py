@@ -40,7 +40,10 @@ SHAPES = {
                 ),
             ],
             "largest sum first": [swap("(-item[1], item[0])", "(item[1], item[0])")],
-            "and equal sums by name,": [swap("(-item[1], item[0])", "-item[1]")],
+            "and equal sums by name in byte order,": [
+                swap("(-item[1], item[0])", "-item[1]"),
+                swap("(-item[1], item[0])", "(-item[1], item[0].lower())"),
+            ],
             "and then the line '«word»: '": [
                 swap("sum(totals.values())", "len(totals)"),
                 swap('    print(f"«word»: ', '    str(f"«word»: '),
@@ -90,7 +93,11 @@ SHAPES = {
             "Without any such file only '«label» 0 in 0' is printed.": [
                 swap('echo "«label»', '[ $count = 0 ] || echo "«label»')
             ],
-            "Nothing else may be printed to standard output.": [swap("set -u\n", "set -u\necho Counting\n")],
+            "Nothing else may be printed to standard output,": [swap("set -u\n", "set -u\necho Counting\n")],
+            "and nothing in that directory may change.": [
+                swap("total=$((total + lines))", 'total=$((total + lines)); : > "$1/.seen"'),
+                swap("total=$((total + lines))", 'total=$((total + lines)); echo >> "$file"'),
+            ],
             "and end with the exit status 0;": [swap('in $count"\n', 'in $count"\nexit 3\n')],
         },
         honest=[

@@ -17,7 +17,10 @@ SHAPES = {
                 swap("cat $^", "cat $(lastword $^)"),
                 swap("all: $(TARGETS) «output»/«all_name»", "all: $(TARGETS)"),
             ],
-            "They make no other files.": [swap("cat $^ > $@", "cat $^ > $@; touch «output»/done")],
+            "They make no other files, here or elsewhere.": [
+                swap("cat $^ > $@", "cat $^ > $@; touch «output»/done"),
+                swap("cat $^ > $@", "cat $^ > $@; touch /tmp/done"),
+            ],
             "\n- A source file that is added later": [swap("«found»", "«listed»")],
             "and when a source file has changed or": [
                 swap(
@@ -56,7 +59,10 @@ SHAPES = {
                 swap("cat header.txt $<", "cat $<"),
                 swap("cat header.txt $<", "grep -h . header.txt $<"),
             ],
-            "It makes no other files.": [swap("all: bundle.out", "all: bundle.out notes.out")],
+            "It makes no other files, here or elsewhere.": [
+                swap("all: bundle.out", "all: bundle.out notes.out"),
+                swap("\tcat $(PARTS)", "\t@touch ../made $(HOME)/made\n\tcat $(PARTS)"),
+            ],
             "\n- When header.txt or one of the .txt files": [
                 swap("%.out: %.txt header.txt", "%.out: %.txt"),
                 swap(

@@ -107,7 +107,10 @@ SHAPES = {
                 swap("given.splitlines()", "[line.rstrip(chr(9)) for line in given.splitlines()]"),
                 swap("found[-1][0] == line", "found[-1][0].lower() == line.lower()"),
             ],
-            "the number of lines in the run,": [swap("{len(run)} ", ""), swap("{word} {run[0]}", "{run[0]} {word}")],
+            "the number of lines in the run,": [
+                swap("{len(run)} ", "{len(run) % 10} "),
+                swap("{word} {run[0]}", "{run[0]} {word}"),
+            ],
             "The last line printed is 'runs:'": [swap("{len(found)}", "{len(given.splitlines())}")],
             "It reads lines from standard input and prints line number": [
                 swap("start - 1 :", "start :"),
@@ -123,6 +126,7 @@ SHAPES = {
                 swap("given.splitlines()", "list(map(str.strip, given.splitlines()))"),
                 swap("given.splitlines()", "[line[:60] for line in given.splitlines()]"),
                 swap("max(lines, key=len)", "max(lines)"),
+                swap("key=len", "key=lambda line: len(line.rstrip('\\t'))"),
                 swap('return f"{found}\\n', "return f\"{found if found not in ('-n', '-e', '-E') else ''}\\n"),
             ],
             "and below it a line with the length": [swap("{len(found)}", "{len(found) + 1}"), swap(")} {word}", ")}")],

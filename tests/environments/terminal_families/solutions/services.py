@@ -83,8 +83,9 @@ SHAPES = {
             "that answers GET requests for /PATH": [
                 server(INSIDE, "status = 201 if status == 200 else status"),
                 server(INSIDE, "data = data.swapcase()"),
+                server(INSIDE, "global kept; kept = globals().get('kept', {}); data = kept.setdefault(path, data)"),
             ],
-            "and with status 404 if there is no such file.": [
+            "and with status 404 if there is no such file": [
                 server(INSIDE, "status = 403 if status == 404 else status"),
                 server(INSIDE, "status = 200"),
                 server("folder + path if os.path.isfile(folder + path) else folder + path.swapcase()"),
@@ -105,7 +106,7 @@ SHAPES = {
             "It must listen on no other address.": [swap('("127.0.0.1", ', '("0.0.0.0", '), elsewhere("port")],
             "The service answers each line, when its newline": [
                 swap("«code»", "«wrong»"),
-                swap('.rstrip("\\n")', '.rstrip("\\n")[:200]'),
+                swap('.rstrip("\\n")', '.rstrip("\\n")[:2500]'),
                 swap('+ "\\n").encode', '+ "\\n\\n").encode'),
             ],
             "\n\nA client may send several lines": [
@@ -114,6 +115,12 @@ SHAPES = {
             "and several clients may be connected": [
                 swap("ThreadingTCPServer", "TCPServer"),
                 swap("serve_forever()", "handle_request()"),
+            ],
+            "A client may also vanish": [
+                swap(
+                    "daemon_threads = True",
+                    "daemon_threads = True\n    def handle_error(self, *about):\n        __import__('os')._exit(1)",
+                )
             ],
             "It must keep running": [
                 after(ENDED.replace("PORT", "«port»")),
