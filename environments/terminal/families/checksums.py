@@ -6,8 +6,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _sum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

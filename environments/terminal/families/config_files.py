@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _value(draft: Draft) -> str:
     return draft.pick(

@@ -7,8 +7,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _written(rows: list[list[str]], delimiter: str = ",") -> str:
     buffer = io.StringIO()

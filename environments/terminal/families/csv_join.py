@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, DEPARTMENTS, FIRST_NAMES, LAST_NAMES, PRODUCTS
 
-__all__ = ["FAMILY"]
-
 
 def _csv(header: str, rows: list[list[str]]) -> str:
     return f"{header}\n" + "".join(f"{','.join(row)}\n" for row in rows)

@@ -6,8 +6,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, PRODUCTS, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _day(draft: Draft, first: int = 2015, last: int = 2026) -> date:
     return date(draft.number(first, last), 1, 1) + timedelta(days=draft.number(0, 364))

@@ -8,8 +8,6 @@ from .draft import Draft, fill, swap
 from .family import Family
 from .vocabulary import CITIES, PRODUCTS, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 #: The most lines of input, characters of a name, and the largest amount.
 _LINES, _NAME, _AMOUNT = 1500, 60, 10**6
 #: The most files of a directory, and lines of a file.

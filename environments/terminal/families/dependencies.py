@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import PRODUCTS, SERVICES
 
-__all__ = ["FAMILY"]
-
 
 def _graph(draft: Draft) -> dict[str, list[str]]:
     """Return the direct dependencies of each name: no cycles, and chains whose order is not alphabetical.

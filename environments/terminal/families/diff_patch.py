@@ -6,8 +6,6 @@ from .draft import HOME, Draft, python, swap
 from .family import Family
 from .vocabulary import SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _apply(draft: Draft) -> None:
     root = draft.project()

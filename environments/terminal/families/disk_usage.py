@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, FIRST_NAMES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _per_directory(draft: Draft) -> None:
     root = f"{draft.project()}/{draft.pick('homes', 'volumes', 'teams')}"

@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _tree(draft: Draft, root: str) -> None:
     """Write files below ``root``, some of them with equal content."""

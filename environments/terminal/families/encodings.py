@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, DEPARTMENTS, WORDS
 
-__all__ = ["FAMILY"]
-
 #: Words with letters that Latin-1 and UTF-8 encode differently.
 _ACCENTED = (
     "Größe",

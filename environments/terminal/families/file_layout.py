@@ -4,8 +4,6 @@ from .draft import Draft, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _create(draft: Draft) -> None:
     root = draft.project()

@@ -4,8 +4,6 @@ from .draft import Draft, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _paths(draft: Draft, root: str, count: int) -> list[str]:
     """Return paths below ``root`` without extensions. Only the first has a capital; the second is deeply nested."""

@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS
 
-__all__ = ["FAMILY"]
-
 
 def _fields(draft: Draft) -> list[tuple[str, int]]:
     return [

@@ -7,8 +7,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, DEPARTMENTS, FIRST_NAMES, LAST_NAMES, PRODUCTS, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _select(draft: Draft) -> None:
     root = draft.project()

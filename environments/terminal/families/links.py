@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _releases(draft: Draft) -> None:
     draft.root = root = f"{draft.project()}/{draft.pick('deploy', 'releases-of-' + draft.pick(*SERVICES), 'srv')}"

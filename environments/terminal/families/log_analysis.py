@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import FIRST_NAMES, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _access(draft: Draft, requests: int) -> list[tuple[str, int, str, str, int, int]]:
     """Return requests of one day: address, hour, method, path, status, bytes."""

@@ -12,8 +12,6 @@ from .draft import Draft, swap
 from .family import Family
 from .vocabulary import SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 #: Files to write (None removes one), and the targets of ``make`` after that.
 _Step = tuple[dict[str, str | None], list[str]]
 

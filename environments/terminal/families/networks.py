@@ -6,8 +6,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, HOSTS, SERVICES
 
-__all__ = ["FAMILY"]
-
 
 def _network(draft: Draft, prefix: int) -> ipaddress.IPv4Network:
     number = (10 << 24 | draft.number(0, 2**24 - 1)) >> (32 - prefix) << (32 - prefix)

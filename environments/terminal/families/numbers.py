@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES
 
-__all__ = ["FAMILY"]
-
 
 def _statistics(draft: Draft) -> None:
     root = draft.project()

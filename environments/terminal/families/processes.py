@@ -11,8 +11,6 @@ from .draft import Draft, swap
 from .family import Family
 from .vocabulary import PRODUCTS, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 _LOOP = "while :; do sleep 5; done\n"
 
 

@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, HOSTS, LAST_NAMES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _weave(draft: Draft, things: list[str]) -> str:
     """Return lines of words, with each of ``things`` somewhere between spaces."""

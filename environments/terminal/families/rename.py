@@ -4,8 +4,6 @@ from .draft import Draft, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _extension(draft: Draft) -> None:
     root = draft.root = f"{draft.project()}/{draft.pick('media', 'documents', 'assets', 'pages')}"

@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, FIRST_NAMES, LAST_NAMES, PRODUCTS, SERVICES
 
-__all__ = ["FAMILY"]
-
 
 def _weekly(draft: Draft) -> None:
     root = draft.project()

@@ -6,8 +6,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import SERVICES
 
-__all__ = ["FAMILY"]
-
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 
 #: The part of every oracle that reads schedules.

@@ -15,8 +15,6 @@ from .draft import Draft, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, PRODUCTS, WORDS
 
-__all__ = ["FAMILY"]
-
 #: The most arguments, lines, characters of a line, and characters of a name.
 _ARGUMENTS, _LINES, _LENGTH, _NAME = 40, 300, 400, 60
 _LIMITS = (

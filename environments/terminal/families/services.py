@@ -7,8 +7,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _wait(port: int) -> str:
     """Return Bash that waits until something listens on the port."""

@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, HOSTS, LAST_NAMES, SERVICES
 
-__all__ = ["FAMILY"]
-
 
 def _lists(draft: Draft, count: int) -> list[list[str]]:
     pool = draft.pick(

@@ -7,8 +7,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _numeric(draft: Draft) -> None:
     root = draft.project()

@@ -6,8 +6,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, DEPARTMENTS, FIRST_NAMES, PRODUCTS
 
-__all__ = ["FAMILY"]
-
 
 def _split(draft: Draft) -> None:
     root = draft.project()

@@ -4,8 +4,6 @@ from .draft import Draft, fill, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS
 
-__all__ = ["FAMILY"]
-
 _Row = tuple[int | str, ...]
 
 

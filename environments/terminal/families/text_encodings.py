@@ -8,8 +8,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _base64(draft: Draft) -> None:
     root = draft.project()

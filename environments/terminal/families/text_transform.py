@@ -6,8 +6,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import DEPARTMENTS, FIRST_NAMES, LAST_NAMES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _reorder(draft: Draft) -> None:
     root = draft.project()

@@ -7,8 +7,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 def _parameter(draft: Draft) -> None:
     root = draft.project()

@@ -11,8 +11,6 @@ from .draft import Draft, swap
 from .family import Family
 from .vocabulary import FIRST_NAMES, LAST_NAMES, SERVICES, WORDS
 
-__all__ = ["FAMILY"]
-
 
 class _History:
     """Writer of the script that makes a repository, and of the object names that git will compute."""

@@ -4,8 +4,6 @@ from .draft import Draft, python, swap
 from .family import Family
 from .vocabulary import PRODUCTS, WORDS
 
-__all__ = ["FAMILY"]
-
 _Version = tuple[int, int, int]
 
 

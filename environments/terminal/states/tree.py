@@ -57,12 +57,12 @@ def look(
 ) -> dict[str, list[str]]:
     """Return the entries of a folder and of everything below it, except for paths that match ``free``.
 
-    ``also`` are paths outside of the folder, relative to it: results that the task puts elsewhere. Hard links are those
-    among all these paths.
+    ``also`` are paths outside of the folder, relative to it: results that the task puts elsewhere.
     """
     assert os.path.realpath(root) == root, f"the path {root} leads through a link"
     found: dict[str, list[str]] = {}
     groups: dict[tuple[int, int], list[str]] = {}
+    counts: dict[tuple[int, int], int] = {}
     pending = ["."]
     for path in also:
         place = os.path.normpath(os.path.join(root, path))
@@ -88,6 +88,7 @@ def look(
             data = digest(value if isinstance(value, bytes) else json.dumps(value, sort_keys=True).encode())
             if kind == stat.S_IFREG and status.st_nlink > 1:
                 groups.setdefault((status.st_dev, status.st_ino), []).append(path)
+                counts[status.st_dev, status.st_ino] = status.st_nlink
         else:
             what, data = f"special {kind:o}", ""
         own = status.st_uid == os.geteuid() and status.st_gid == os.getegid()
@@ -96,10 +97,9 @@ def look(
             owner += f" {name}={os.getxattr(place, name, follow_symlinks=False).hex()}"
         found[path] = [what, f"{stat.S_IMODE(status.st_mode):04o}", owner, "", data]
         assert len(found) < _MOST, f"{root} has far too many files"
-    for paths in groups.values():
+    for key, paths in groups.items():
         for path in paths:
-            # Names elsewhere, such as those of a backup that shares its files, are up to the agent.
-            found[path][3] = " ".join(sorted(paths)) if len(paths) > 1 else ""
+            found[path][3] = " ".join(sorted(paths)) + (" and others" if counts[key] > len(paths) else "")
     return found
 
 

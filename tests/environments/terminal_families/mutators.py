@@ -16,6 +16,7 @@ import re
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import time
@@ -144,6 +145,7 @@ mutator("a folder in it replaced by a link")(on("folders")(moved))
 mutator("a file of before replaced by a link")(on("kept")(moved))
 mutator("a new file replaced by a link")(on("made")(moved))
 mutator("permissions of the folder")(lambda folder: flipped(0o011)(folder.root) is None)
+mutator("a sticky bit on the folder")(lambda folder: flipped(0o1000)(folder.root) is None)
 mutator("permissions of a file of before")(on("kept")(flipped(0o011)))
 mutator("a set-user-id bit on a file of before")(on("kept")(flipped(0o4000)))
 mutator("permissions of a new file", "modes and times")(on("made")(flipped(0o044)))
@@ -156,45 +158,26 @@ def _(folder: Folder) -> bool:
     return True
 
 
-@mutator("one more file")
-def _(folder: Folder) -> bool:
-    folder.new("leftover.txt").write_text("more\n")
-    return True
+def added(name: str, make: Callable[[Path], object]) -> _Mutator:
+    """Make a mutator that adds an entry to one of the folders."""
+
+    def apply(folder: Folder) -> bool:
+        make(folder.new(name))
+        return True
+
+    return apply
 
 
-@mutator("one more hidden file, empty")
-def _(folder: Folder) -> bool:
-    folder.new(".leftover").touch()
-    return True
-
-
-@mutator("a backup of a file")
-def _(folder: Folder) -> bool:
-    path = folder.any_of(folder.files)
-    if path is None:
-        return False
-    shutil.copy2(path, f"{path}~")
-    return True
-
-
-@mutator("one more folder, empty")
-def _(folder: Folder) -> bool:
-    folder.new("leftover").mkdir()
-    return True
-
-
-@mutator("one more link to nothing")
-def _(folder: Folder) -> bool:
-    folder.new("leftover").symlink_to("/nowhere")
-    return True
-
-
-@mutator("one more pipe")
-def _(folder: Folder) -> bool:
-    os.mkfifo(folder.new("leftover"))
-    return True
-
-
+mutator("one more file")(added("leftover.txt", lambda path: path.write_text("more\n")))
+mutator("one more hidden file, empty")(added(".leftover", Path.touch))
+mutator("one more file whose name has a line break")(added("left\nover", Path.touch))
+mutator("a backup of a file")(on("files")(lambda path: shutil.copy2(path, f"{path}~") and None))
+mutator("one more folder, empty")(added("leftover", Path.mkdir))
+mutator("one more hidden folder with a file")(added("...", lambda path: (path.mkdir(), (path / "HEAD").touch())))
+mutator("one more link to nothing")(added("leftover", lambda path: path.symlink_to("/nowhere")))
+mutator("one more pipe")(added("leftover", os.mkfifo))
+mutator("one more socket")(added("leftover", lambda path: os.mknod(path, 0o600 | stat.S_IFSOCK)))
+mutator("an attribute of the folder")(lambda folder: os.setxattr(folder.root, "user.leftover", b"more") is None)
 mutator("a file replaced by a pipe")(on("files")(lambda path: replaced(path, os.mkfifo)))
 mutator("a file replaced by a folder")(on("files")(lambda path: replaced(path, os.mkdir)))
 mutator("a file of before gone")(on("kept")(Path.unlink))

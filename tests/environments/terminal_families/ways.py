@@ -1,8 +1,9 @@
 """Forbidden changes and other solutions of tasks: how each is written down, and which a task has.
 
-A module of ``solutions`` lists them by shape. Scripts and passages are templates: ``«expression»`` is evaluated with
-the local variables of the shape's function, as they were when the task was drafted. So a template can name what was
-drawn.
+A module of ``solutions`` lists them by the function of the shape, or of a part that several shapes have: ``FORBIDDEN``
+by the demanding sentence, as a template, or by its beginning, and ``HONEST``. Scripts and passages are templates:
+``«expression»`` is evaluated with the local variables of the shape's function, as they were when the task was drafted.
+So a template can name what was drawn.
 
 Invariant: a forbidden change breaks the sentence it stands beside. It earns 0 in every task that has the sentence.
 """
@@ -13,7 +14,7 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -23,19 +24,7 @@ from tests.environments.terminal_families.loading import load_generation
 if TYPE_CHECKING:
     from environments.terminal.generation import GeneratedTask
 
-__all__ = [
-    "EVERYWHERE",
-    "Drafted",
-    "Shape",
-    "Solution",
-    "Way",
-    "after",
-    "drafted",
-    "instead",
-    "pieces",
-    "python",
-    "swap",
-]
+__all__ = ["EVERYWHERE", "Drafted", "Solution", "Way", "after", "drafted", "instead", "python", "swap"]
 
 
 @dataclass(frozen=True)
@@ -65,24 +54,6 @@ def python(code: str) -> Way:
 def swap(old: str, new: str) -> Way:
     """Return a way that is the oracle with a passage replaced. Tasks whose oracle lacks the passage do not have it."""
     return Way("swap", old, new)
-
-
-def pieces(path: str) -> Way:
-    """Return a way that writes a file of lines again, in pieces and line by line."""
-    return Way(
-        "after",
-        f"head -n 1 {path} > ~/a; tail -n +2 {path} >> ~/a; cat ~/a > {path}\n"
-        f"while IFS= read -r line; do printf '%s\\n' \"$line\"; done < {path} > ~/b && cp ~/b {path}",
-    )
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The ways of a shape, or of a part that several shapes have."""
-
-    #: By the demanding sentence, as a template, or by the beginning of the sentence.
-    forbidden: Mapping[str, Sequence[Way]] = field(default_factory=dict[str, Sequence[Way]])
-    honest: Sequence[Way] = ()
 
 
 @dataclass(frozen=True)
@@ -117,6 +88,17 @@ ln -s /nowhere broken && echo x > .cache/tool/entry && chmod 700 .cache
     Solution("a process left running", "nohup sleep 300 > /dev/null 2>&1 < /dev/null & setsid -f sleep 300", True),
     Solution("other times of files", "find . -exec touch -h -d '2001-02-03 04:05:06' {} +", True),
     Solution(
+        "texts written again line by line",
+        """
+find . -name .git -prune -o -type f -links 1 -perm -600 -size +0 -print0 | while IFS= read -r -d '' file; do
+  [ -z "$(tail -c 1 "$file")" ] && grep -Iq . "$file" || continue
+  while IFS= read -r line; do printf '%s\\n' "$line"; done < "$file" > ~/again && cat ~/again > "$file"
+done
+true
+""",
+        True,
+    ),
+    Solution(
         "files written anew",
         """
 find . -name .git -prune -o -type f -links 1 -perm -600 -print0 | while IFS= read -r -d '' file; do
@@ -132,12 +114,13 @@ true
 def drafted(family: str, seed: int) -> Drafted:
     """Draft a task and its ways."""
     generation = load_generation()
-    known = importlib.import_module(f"tests.environments.terminal_families.solutions.{family}").SHAPES
+    known = importlib.import_module(f"tests.environments.terminal_families.solutions.{family}")
+    parts = {*known.FORBIDDEN, *known.HONEST}
     values: dict[str, dict[str, Any]] = {}
     folder = f"families/{generation.FAMILIES[family].shapes[0].__module__.rpartition('.')[2]}.py"
 
     def keep(frame: FrameType, event: str, argument: object) -> None:
-        if event == "return" and frame.f_code.co_name in known and frame.f_code.co_filename.endswith(folder):
+        if event == "return" and frame.f_code.co_name in parts and frame.f_code.co_filename.endswith(folder):
             values[frame.f_code.co_name] = {**frame.f_globals, **frame.f_locals}
 
     sys.setprofile(keep)
@@ -148,12 +131,12 @@ def drafted(family: str, seed: int) -> Drafted:
     forbidden: dict[str, list[Solution]] = {}
     honest: list[Solution] = []
     for name, names in values.items():
-        for sentence, ways in known[name].forbidden.items():
+        for sentence, ways in known.FORBIDDEN.get(name, {}).items():
             begins = filled(sentence, names)
             for demand in task.demands:
                 if demand.strip().startswith(begins.strip()):
                     forbidden.setdefault(demand, []).extend(_solutions(task, ways, names))
-        honest += _solutions(task, known[name].honest, names)
+        honest += _solutions(task, known.HONEST.get(name, ()), names)
     return Drafted(task, forbidden, honest)
 
 

@@ -1,32 +1,105 @@
 """Forbidden changes and other solutions of the family `markup`."""
 
-from __future__ import annotations
+from tests.environments.terminal_families.ways import after, instead, swap
 
-from tests.environments.terminal_families.ways import Shape, after, instead, swap
-
-#: By the function of the shape, or of a part that several shapes have.
-SHAPES = {
-    "_xml_to_csv": Shape(
-        forbidden={
-            "Write «target» as CSV with the header id,title,author,price:": [
-                swap('writer.writerow(["id", "title", "author", "price"])', "pass"),
-                swap("csv.writer(target)", 'csv.writer(target, delimiter=";")'),
-            ],
-            "the books whose stock is 'in',": [swap(' if book.get("stock") == "in"', ""), swap('== "in"', '!= "in"')],
-            "sorted by id as a number,": [swap('int(book.get("id"))', 'book.get("id")')],
-            "with the text of the elements": [
-                swap("(book.findtext(name) for", "(__import__('html').escape(book.findtext(name), False) for")
-            ],
-            "Books inside comments do not count.": [
-                swap(
-                    "ElementTree.parse(«repr(source)»).getroot()",
-                    "ElementTree.fromstring(open(«repr(source)»).read().replace('<!--', '').replace('-->', '').encode())",
-                )
-            ],
-        },
-        honest=[
-            swap("csv.writer(target)", "csv.writer(target, lineterminator=chr(10), quoting=csv.QUOTE_ALL)"),
-            instead("""python3 - <<'END'
+FORBIDDEN = {
+    "_xml_to_csv": {
+        "Write «target» as CSV with the header id,title,author,price:": [
+            swap('writer.writerow(["id", "title", "author", "price"])', "pass"),
+            swap("csv.writer(target)", 'csv.writer(target, delimiter=";")'),
+        ],
+        "the books whose stock is 'in',": [swap(' if book.get("stock") == "in"', ""), swap('== "in"', '!= "in"')],
+        "sorted by id as a number,": [swap('int(book.get("id"))', 'book.get("id")')],
+        "with the text of the elements": [
+            swap("(book.findtext(name) for", "(__import__('html').escape(book.findtext(name), False) for")
+        ],
+        "Books inside comments do not count.": [
+            swap(
+                "ElementTree.parse(«repr(source)»).getroot()",
+                "ElementTree.fromstring(open(«repr(source)»).read().replace('<!--', '').replace('-->', '').encode())",
+            )
+        ],
+    },
+    "_links": {
+        "External links are the a elements whose href begins with https://.": [
+            swap('self.url.startswith("https://")', "self.url"),
+            swap(
+                'if tag == "a":',
+                'if tag == "img":\n            self.found.append(dict(attributes)["src"] + "\\t\\n")\n        elif tag == "a":',
+            ),
+        ],
+        "Write «target» with a line for each, in the order of the page (repetitions included):": [
+            swap("join(links.found)", "join(sorted(links.found))")
+        ],
+        "the URL, a tab, and the text of the link.": [
+            swap('"\\t"', '" "'),
+            after("sed -Ei 's/(.*)\\t(.*)/\\2\\t\\1/' «target»"),
+        ],
+        "Resolve character references (&amp; is &) in both;": [
+            swap("append(self.url +", 'append(self.url.replace("&", "&amp;") +'),
+            swap("self.text += data", 'self.text += data.replace("&", "&amp;")'),
+        ],
+        "in the text, drop tags inside the link,": [
+            swap(
+                '["href"], ""',
+                '["href"], ""\n        elif self.text is not None:\n            self.text += "<" + tag + ">"',
+            ),
+            swap("self.text += data", 'self.text += data if self.get_starttag_text().startswith("<a") else ""'),
+        ],
+        "and make each run of spaces and line breaks one space, with none at the ends.": [
+            swap('" ".join(self.text.split())', 'self.text.strip().replace("\\n", " ")')
+        ],
+        "Links in comments do not count.": [swap(".read())", '.read().replace("<!--", "").replace("-->", ""))')],
+    },
+    "_to_xml": {
+        "Write «target», a well-formed XML document": [
+            swap('encoding="unicode")', 'encoding="unicode").replace("&amp;", "&")'),
+            swap("write(text", 'write(\'<?xml version="1.0" encoding="ISO-8859-1"?>\' + text'),
+        ],
+        "with a root element nodes.": [
+            swap('Element("nodes")', 'Element("hosts")'),
+            swap("text = ElementTree", "root = root[0]\ntext = ElementTree"),
+        ],
+        "In it there is one node element for each node,": [
+            swap('(root, "node"', '(root, "host"'),
+            swap('["nodes"], key', '["nodes"] * 2, key'),
+        ],
+        "sorted by name in byte order,": [swap('node["name"]):', "0):")],
+        "with the attributes name and zone": [
+            swap(', zone=node["zone"]', ""),
+            swap(', name=node["name"]', ', id=node["name"]'),
+        ],
+        "and these children in this order: one note element with the note as its text,": [
+            swap(
+                "text = ElementTree.tostring",
+                "for node in root: node[:] = [*node[1:], node[0]]\ntext = ElementTree.tostring",
+            ),
+            swap('.text = node["note"]', '.text = node["note"].replace("&", "&amp;").replace("<", "&lt;")'),
+        ],
+        "then one port element for each port,": [
+            swap('for port in node["ports"]:', 'for port in [" ".join(map(str, node["ports"]))]:'),
+            swap('in node["ports"]:', 'in node["ports"] or [""]:'),
+        ],
+        "in the order of the array,": [swap('in node["ports"]:', 'in sorted(node["ports"]):')],
+        "with the number as its text.": [
+            swap("str(port)", 'f"{port:05}"'),
+            swap('"port").text = str(port)', '"port", number=str(port))'),
+        ],
+        "There are no other elements, attributes or texts,": [
+            swap("    for port in", '    ElementTree.SubElement(element, "ports")\n    for port in'),
+            swap('Element("nodes")', 'Element("nodes", version="1")'),
+            swap('Element("nodes")', 'Element("nodes", {"xmlns:more": "urn:more"})'),
+        ],
+        "and no white space inside note and port": [
+            swap('.text = node["note"]', '.text = "\\n" + node["note"] + "\\n"'),
+            swap("str(port)", 'f" {port} "'),
+        ],
+    },
+}
+HONEST = {
+    "_xml_to_csv": [
+        swap("csv.writer(target)", "csv.writer(target, lineterminator=chr(10), quoting=csv.QUOTE_ALL)"),
+        instead("""python3 - <<'END'
 import html, re
 text = re.sub("<!--.*?-->", "", open("«source»").read(), flags=re.S)
 rows = []
@@ -39,42 +112,9 @@ with open("«target»", "w") as target:
     for row in sorted(rows, key=lambda row: int(row[0])):
         print(",".join(f'"{part}"' if "," in part else part for part in row), file=target)
 END"""),
-        ],
-    ),
-    "_links": Shape(
-        forbidden={
-            "External links are the a elements whose href begins with https://.": [
-                swap('self.url.startswith("https://")', "self.url"),
-                swap(
-                    'if tag == "a":',
-                    'if tag == "img":\n            self.found.append(dict(attributes)["src"] + "\\t\\n")\n        elif tag == "a":',
-                ),
-            ],
-            "Write «target» with a line for each, in the order of the page (repetitions included):": [
-                swap("join(links.found)", "join(sorted(links.found))")
-            ],
-            "the URL, a tab, and the text of the link.": [
-                swap('"\\t"', '" "'),
-                after("sed -Ei 's/(.*)\\t(.*)/\\2\\t\\1/' «target»"),
-            ],
-            "Resolve character references (&amp; is &) in both;": [
-                swap("append(self.url +", 'append(self.url.replace("&", "&amp;") +'),
-                swap("self.text += data", 'self.text += data.replace("&", "&amp;")'),
-            ],
-            "in the text, drop tags inside the link,": [
-                swap(
-                    '["href"], ""',
-                    '["href"], ""\n        elif self.text is not None:\n            self.text += "<" + tag + ">"',
-                ),
-                swap("self.text += data", 'self.text += data if self.get_starttag_text().startswith("<a") else ""'),
-            ],
-            "and make each run of spaces and line breaks one space, with none at the ends.": [
-                swap('" ".join(self.text.split())', 'self.text.strip().replace("\\n", " ")')
-            ],
-            "Links in comments do not count.": [swap(".read())", '.read().replace("<!--", "").replace("-->", ""))')],
-        },
-        honest=[
-            instead("""python3 - <<'END'
+    ],
+    "_links": [
+        instead("""python3 - <<'END'
 import html, re
 page = re.sub("<!--.*?-->", "", open("«source»").read(), flags=re.S)
 with open("«target»", "w") as target:
@@ -83,59 +123,12 @@ with open("«target»", "w") as target:
         text = " ".join(html.unescape(re.sub("<[^>]*>", "", text)).split())
         if url.startswith("https://"):
             print(url, text, sep="\\t", file=target)
-END"""),
-            after("cp «target» «target».new && mv «target».new «target»"),
-        ],
-    ),
-    "_to_xml": Shape(
-        forbidden={
-            "Write «target», a well-formed XML document": [
-                swap('encoding="unicode")', 'encoding="unicode").replace("&amp;", "&")'),
-                swap("write(text", 'write(\'<?xml version="1.0" encoding="ISO-8859-1"?>\' + text'),
-            ],
-            "with a root element nodes.": [
-                swap('Element("nodes")', 'Element("hosts")'),
-                swap("text = ElementTree", "root = root[0]\ntext = ElementTree"),
-            ],
-            "In it there is one node element for each node,": [
-                swap('(root, "node"', '(root, "host"'),
-                swap('["nodes"], key', '["nodes"] * 2, key'),
-            ],
-            "sorted by name in byte order,": [swap('node["name"]):', "0):")],
-            "with the attributes name and zone": [
-                swap(', zone=node["zone"]', ""),
-                swap(', name=node["name"]', ', id=node["name"]'),
-            ],
-            "and these children in this order: one note element with the note as its text,": [
-                swap(
-                    "text = ElementTree.tostring",
-                    "for node in root: node[:] = [*node[1:], node[0]]\ntext = ElementTree.tostring",
-                ),
-                swap('.text = node["note"]', '.text = node["note"].replace("&", "&amp;").replace("<", "&lt;")'),
-            ],
-            "then one port element for each port,": [
-                swap('for port in node["ports"]:', 'for port in [" ".join(map(str, node["ports"]))]:'),
-                swap('in node["ports"]:', 'in node["ports"] or [""]:'),
-            ],
-            "in the order of the array,": [swap('in node["ports"]:', 'in sorted(node["ports"]):')],
-            "with the number as its text.": [
-                swap("str(port)", 'f"{port:05}"'),
-                swap('"port").text = str(port)', '"port", number=str(port))'),
-            ],
-            "There are no other elements, attributes or texts,": [
-                swap("    for port in", '    ElementTree.SubElement(element, "ports")\n    for port in'),
-                swap('Element("nodes")', 'Element("nodes", version="1")'),
-                swap('Element("nodes")', 'Element("nodes", {"xmlns:more": "urn:more"})'),
-            ],
-            "and no white space inside note and port": [
-                swap('.text = node["note"]', '.text = "\\n" + node["note"] + "\\n"'),
-                swap("str(port)", 'f" {port} "'),
-            ],
-        },
-        honest=[
-            swap("text = ElementTree.tostring", 'ElementTree.indent(root, "\\t")\ntext = ElementTree.tostring'),
-            swap("write(text", 'write(\'<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\\n\' + text'),
-            instead("""python3 - <<'END'
+END""")
+    ],
+    "_to_xml": [
+        swap("text = ElementTree.tostring", 'ElementTree.indent(root, "\\t")\ntext = ElementTree.tostring'),
+        swap("write(text", 'write(\'<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\\n\' + text'),
+        instead("""python3 - <<'END'
 import json
 from xml.sax.saxutils import escape, quoteattr
 with open("«target»", "w") as target:
@@ -148,6 +141,5 @@ with open("«target»", "w") as target:
         print("</node>", file=target)
     print("</nodes>", file=target, end="")
 END"""),
-        ],
-    ),
+    ],
 }

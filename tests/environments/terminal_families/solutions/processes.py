@@ -1,10 +1,8 @@
 """Forbidden changes and other solutions of the family `processes`."""
 
-from __future__ import annotations
-
 import shlex
 
-from tests.environments.terminal_families.ways import Shape, Way, after, instead, swap
+from tests.environments.terminal_families.ways import Way, after, instead, swap
 
 #: ``each LINE COMMAND`` runs the command with the ids of processes by their command line.
 EACH = r"""
@@ -41,81 +39,72 @@ def again(start: str) -> Way:
     return after(f"cd ~; setsid -f {start} < /dev/null > /dev/null 2>&1; sleep 0.4")
 
 
-#: By the function of the shape, or of a part that several shapes have.
-SHAPES = {
-    "_begin": Shape(
-        forbidden={
-            "«stop»": [
-                swap("kill ", "kill -STOP "),
-                posing("bash x"),
-                # Started again, by its own and another spelling of its command line, as input, and from a copy.
-            ],
-            "«go_on»": [
-                after(f"{EACH}each '{OTHER}' kill -STOP; sleep 0.2"),
-                after(f"{EACH}each '{OTHER}' kill -9; sleep 0.2"),
-            ],
-        },
-        honest=[swap("kill ", "kill -9 "), swap("kill ", "kill -HUP ")],
-    ),
-    "_by_argument": Shape(
-        forbidden={
-            "Stop the one whose queue is exactly": [
-                swap('[ "$line" = "bash «script» --queue «queues[0]» " ]', '[[ "$line" == *"-«queues[0]» " ]]')
-            ]
-        },
-        honest=[
-            instead(
-                "python3 - <<'END'\nimport os, signal, time\nfor name in filter(str.isdigit, os.listdir('/proc')):\n    try:\n"
-                "        if open(f'/proc/{name}/cmdline').read().split('\\0')[:-1] == «lines[0]»:\n"
-                "            os.killpg(int(name), signal.SIGTERM)\n    except OSError:\n        pass\nEND"
-            )
+FORBIDDEN = {
+    "_begin": {
+        "«stop»": [
+            swap("kill ", "kill -STOP "),
+            posing("bash x"),
+            # Started again, by its own and another spelling of its command line, as input, and from a copy.
         ],
-    ),
-    "_by_environment": Shape(
-        forbidden={
-            "Write its NUMBER (the argument": [
-                after("echo «numbers[1]» > «target»"),
-                swap("«to_number»", "echo ${folder#/proc/} > «target»"),
-            ],
-            "followed by a newline.": [after("truncate -s -1 «target»")],
-        },
-        honest=[
-            instead(
-                "for place in /proc/[0-9]*; do grep -qzx «variable»=«names[0]» $place/environ 2> /dev/null && [ ${place#/proc/} -lt 300 ] &&\n"
-                "  grep -qz «script» $place/cmdline && kill ${place#/proc/}; done; echo «numbers[0]» > «target»"
-            )
+        "«go_on»": [
+            after(f"{EACH}each '{OTHER}' kill -STOP; sleep 0.2"),
+            after(f"{EACH}each '{OTHER}' kill -9; sleep 0.2"),
         ],
-    ),
-    "_by_open_file": Shape(
-        forbidden={
-            "Then empty the file": [swap(": > «log»", "")],
-            "and write the script's name": [swap("basename ", "echo "), after("echo «names[1]».sh > «target»")],
-            "followed by a newline.": [after("truncate -s -1 «target»")],
-        },
-        honest=[
-            instead(
-                f"{EACH}end() {{ kill -- -$1; }}\neach 'bash «root»/bin/«names[0]».sh' end; sleep 1\n"
-                "rm «log»; touch «log»; echo «names[0]».sh | tee «target» > /dev/null"
-            )
+    },
+    "_by_argument": {
+        "Stop the one whose queue is exactly": [
+            swap('[ "$line" = "bash «script» --queue «queues[0]» " ]', '[[ "$line" == *"-«queues[0]» " ]]')
+        ]
+    },
+    "_by_environment": {
+        "Write its NUMBER (the argument": [
+            after("echo «numbers[1]» > «target»"),
+            swap("«to_number»", "echo ${folder#/proc/} > «target»"),
         ],
-    ),
-    "_supervised": Shape(
-        forbidden={
-            "Stop both for good.": [
-                instead(f"{EACH}each 'bash «child»' kill; sleep 0.5"),
-                instead(f"{EACH}each 'bash «keeper» «child»' kill"),
-            ],
-            "The program «quiet» is kept alive": [
-                after(f"{EACH}each 'bash «quiet»' kill; sleep 1"),
-                after(f"{EACH}each 'bash «keeper» «quiet»' kill; sleep 0.2"),
-            ],
-        },
-        honest=[
-            instead(
-                f"{EACH}each 'bash «keeper» «child»' kill -STOP; each 'bash «child»' kill; "
-                "each 'bash «keeper» «child»' kill -KILL; sleep 0.2"
-            ),
-            instead(f"{EACH}end() {{ kill -- -$1; }}\neach 'bash «keeper» «child»' end; sleep 0.2"),
+        "followed by a newline.": [after("truncate -s -1 «target»")],
+    },
+    "_by_open_file": {
+        "Then empty the file": [swap(": > «log»", "")],
+        "and write the script's name": [swap("basename ", "echo "), after("echo «names[1]».sh > «target»")],
+        "followed by a newline.": [after("truncate -s -1 «target»")],
+    },
+    "_supervised": {
+        "Stop both for good.": [
+            instead(f"{EACH}each 'bash «child»' kill; sleep 0.5"),
+            instead(f"{EACH}each 'bash «keeper» «child»' kill"),
         ],
-    ),
+        "The program «quiet» is kept alive": [
+            after(f"{EACH}each 'bash «quiet»' kill; sleep 1"),
+            after(f"{EACH}each 'bash «keeper» «quiet»' kill; sleep 0.2"),
+        ],
+    },
+}
+HONEST = {
+    "_begin": [swap("kill ", "kill -9 "), swap("kill ", "kill -HUP ")],
+    "_by_argument": [
+        instead(
+            "python3 - <<'END'\nimport os, signal, time\nfor name in filter(str.isdigit, os.listdir('/proc')):\n    try:\n"
+            "        if open(f'/proc/{name}/cmdline').read().split('\\0')[:-1] == «lines[0]»:\n"
+            "            os.killpg(int(name), signal.SIGTERM)\n    except OSError:\n        pass\nEND"
+        )
+    ],
+    "_by_environment": [
+        instead(
+            "for place in /proc/[0-9]*; do grep -qzx «variable»=«names[0]» $place/environ 2> /dev/null && [ ${place#/proc/} -lt 300 ] &&\n"
+            "  grep -qz «script» $place/cmdline && kill ${place#/proc/}; done; echo «numbers[0]» > «target»"
+        )
+    ],
+    "_by_open_file": [
+        instead(
+            f"{EACH}end() {{ kill -- -$1; }}\neach 'bash «root»/bin/«names[0]».sh' end; sleep 1\n"
+            "rm «log»; touch «log»; echo «names[0]».sh | tee «target» > /dev/null"
+        )
+    ],
+    "_supervised": [
+        instead(
+            f"{EACH}each 'bash «keeper» «child»' kill -STOP; each 'bash «child»' kill; "
+            "each 'bash «keeper» «child»' kill -KILL; sleep 0.2"
+        ),
+        instead(f"{EACH}end() {{ kill -- -$1; }}\neach 'bash «keeper» «child»' end; sleep 0.2"),
+    ],
 }

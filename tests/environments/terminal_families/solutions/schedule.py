@@ -1,8 +1,6 @@
 """Forbidden changes and other solutions of the family `schedule`."""
 
-from __future__ import annotations
-
-from tests.environments.terminal_families.ways import Shape, Way, after, instead, pieces, swap
+from tests.environments.terminal_families.ways import Way, after, instead, swap
 
 
 def _by_sets(code: str) -> Way:
@@ -32,70 +30,59 @@ END
     )
 
 
-#: By the function of the shape, or of a part that several shapes have.
-SHAPES = {
-    "_begin": Shape(
-        forbidden={
-            "and day of the week (0-6, 0 is Sunday).": [swap("(at.weekday() + 1) % 7", "at.weekday()")],
-            "A field is * (every value), or a comma-separated list": [swap('field.split(",")', 'field.split(",")[:1]')],
-            "After * or a range, /N selects its first value and every": [swap("(value - low) % int", "value % int")],
-            "A job runs in every minute at which all five": [swap("zip(fields, values", "zip(fields[:4], values")],
-        }
-    ),
-    "_at": Shape(
-        forbidden={
-            "Write their names to «target», one per line,": [
-                after("sed -i '$d' «target»"),
-                after("paste -s -d ' ' «target» > ~/t; cat ~/t > «target»"),
-            ],
-            "in alphabetical order.": [after("LC_ALL=C sort -r -o «target» «target»")],
-        },
-        honest=[
-            _by_sets(
-                'due = sorted(name for name, job in jobs.items() if («at.hour», «at.minute») in times(job, datetime.fromisoformat("«at»")))\n'
-                'open("«target»", "w").write("\\n".join(due) + "\\n")'
-            ),
-            pieces("«target»"),
+FORBIDDEN = {
+    "_begin": {
+        "and day of the week (0-6, 0 is Sunday).": [swap("(at.weekday() + 1) % 7", "at.weekday()")],
+        "A field is * (every value), or a comma-separated list": [swap('field.split(",")', 'field.split(",")[:1]')],
+        "After * or a range, /N selects its first value and every": [swap("(value - low) % int", "value % int")],
+        "A job runs in every minute at which all five": [swap("zip(fields, values", "zip(fields[:4], values")],
+    },
+    "_at": {
+        "Write their names to «target», one per line,": [
+            after("sed -i '$d' «target»"),
+            after("paste -s -d ' ' «target» > ~/t; cat ~/t > «target»"),
         ],
-    ),
-    "_count": Shape(
-        forbidden={
-            "Write a JSON object to «target»": [swap("range(1440)", "range(720)")],
-            "(0 for those that do not run at all).": [
-                swap(
-                    "for fields, name in jobs}", "for fields, name in jobs if any(runs(fields, at) for at in minutes)}"
-                ),
-                after("sed -i 's/: 0\\([,}]\\)/: null\\1/g' «target»"),
-            ],
-        },
-        honest=[
-            _by_sets(
-                'day = datetime.fromisoformat("«day»")\n'
-                'json.dump({name: len(times(job, day)) for name, job in jobs.items()}, open("«target»", "w"))'
-            ),
-            after("python3 -m json.tool --sort-keys «target» ~/t && cat ~/t > «target»"),
+        "in alphabetical order.": [after("LC_ALL=C sort -r -o «target» «target»")],
+    },
+    "_count": {
+        "Write a JSON object to «target»": [swap("range(1440)", "range(720)")],
+        "(0 for those that do not run at all).": [
+            swap("for fields, name in jobs}", "for fields, name in jobs if any(runs(fields, at) for at in minutes)}"),
+            after("sed -i 's/: 0\\([,}]\\)/: null\\1/g' «target»"),
         ],
-    ),
-    "_next": Shape(
-        forbidden={
-            "A run in the present minute is over already and does not": [swap("') + timedelta(minutes=1)", "')")],
-            "Write «target» with one line per job: YYYY-MM-DD HH:MM and the name, separated by a space;": [
-                after("sed -i '$d' «target»"),
-                swap('print(at.strftime("%Y-%m-%d %H:%M"), name', 'print(name, at.strftime("%Y-%m-%d %H:%M")'),
-            ],
-            "the earliest run first,": [after("sort -r -o «target» «target»")],
-            "runs in the same minute by": [swap("sorted(rows)", "sorted(sorted(rows)[::-1], key=lambda row: row[0])")],
-        },
-        honest=[
-            _by_sets(
-                """now, lines = datetime.fromisoformat("«now»"), []
+    },
+    "_next": {
+        "A run in the present minute is over already and does not": [swap("') + timedelta(minutes=1)", "')")],
+        "Write «target» with one line per job: YYYY-MM-DD HH:MM and the name, separated by a space;": [
+            after("sed -i '$d' «target»"),
+            swap('print(at.strftime("%Y-%m-%d %H:%M"), name', 'print(name, at.strftime("%Y-%m-%d %H:%M")'),
+        ],
+        "the earliest run first,": [after("sort -r -o «target» «target»")],
+        "runs in the same minute by": [swap("sorted(rows)", "sorted(sorted(rows)[::-1], key=lambda row: row[0])")],
+    },
+}
+HONEST = {
+    "_at": [
+        _by_sets(
+            'due = sorted(name for name, job in jobs.items() if («at.hour», «at.minute») in times(job, datetime.fromisoformat("«at»")))\n'
+            'open("«target»", "w").write("\\n".join(due) + "\\n")'
+        )
+    ],
+    "_count": [
+        _by_sets(
+            'day = datetime.fromisoformat("«day»")\n'
+            'json.dump({name: len(times(job, day)) for name, job in jobs.items()}, open("«target»", "w"))'
+        ),
+        after("python3 -m json.tool --sort-keys «target» ~/t && cat ~/t > «target»"),
+    ],
+    "_next": [
+        _by_sets(
+            """now, lines = datetime.fromisoformat("«now»"), []
 for name, job in jobs.items():
     days = (now.date() + timedelta(days=ahead) for ahead in range(400))
     runs = (datetime.combine(day, time(*at)) for day in days for at in times(job, day))
     lines.append(f"{next(run for run in runs if run > now):%Y-%m-%d %H:%M} {name}\\n")
 open("«target»", "w").write("".join(sorted(lines)))"""
-            ),
-            pieces("«target»"),
-        ],
-    ),
+        )
+    ],
 }

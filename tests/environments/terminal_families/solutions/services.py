@@ -1,8 +1,6 @@
 """Forbidden changes and other solutions of the family `services`."""
 
-from __future__ import annotations
-
-from tests.environments.terminal_families.ways import Shape, Way, after, instead, swap
+from tests.environments.terminal_families.ways import Way, after, instead, swap
 
 WEB = """
 import http.server, os, urllib.parse
@@ -68,129 +66,124 @@ def elsewhere(port: str) -> Way:
     return after(start)
 
 
-#: By the function of the shape, or of a part that several shapes have.
-SHAPES = {
-    "_files": Shape(
-        forbidden={
-            "Start a web server on port": [swap("http.server «port»", "http.server «port + 1»")],
-            "and of no other address,": [
-                swap("--bind 127.0.0.1", "--bind 0.0.0.0"),
-                after(
-                    "setsid -f python3 -m http.server «port + 1» --bind 0.0.0.0 --directory «folder» < /dev/null "
-                    "> /dev/null 2>&1; sleep 0.5"
-                ),
-            ],
-            "that answers GET requests for /PATH": [
-                server(INSIDE, "status = 201 if status == 200 else status"),
-                server(INSIDE, "data = data.swapcase()"),
-                server(INSIDE, "global kept; kept = globals().get('kept', {}); data = kept.setdefault(path, data)"),
-            ],
-            "and with status 404 if there is no such file": [
-                server(INSIDE, "status = 403 if status == 404 else status"),
-                server(INSIDE, "status = 200"),
-                server("folder + path if os.path.isfile(folder + path) else folder + path.swapcase()"),
-                server(
-                    "next(iter(sorted(__import__('glob').glob(folder + path + '*') if path[-1] != '/' else [])), '/none')"
-                ),
-            ],
-            "Files outside of «folder» must not be served": [server(hole) for hole in HOLES],
-            "The server must keep running": [
-                after(ENDED.replace("PORT", "«port»")),
-                server(INSIDE, "os._exit(0) if count > 25 else None"),
-            ],
-        },
-        honest=[server(INSIDE), NOHUP, swap("«_wait(port)»", ""), BY_PYTHON],
-    ),
-    "_lines": Shape(
-        forbidden={
-            "It must listen on no other address.": [swap('("127.0.0.1", ', '("0.0.0.0", '), elsewhere("port")],
-            "The service answers each line, when its newline": [
-                swap("«code»", "«wrong»"),
-                swap('.rstrip("\\n")', '.rstrip("\\n")[:2500]'),
-                swap('+ "\\n").encode', '+ "\\n\\n").encode'),
-            ],
-            "\n\nA client may send several lines": [
-                swap("self.wfile.flush()\n", "self.wfile.flush()\n            return\n")
-            ],
-            "and several clients may be connected": [
-                swap("ThreadingTCPServer", "TCPServer"),
-                swap("serve_forever()", "handle_request()"),
-            ],
-            "A client may also vanish": [
-                swap(
-                    "daemon_threads = True",
-                    "daemon_threads = True\n    def handle_error(self, *about):\n        __import__('os')._exit(1)",
-                )
-            ],
-            "It must keep running": [
-                after(ENDED.replace("PORT", "«port»")),
-                swap(
-                    "line = line.decode()",
-                    "global left; left = globals().get('left', 60) - 1; left or __import__('os')._exit(0); line = line.decode()",
-                ),
-            ],
-        },
-        honest=[
-            instead(
-                "cat > ~/own.py <<'END'\nimport asyncio\nasync def talk(reader, writer):\n"
-                "    while line := (await reader.readline()).decode():\n        line = line[:-1]\n"
-                "        writer.write(((«code») + '\\n').encode())\n        await writer.drain()\n    writer.close()\n"
-                "async def main():\n    async with await asyncio.start_server(talk, '127.0.0.1', «port») as server:\n"
-                "        await server.serve_forever()\nasyncio.run(main())\nEND\n«_started('python3 ~/own.py', port)»"
-            ),
-            NOHUP,
-            swap("«_wait(port)»", ""),
-            BY_PYTHON,
-        ],
-    ),
-    "_restart": Shape(
-        forbidden={
-            "It must move to port «new»": [
-                after("sed -i 's/^port = .*/port = «old»/' «config»"),
-                after("sed -i 's/^greeting = .*/greeting = «greeting»/' «config»"),
-            ],
-            "\nand change nothing else in that file.": [
-                after("sed -i 1d «config»"),
-                after("tac «config» > ~/new; cat ~/new > «config»"),
-            ],
-            "See that exactly one process of the service is running,": [
-                # Another one, with another configuration on another port.
-                after(
-                    "sed 's/^port = .*/port = 31999/' «config» > ~/c.conf\n"
-                    "setsid -f python3 -B ./«name».py ~/c.conf < /dev/null > /dev/null 2>&1; sleep 0.6"
-                ),
-                # The same command line without the service: the modules that it imports are others.
-                after(
-                    "mkdir -p ~/fake/http; echo 'import time; time.sleep(1000)' > ~/fake/http/__init__.py\n"
-                    "export PYTHONPATH=~/fake\nsetsid -f «command» < /dev/null > /dev/null 2>&1; sleep 0.5"
-                ),
-            ],
-            "with the new settings.": [
-                instead(
-                    "sed -i 's/^port = .*/port = «new»/' «config»\n«stop»sleep 0.3\n«_started(command, new)»"
-                    "sed -i 's/^greeting = .*/greeting = «changed»/' «config»"
-                )
-            ],
-            "Nothing may listen on port «old» any more.": [swap("«stop»", ""), elsewhere("old")],
-            "The service must be started with the same command": [
-                swap("setsid -f python3", "setsid -f python3 -u"),
-                # Another program answers, beside an idle process of the command line.
-                after(
-                    "cp «program» ~/other.py\n«stop»sleep 0.3\n«_started(f'python3 ~/other.py {config}', new)»"
-                    "mkdir -p ~/fake/http; echo 'import time; time.sleep(1000)' > ~/fake/http/__init__.py\n"
-                    "export PYTHONPATH=~/fake\nsetsid -f «command» < /dev/null > /dev/null 2>&1; sleep 0.5"
-                ),
-            ],
-            "and keep running after your shell has ended.": [after(ENDED.replace("PORT", "«new»"))],
-        },
-        honest=[
-            NOHUP,
-            swap("«_wait(new)»", ""),
-            BY_PYTHON,
-            instead(
-                "sed -i 's/«old»/«new»/; s/«greeting»/«changed»/' «config»\n«stop.replace('SIGTERM', 'SIGKILL')»"
-                "cd / && («command» > /dev/null 2>&1 < /dev/null & disown); «_wait(new)»"
+FORBIDDEN = {
+    "_files": {
+        "Start a web server on port": [swap("http.server «port»", "http.server «port + 1»")],
+        "and of no other address,": [
+            swap("--bind 127.0.0.1", "--bind 0.0.0.0"),
+            after(
+                "setsid -f python3 -m http.server «port + 1» --bind 0.0.0.0 --directory «folder» < /dev/null "
+                "> /dev/null 2>&1; sleep 0.5"
             ),
         ],
-    ),
+        "that answers GET requests for /PATH": [
+            server(INSIDE, "status = 201 if status == 200 else status"),
+            server(INSIDE, "data = data.swapcase()"),
+            server(INSIDE, "global kept; kept = globals().get('kept', {}); data = kept.setdefault(path, data)"),
+        ],
+        "and with status 404 if there is no such file": [
+            server(INSIDE, "status = 403 if status == 404 else status"),
+            server(INSIDE, "status = 200"),
+            server("folder + path if os.path.isfile(folder + path) else folder + path.swapcase()"),
+            server(
+                "next(iter(sorted(__import__('glob').glob(folder + path + '*') if path[-1] != '/' else [])), '/none')"
+            ),
+        ],
+        "Files outside of «folder» must not be served": [server(hole) for hole in HOLES],
+        "The server must keep running": [
+            after(ENDED.replace("PORT", "«port»")),
+            server(INSIDE, "os._exit(0) if count > 25 else None"),
+        ],
+    },
+    "_lines": {
+        "It must listen on no other address.": [swap('("127.0.0.1", ', '("0.0.0.0", '), elsewhere("port")],
+        "The service answers each line, when its newline": [
+            swap("«code»", "«wrong»"),
+            swap('.rstrip("\\n")', '.rstrip("\\n")[:2500]'),
+            swap('+ "\\n").encode', '+ "\\n\\n").encode'),
+        ],
+        "\n\nA client may send several lines": [
+            swap("self.wfile.flush()\n", "self.wfile.flush()\n            return\n")
+        ],
+        "and several clients may be connected": [
+            swap("ThreadingTCPServer", "TCPServer"),
+            swap("serve_forever()", "handle_request()"),
+        ],
+        "A client may also vanish": [
+            swap(
+                "daemon_threads = True",
+                "daemon_threads = True\n    def handle_error(self, *about):\n        __import__('os')._exit(1)",
+            )
+        ],
+        "It must keep running": [
+            after(ENDED.replace("PORT", "«port»")),
+            swap(
+                "line = line.decode()",
+                "global left; left = globals().get('left', 60) - 1; left or __import__('os')._exit(0); line = line.decode()",
+            ),
+        ],
+    },
+    "_restart": {
+        "It must move to port «new»": [
+            after("sed -i 's/^port = .*/port = «old»/' «config»"),
+            after("sed -i 's/^greeting = .*/greeting = «greeting»/' «config»"),
+        ],
+        "\nand change nothing else in that file.": [
+            after("sed -i 1d «config»"),
+            after("tac «config» > ~/new; cat ~/new > «config»"),
+        ],
+        "See that exactly one process of the service is running,": [
+            # Another one, with another configuration on another port.
+            after(
+                "sed 's/^port = .*/port = 31999/' «config» > ~/c.conf\n"
+                "setsid -f python3 -B ./«name».py ~/c.conf < /dev/null > /dev/null 2>&1; sleep 0.6"
+            ),
+            # The same command line without the service: the modules that it imports are others.
+            after(
+                "mkdir -p ~/fake/http; echo 'import time; time.sleep(1000)' > ~/fake/http/__init__.py\n"
+                "export PYTHONPATH=~/fake\nsetsid -f «command» < /dev/null > /dev/null 2>&1; sleep 0.5"
+            ),
+        ],
+        "with the new settings.": [
+            instead(
+                "sed -i 's/^port = .*/port = «new»/' «config»\n«stop»sleep 0.3\n«_started(command, new)»"
+                "sed -i 's/^greeting = .*/greeting = «changed»/' «config»"
+            )
+        ],
+        "Nothing may listen on port «old» any more.": [swap("«stop»", ""), elsewhere("old")],
+        "The service must be started with the same command": [
+            swap("setsid -f python3", "setsid -f python3 -u"),
+            # Another program answers, beside an idle process of the command line.
+            after(
+                "cp «program» ~/other.py\n«stop»sleep 0.3\n«_started(f'python3 ~/other.py {config}', new)»"
+                "mkdir -p ~/fake/http; echo 'import time; time.sleep(1000)' > ~/fake/http/__init__.py\n"
+                "export PYTHONPATH=~/fake\nsetsid -f «command» < /dev/null > /dev/null 2>&1; sleep 0.5"
+            ),
+        ],
+        "and keep running after your shell has ended.": [after(ENDED.replace("PORT", "«new»"))],
+    },
+}
+HONEST = {
+    "_files": [server(INSIDE), NOHUP, swap("«_wait(port)»", ""), BY_PYTHON],
+    "_lines": [
+        instead(
+            "cat > ~/own.py <<'END'\nimport asyncio\nasync def talk(reader, writer):\n"
+            "    while line := (await reader.readline()).decode():\n        line = line[:-1]\n"
+            "        writer.write(((«code») + '\\n').encode())\n        await writer.drain()\n    writer.close()\n"
+            "async def main():\n    async with await asyncio.start_server(talk, '127.0.0.1', «port») as server:\n"
+            "        await server.serve_forever()\nasyncio.run(main())\nEND\n«_started('python3 ~/own.py', port)»"
+        ),
+        NOHUP,
+        swap("«_wait(port)»", ""),
+        BY_PYTHON,
+    ],
+    "_restart": [
+        NOHUP,
+        swap("«_wait(new)»", ""),
+        BY_PYTHON,
+        instead(
+            "sed -i 's/«old»/«new»/; s/«greeting»/«changed»/' «config»\n«stop.replace('SIGTERM', 'SIGKILL')»"
+            "cd / && («command» > /dev/null 2>&1 < /dev/null & disown); «_wait(new)»"
+        ),
+    ],
 }
