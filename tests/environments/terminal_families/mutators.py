@@ -168,10 +168,14 @@ def added(name: str, make: Callable[[Path], object]) -> _Mutator:
     return apply
 
 
+def _backed_up(path: Path) -> None:
+    shutil.copy2(path, f"{path}~")
+
+
 mutator("one more file")(added("leftover.txt", lambda path: path.write_text("more\n")))
 mutator("one more hidden file, empty")(added(".leftover", Path.touch))
 mutator("one more file whose name has a line break")(added("left\nover", Path.touch))
-mutator("a backup of a file")(on("files")(lambda path: shutil.copy2(path, f"{path}~") and None))
+mutator("a backup of a file")(on("files")(_backed_up))
 mutator("one more folder, empty")(added("leftover", Path.mkdir))
 mutator("one more hidden folder with a file")(added("...", lambda path: (path.mkdir(), (path / "HEAD").touch())))
 mutator("one more link to nothing")(added("leftover", lambda path: path.symlink_to("/nowhere")))

@@ -180,9 +180,13 @@ def test_cases_of_programs_are_drawn_and_answered_in_the_grader() -> None:
             assert first == _inputs(task, 1), task.name
 
 
+def _read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
 def _inputs(task: GeneratedTask, seed: int) -> list[object]:
     """Return the inputs that a task's final tests give to the program, which is one that gives no answer."""
-    module: dict[str, object] = {"SEED": seed, "content": lambda path: Path(path).read_bytes()}
+    module: dict[str, object] = {"SEED": seed, "content": _read}
     exec("from __future__ import annotations\n" + task.final_tests, module)
     inputs: list[object] = []
 
