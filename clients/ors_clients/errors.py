@@ -3,6 +3,7 @@
     ClientError (OrsError)
     ├── ConfigurationError (ValueError)      a setting, file or argument that cannot be used
     │   ├── MissingPackage (ImportError)     a package that this takes is not installed (``optional_imports``)
+    │   ├── PromptTooLong                    a prompt that alone reaches the limit of a rollout's tokens
     │   ├── EvaluationError                  a run of `ors-server eval` cannot begin, go on or be compared
     │   └── EndpointRefused                  a model's endpoint refuses every request: key, model (``evaluation``)
     ├── RequestRefused                       a 4xx: the caller has to change something
@@ -40,6 +41,7 @@ __all__ = [
     "InfrastructureFailure",
     "NotAuthorized",
     "NotFound",
+    "PromptTooLong",
     "RequestRefused",
     "ResponseTooLarge",
     "SamplerFailed",
@@ -66,6 +68,10 @@ def _made_again(kind: type[ClientError], arguments: tuple[Any, ...], state: dict
 
 class ConfigurationError(ClientError, ValueError):
     """A configuration file, setting or argument that cannot be used as it is."""
+
+
+class PromptTooLong(ConfigurationError):
+    """A prompt that alone reaches the limit of a rollout's tokens: there is nothing to train on."""
 
 
 class EvaluationError(ConfigurationError):

@@ -79,6 +79,10 @@ class Sample:
     routing_key: str | None = None
     non_generation_time: float = 0.0
 
+    def get_reward_value(self, args: Any) -> float:
+        """Return the reward, or the one that ``--reward-key`` names."""
+        return self.reward[args.reward_key] if getattr(args, "reward_key", None) else self.reward  # type: ignore[index, return-value]
+
     def validate(self) -> None:
         """Check the lengths of the response's fields."""
         assert 0 <= self.response_length <= len(self.tokens)
@@ -214,6 +218,16 @@ async def _generate_group(state: GenerateState, group: list[Sample], sampling_pa
     return played
 
 
+def keep_all(args: Any, samples: Sequence[Any]) -> DynamicFilterOutput:
+    """Filter nothing."""
+    return DynamicFilterOutput(keep=True)
+
+
+def drop_all(args: Any, samples: Sequence[Any]) -> DynamicFilterOutput:
+    """Drop what Miles' filter by deviation drops of a run in which every rollout fails: everything."""
+    return DynamicFilterOutput(keep=False, reason="zero_std_0.0")
+
+
 async def generate_rollout(
     state: GenerateState, prompts: Sequence[Sample], sampling_params: dict[str, Any], *, seconds: float = 40.0
 ) -> list[list[Any]]:
@@ -222,7 +236,7 @@ async def generate_rollout(
     The filter is called outside of that. Raises ``TimeoutError`` where Miles would go on without end.
     """
     args = state.args
-    module, _, name = args.dynamic_sampling_filter_path.rpartition(".")
+    module, _, name = (args.dynamic_sampling_filter_path or "tests.clients.miles_stand_in.keep_all").rpartition(".")
     keep_group: Any = getattr(importlib.import_module(module), name)
     data: list[list[Any]] = []
     pending: set[asyncio.Task[list[Any]]] = set()

@@ -96,6 +96,10 @@ class Sample:
 
     spec_info: SpecInfo = field(default_factory=SpecInfo)
 
+    def get_reward_value(self, args: Any) -> float:
+        """Return the reward, or the one that ``--reward-key`` names."""
+        return self.reward[args.reward_key] if getattr(args, "reward_key", None) else self.reward  # type: ignore[index, return-value]
+
     def append_response_tokens(
         self,
         args: Any = None,
@@ -280,12 +284,17 @@ async def generate_rollout(
             for _ in range(args.over_sampling_batch_size):
                 prompt = prompts[drawn % len(prompts)]
                 group = [copy.deepcopy(prompt) for _ in range(args.n_samples_per_prompt)]
+                for place, sample in enumerate(group):  # as slime's data source numbers them
+                    sample.group_index, sample.index = drawn, drawn * len(group) + place
                 drawn += 1
                 pending.add(asyncio.create_task(generate_and_rm_group(args, group, sampling_params)))
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             group = task.result()
-            if keep_group is not None and not (output := keep_group(args, group)).keep:
+            output = DynamicFilterOutput(True) if keep_group is None else keep_group(args, group)
+            if isinstance(output, bool):
+                output = DynamicFilterOutput(output)
+            if not output.keep:
                 dropped[f"rollout/dynamic_filter/drop_{output.reason}"] += 1
             elif len(data) < args.rollout_batch_size:
                 data.append(group)
@@ -341,14 +350,21 @@ async def evaluate(
     return {f"eval/{key}": sum(results["rewards"]) / len(results["rewards"]) for key, results in data.items()}
 
 
-def convert_samples(args: Any, samples: Sequence[Sample]) -> dict[str, list[Any]]:
-    """Return a training batch, with rewards normalized in their groups (GRPO)."""
+def normalized_rewards(args: Any, samples: Sequence[Sample]) -> list[float]:
+    """Return the rewards relative to those of their groups, lost ones included (GRPO)."""
     rewards: list[float] = []
     for first in range(0, len(samples), args.n_samples_per_prompt):
         raw = [float(sample.reward) for sample in samples[first : first + args.n_samples_per_prompt]]  # type: ignore[arg-type]
         mean = statistics.fmean(raw)
         deviation = statistics.stdev(raw) if len(raw) > 1 else 0.0  # torch's: of a sample
         rewards += [(reward - mean) / (deviation + 1e-6) for reward in raw]
+    return rewards
+
+
+def convert_samples(args: Any, samples: Sequence[Sample]) -> dict[str, list[Any]]:
+    """Return a training batch, with rewards normalized in their groups (GRPO)."""
+    path = getattr(args, "custom_reward_post_process_path", None)
+    rewards = normalized_rewards(args, samples) if path is None else load_function(path)(args, samples)[1]
     batch: dict[str, list[Any]] = {"rewards": rewards, "tokens": [], "loss_masks": [], "log_probs": [], "truncated": []}
     for sample in samples:
         assert isinstance(sample.tokens, list) and isinstance(sample.metadata, dict)

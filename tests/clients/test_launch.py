@@ -7,6 +7,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,18 +30,35 @@ def no_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
 class Launcher:
     """Runs the launcher: in this process for its output, with ``run.sh`` for the trainer's command."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._capsys = capsys
+        self._monkeypatch = monkeypatch
+        #: Copies of the recipes with tasks, and checkouts of the trainers.
+        self._recipes, self._repositories = folder / "recipes", folder / "repositories"
+        for trainer in TRAINERS:
+            shutil.copytree(RECIPES / trainer, self.recipe(trainer))
+            (self.recipe(trainer) / "tasks.jsonl").touch()
+            trainer_repository(self._repositories, trainer)
+
+    def recipe(self, trainer: str) -> Path:
+        """Return the folder of the recipe that the runs of this process are started from."""
+        return self._recipes / trainer
+
+    def repository(self, trainer: str) -> Path:
+        """Return the checkout that ``command`` is called in."""
+        return self._repositories / trainer
 
     def printed(self, trainer: str, *arguments: str) -> tuple[int, str, str]:
         """Return exit status, standard output and standard error of a run that does not reach the trainer."""
-        status = main([trainer, str(RECIPES / trainer), *arguments])
+        status = main([trainer, str(self.recipe(trainer)), *arguments])
         out, err = self._capsys.readouterr()
         return status, out, err
 
     def command(self, trainer: str, *arguments: str) -> list[str]:
-        """Return the command that a run would exec."""
-        status, out, err = self.printed(trainer, "--dry-run", *arguments)
+        """Return the command that a run in the trainer's repository would exec."""
+        with self._monkeypatch.context() as patch:
+            patch.chdir(self.repository(trainer))
+            status, out, err = self.printed(trainer, "--dry-run", *arguments)
         assert status == 0, err
         return shlex.split(out)
 
@@ -70,8 +88,10 @@ class Launcher:
 
 
 @pytest.fixture
-def launch(capsys: pytest.CaptureFixture[str]) -> Launcher:
-    return Launcher(capsys)
+def launch(
+    capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Launcher:
+    return Launcher(capsys, tmp_path_factory.mktemp("launch"), monkeypatch)
 
 
 def trainer_repository(folder: Path, trainer: str, program: str = "import sys; print(*sys.argv[1:])") -> Path:
@@ -80,7 +100,8 @@ def trainer_repository(folder: Path, trainer: str, program: str = "import sys; p
     backend = repository / trainer / "backends" / "fsdp_utils"
     backend.mkdir(parents=True)
     (backend / "actor.py").touch()
-    (repository / "train_async.py").write_text(program)
+    for name in ("train.py", "train_async.py"):
+        (repository / name).write_text(program)
     (repository / "tasks.jsonl").touch()
     return repository
 
@@ -143,12 +164,12 @@ def test_every_documented_option_and_its_default(trainer: str, launch: Launcher)
     changed = launch.command(trainer, *(word for flag, (new, _) in DOCUMENTED.items() for word in (flag, new)))
     status, out, _ = launch.printed(trainer, "--help")
     assert status == 0
-    assert len(table) >= 9
+    assert len(table) >= 8
     assert table.keys() <= DOCUMENTED.keys()
     for flag, (new, meant) in DOCUMENTED.items():
         line = next(line for line in out.splitlines() if re.match(rf"\s+{flag} ", line))
         default = value(defaults, meant)
-        assert f"default: {default})" in line, flag
+        assert f"default: {default}{',' if flag == '--train-backend' and trainer == 'slime' else ')'}" in line, flag
         assert table.get(flag, default) == default
         assert value(changed, meant) == new, flag
     groups, samples = (int(value(changed, DOCUMENTED[flag][1])) for flag in ("--rollout-batch-size", "--n-samples"))
@@ -157,12 +178,12 @@ def test_every_documented_option_and_its_default(trainer: str, launch: Launcher)
 
 @both
 def test_every_run_calls_the_functions_of_the_recipe(trainer: str, launch: Launcher) -> None:
-    folder, words = RECIPES / trainer, launch.command(trainer)
+    folder, words = launch.recipe(trainer), launch.command(trainer)
     assert words[:2] == ["python", "train_async.py"]
     assert value(words, "--prompt-data") == str(folder / "tasks.jsonl")
     assert value(words, "--save") == value(words, "--load") == f"{folder}/checkpoints/"
     named = [word for flag, word in itertools.pairwise(words) if re.fullmatch(r"--(custom|dynamic)-.*-path", flag)]
-    assert len(named) == 5
+    assert len(named) == 6
     for module, name in (word.split(".") for word in named):
         assert callable(runpy.run_path(str(folder / f"{module}.py"))[name])
 
@@ -316,8 +337,11 @@ def test_a_penalty_has_a_reference_model(
 
 
 @both
-def test_the_reference_model_is_downloaded(trainer: str, tmp_path: Path, launch: Launcher) -> None:
+def test_the_reference_model_is_downloaded(
+    trainer: str, tmp_path: Path, launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The trainers read it from a folder only, and ``--model`` is a name by default."""
+    monkeypatch.chdir(launch.repository(trainer))
     status, out, err = launch.printed(trainer, "--dry-run", "--", "--use-kl-loss")
     assert (status, "--ref-load Qwen/Qwen3-30B-A3B" in out) == (0, True)
     assert "note: a run has the folder of Qwen/Qwen3-30B-A3B's download" in err
@@ -340,10 +364,17 @@ def test_a_slime_without_fsdp_is_refused(
     options = ("--task-data", "tasks.jsonl")
     launch.run("slime", *options, folder=repository)
     (repository / "slime" / "backends" / "fsdp_utils" / "actor.py").unlink()
-    refused = launch.run("slime", *options, folder=repository, refused=True).stderr
-    assert "this slime has no FSDP backend" in refused
-    assert "--train-backend megatron --model-args scripts/models/MODEL.sh --ref-load DIR" in refused
-    done = launch.run("slime", *options, *megatron, "--ref-load", checkpoints["torch_dist"], folder=repository)
+    for dry in ((), ("--dry-run",)):
+        named = ("--train-backend", "fsdp")
+        refused = launch.run("slime", *options, *dry, *named, folder=repository, refused=True).stderr
+        assert "this slime has no FSDP backend" in refused
+        assert "--train-backend megatron --model-args scripts/models/MODEL.sh --ref-load DIR" in refused
+        refused = launch.run("slime", *options, *dry, folder=repository, refused=True).stderr
+        assert "megatron needs --model-args" in refused  # the only backend that this slime has
+    weights = ("--ref-load", checkpoints["torch_dist"])
+    done = launch.run("slime", *options, *megatron[2:], *weights, folder=repository)
+    assert value(done.stdout.split(), "--train-backend") == "megatron"
+    done = launch.run("slime", *options, *megatron, *weights, folder=repository)
     words = done.stdout.split()
     assert value(words, "--ref-load") == checkpoints["torch_dist"]
     assert words[-1] == "yes"  # exported by the model's script
@@ -356,7 +387,9 @@ def test_a_miles_without_context_parallelism_in_fsdp_is_refused(tmp_path: Path, 
     (repository / "miles" / "utils").mkdir()
     source = 'assert args.context_parallel_size == 1, "Context parallelism is not supported for FSDP backend."'
     (repository / "miles" / "utils" / "arguments.py").write_text(source)
-    assert "--train-backend megatron" in launch.run("miles", *options, folder=repository, refused=True).stderr
+    for dry in ((), ("--dry-run",)):
+        refused = launch.run("miles", *dry, *options, folder=repository, refused=True)
+        assert "--train-backend megatron" in refused.stderr
 
 
 @both
@@ -473,3 +506,47 @@ def test_a_refused_run_says_what_to_change(
 def test_a_folder_that_cannot_be_entered_is_refused(trainer: str, launch: Launcher) -> None:
     refused = launch.refusal(trainer, f"--{trainer}-path", "/nowhere")
     assert f"--{trainer}-path is no folder that can be entered" in refused
+
+
+#: An option of the user's that would replace a function of ours, and what the refusal says.
+REPLACEMENTS = [
+    ("--dynamic-sampling-filter-path", "group_filter: PACKAGE.MODULE.FUNCTION"),
+    ("--dynamic-sampling-filter-p", "group_filter: PACKAGE.MODULE.FUNCTION"),  # the trainers take beginnings of names
+    ("--custom-reward-post-process-path", "leaves lost rollouts out of the baselines"),
+    ("--custom-convert-samples-to-train-data-path", "leaves lost rollouts out of the baselines"),
+    ("--custom-rollout-log-function-path", "counts lost rollouts"),
+    ("--custom-eval-rollout-log-function-path", "leaves lost rollouts out of evaluations"),
+    ("--custom-generate-function-path", "plays the episodes"),
+]
+
+
+@both
+@pytest.mark.parametrize(("option", "said"), REPLACEMENTS)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["run", "dry run"])
+def test_a_function_in_the_place_of_ours_is_refused(
+    trainer: str, option: str, said: str, dry: tuple[str, ...], launch: Launcher, tmp_path: Path
+) -> None:
+    for words in ((option, "mine.function"), (f"{option}=mine.function",)):
+        refused = launch.refusal(trainer, *dry, "--", *words)
+        assert said in refused
+        assert refused.count("\n") == 1
+    file = tmp_path / "custom.yaml"
+    file.write_text(f"a: 1\n{option.removeprefix('--').replace('-', '_')}: mine.function\n")
+    assert said in launch.refusal(trainer, *dry, "--", "--custom-config-path", str(file))
+
+
+@both
+def test_functions_of_the_users_that_replace_none_of_ours_are_passed_on(trainer: str, launch: Launcher) -> None:
+    own = ["--custom-rm-path", "mine.reward", "--rollout-sample-filter-path", "mine.f"]
+    own += ["--custom-config-path", __file__]
+    assert launch.command(trainer, "--", *own)[-len(own) :] == own
+
+
+@both
+def test_a_dry_run_refuses_what_the_run_refuses(trainer: str, launch: Launcher, tmp_path: Path) -> None:
+    for options, said in (((), "no train_async.py here"), (("--task-data", "/nowhere.jsonl"), "no tasks at /nowhere")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path)
+            refusals = [launch.refusal(trainer, *dry, *options) for dry in ((), ("--dry-run",))]
+        assert refusals[0] == refusals[1]
+        assert said in refusals[0]

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from ors_clients import miles
 from ors_clients.errors import ConfigurationError, InfrastructureFailure
+from ors_clients.training.sample_functions import RunEnded
 
 from tests.clients import miles_stand_in
 from tests.clients.miles_stand_in import GenerateState, Sample, SessionServer, agentic_generate, generate_and_rm
@@ -123,7 +124,7 @@ async def test_adapters_that_requests_would_have_to_name_are_refused(
 ) -> None:
     with speaker(call("echo", text="hello")).serve() as engine:
         state = make_state(engine)
-        state.args.__dict__.update(adapter)
+        state.args.__dict__.update(adapter, dynamic_sampling_filter_path="ors_clients.miles.keep_group")
         with pytest.raises(ConfigurationError, match="lora-rank"):
             await generate_and_rm(state, sample_of(), SAMPLING, evaluation=True)
         sample = await generate_and_rm(state, sample_of(), SAMPLING)
@@ -198,6 +199,28 @@ async def test_an_error_that_the_trainer_would_swallow_ends_the_run(
         row = sample_of("stepenvironment") if mistake == "lost" else sample_of("other", {})
         with pytest.raises(InfrastructureFailure if mistake == "lost" else ConfigurationError):
             await miles_stand_in.generate_rollout(state, [row], SAMPLING)
+
+
+@pytest.mark.parametrize("mistake", ["lost", "misconfigured", "replaced"])
+@pytest.mark.parametrize("path", [None, "tests.clients.miles_stand_in.drop_all"])
+async def test_a_run_ends_with_its_reason_whatever_filters_its_groups(
+    make_state: MakeState, mistake: str, path: str | None
+) -> None:
+    with ScriptedEngine(outcomes(call("lose")), tiny_tokenizer()).serve() as engine:
+        state = batch_of(make_state(engine, {"stepenvironment": {}}), dynamic_sampling_filter_path=path)
+        state.args.custom_reward_post_process_path = "ors_clients.miles.post_process_rewards"
+        row = sample_of("other", {}) if mistake == "misconfigured" else sample_of("stepenvironment")
+        if mistake == "replaced":
+            state.args.custom_reward_post_process_path = None
+
+        async def batch() -> None:
+            data = await miles_stand_in.generate_rollout(state, [row], SAMPLING, seconds=20)
+            miles.post_process_rewards(state.args, data)  # where lost groups are kept
+
+        lost = r"times in a row|Every rollout of a batch"
+        reasons = {"lost": lost, "misconfigured": "No environment", "replaced": "baseline"}
+        with pytest.raises((RunEnded, InfrastructureFailure), match=reasons[mistake]):
+            await batch()
 
 
 async def test_a_complete_batch_waits_for_no_tool(make_state: MakeState, url: str) -> None:
@@ -444,6 +467,7 @@ async def test_an_agent_that_writes_turns_as_no_template_does_is_not_trained_on(
     turns = (call("earn", reward=0.5), call("finish", reward=0.25))
     async with SessionServer(speaker(*turns, template="qwen2"), tito_model="default").serve() as server:
         state = agent_state(server)
+        state.args.dynamic_sampling_filter_path = "ors_clients.miles.keep_group"
         train_config({"stepenvironment": {}}, max_failures_in_row=2)
         sample: Any = await generate_and_rm(state, sample_of("stepenvironment"), SAMPLING)
         assert (sample.status, sample.remove_sample) == (Sample.Status.ABORTED, True)

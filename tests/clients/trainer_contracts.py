@@ -260,7 +260,9 @@ async def play_turns(scene: Scene, stage: Stage) -> Played:
 # --- slime and Miles -----------------------------------------------------------------------------
 
 
-async def _read_sample(functions: Any, sample: Any, engine: ScriptedEngine, *, cut_short: str = "TRUNCATED") -> Played:
+async def _read_sample(
+    functions: Any, args: Any, sample: Any, engine: ScriptedEngine, *, cut_short: str = "TRUNCATED"
+) -> Played:
     """Return the content of a sample of slime or Miles, after a check that its parts agree.
 
     ``cut_short``: the status of a sample whose episode reached a limit.
@@ -270,7 +272,7 @@ async def _read_sample(functions: Any, sample: Any, engine: ScriptedEngine, *, c
     tokens: list[int] = sample.tokens
     lost = status == "ABORTED"
     for group in ([[sample], type(sample)()], [type(sample)(), [sample]]):
-        kept = functions.keep_group(None, group)  # raises the error that ended the run
+        kept = functions.keep_group(args, group)  # raises the error that ended the run
         assert (kept.keep, kept.reason) == ((False, "infrastructure_failure") if lost else (True, None))
     assert sample.remove_sample == lost
     assert status == {"finished": "COMPLETED", "infrastructure": "ABORTED"}.get(record["stop_reason"], cut_short)
@@ -313,7 +315,7 @@ async def play_slime(scene: Scene, stage: Stage) -> Played:
     await slime_stand_in.generate_and_rm(args, sample, dict(SAMPLING), False)
     if sample.response_length:
         slime_stand_in.convert_samples(args, [sample])
-    return await _read_sample(slime, sample, engine)
+    return await _read_sample(slime, args, sample, engine)
 
 
 def _miles_state(scene: Scene, stage: Stage, engine: ScriptedEngine, function: str, **more: Any) -> Any:
@@ -326,6 +328,7 @@ def _miles_state(scene: Scene, stage: Stage, engine: ScriptedEngine, function: s
         rollout_max_context_len=MAX_TOKENS,
         custom_generate_function_path=f"ors_clients.miles.{function}",
         custom_rm_path="ors_clients.miles.reward_func",
+        dynamic_sampling_filter_path="ors_clients.miles.keep_group",
         sglang_speculative_algorithm=None,
         **more,
     )
@@ -336,7 +339,7 @@ async def _play_miles(state: Any, scene: Scene, engine: ScriptedEngine, **readin
     metadata = row_of(scene.environment, {"number": TASK}, index=TASK)
     sample = miles_stand_in.Sample(index=0, prompt="[row]", metadata=metadata)
     played = await miles_stand_in.generate_and_rm(state, sample, SAMPLING)
-    read = await _read_sample(miles, played, engine, **reading)
+    read = await _read_sample(miles, state.args, played, engine, **reading)
     assert isinstance(played, miles_stand_in.Sample)
     played.validate()
     return read

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from ors_clients.errors import ClientError, SamplerFailed
+from ors_clients.errors import ClientError, PromptTooLong, SamplerFailed
 from ors_clients.miles.chat_completions import complete
 from ors_clients.rollouts.chat_messages import MessageFormat, replies, wire_message
 from ors_clients.rollouts.control_texts import control_texts_of
@@ -39,12 +39,13 @@ from ors_clients.training.arguments import max_total_tokens
 from ors_clients.training.dataset import TaskRow, read_metadata
 from ors_clients.training.episode_runner import SENT_PARAMETERS, episode_trajectory
 from ors_clients.training.groups import flatten
+from ors_clients.training.hooks import check_hooks, is_ours
 from ors_clients.training.optional_imports import import_trainer_module
 from ors_clients.training.process_state import episode_runner, run_ended
 from ors_clients.training.sample_functions import fill_or_end
 from ors_clients.training.samples import RECORD_KEYS, episode_record, reset_sample, withdraw_sample
 
-__all__ = ["INSTALL", "generate_with_agent", "run"]
+__all__ = ["INSTALL", "ends_by_filter", "generate_with_agent", "run"]
 
 INSTALL = "Install Miles: pip install -e /path/to/miles"
 
@@ -77,12 +78,15 @@ async def generate_with_agent(input: Any) -> Any:
     """Miles' ``agentic_tool_call.generate`` with the agent function ``run``; a ``GenerateFnOutput``.
 
     A sample that was lost or stopped is ABORTED. With ``--tito-model default`` a rollout whose turn boundaries are not
-    the chat template's is lost: the default merger only guesses them. Raises nothing in training: ``keep_group`` does.
+    the chat template's is lost: the default merger only guesses them. In training it raises ``RunEnded`` alone, where
+    ``keep_group`` would not raise.
     """
     args, evaluation = input.args, input.evaluation
     module = _agentic_tool_call()
 
     async def fill() -> Any:
+        if not evaluation:
+            check_hooks(args, "ors_clients.miles")
         reset_sample(input.sample)  # Miles keeps what an earlier attempt has left in it
         begun = time.monotonic()
         options = SimpleNamespace()
@@ -102,12 +106,19 @@ async def generate_with_agent(input: Any) -> Any:
             raise rollout.error
         for sample in flatten([samples]):
             _settle(args, sample, rollout)
-        runner.count_failure(row, rollout.failure, begun)
+        counted = rollout.record.get("stop_reason") != "aborted" and not evaluation
+        runner.count_failure(row, rollout.failure, begun, counted=counted)
         return samples
 
-    samples = await (fill() if evaluation else fill_or_end(args, input.sample, fill))
+    playing = fill() if evaluation else fill_or_end(args, input.sample, fill, noticed=lambda: ends_by_filter(args))
+    samples = await playing
     base_types = import_trainer_module("miles.rollout.base_types", INSTALL)
     return base_types.GenerateFnOutput(samples=samples)
+
+
+def ends_by_filter(args: Any) -> bool:
+    """Return whether the end of a run is raised by its filter of groups, as ``keep_group`` does."""
+    return is_ours(args, "--dynamic-sampling-filter-path")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +152,7 @@ def _settle(args: Any, sample: Any, rollout: _Rollout) -> None:
         # Miles would generate it again, without end.
         withdraw_sample(sample)
         sample.status = sample.Status.TRUNCATED
-        rollout.failure = SamplerFailed("The prompt alone is over --max-seq-len", "Give rollouts more tokens")
+        rollout.failure = PromptTooLong("The prompt alone is over --max-seq-len", "Give rollouts more tokens")
         reward = rollout.record.get("episode_reward")
     elif stopped or rollout.failure is not None or not sample.response_length:
         if rollout.failure is None and not stopped:

@@ -3,6 +3,7 @@
     --custom-generate-function-path  ors_clients.miles.generate
     --custom-rm-path                 ors_clients.miles.reward_func
     --dynamic-sampling-filter-path   ors_clients.miles.keep_group
+    --custom-reward-post-process-path ors_clients.miles.post_process_rewards
     --custom-rollout-log-function-path ors_clients.miles.log_rollout_data
     --custom-eval-rollout-log-function-path ors_clients.miles.log_eval_rollout_data
 
@@ -14,12 +15,13 @@
     --custom-agent-function-path    ors_clients.miles.run
     --custom-rm-path                ors_clients.miles.reward_func
 
-A rollout whose infrastructure failed is ABORTED, with ``remove_sample``: Miles' own filters reject groups with an
-aborted sample, and so does ``keep_group``.
+A rollout whose infrastructure failed is ABORTED, with ``remove_sample``. ``keep_group`` rejects its group; of Miles'
+own filters only ``check_no_aborted`` does. Where a lost sample reaches a batch all the same, ``post_process_rewards``
+leaves it out of its group's mean and deviation.
 
 Miles' synchronous rollout logs an exception of a generate function, and draws another group. So an error that every
-rollout would meet is kept, and ``keep_group`` raises it, which Miles calls where it does not catch exceptions. An
-evaluation raises it at once.
+rollout would meet is kept, and ``keep_group`` raises it, which Miles calls where it does not catch exceptions. With
+another filter, or none, ``RunEnded`` is raised, which is not an ``Exception``. An evaluation raises the error at once.
 
 Sources: radixark/miles ``miles/rollout/base_types.py``, ``miles/rollout/inference_rollout``,
 ``miles/rollout/generate_hub``, ``examples/experimental/openenv``.
@@ -32,7 +34,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
-from ors_clients.miles.agent import INSTALL, generate_with_agent, run
+from ors_clients.miles.agent import INSTALL, ends_by_filter, generate_with_agent, run
+from ors_clients.training.hooks import check_hooks
 from ors_clients.training.optional_imports import import_trainer_module
 from ors_clients.training.sample_functions import (
     close,
@@ -41,6 +44,7 @@ from ors_clients.training.sample_functions import (
     filter_group,
     log_eval_rollout_data,
     log_rollout_data,
+    post_process_rewards,
     reward_func,
     trainer_state,
 )
@@ -53,6 +57,7 @@ __all__ = [
     "keep_group",
     "log_eval_rollout_data",
     "log_rollout_data",
+    "post_process_rewards",
     "reward_func",
     "run",
 ]
@@ -64,7 +69,7 @@ async def generate(
     """Play the episode of a sample and fill it.
 
     ``input``: a ``GenerateFnInput``, or the arguments where ``sample`` is given as well. Miles tells its two forms
-    apart by the name of this parameter. Raises nothing in training: ``keep_group`` does.
+    apart by the name of this parameter. In training it raises ``RunEnded`` alone, where ``keep_group`` would not raise.
     """
     if sample is None:
         sample = await _fill(input.args, input.sample, input.sampling_params, input.evaluation, input.state)
@@ -77,6 +82,8 @@ async def generate(
 async def _fill(args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool, state: Any) -> Any:
     async def fill() -> Any:
         _refuse_adapters(args)
+        if not evaluation:
+            check_hooks(args, "ors_clients.miles")
         await fill_sample(
             args,
             sample,
@@ -87,7 +94,7 @@ async def _fill(args: Any, sample: Any, sampling_params: Mapping[str, Any], eval
         )
         return sample
 
-    return await (fill() if evaluation else fill_or_end(args, sample, fill))
+    return await (fill() if evaluation else fill_or_end(args, sample, fill, noticed=lambda: ends_by_filter(args)))
 
 
 def _refuse_adapters(args: Any) -> None:
@@ -113,4 +120,4 @@ generate.add_arguments = add_arguments  # pyright: ignore[reportFunctionMemberAc
 
 def keep_group(args: Any, samples: Sequence[Any], **kwargs: Any) -> Any:
     """Keep a group for training, or drop it: a dynamic sampling filter (``filter_group``)."""
-    return filter_group(samples, "miles.rollout.filter_hub.base_types", INSTALL)
+    return filter_group(args, samples, "miles.rollout.filter_hub.base_types", INSTALL, **kwargs)

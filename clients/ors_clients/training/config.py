@@ -105,6 +105,9 @@ class TrainingConfiguration(BaseModel):
     #: Times in a row that the infrastructure may lose rollouts before the run is ended. Those that were in flight
     #: together count once (``EpisodeRunner.count_failure``).
     max_failures_in_row: _Positive = 32
+    #: A filter of groups of the user's own (``package.module.function``), in the trainer's form of a dynamic sampling
+    #: filter. It is called for groups without a lost rollout.
+    group_filter: Annotated[str, Field(pattern=r"^[\w.]+\.\w+$")] | None = None
 
     @field_validator("environments", mode="before")
     @classmethod

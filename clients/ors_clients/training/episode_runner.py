@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ors_clients.client import AsyncClient
-from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure
+from ors_clients.errors import ClientError, InfrastructureFailure, PromptTooLong
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.rollouts.episode import TurnEpisode
 from ors_clients.rollouts.loop import RolloutLimits, rollout
@@ -27,6 +27,7 @@ from ors_clients.samplers import Generation, Sampler, SamplingParameters
 from ors_clients.sessions import AsyncSession
 from ors_clients.training.config import TrainingConfiguration, resolve_secrets
 from ors_clients.training.dataset import TaskRow
+from ors_clients.training.losses import Losses
 
 __all__ = ["SENT_PARAMETERS", "Episode", "EpisodeRunner", "WatchedSampler", "episode_trajectory"]
 
@@ -74,11 +75,11 @@ class Episode:
     generations: list[Generation] = field(default_factory=list[Generation])
 
 
-def _too_long(trajectory: Trajectory, limit: int) -> ConfigurationError | None:
+def _too_long(trajectory: Trajectory, limit: int) -> PromptTooLong | None:
     """Return the mistake of a limit that the prompt alone reaches; there is nothing to train on."""
     if trajectory.stop_reason != "max_tokens" or trajectory.turns:
         return None
-    return ConfigurationError(
+    return PromptTooLong(
         f"The prompt has {len(trajectory.prompt_ids)} tokens of {limit} that a rollout may have",
         "Give rollouts more tokens, or leave such tasks out",
     )
@@ -112,8 +113,11 @@ class EpisodeRunner:
         base_url: str | None = None,
         sinks: Sequence[TrajectorySink] = (),
         uploads: Callable[[str], TrajectorySink] | None = None,
+        losses: Losses | None = None,
     ) -> None:
         self.configuration = configuration
+        #: Counts every rollout that is played for training.
+        self.losses = losses or Losses()
         self._base_url = base_url
         self._sinks = sinks
         self._make_upload = uploads
@@ -170,7 +174,7 @@ class EpisodeRunner:
     ) -> Episode:
         """Play the episode of ``row``, under an id of its own. ``routing_key``: the router's key, if the
         trainer has one; ``stopped``: asked before each generation and while the episode waits, which it then aborts;
-        ``metadata``: sent on with the rollout.
+        ``metadata``: sent on with the rollout; with a true ``evaluation`` it is not one of the training's losses.
 
         Raises ``ConfigurationError`` and ``RequestRefused`` for what would fail every rollout alike, and
         ``InfrastructureFailure`` where ``count_failure`` does.
@@ -192,7 +196,9 @@ class EpisodeRunner:
         reward = trajectory.reward(configuration.environment(row.environment).reward_rule)
         parameters = {name: getattr(sampling, name) for name in SENT_PARAMETERS}
         self.send(row, trajectory, reward, metadata=metadata, parameters=parameters)
-        self.count_failure(row, trajectory.failure or _too_long(trajectory, max_total_tokens), begun)
+        failure = trajectory.failure or _too_long(trajectory, max_total_tokens)
+        counted = trajectory.stop_reason != "aborted" and not (metadata or {}).get("evaluation")
+        self.count_failure(row, failure, begun, counted=counted)
         return Episode(row, trajectory, reward, watched.generations)
 
     def send(
@@ -228,13 +234,15 @@ class EpisodeRunner:
             self._uploads[url] = self._make_upload(url)
         return [self._uploads[url]]
 
-    def count_failure(self, row: TaskRow, failure: ClientError | None, begun: float) -> None:
-        """Note how a rollout ended that began at ``begun``, by the monotonic clock.
+    def count_failure(self, row: TaskRow, failure: ClientError | None, begun: float, *, counted: bool = True) -> None:
+        """Note how a rollout ended that began at ``begun``, by the monotonic clock; ``counted``: in ``losses`` too.
 
         What one incident costs counts once, however many rollouts were in flight: a failure counts if its rollout began
         after the last one that counted. So the number is that of the tries, one after another, that failed. Raises
         ``InfrastructureFailure`` if there were too many in a row.
         """
+        if counted:
+            self.losses.count(row.environment, failure)
         if failure is None:
             self._failures_in_row = 0
             return

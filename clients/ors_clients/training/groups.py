@@ -1,7 +1,7 @@
 """Groups and batches of samples: whether they are trained on, and metrics of a batch's episodes.
 
 Read from the metadata that ``samples`` writes, so it works on whatever a trainer has kept of a sample. A sample that
-its infrastructure lost counts as such and in no mean.
+its infrastructure lost is in no mean.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, cast
 from ors_clients.rollouts.trajectory import UNTRAINABLE
 from ors_clients.training.dataset import read_metadata
 
-__all__ = ["drop_reason", "episode_metrics", "flatten", "leave_out_lost", "sample_lost"]
+__all__ = ["drop_reason", "episode_metrics", "flatten", "leave_out_lost", "sample_lost", "sample_withdrawn"]
 
 
 def flatten(samples: Iterable[Any]) -> Iterator[Any]:
@@ -33,6 +33,17 @@ def sample_lost(sample: Any) -> bool:
         or bool(metadata.get("failure"))
         or metadata.get("stop_reason") in UNTRAINABLE
     )
+
+
+def sample_withdrawn(sample: Any) -> bool:
+    """Return whether a sample has no reward that others may be compared with.
+
+    It was lost, or its prompt left the model nothing to write. One that the user's own filter removes from the loss
+    (``remove_sample``) was played and has a reward.
+    """
+    if sample_lost(sample):
+        return True
+    return bool(sample.remove_sample) and not read_metadata(sample.metadata).get("num_turns")
 
 
 def drop_reason(samples: Iterable[Any]) -> str | None:
@@ -74,7 +85,7 @@ def leave_out_lost(data: dict[str, dict[str, Any]], group_size: int) -> dict[str
 def episode_metrics(samples: Iterable[Any]) -> dict[str, float]:
     """Means over a batch, for each environment and over all: reward, turns, calls, how the episodes ended.
 
-    Rollouts that their infrastructure lost are counted, and left out of every mean.
+    Rollouts that their infrastructure lost are in no mean. They are counted before any filter, by ``losses``.
     """
     groups: dict[str, list[tuple[dict[str, Any], Any]]] = defaultdict(list)
     for sample in flatten(samples):
@@ -86,7 +97,6 @@ def episode_metrics(samples: Iterable[Any]) -> dict[str, float]:
     for name, episodes in groups.items():
         prefix = f"rollout/episodes/{name}"
         kept = [(metadata, sample) for metadata, sample in episodes if not metadata.get("failure")]
-        metrics[f"{prefix}/infrastructure_failures"] = len(episodes) - len(kept)
         if not kept:
             continue
         metrics[f"{prefix}/reward"] = sum(float(sample.reward or 0.0) for _, sample in kept) / len(kept)

@@ -15,8 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from ors_clients.training.hooks import HOOKS, replaced_options
 from ors_clients.training.launch_options import LaunchOptions, LaunchRefused, parse_options, usage
 from ors_clients.training.launch_trainers import TRAINERS, Trainer, tito_family
 
@@ -70,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _command(trainer: Trainer, folder: str, options: LaunchOptions, environment: MutableMapping[str, str]) -> list[str]:
     """Return the trainer's command line; add its variables to ``environment``; enter the trainer's repository."""
-    if options.train_backend not in ("fsdp", "megatron"):
+    if options.train_backend not in ("", "fsdp", "megatron"):
         raise LaunchRefused("--train-backend is fsdp or megatron")
+    _refuse_replaced(options)
     if not Path(options.config).is_file():
         raise LaunchRefused(f"no training configuration at {options.config}")
     # Rollouts run in other processes, in other folders.
@@ -87,6 +90,8 @@ def _command(trainer: Trainer, folder: str, options: LaunchOptions, environment:
         if not Path(options.megatron_path, "megatron").is_dir():
             raise LaunchRefused(f"no Megatron-LM repository at {options.megatron_path}")
         _prepend_path(environment, str(Path(options.megatron_path).resolve()))
+    options = replace(options, train_backend=options.train_backend or trainer.default_backend())
+    trainer.check_checkout(options)
     backend = _backend_arguments(trainer, options, environment)
     reference = _reference(trainer, options)
     functions = _function_arguments(options)
@@ -95,15 +100,13 @@ def _command(trainer: Trainer, folder: str, options: LaunchOptions, environment:
     if options.wandb_run:
         environment["OPENREWARD_RUN_NAME"] = options.wandb_run
     program = "train.py" if options.colocate else "train_async.py"  # train_async.py refuses GPUs that do both
-    if not options.dry_run:
-        trainer.check_checkout(options)
-        if not Path(task_data).is_file():
-            raise LaunchRefused(
-                f"no tasks at {task_data}; write them with: python {folder}/prepare_tasks.py --config {config}"
-                f" --output {task_data}"
-            )
-        if not Path(program).is_file():
-            raise LaunchRefused(f"no {program} here; run this from the root of the {trainer.title} repository")
+    if not Path(task_data).is_file():
+        raise LaunchRefused(
+            f"no tasks at {task_data}; write them with: python {folder}/prepare_tasks.py --config {config}"
+            f" --output {task_data}"
+        )
+    if not Path(program).is_file():
+        raise LaunchRefused(f"no {program} here; run this from the root of the {trainer.title} repository")
     if reference == options.model and not Path(reference).is_dir():
         reference = _downloaded(options, environment)
     return [
@@ -146,6 +149,18 @@ def _command(trainer: Trainer, folder: str, options: LaunchOptions, environment:
         *_tracking_arguments(trainer, options, environment),
         *options.extra,
     ]
+
+
+def _refuse_replaced(options: LaunchOptions) -> None:
+    """Raise ``LaunchRefused`` for a function of the user's in the place of one that keeps lost rollouts out."""
+    names = [word.partition("=")[0] for word in options.extra if word.startswith("--")]
+    if file := options.extra_value("--custom-config-path"):
+        try:
+            names += re.findall(r"^(\w+) *:", Path(file).read_text(encoding="utf-8"), re.MULTILINE)
+        except (OSError, ValueError):
+            raise LaunchRefused(f"--custom-config-path {file} cannot be read") from None
+    for sentence in replaced_options(names):
+        raise LaunchRefused(sentence)
 
 
 def _absolute(file: str) -> str:
@@ -284,9 +299,7 @@ def _downloaded(options: LaunchOptions, environment: MutableMapping[str, str]) -
 def _function_arguments(options: LaunchOptions) -> list[str]:
     arguments = [
         *("--custom-rm-path", "reward.reward_func"),
-        *("--dynamic-sampling-filter-path", "generate.keep_group"),
-        *("--custom-rollout-log-function-path", "generate.log_rollout_data"),
-        *("--custom-eval-rollout-log-function-path", "generate.log_eval_rollout_data"),
+        *(word for option, (function, _) in HOOKS.items() for word in (option, f"generate.{function}")),
     ]
     if not options.agent:
         return [*arguments, "--custom-generate-function-path", "generate.generate"]

@@ -46,7 +46,8 @@ class LaunchOptions:
     colocate: bool = False
     tp: str = "4"
     actor_nodes: str = "1"
-    train_backend: str = "fsdp"
+    #: Empty for the checkout's (``Trainer.default_backend``).
+    train_backend: str = ""
     model_args: str = ""
     max_tokens_per_gpu: str = "8192"
     dynamic_batch_size: bool = True
@@ -183,10 +184,10 @@ _OPTIONS: dict[str, tuple[_Option, ...]] = {
         _Option(
             "--train-backend",
             "NAME",
-            "fsdp or megatron (default: {default}); slime from March 2026 on has no fsdp: README.md, Known problems",
+            "fsdp or megatron (default: fsdp, or megatron where the slime repository has no fsdp, as since March 2026)",
             only="slime",
         ),
-        _Option("--train-backend", "NAME", "fsdp or megatron (default: {default})", only="miles"),
+        _Option("--train-backend", "NAME", "fsdp or megatron (default: fsdp)", only="miles"),
         _Option(
             "--model-args",
             "FILE",

@@ -48,13 +48,19 @@ class Trainer:
     reads_python_models: bool
     #: Whether Megatron loads a Hugging Face checkpoint without a bridge.
     loads_hugging_face: bool
+    #: Returns the backend of a run whose command line names none; called in the repository.
+    default_backend: Callable[[], str]
     #: Raises ``LaunchRefused`` for a checkout that cannot train so.
     check_checkout: Callable[[LaunchOptions], None]
 
 
+def _lacks_fsdp() -> bool:
+    """Return whether the working folder is a slime repository without the FSDP backend."""
+    return Path("train_async.py").is_file() and not Path("slime/backends/fsdp_utils/actor.py").is_file()
+
+
 def _check_slime(options: LaunchOptions) -> None:
-    has_fsdp = Path("slime/backends/fsdp_utils/actor.py").is_file()
-    if options.train_backend == "fsdp" and Path("train_async.py").is_file() and not has_fsdp:
+    if options.train_backend == "fsdp" and _lacks_fsdp():
         raise LaunchRefused(
             "this slime has no FSDP backend; slime removed it in March 2026 (pull request 1664). Train with"
             " --train-backend megatron --model-args scripts/models/MODEL.sh --ref-load DIR, with the Miles recipe, or"
@@ -83,6 +89,7 @@ _SLIME = Trainer(
     remedy=f"{_CONVERT.format('slime')} (README.md, Megatron)",
     reads_python_models=False,
     loads_hugging_face=True,
+    default_backend=lambda: "megatron" if _lacks_fsdp() else "fsdp",
     check_checkout=_check_slime,
 )
 _MILES = Trainer(
@@ -94,6 +101,7 @@ _MILES = Trainer(
     " (README.md, Megatron)",
     reads_python_models=True,
     loads_hugging_face=False,
+    default_backend=lambda: "fsdp",
     check_checkout=_check_miles,
 )
 TRAINERS: dict[str, Trainer] = {trainer.name: trainer for trainer in (_SLIME, _MILES)}

@@ -11,6 +11,7 @@ ends their run. ``end_run`` keeps it, for the whole process; ``raise_end`` raise
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Callable, Hashable
@@ -24,6 +25,8 @@ from ors_clients.samplers import Sampler, SGLangSampler
 from ors_clients.training.arguments import router_url, server_url, tokenizer_name, training_file
 from ors_clients.training.config import TrainingConfiguration
 from ors_clients.training.episode_runner import EpisodeRunner
+from ors_clients.training.hooks import load_hook
+from ors_clients.training.losses import Losses
 from ors_clients.training.optional_imports import INSTALL_TRAIN, import_trainer_module
 
 if TYPE_CHECKING:
@@ -35,9 +38,11 @@ __all__ = [
     "end_run",
     "engine",
     "episode_runner",
+    "group_filter",
     "http_client",
     "raise_end",
     "run_ended",
+    "take_losses",
 ]
 
 _log = logging.getLogger(__name__)
@@ -61,7 +66,8 @@ def episode_runner(args: Any) -> EpisodeRunner:
 
     def make() -> EpisodeRunner:
         configuration = TrainingConfiguration.load(file)
-        return EpisodeRunner(configuration, base_url=url, sinks=_sinks(configuration), uploads=_uploads(configuration))
+        sinks, uploads = _sinks(configuration), _uploads(configuration)
+        return EpisodeRunner(configuration, base_url=url, sinks=sinks, uploads=uploads, losses=_losses)
 
     return _keep(("runner", file, url), make)
 
@@ -92,6 +98,26 @@ def http_client() -> httpx.AsyncClient:
     return _keep("http", lambda: httpx.AsyncClient(timeout=httpx.Timeout(None, connect=30.0), limits=limits))
 
 
+def group_filter(args: Any) -> Callable[..., Any] | None:
+    """Return the user's own filter of groups, which the training file names. Raises ``ConfigurationError``."""
+    return _group_filter(training_file(args))
+
+
+@functools.cache
+def _group_filter(file: str) -> Callable[..., Any] | None:
+    path = TrainingConfiguration.load(file).group_filter
+    return None if path is None else load_hook("group_filter", path)
+
+
+#: Of all event loops, for a batch is logged outside of them.
+_losses = Losses()
+
+
+def take_losses(prefix: str) -> dict[str, float]:
+    """Return the counts of the process's training rollouts since the last call (``Losses.take``)."""
+    return _losses.take(prefix)
+
+
 #: Why the run has to end: at most one error, the first.
 _end: list[Exception] = []
 
@@ -115,8 +141,10 @@ def raise_end() -> None:
 
 
 async def close_all() -> None:
-    """Close what was made for the running event loop, and forget what ended the run."""
+    """Close what was made for the running event loop, and forget what ended the run, the losses and the filters."""
     _end.clear()
+    _losses.take("")
+    _group_filter.cache_clear()
     for kept in _kept.pop(asyncio.get_running_loop(), {}).values():
         close = getattr(kept, "close", None) or getattr(kept, "aclose", None)
         if close is not None:

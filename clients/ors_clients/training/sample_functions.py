@@ -12,9 +12,11 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
+from ors_clients.errors import ConfigurationError, InfrastructureFailure
 from ors_clients.training.arguments import max_total_tokens, refuse_replay, sampling_parameters
+from ors_clients.training.baselines import normalized_rewards
 from ors_clients.training.dataset import TaskRow, read_metadata
-from ors_clients.training.groups import drop_reason, episode_metrics, flatten, leave_out_lost
+from ors_clients.training.groups import drop_reason, episode_metrics, flatten, leave_out_lost, sample_withdrawn
 from ors_clients.training.optional_imports import import_trainer_module
 from ors_clients.training.process_state import (
     chat_renderer,
@@ -22,23 +24,31 @@ from ors_clients.training.process_state import (
     end_run,
     engine,
     episode_runner,
+    group_filter,
     raise_end,
     run_ended,
+    take_losses,
 )
 from ors_clients.training.samples import reset_sample, spoil_sample, withdraw_sample, write_sample
 
 __all__ = [
+    "RunEnded",
     "close",
     "fill_or_end",
     "fill_sample",
     "filter_group",
     "log_eval_rollout_data",
     "log_rollout_data",
+    "post_process_rewards",
     "reward_func",
     "trainer_state",
 ]
 
 _log = logging.getLogger(__name__)
+
+
+class RunEnded(BaseException):
+    """The reason why a run ends, for a trainer that logs every ``Exception`` and draws another group without end."""
 
 
 async def fill_sample(
@@ -85,19 +95,28 @@ async def fill_sample(
     )
 
 
-async def fill_or_end(args: Any, sample: Any, fill: Callable[[], Awaitable[Any]]) -> Any:
+async def fill_or_end(
+    args: Any, sample: Any, fill: Callable[[], Awaitable[Any]], *, noticed: Callable[[], bool] = lambda: True
+) -> Any:
     """Run ``fill`` for a trainer that logs exceptions and draws another group; return the result of ``fill``.
 
-    An exception is not raised. It is kept as the end of the run (``end_run``), and the spoilt ``sample`` is returned.
+    An exception is kept as the end of the run (``end_run``), and the spoilt ``sample`` is returned. ``noticed``:
+    whether it then reaches a function that raises the end. If not, it could be dropped and drawn again without end, so
+    ``RunEnded`` is raised, which the trainer does not catch.
     """
+    reason: Exception = RuntimeError("The run has ended before")
     if not run_ended():
         try:
             return await fill()
         except Exception as error:  # noqa: BLE001 - after any exception the trainer would go on without end
             end_run(error)
-            spoil_sample(sample, args, error)
-            return sample
-    spoil_sample(sample, args, RuntimeError("The run has ended before"))
+            reason = error
+    if not noticed():
+        try:
+            raise_end()
+        except Exception as error:  # whatever ended the run
+            raise RunEnded(f"{type(error).__name__}: {error}") from error
+    spoil_sample(sample, args, reason)
     return sample
 
 
@@ -118,16 +137,44 @@ async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
     return reward or 0.0
 
 
-def filter_group(samples: Sequence[Any], base_types: str, install: str) -> Any:
+def filter_group(args: Any, samples: Sequence[Any], base_types: str, install: str, **options: Any) -> Any:
     """Decide whether a group is trained on; return the ``DynamicFilterOutput`` of the trainer's module ``base_types``.
 
     Dropped are groups of which the infrastructure lost a sample, and groups whose prompt left the model no tokens to
-    write. The trainer draws others. Raises the error that ended the run.
+    write. The trainer draws others. About the remaining ones the training file's ``group_filter`` decides, with the
+    same arguments. Raises the error that ended the run.
     """
     raise_end()
     filters = import_trainer_module(base_types, install)
     reason = drop_reason(samples)
-    return filters.DynamicFilterOutput(keep=reason is None, reason=reason)
+    if reason is not None:
+        return filters.DynamicFilterOutput(keep=False, reason=reason)
+    own = group_filter(args)
+    return filters.DynamicFilterOutput(keep=True) if own is None else own(args, samples, **options)
+
+
+def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """Return the rewards of a batch as they were earned and as they are trained on, without lost samples
+    (``normalized_rewards``).
+
+    Raises the error that ended the run; ``InfrastructureFailure`` for a batch in which nothing can be trained on; and
+    ``ConfigurationError`` for a lost sample with ``reinforce_plus_plus``, which takes no sample that is masked.
+    """
+    raise_end()
+    batch = list(flatten(samples))
+    lost = [sample for sample in batch if sample_withdrawn(sample)]
+    if lost and len(lost) == len(batch):
+        causes = {str(read_metadata(sample.metadata).get("failure") or "the prompt is too long") for sample in lost}
+        raise InfrastructureFailure(
+            f"Every rollout of a batch was lost: {sorted(causes)[0]}",
+            "Look at the environments' server and at the engine, then start the run again",
+        )
+    if lost and getattr(args, "advantage_estimator", None) == "reinforce_plus_plus":
+        raise ConfigurationError(
+            "--advantage-estimator reinforce_plus_plus takes no batch with a lost rollout",
+            "Let a filter drop its group: --dynamic-sampling-filter-path with keep_group of ors_clients",
+        )
+    return normalized_rewards(args, batch)
 
 
 def log_rollout_data(
@@ -139,11 +186,12 @@ def log_rollout_data(
 ) -> bool:
     """Add ``episode_metrics`` to the numbers that the trainer logs of a batch. Return False: the trainer still logs.
 
+    Lost rollouts are among them, by environment and cause: all since the last batch, those in dropped groups too.
     Raises the error that ended the run.
     """
     raise_end()
     if rollout_extra_metrics is not None:
-        rollout_extra_metrics.update(episode_metrics(samples))
+        rollout_extra_metrics.update({**episode_metrics(samples), **take_losses("rollout/episodes")})
     return False
 
 

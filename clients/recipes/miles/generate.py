@@ -6,7 +6,16 @@ from ors_clients.miles import (
     keep_group,
     log_eval_rollout_data,
     log_rollout_data,
+    post_process_rewards,
     run,
 )
 
-__all__ = ["generate", "generate_with_agent", "keep_group", "log_eval_rollout_data", "log_rollout_data", "run"]
+__all__ = [
+    "generate",
+    "generate_with_agent",
+    "keep_group",
+    "log_eval_rollout_data",
+    "log_rollout_data",
+    "post_process_rewards",
+    "run",
+]

@@ -16,6 +16,7 @@ from ors_clients.evaluation.summary import Prices
 from tests.clients.chat_stand_in import ChatStandIn, call, said
 from tests.clients.evaluation.conftest import Evaluate, outcomes_by_seed
 from tests.clients.evaluation.environments import Exam
+from tests.clients.lost_rollout_table import expected
 
 
 def _with_success(samples: int, won: int, k: int) -> int:
@@ -58,6 +59,7 @@ def test_the_rate_is_the_truth_with_thirty_percent_of_the_infrastructure_failing
     worth = {"right": Fraction(1), "half": Fraction(1, 2), "wrong": Fraction(0)}
     assert report["reward"]["mean"] == float(sum(worth[text] for text in table.values()) / (samples * questions))
     assert report["samples"] == {"planned": 24, "scored": 24, "missing": 0}
+    assert expected("`ors-server eval`", "none") == "uncounted"
     lost = report["infrastructure"]
     assert lost["lost"] / lost["attempts"] > 0.3
     assert {kind["side"] for kind in lost["kinds"]} == {"environment", "model endpoint"}

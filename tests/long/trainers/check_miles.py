@@ -14,15 +14,26 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ors_clients import miles as ours
 from ors_clients.errors import ConfigurationError, InfrastructureFailure
+from ors_clients.training.sample_functions import RunEnded
 
+from tests.clients.lost_rollout_table import OURS, expected
 from tests.clients.scripted_engine import ScriptedEngine, serve_application
 from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.clients.trainer_setup import call, serving, write_configuration
+from tests.long.trainers.lost_rollouts import (
+    ESTIMATORS,
+    GROUPS,
+    ByTask,
+    advantage_arguments,
+    check_survivors,
+    outcome_of,
+)
 from tests.long.trainers.upstream import (
     LOST,
     STEPS,
@@ -56,6 +67,11 @@ async_utils: Any = import_module("miles.utils.async_utils")
 eval_config: Any = import_module("miles.utils.eval_config")
 templates: Any = import_module("miles.utils.chat_template_utils")
 http_utils: Any = import_module("miles.utils.http_utils")
+advantages_hub: Any = import_module("miles.backends.training_utils.loss_hub.advantages")
+math_utils: Any = import_module("miles.backends.training_utils.loss_hub.math_utils")
+misc: Any = import_module("miles.utils.misc")
+distributed: Any = import_module("torch.distributed")
+torch: Any = import_module("torch")
 
 SYNCHRONOUS = "miles.rollout.inference_rollout.inference_rollout_common.InferenceRolloutFn"
 FULLY_ASYNC = "miles.rollout.fully_async_rollout.FullyAsyncRolloutFn"
@@ -78,20 +94,30 @@ class Run:
         given = base_types.RolloutFnConstructorInput(args=args, data_source=self.source)
         self.rollout = compatibility.load_rollout_function(given, args.rollout_function_path)
 
+    def post_process(self) -> Any:
+        """Return the function that makes rewards relative to their groups; None for Miles' own."""
+        path = self.args.custom_reward_post_process_path
+        return misc.load_function(path) if path else None
+
     def batch(self, rollout_id: int = 0) -> tuple[list[Any], dict[str, Any]]:
         """Return samples and training data like ``RolloutManager.generate``, without what it sends to GPUs."""
-        given = base_types.RolloutFnTrainInput(rollout_id=rollout_id)
-        output = compatibility.call_rollout_function(self.rollout, given)
-        samples, metadata = postprocessing.postprocess_rollout_data(self.args, output.samples, {"dp_size": 1})
-        metrics.log_rollout_data(rollout_id, self.args, samples, output.metrics, 1.0)
+        samples, metadata = self.samples(rollout_id)
         data = conversion.convert_samples_to_train_data(
             self.args,
             samples,
             metadata=metadata,
             custom_convert_samples_to_train_data_func=None,
-            custom_reward_post_process_func=None,
+            custom_reward_post_process_func=self.post_process(),
         )
         return samples, data
+
+    def samples(self, rollout_id: int = 0) -> tuple[list[Any], dict[str, Any]]:
+        """Return the samples of a batch, logged, and what Miles knows of them beside."""
+        given = base_types.RolloutFnTrainInput(rollout_id=rollout_id)
+        output = compatibility.call_rollout_function(self.rollout, given)
+        samples, metadata = postprocessing.postprocess_rollout_data(self.args, output.samples, {"dp_size": 1})
+        metrics.log_rollout_data(rollout_id, self.args, samples, output.metrics, 1.0)
+        return samples, metadata
 
     def evaluate(self) -> dict[str, Any]:
         """Return the logged values like ``RolloutManager.eval``."""
@@ -130,7 +156,7 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
         return value
 
     def make(
-        outcomes: Sequence[Any],
+        outcomes: Sequence[Any] | ByTask,
         *,
         configuration: dict[str, Any] | None = None,
         rule: dict[str, Any] | None = None,
@@ -143,7 +169,8 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
     ) -> Run:
         tokenizer = tiny_tokenizer(template)
         tokenizer.save_pretrained(checkpoint)
-        engine = ScriptedEngine(Outcomes(outcomes), tokenizer)
+        policy = outcomes if isinstance(outcomes, ByTask) else Outcomes(outcomes)
+        engine = ScriptedEngine(policy, tokenizer)
         serve(engine.serve())
         file = write_configuration(tmp_path, url, {STEPS: rule or {}}, **(configuration or {}))
         monkeypatch.setenv("TRAIN_CONFIG", str(file))
@@ -177,6 +204,7 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
             custom_agent_function_path="ors_clients.miles.run",
             custom_rm_path="ors_clients.miles.reward_func",
             dynamic_sampling_filter_path="ors_clients.miles.keep_group",
+            custom_reward_post_process_path="ors_clients.miles.post_process_rewards",
             custom_rollout_log_function_path="ors_clients.miles.log_rollout_data",
             custom_eval_rollout_log_function_path="ors_clients.miles.log_eval_rollout_data",
             advantage_estimator="grpo",
@@ -253,16 +281,121 @@ def test_a_mistake_of_configuration_ends_the_run(start: Start, path: str, agent:
         ended(run.batch)
 
 
+HUB = "miles.rollout.filter_hub.dynamic_sampling_filters"
+OWN = "tests.long.trainers.lost_rollouts.keep_everything"
+#: What filters the groups: the option's value, the training file's `group_filter`, and the row of the table.
+FILTERS: dict[str, tuple[str | None, str | None, str]] = {
+    "ours": ("ors_clients.miles.keep_group", None, OURS),
+    "ours and Miles'": ("ors_clients.miles.keep_group", f"{HUB}.check_reward_nonzero_std", OURS),
+    "ours and the user's": ("ors_clients.miles.keep_group", OWN, OURS),
+    **{
+        name: (f"{HUB}.{name}", None, f"`{name}` in its place, with `post_process_rewards`")
+        for name in ("check_reward_nonzero_std", "check_no_aborted")
+    },
+    "the user's": (OWN, None, "a filter of the user's own in its place, with `post_process_rewards`"),
+    "none": (None, None, "none, with `post_process_rewards`"),
+}
+
+
+@pytest.mark.parametrize("agent", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize(("filter_path", "chained", "row"), FILTERS.values(), ids=FILTERS)
 @pytest.mark.parametrize("path", MODES.values(), ids=MODES)
-def test_a_run_ends_without_a_filter_too(start: Start, path: str) -> None:
+def test_a_run_ends_with_its_reason_whatever_filters_its_groups(
+    start: Start, path: str, filter_path: str | None, chained: str | None, row: str, agent: str | None
+) -> None:
     run = start(
         [LOST],
         rollout_function_path=path,
-        dynamic_sampling_filter_path=None,
-        custom_rollout_log_function_path=None,
-        configuration={"max_failures_in_row": 1},
+        agent=agent,
+        dynamic_sampling_filter_path=filter_path,
+        configuration={"max_failures_in_row": 2, "group_filter": chained},
     )
-    with pytest.raises(Exception):  # noqa: B017, PT011 - where Miles fails on the mask is its own affair
+    with pytest.raises((InfrastructureFailure, RunEnded), match=r"2 times in a row|Every rollout of a batch was lost"):
+        ended(run.batch, seconds=30)
+
+
+def advantages(samples: Sequence[Any], rewards: Sequence[float], **estimator: Any) -> list[Any]:
+    """Return Miles' advantages of these samples with these rewards, a tensor for each."""
+    masks = [torch.tensor(sample.loss_mask, dtype=torch.int) for sample in samples]
+    lengths = [sample.response_length for sample in samples]
+    totals = [len(sample.tokens) for sample in samples]
+    kl = [torch.zeros(length) for length in lengths]
+    args = advantage_arguments(**estimator)
+    found, _ = advantages_hub.compute_advantages(args, kl, list(rewards), kl, masks, totals, lengths)
+    if args.normalize_advantages:
+        found = advantages_hub.normalize_advantages(args, found, masks, totals, lengths)
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_rank() -> Generator[None]:
+    """Make this process the only rank of every group."""
+    state = SimpleNamespace(cp=SimpleNamespace(size=1, rank=0), effective_dp=SimpleNamespace(group=None))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (advantages_hub, math_utils):
+            patch.setattr(module, "get_parallel_state", lambda: state)
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        yield
+        distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize(("path", "chained", "row"), FILTERS.values(), ids=FILTERS)
+def test_survivors_have_the_advantages_that_they_have_alone(
+    start: Start, path: str | None, chained: str | None, row: str, group: list[str]
+) -> None:
+    run = start(
+        ByTask({0: group}),
+        dynamic_sampling_filter_path=path,
+        configuration={"group_filter": chained},
+        rollout_batch_size=2,
+        global_batch_size=8,
+    )
+    samples, metadata = ended(run.samples)
+    if group is not GROUPS["all lost"]:  # a filter by deviation drops that one itself
+        assert outcome_of(samples) == expected("Miles", row)
+    else:
+        assert len(samples) == 8
+    for estimator in ESTIMATORS.values():
+        if estimator["advantage_estimator"] == "reinforce_plus_plus" and outcome_of(samples) == "masked":
+            continue  # refused: see below
+        run.args.__dict__.update(estimator)
+        data = conversion.convert_samples_to_train_data(
+            run.args,
+            samples,
+            metadata=metadata,
+            custom_convert_samples_to_train_data_func=None,
+            custom_reward_post_process_func=run.post_process(),
+        )
+
+        def alone(own: Sequence[Any]) -> list[float]:
+            return conversion._post_process_rewards(run.args, own, None)[1]
+
+        check_survivors(
+            samples, data["rewards"], alone, lambda own, rewards, how=estimator: advantages(own, rewards, **how)
+        )
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("path", [None, f"{HUB}.check_reward_nonzero_std"])
+def test_a_run_whose_lost_rollouts_would_count_is_refused(start: Start, path: str | None, mode: str) -> None:
+    run = start(
+        [earn(1.0)],
+        rollout_function_path=mode,
+        dynamic_sampling_filter_path=path,
+        custom_reward_post_process_path=None,
+    )
+    assert expected("Miles", "neither of the two functions") == "refused"
+    with pytest.raises(RunEnded, match="--custom-reward-post-process-path"):
+        ended(run.batch)
+
+
+@pytest.mark.parametrize("path", [None, f"{HUB}.check_reward_nonzero_std"])
+def test_an_estimator_that_takes_no_masked_sample_is_refused_without_our_filter(start: Start, path: str | None) -> None:
+    run = start([earn(1.0)], dynamic_sampling_filter_path=path, advantage_estimator="reinforce_plus_plus")
+    assert expected("Miles", "none or another, with `reinforce_plus_plus`") == "refused"
+    with pytest.raises(RunEnded, match="reinforce_plus_plus takes no batch with a lost rollout"):
         ended(run.batch)
 
 
@@ -364,9 +497,11 @@ def test_the_data_set_of_a_vision_model_takes_the_rows(start: Start, monkeypatch
 
 def test_miles_knows_the_recipes_arguments() -> None:
     provider = miles_arguments.get_miles_extra_args_provider()
-    args = parse_recipe("miles", provider)
+    assert CHECKOUT is not None
+    args = parse_recipe("miles", CHECKOUT, provider)
     assert args.custom_eval_rollout_log_function_path == "generate.log_eval_rollout_data"
+    assert args.custom_reward_post_process_path == "generate.post_process_rewards"
     assert args.train_config is None  # an argument of our own, added by `generate`
-    args = parse_recipe("miles", provider, "--agent", "--num-gpus", "8")
+    args = parse_recipe("miles", CHECKOUT, provider, "--agent", "--num-gpus", "8")
     assert (args.tito_model, args.custom_agent_function_path) == ("qwen3", "generate.run")
     assert args.colocate

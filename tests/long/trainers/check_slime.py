@@ -13,15 +13,25 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ors_clients import slime as ours
 from ors_clients.errors import ConfigurationError, InfrastructureFailure
 
+from tests.clients.lost_rollout_table import OURS, expected
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.clients.trainer_setup import call, serving, write_configuration
+from tests.long.trainers.lost_rollouts import (
+    ESTIMATORS,
+    GROUPS,
+    ByTask,
+    advantage_arguments,
+    check_survivors,
+    outcome_of,
+)
 from tests.long.trainers.upstream import (
     LOST,
     STEPS,
@@ -53,7 +63,10 @@ slime_arguments: Any = import_module("slime.utils.arguments")
 async_utils: Any = import_module("slime.utils.async_utils")
 eval_config: Any = import_module("slime.utils.eval_config")
 http_utils: Any = import_module("slime.utils.http_utils")
+loss: Any = import_module("slime.backends.megatron_utils.loss")
 misc: Any = import_module("slime.utils.misc")
+distributed: Any = import_module("torch.distributed")
+torch: Any = import_module("torch")
 
 FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
 
@@ -74,7 +87,8 @@ class Run:
         self.manager.args = args
         self.manager.data_source = self.source
         self.manager.generate_rollout = misc.load_function(args.rollout_function_path)
-        self.manager.custom_reward_post_process_func = None
+        path = args.custom_reward_post_process_path
+        self.manager.custom_reward_post_process_func = misc.load_function(path) if path else None
         self.manager.custom_convert_samples_to_train_data_func = None
 
     def batch(self, rollout_id: int = 0) -> tuple[list[Any], dict[str, Any]]:
@@ -102,7 +116,7 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
     monkeypatch.setattr(rollout_metrics.logging_utils, "log", log_nothing)
 
     def make(
-        outcomes: Sequence[Any],
+        outcomes: Sequence[Any] | ByTask,
         *,
         configuration: dict[str, Any] | None = None,
         rule: dict[str, Any] | None = None,
@@ -111,7 +125,8 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
         rows: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> Run:
-        engine = ScriptedEngine(Outcomes(outcomes), tokenizer)
+        policy = outcomes if isinstance(outcomes, ByTask) else Outcomes(outcomes)
+        engine = ScriptedEngine(policy, tokenizer)
         serving_engine = engine.serve()
         serving_engine.__enter__()
         engines.append(serving_engine)
@@ -147,6 +162,7 @@ def start(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generato
             custom_generate_function_path="ors_clients.slime.generate",
             custom_rm_path="ors_clients.slime.reward_func",
             dynamic_sampling_filter_path="ors_clients.slime.keep_group",
+            custom_reward_post_process_path="ors_clients.slime.post_process_rewards",
             custom_rollout_log_function_path="ors_clients.slime.log_rollout_data",
             custom_eval_rollout_log_function_path="ors_clients.slime.log_eval_rollout_data",
             advantage_estimator="grpo",
@@ -208,6 +224,138 @@ def test_a_run_that_loses_everything_ends(start: Start, path: str) -> None:
 def test_a_mistake_of_configuration_ends_the_run(start: Start, path: str) -> None:
     run = start([earn(1.0)], rollout_function_path=path, rows={"metadata": {"env_name": "nobody", "task_spec": {}}})
     with pytest.raises(ConfigurationError, match="nobody"):
+        ended(run.batch)
+
+
+# --- lost rollouts, filters and estimators ---
+
+HUB = "slime.rollout.filter_hub.dynamic_sampling_filters"
+OWN = "tests.long.trainers.lost_rollouts.keep_everything"
+#: What filters the groups: the option's value, the training file's `group_filter`, and the row of the table.
+FILTERS: dict[str, tuple[str | None, str | None, str]] = {
+    "ours": ("ors_clients.slime.keep_group", None, OURS),
+    "ours and slime's": ("ors_clients.slime.keep_group", f"{HUB}.check_reward_nonzero_std", OURS),
+    "ours and the user's": ("ors_clients.slime.keep_group", OWN, OURS),
+    **{
+        name: (f"{HUB}.{name}", None, f"`{name}` in its place, with `post_process_rewards`")
+        for name in ("check_reward_nonzero_std", "check_reward_nonzero_std_with_fallback")
+    },
+    "the user's": (OWN, None, "a filter of the user's own in its place, with `post_process_rewards`"),
+    "none": (None, None, "none, with `post_process_rewards`"),
+}
+
+
+def advantages(samples: Sequence[Any], rewards: Sequence[float], **estimator: Any) -> list[Any]:
+    """Return slime's advantages of these samples with these rewards, a tensor for each."""
+    masks = [torch.tensor(sample.loss_mask, dtype=torch.int) for sample in samples]
+    data: dict[str, Any] = {
+        "rewards": list(rewards),
+        "log_probs": [torch.zeros(len(mask)) for mask in masks],
+        "loss_masks": masks,
+        "response_lengths": [sample.response_length for sample in samples],
+        "total_lengths": [len(sample.tokens) for sample in samples],
+    }
+    loss.compute_advantages_and_returns(advantage_arguments(**estimator), data)
+    return data["advantages"]
+
+
+@pytest.fixture(scope="module")
+def one_rank() -> Generator[None]:
+    """Make this process the only rank of every group."""
+    with pytest.MonkeyPatch.context() as patch:
+        mpu = SimpleNamespace(
+            is_pipeline_last_stage=lambda: True,
+            get_context_parallel_rank=lambda: 0,
+            get_context_parallel_world_size=lambda: 1,
+            get_data_parallel_group=lambda **_: None,
+        )
+        patch.setattr(loss, "mpu", mpu)
+        patch.setattr(import_module("megatron.core"), "mpu", mpu, raising=False)
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        yield
+        distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize(("path", "chained", "row"), FILTERS.values(), ids=FILTERS)
+def test_survivors_have_the_advantages_that_they_have_alone(
+    start: Start, path: str | None, chained: str | None, row: str, group: list[str]
+) -> None:
+    run = start(
+        ByTask({0: group}),
+        dynamic_sampling_filter_path=path,
+        configuration={"group_filter": chained},
+        rollout_batch_size=2,
+    )
+    samples = ended(lambda: run.manager._get_rollout_data(0))[0]
+    if group is not GROUPS["all lost"]:  # a filter by deviation drops that one itself
+        assert outcome_of(samples) == expected("slime", row)
+    else:
+        assert len(samples) == 8
+    plain = rollout_manager.RolloutManager._post_process_rewards
+    for estimator in ESTIMATORS.values():
+        if estimator["advantage_estimator"] == "reinforce_plus_plus" and outcome_of(samples) == "masked":
+            continue  # refused: see below
+        run.args.__dict__.update(estimator)
+        data = run.manager._convert_samples_to_train_data(samples)
+
+        def alone(own: Sequence[Any], manager: Any = run.manager) -> list[float]:
+            sizes = {"n_samples_per_prompt": len(own), "rollout_batch_size": 1}
+            args = SimpleNamespace(**{**vars(manager.args), **sizes})
+            return plain(SimpleNamespace(args=args, custom_reward_post_process_func=None), own)[1]
+
+        check_survivors(
+            samples, data["rewards"], alone, lambda own, rewards, how=estimator: advantages(own, rewards, **how)
+        )
+
+
+@pytest.mark.parametrize("path", [None, f"{HUB}.check_reward_nonzero_std"])
+def test_a_run_whose_lost_rollouts_would_count_is_refused(start: Start, path: str | None) -> None:
+    run = start([earn(1.0)], dynamic_sampling_filter_path=path, custom_reward_post_process_path=None)
+    assert expected("slime", "neither of the two functions") == "refused"
+    with pytest.raises(ConfigurationError, match="--custom-reward-post-process-path"):
+        ended(run.batch)
+
+
+@pytest.mark.parametrize("path", [None, f"{HUB}.check_reward_nonzero_std"])
+def test_an_estimator_that_takes_no_masked_sample_is_refused_without_our_filter(start: Start, path: str | None) -> None:
+    run = start([earn(1.0)], dynamic_sampling_filter_path=path, advantage_estimator="reinforce_plus_plus")
+    assert expected("slime", "none or another, with `reinforce_plus_plus`") == "refused"
+    with pytest.raises(ConfigurationError, match="reinforce_plus_plus takes no batch with a lost rollout"):
+        ended(run.batch)
+
+
+ENDINGS = {
+    **{f"synchronous, {name}": (MODES["synchronous"], *given[:2]) for name, given in FILTERS.items()},
+    "fully asynchronous": (FULLY_ASYNC, "ors_clients.slime.keep_group", None),
+    "fully asynchronous, none": (FULLY_ASYNC, None, None),
+}
+
+
+@pytest.mark.parametrize(("mode", "path", "chained"), ENDINGS.values(), ids=ENDINGS)
+def test_a_run_ends_with_its_reason_whatever_filters_its_groups(
+    start: Start, mode: str, path: str | None, chained: str | None
+) -> None:
+    run = start(
+        [LOST],
+        rollout_function_path=mode,
+        dynamic_sampling_filter_path=path,
+        configuration={"max_failures_in_row": 2, "group_filter": chained},
+    )
+    with pytest.raises(InfrastructureFailure, match=r"2 times in a row|Every rollout of a batch was lost"):
+        ended(run.batch, seconds=30)
+
+
+def test_a_filter_that_a_mode_would_not_call_is_refused(start: Start) -> None:
+    run = start([earn(1.0)], rollout_function_path=FULLY_ASYNC, configuration={"group_filter": OWN})
+    with pytest.raises(ConfigurationError, match="calls no filter of groups"):
+        ended(run.batch, seconds=30)
+
+
+def test_a_batch_of_which_everything_is_lost_ends_the_run(start: Start) -> None:
+    run = start([LOST], dynamic_sampling_filter_path=None)
+    with pytest.raises(InfrastructureFailure, match="Every rollout of a batch was lost"):
         ended(run.batch)
 
 
@@ -285,16 +433,18 @@ def test_partial_rollouts_are_begun_anew(start: Start) -> None:
 
 
 @pytest.mark.parametrize("path", MODES.values(), ids=MODES)
-def test_a_prompt_over_the_limit_is_not_trained_on(start: Start, path: str) -> None:
+def test_a_batch_of_prompts_over_the_limit_ends_the_run(start: Start, path: str) -> None:
     run = start([earn(1.0)], rollout_function_path=path, rollout_max_context_len=4, dynamic_sampling_filter_path=None)
-    _, data = run.batch()
-    assert data["loss_masks"] == [[0]] * 4
+    with pytest.raises(InfrastructureFailure, match="the prompt is too long"):
+        ended(run.batch)
 
 
-def test_a_prompt_over_the_limit_can_be_batched_with_top_p_replay(start: Start) -> None:
-    run = start([earn(1.0)], rollout_top_p=0.9, rollout_max_context_len=4, dynamic_sampling_filter_path=None)
-    _, data = run.batch()
-    assert data["rollout_top_p_token_offsets"] == [[0, 0]] * 4
+def test_a_lost_rollout_can_be_batched_with_top_p_replay(start: Start) -> None:
+    # The engine sends no top-p ids: those of the others' tokens are empty, too.
+    run = start([LOST, earn(1.0)], dynamic_sampling_filter_path=None, rollout_top_p=0.9)
+    samples = ended(lambda: run.manager._get_rollout_data(0))[0]
+    (lost,) = [sample for sample in samples if sample.remove_sample]
+    assert len(lost.rollout_top_p_token_offsets) == lost.response_length + 1
 
 
 def test_the_data_set_of_a_vision_model_takes_the_rows(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,8 +463,12 @@ def test_the_data_set_of_a_vision_model_takes_the_rows(start: Start, monkeypatch
 def test_slime_knows_the_recipes_arguments(tmp_path: Path) -> None:
     model = tmp_path / "model.sh"
     model.write_text("MODEL_ARGS=(--num-layers 2)\n")
-    options = ["--megatron-ckpt", str(tmp_path), "--model-args", str(model)]
-    args = parse_recipe("slime", slime_arguments.get_slime_extra_args_provider(), *options)
+    assert CHECKOUT is not None
+    provider = slime_arguments.get_slime_extra_args_provider()
+    # The backend is the checkout's: slime has had no other since March 2026.
+    options = ["--ref-load", str(tmp_path), "--model-args", str(model)]
+    args = parse_recipe("slime", CHECKOUT, provider, *options)
     assert args.custom_eval_rollout_log_function_path == "generate.log_eval_rollout_data"
+    assert args.custom_reward_post_process_path == "generate.post_process_rewards"
     assert not args.colocate
-    assert parse_recipe("slime", slime_arguments.get_slime_extra_args_provider(), *options, "--num-gpus", "8").colocate
+    assert parse_recipe("slime", CHECKOUT, provider, *options, "--num-gpus", "8").colocate

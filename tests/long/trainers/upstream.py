@@ -16,6 +16,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -241,11 +242,16 @@ BACKENDS = {
 }
 
 
-def parse_recipe(trainer: str, add_arguments: Callable[[Any], Any], *options: str) -> Any:
-    """Parse a recipe's command line with its trainer's parser; fail for an unknown argument."""
+def parse_recipe(trainer: str, folder: Path, add_arguments: Callable[[Any], Any], *options: str) -> Any:
+    """Parse a recipe's command line with its trainer's parser; fail for an unknown argument.
+
+    ``folder``: the trainer's checkout.
+    """
     recipe = RECIPES / trainer
-    launch = [sys.executable, "-m", "ors_clients.training.launch", trainer, str(recipe), "--dry-run", *options]
-    printed = subprocess.run(launch, capture_output=True, text=True, check=False)
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as tasks:
+        launch = [sys.executable, "-m", "ors_clients.training.launch", trainer, str(recipe), "--dry-run"]
+        launch += [f"--{trainer}-path", str(folder), "--task-data", tasks.name, *options]
+        printed = subprocess.run(launch, capture_output=True, text=True, check=False)
     assert printed.returncode == 0, printed.stderr
     words = shlex.split(printed.stdout)[2:]
     parser = argparse.ArgumentParser(allow_abbrev=False)
