@@ -132,8 +132,11 @@ class AgentNativeStepEnvManager:
         sequence_length: int = 10**9,
         adv_estimator: str = "step_reinforce",
         mode: str = "train",
+        group_filter_cls: str = "ors_clients.roll.group_filter.LostGroupFilter",
     ) -> None:
         self.env = env
+        self.env_config = {"tag": "Tag"}
+        self.worker_config = SimpleNamespace(group_filter_cls=group_filter_cls)
         self.policy = policy
         self.pipeline_config = SimpleNamespace(sequence_length=sequence_length, adv_estimator=adv_estimator)
         self.mode = mode

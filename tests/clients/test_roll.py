@@ -19,6 +19,7 @@ from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 
 from tests.clients import roll_stand_in
+from tests.clients.lost_rollout_table import expected
 from tests.support.servers import served
 
 roll_stand_in.install()
@@ -273,9 +274,35 @@ def test_every_group_with_a_lost_episode_is_drawn_again() -> None:
     assert [group_filter(GroupFilter).filter(0, episode, [WON, LOST]) for episode in range(1)] == [False]
     theirs, ours = group_filter(GroupFilter), group_filter()
     assert sum(theirs.filter(0, episode, group) for episode, group in enumerate(outage)) == 5
+    assert expected("ROLL", "`LostGroupFilter`") == "redrawn"
     assert all(ours.filter(0, episode, group) for episode, group in enumerate(outage))
     assert not ours.filter(0, 10, [WON, WON])
     assert not ours.filter(0, 11, [WON, cast(Any, None)])  # a member that has left
+
+
+def test_a_filter_that_keeps_lost_groups_is_refused(make: MakeEnv) -> None:
+    for path in ("tests.clients.roll_stand_in.GroupFilter", "tests.clients.roll_stand_in.no_such_filter"):
+        with pytest.raises(ConfigurationError, match="LostGroupFilter"):
+            OrsStepEnvManager(make(), None, group_filter_cls=path)
+        OrsStepEnvManager(make(), None, group_filter_cls=path, mode="val")
+    assert expected("ROLL", "ROLL's own `GroupFilter`") == "refused"
+
+
+def test_lost_episodes_are_in_the_metrics_of_the_next_group_that_is_kept() -> None:
+    ours = group_filter()
+
+    def lost(cause: str) -> Rollout:
+        return Rollout([], {"metrics": {}, "drop_flag": True, "ors_lost": ("Tag", cause)})
+
+    kept = [Rollout([], {"metrics": {"env/Tag/success": 1.0}}), Rollout([], {"metrics": {}})]
+    assert ours.filter(0, 0, [WON, lost("session_lost"), lost("session_lost")])
+    assert ours.filter(1, 0, [lost("server_unavailable"), WON])
+    assert not ours.filter(0, 1, kept)
+    counts = {"env/Tag/lost/session_lost@sum": 2, "env/Tag/lost/server_unavailable@sum": 1}
+    assert [rollout.meta_info["metrics"] for rollout in kept] == [{"env/Tag/success": 1.0, **counts}, {}]
+    again = [Rollout([], {"metrics": {}})]
+    assert not ours.filter(0, 2, again)
+    assert again[0].meta_info["metrics"] == {}
 
 
 def test_a_run_that_only_loses_groups_ends() -> None:

@@ -12,19 +12,23 @@ name, and the import registers our environments there, so that ROLL itself stays
 - Each trajectory has a name of its own. An environment that is faster than its siblings plays several episodes of one
   group; ROLL names them all alike, and adds up the returns of trajectories of one name.
 - ``adv_estimator`` must be one that credits every turn of an episode, if episodes can have several turns.
+- ``group_filter_cls`` must be ``LostGroupFilter`` or derived from it: ROLL's own keeps groups with a lost episode.
 
 Source: alibaba/ROLL 8eb27cc2, ``roll/pipeline/agentic/env_manager/agent_native_env_manager.py``.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from ors_clients.errors import ConfigurationError
 from ors_clients.roll.base import RollEnvironment
+from ors_clients.roll.group_filter import LOST, LostGroupFilter
 from ors_clients.roll.openreward_env import register_environments
+from ors_clients.training.losses import cause_of
 from ors_clients.training.optional_imports import import_trainer_module
 
 __all__ = ["OrsStepEnvManager"]
@@ -51,6 +55,7 @@ class OrsStepEnvManager(_native.AgentNativeStepEnvManager):
             self.env.tokenizer = getattr(self, "tokenizer", None)
         if self.mode == "train":
             _check_estimator(self.pipeline_config, getattr(self.env, "max_steps", 1))
+            _check_filter(getattr(self.worker_config, "group_filter_cls", None))
 
     def step(self, llm_output: Any) -> Any:
         """Play the model's turn, or end the episode if the prompt left no room for a turn."""
@@ -73,6 +78,8 @@ class OrsStepEnvManager(_native.AgentNativeStepEnvManager):
         self.failure_mode = type(failure).__name__ if failure is not None else "No turn was taken"
         rollout: Any = self.create_placeholder_rollout(self.episode_id)
         rollout.meta_info["drop_flag"] = True
+        cause = "no_turn" if failure is None else cause_of(failure)
+        rollout.meta_info[LOST] = (self.env_config["tag"], cause)
         return rollout
 
 
@@ -83,6 +90,19 @@ def _credit_last_turn(history: Sequence[dict[str, Any]]) -> None:
         if "response_ids" not in step and "reward" in step:
             last["reward"] += step["reward"]
             step["reward"] = 0.0
+
+
+def _check_filter(path: str | None) -> None:
+    if path is None:
+        return
+    module, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(module), name, None)
+    if not (isinstance(found, type) and issubclass(found, LostGroupFilter)):
+        raise ConfigurationError(
+            f"group_filter_cls is {path}, under which a lost episode can be a score of 0 in its group's mean",
+            "Set group_filter_cls: ors_clients.roll.group_filter.LostGroupFilter, or a class of your own derived from"
+            " it whose filter() begins with `if super().filter(group_id, episode_id, group): return True`",
+        )
 
 
 def _check_estimator(pipeline_config: Any, max_steps: int) -> None:

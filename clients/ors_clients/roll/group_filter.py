@@ -4,6 +4,9 @@
 group with a void episode as soon as it has filtered half of all groups. The void episode then counts as a score of 0 in
 its group's mean, which shifts the advantage of every other member.
 
+What was lost is counted before its group is dropped, and added to the metrics of the next group that is kept:
+``env/TAG/lost/CAUSE@sum``, which ROLL adds up over the batch, as the name says.
+
 Source: alibaba/ROLL, ``roll/distributed/scheduler/rollout_scheduler.py`` (``GroupQueue.put``) and
 ``roll/pipeline/agentic/env_manager/agent_native_env_manager.py`` (``GroupFilter``).
 """
@@ -16,9 +19,12 @@ from typing import Any
 
 from ors_clients.errors import ConfigurationError, InfrastructureFailure
 
-__all__ = ["LostGroupFilter"]
+__all__ = ["LOST", "LostGroupFilter"]
 
 logger = logging.getLogger("ors_clients.roll")
+
+#: Key of a placeholder's ``meta_info``: the tag of the environment, and the cause of the loss.
+LOST = "ors_lost"
 
 #: Losses of one group in a row that end the run, where the configuration does not say.
 _MAX_LOST_IN_ROW = 16
@@ -43,6 +49,8 @@ class LostGroupFilter:
         self.limit = min(limits, default=_MAX_LOST_IN_ROW)
         self.mode = mode
         self._lost: Counter[int] = Counter()
+        #: Lost episodes by their metric, since the last group that was kept.
+        self._causes: Counter[str] = Counter()
 
     def filter(self, group_id: int, episode_id: int, group: list[Any]) -> bool:
         """Return whether ROLL has to draw the group again.
@@ -52,7 +60,12 @@ class LostGroupFilter:
         """
         if not any(rollout is not None and rollout.meta_info.get("drop_flag", False) for rollout in group):
             self._lost.clear()
+            self._report(group)
             return False
+        for rollout in group:
+            if rollout is not None and rollout.meta_info.get("drop_flag", False):
+                tag, cause = rollout.meta_info.get(LOST, ("unknown", "unknown"))
+                self._causes[f"env/{tag}/lost/{cause}@sum"] += 1
         self._lost[group_id] += 1
         logger.warning("Episode %d of %s group %d was lost and is drawn again", episode_id, self.mode, group_id)
         if self._lost[group_id] >= self.limit:
@@ -62,3 +75,10 @@ class LostGroupFilter:
                 "Look at the environments' server, and at the warnings of ors_clients.roll in the workers' logs",
             )
         return True
+
+    def _report(self, group: list[Any]) -> None:
+        """Add the counts to the metrics of a group that is kept."""
+        kept = next((rollout for rollout in group if rollout is not None), None)
+        if kept is not None and self._causes:
+            kept.meta_info["metrics"] = {**kept.meta_info.get("metrics", {}), **self._causes}
+            self._causes.clear()
