@@ -13,6 +13,7 @@ import pytest_asyncio
 from ors_clients.errors import ConfigurationError
 
 from tests.clients import atropos_stand_in
+from tests.clients.lost_rollout_table import expected
 from tests.support.servers import served
 
 atropos_stand_in.install()
@@ -130,6 +131,7 @@ async def test_a_lost_machine_drops_the_group_and_puts_its_task_back(make: MakeE
     env = make(lambda prompt, number: call("lose"), attempts=2)
     await env.setup()
     item = await env.get_next_item()
+    assert expected("Atropos", "the adapter's own") == "retried"
     for returned in (1, 2, 3):
         group, backlog = await env.collect_trajectories(item)
         assert group is None
@@ -138,6 +140,39 @@ async def test_a_lost_machine_drops_the_group_and_puts_its_task_back(make: MakeE
         item = backlog[0]
     assert await env.collect_trajectories(item) == (None, [])
     assert len(env.server.requests) == 4 * 2 * 2  # four times a group of two, each member twice
+
+
+async def test_a_run_that_only_loses_groups_ends(make: MakeEnv) -> None:
+    # Atropos logs every Exception of an item, and goes on with the next one.
+    env = make(lambda prompt, number: call("lose"), attempts=1, max_lost_groups_in_row=2)
+    await env.setup()
+    assert (await env.collect_trajectories(await env.get_next_item()))[0] is None
+    with pytest.raises(SystemExit, match="lost 2 times in a row, the last one by this: "):
+        await env.collect_trajectories(await env.get_next_item())
+
+
+async def test_groups_that_were_in_flight_together_are_one_loss(make: MakeEnv) -> None:
+    env = make(lambda prompt, number: call("lose"), attempts=1, max_lost_groups_in_row=2)
+    await env.setup()
+    items = [await env.get_next_item() for _ in range(4)]
+    groups = await asyncio.gather(*(env.collect_trajectories(item) for item in items))
+    assert [group for group, _ in groups] == [None] * 4
+
+
+async def test_a_mistake_that_every_item_would_meet_ends_the_run(make: MakeEnv) -> None:
+    env = make(lambda prompt, number: call("finish", reward=1.0))
+    await env.setup()
+    with pytest.raises(SystemExit, match="The run ends: "):
+        await env.collect_trajectories({"split": "no such split", "index": 0, "returned": 0})
+
+
+async def test_lost_rollouts_are_logged_by_environment_and_cause(make: MakeEnv) -> None:
+    env = make(lambda prompt, number: call("lose") if number == 0 else call("finish", reward=1.0))
+    await env.setup()
+    await env.collect_trajectories(await env.get_next_item())
+    metrics = env._losses.take("train/episodes")  # pyright: ignore[reportPrivateUsage]
+    assert metrics["train/episodes/all/played"] == 3
+    assert metrics["train/episodes/stepenvironment/lost/session_lost"] == 1
 
 
 async def test_a_failed_member_is_played_again(make: MakeEnv) -> None:

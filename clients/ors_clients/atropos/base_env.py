@@ -11,6 +11,10 @@ were sampled: ``masks`` has -100 and ``inference_logprobs`` 1.0, Atropos's conve
 A rollout whose infrastructure failed is played again, ``attempts`` times in all. If it still fails, the whole group is
 dropped and its task put back a few times: a group with a made-up score, or one filled up with rollouts of another task,
 would move its other members' advantages.
+
+Atropos logs an exception of an item and goes on with the next one. So an error that every item would meet, and the
+group that was lost ``max_lost_groups_in_row``-th in a row, end the process with ``SystemExit``, which Atropos does not
+catch; the reason is the last line of standard error.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, cast
@@ -25,7 +30,7 @@ from typing import Any, cast
 from pydantic import Field
 
 from ors_clients.client import AsyncClient
-from ors_clients.errors import ConfigurationError, SamplerFailed
+from ors_clients.errors import ConfigurationError, RequestRefused, SamplerFailed
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.rollouts.loop import RolloutLimits, rollout
 from ors_clients.rollouts.rewards import Reduction, RewardRule
@@ -33,6 +38,7 @@ from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.samplers import CallbackSampler, FinishReason, Generation, SamplingParameters
 from ors_clients.tool_calls import find_format
 from ors_clients.training.config import EnvironmentConfiguration, resolve_secrets
+from ors_clients.training.losses import Losses
 from ors_clients.training.optional_imports import INSTALL_ATROPOS, import_trainer_module
 
 __all__ = ["OrsAtroposConfig", "OrsAtroposEnv", "scored_group"]
@@ -72,6 +78,7 @@ class OrsAtroposConfig(_base.BaseEnvConfig):
     min_reward: float | None = Field(default=None, description="Lower bound of the score.")
     max_reward: float | None = Field(default=None, description="Upper bound of the score.")
     attempts: int = Field(default=2, ge=1, description="How often a rollout is begun whose infrastructure fails.")
+    max_lost_groups_in_row: int = Field(default=16, ge=1, description="Lost groups in a row that end the run.")
 
 
 def scored_group(
@@ -121,6 +128,8 @@ class OrsAtroposEnv(_base.BaseEnv):
         self._count = 0
         self._played: list[Trajectory] = []
         self._dropped = 0
+        self._losses = Losses()
+        self._lost_in_row, self._last_lost = 0, 0.0
         self._evaluations: list[tuple[str, float]] = []
 
     @classmethod
@@ -151,17 +160,38 @@ class OrsAtroposEnv(_base.BaseEnv):
 
     async def collect_trajectories(self, item: Any) -> tuple[dict[str, Any] | None, list[Any]]:
         """Return the group of a task, or None and the task itself if its infrastructure failed."""
-        trajectories = await asyncio.gather(*(self._attempt(item) for _ in range(self.config.group_size)))
+        begun = time.monotonic()
+        try:
+            trajectories = await asyncio.gather(*(self._attempt(item) for _ in range(self.config.group_size)))
+        except (ConfigurationError, RequestRefused) as error:  # every item would meet it
+            raise SystemExit(f"The run ends: {error}") from error
         whole = [trajectory for trajectory in trajectories if trajectory.trainable]
         self._played += whole
         if len(whole) == len(trajectories):
+            self._lost_in_row = 0
             options = {"temperature": self.config.temperature, "messages": self.config.include_messages}
             return scored_group(whole, self.rule, **options), []
         self._dropped += 1
         lost = next(trajectory for trajectory in trajectories if not trajectory.trainable)
         logger.warning("The group of task %s is dropped: %s", item["index"], lost.failure or lost.stop_reason)
+        self._count_lost_group(begun, lost)
         returned = item["returned"] + 1
         return None, [{**item, "returned": returned}] if returned <= _RETURNS else []
+
+    def _count_lost_group(self, begun: float, lost: Trajectory) -> None:
+        """Note a lost group that began at ``begun``. Of those that were in flight together the first one counts.
+
+        Raises ``SystemExit`` at the limit.
+        """
+        if self._lost_in_row and begun < self._last_lost:
+            return
+        self._lost_in_row += 1
+        self._last_lost = time.monotonic()
+        if self._lost_in_row >= self.config.max_lost_groups_in_row:
+            raise SystemExit(
+                f"The run ends: groups were lost {self._lost_in_row} times in a row, the last one by this:"
+                f" {lost.failure or lost.stop_reason}"
+            )
 
     async def _attempt(self, item: Any, mode: str = "train") -> Trajectory:
         """Return a rollout of the task; a failed one is begun again."""
@@ -183,7 +213,7 @@ class OrsAtroposEnv(_base.BaseEnv):
 
         # The trainer drops every group with a sequence of its max_token_len or longer.
         longest = min(config.max_token_length, self.max_token_len - 1 if self.max_token_len > 0 else 2**31)
-        return await rollout(
+        played = await rollout(
             self.environment.session(split=item["split"], index=item["index"], secrets=self._secrets),
             CallbackSampler(generate),
             self.renderer,
@@ -201,6 +231,9 @@ class OrsAtroposEnv(_base.BaseEnv):
             system_prompt=config.system_prompt,
             task=item,
         )
+        if mode == "train":
+            self._losses.count(config.ors_environment or "default", played.failure)
+        return played
 
     async def _generate(
         self, ids: Sequence[int], parameters: SamplingParameters, images: Sequence[str], mode: str
@@ -253,6 +286,7 @@ class OrsAtroposEnv(_base.BaseEnv):
             metrics["train/malformed_calls"] = fmean(one.malformed_calls for one in played)
             metrics["train/finished"] = fmean(one.terminal for one in played)
         metrics["train/dropped_groups"], self._dropped = self._dropped, 0
+        metrics |= self._losses.take("train/episodes")
         metrics |= dict(self._evaluations)
         self._evaluations = []
         await _base.BaseEnv.wandb_log(self, metrics)
