@@ -31,6 +31,7 @@ from ors_clients.training.config import TrainingConfiguration
 from ors_clients.trl import EnvironmentMixture, EnvironmentSpec, environment_reward, unless_failed
 from ors_clients.trl.columns import task_columns, unite_columns
 
+from tests.clients.lost_rollout_table import expected
 from tests.clients.trl_environments import PIXEL
 from tests.support.paths import RECIPES
 from tests.support.servers import served
@@ -298,9 +299,11 @@ def test_an_episode_that_the_infrastructure_failed_is_left_out(mixture: Environm
         metrics.append((name, value))
 
     rewards = environment_reward([awkward, echo, object()], log_metric=log)
+    assert expected("TRL", "`environment_reward`") == "left out"
     assert rewards == [None, 1.0, None]
     assert metrics == [
         ("environments/awkwardenvironment/failed", 1.0),
+        ("environments/awkwardenvironment/lost/session_lost", 1.0),
         ("environments/echoenvironment/failed", 0.0),
         ("environments/echoenvironment/reward", 1.0),
     ]

@@ -24,6 +24,7 @@ from ors_clients.rollouts.control_texts import ControlTexts
 from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.sync_client import Environment, Session
 from ors_clients.tool_calls.thinking import END_OF_THINKING, split_thinking
+from ors_clients.training.losses import cause_of
 from ors_clients.transport.error_responses import REFUSED_INPUTS
 from ors_server.protocol import ImageBlock, TerminalToolSpec, TextBlock
 
@@ -211,8 +212,8 @@ def environment_reward(
 
     Where the environment has a terminal tool, a rollout that ended with a plain message submits that first. Then the
     sessions are ended, so a reward function that still wants to use them goes before this one. It logs each
-    environment's mean reward, and the share of its rollouts that the infrastructure failed. A slot that owns its reward
-    (``EnvironmentMixture.async_environment_factory``) has None here, for TRL adds the two up.
+    environment's mean reward, and the share of its rollouts that the infrastructure failed, in all and by cause. A slot
+    that owns its reward (``EnvironmentMixture.async_environment_factory``) has None here, for TRL adds the two up.
 
     Raises ``ConfigurationError`` where TRL gives no environments, as ``AsyncGRPOTrainer`` does.
     """
@@ -227,13 +228,28 @@ def environment_reward(
     answers = [_plain_answer(completion) for completion in completions] or [None] * len(slots)
     with ThreadPoolExecutor(_ENDING_THREADS) as pool:
         rewards = list(pool.map(_final_reward, slots, answers))
-    for slot, reward in zip(slots, rewards, strict=True):
-        if slot is not None and log_metric is not None:
-            name = f"environments/{slot._spec.name}"  # pyright: ignore[reportPrivateUsage]
-            log_metric(f"{name}/failed", float(reward is None))
-            if reward is not None:
-                log_metric(f"{name}/reward", reward)
+    if log_metric is not None:
+        _log(log_metric, [(slot, reward) for slot, reward in zip(slots, rewards, strict=True) if slot is not None])
     return rewards
+
+
+def _log(log_metric: Callable[[str, float], None], played: Sequence[tuple[EnvironmentSlot, float | None]]) -> None:
+    """Log each rollout's reward, whether it failed, and of its environment's causes in this batch which one it was.
+
+    TRL makes a mean of what a metric was logged as, so each rollout logs all causes.
+    """
+    causes: dict[str, set[str]] = {}
+    names = [slot._spec.name for slot, _ in played]  # pyright: ignore[reportPrivateUsage]
+    for name, (slot, _) in zip(names, played, strict=True):
+        if slot.failure is not None:
+            causes.setdefault(name, set()).add(cause_of(slot.failure))
+    for name, (slot, reward) in zip(names, played, strict=True):
+        log_metric(f"environments/{name}/failed", float(reward is None))
+        found = None if slot.failure is None else cause_of(slot.failure)
+        for cause in sorted(causes.get(name, ())):
+            log_metric(f"environments/{name}/lost/{cause}", float(found == cause))
+        if reward is not None:
+            log_metric(f"environments/{name}/reward", reward)
 
 
 def _final_reward(slot: EnvironmentSlot | None, answer: str | None) -> float | None:
