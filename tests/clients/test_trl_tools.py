@@ -7,6 +7,7 @@ import json
 import keyword
 from typing import Any, cast
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -231,6 +232,30 @@ def test_too_many_values_are_refused() -> None:
 # --- any schema ----------------------------------------------------------------------------------
 
 names = st.text(max_size=8) | st.sampled_from([*keyword.kwlist, "self", "cls", "args", "kwargs"])
+
+
+def test_the_text_of_a_recursive_schema_is_a_schema() -> None:
+    node: dict[str, Any] = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
+        "required": ["name", "children"],
+    }
+    tool = specification({"tree": {"$ref": "#/$defs/Node"}}, definitions={"Node": node})
+    text = properties(tool)["tree"]["description"].partition("JSON schema: ")[2]
+    written = json.loads(text)
+    jsonschema.Draft202012Validator.check_schema(written)
+    assert written == {**node, "properties": {**node["properties"], "children": {"type": "array", "items": OBJECT}}}
+
+
+def test_the_text_of_a_deep_schema_is_a_schema() -> None:
+    schema: dict[str, Any] = {"type": "string", "pattern": "x"}
+    for _ in range(6):
+        schema = {"type": "object", "properties": {"inner": schema}, "required": ["inner"], "enum": [{"inner": "x"}]}
+    text = properties(specification({"deep": schema}))["deep"]["description"].partition("JSON schema: ")[2]
+    jsonschema.Draft202012Validator.check_schema(json.loads(text))
+
+
+OBJECT = {"type": "object"}
 
 
 def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

@@ -231,16 +231,25 @@ def _reference(schema: Schema, definitions: Schema) -> Schema:
     return {**named, **{key: value for key, value in schema.items() if key != "$ref"}}
 
 
-def _resolve(value: Any, definitions: Schema, depth: int = _DEPTH) -> Any:
-    """Return the schema with every reference replaced, as deep as schemas are followed."""
-    if depth == 0:
-        return {}
-    if isinstance(value, Mapping):
-        schema = _reference(cast("Schema", value), definitions)
-        return {key: _resolve(inner, definitions, depth - 1) for key, inner in schema.items() if key != "$defs"}
+def _resolve(value: Any, definitions: Schema, depth: int = _DEPTH, within: frozenset[str] = frozenset()) -> Any:
+    """Return the schema with every reference replaced, as deep as schemas are followed.
+
+    A definition that contains itself, and a schema that is deeper, is cut to its type: what is left is a schema.
+    ``within``: the references that led here.
+    """
     if isinstance(value, list):
-        return [_resolve(inner, definitions, depth - 1) for inner in cast("list[Any]", value)]
-    return value
+        return [_resolve(inner, definitions, depth - 1, within) for inner in cast("list[Any]", value)]
+    if not isinstance(value, Mapping):
+        return value
+    given = cast("Schema", value)
+    schema = _reference(given, definitions)
+    reference = given.get("$ref")
+    named = {reference} if isinstance(reference, str) else set[str]()
+    if depth <= 0 or named & within:
+        kind = schema.get("type")
+        return {"type": kind} if isinstance(kind, str) else {}
+    within |= named
+    return {key: _resolve(inner, definitions, depth - 1, within) for key, inner in schema.items() if key != "$defs"}
 
 
 def _mapping(value: Any) -> Schema:
