@@ -13,10 +13,12 @@ import inspect
 import io
 import json
 import pickle
+import re
 import subprocess
 import sys
 import threading
 import time
+import types
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator
@@ -33,7 +35,7 @@ from ors_clients.trl.columns import task_columns, unite_columns
 
 from tests.clients.lost_rollout_table import expected
 from tests.clients.trl_environments import PIXEL
-from tests.support.paths import RECIPES
+from tests.support.paths import RECIPES, ROOT
 from tests.support.servers import served
 
 ENVIRONMENTS = Path(__file__).with_name("trl_environments.py")
@@ -70,6 +72,34 @@ def slot_of(mixture: EnvironmentMixture, name: str) -> Any:
 
 def session_of(slot: Any) -> str:
     return slot._session.id
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/clients.md"])
+def test_the_first_example_of_a_page_gives_a_number_to_every_episode(
+    page: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An example that gives None to a rollout that never called a tool trains a model to call none."""
+    given: list[dict[str, Any]] = []
+
+    class GRPOTrainer:
+        def __init__(self, **options: Any) -> None:
+            given.append(options)
+
+        def train(self) -> None:
+            """Play an episode without a call."""
+            (factory,) = given[0]["environment_factory"].values()
+            slot = factory()
+            slot.reset(task_index=0)
+            given[0]["rewards"] = given[0]["reward_funcs"]([slot])
+
+    module = types.ModuleType("trl")
+    vars(module).update(GRPOTrainer=GRPOTrainer, GRPOConfig=dict)
+    monkeypatch.setitem(sys.modules, "trl", module)
+    monkeypatch.setattr(EnvironmentMixture, "train_dataset", [])  # made by a package that the gate does not have
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    code = next(block for block in blocks if "trl" in block)
+    exec(compile(code.replace("http://127.0.0.1:8080", url), page, "exec"), {})
+    assert given[0]["rewards"] == [0.0]
 
 
 # --- the dataset ---------------------------------------------------------------------------------
