@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -20,6 +22,7 @@ from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 
 from tests.clients import roll_stand_in
 from tests.clients.lost_rollout_table import expected
+from tests.support.paths import ROOT
 from tests.support.servers import served
 
 roll_stand_in.install()
@@ -546,3 +549,25 @@ def test_a_forked_worker_plays_while_its_parent_does(make: MakeEnv) -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert env.step(call("finish", reward=1))[1] == 1.0
+
+
+def test_the_driver_of_a_checkout_takes_no_ray_that_is_installed(tmp_path: Path) -> None:
+    """``check_roll`` runs ROLL's actors in one process."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("raise RuntimeError('the installed Ray')\n")
+    program = (
+        "import pathlib, sys\n"
+        "from tests.long.trainers import roll_checkout\n"
+        "roll_checkout.add_checkout(pathlib.Path(sys.argv[1]))\n"
+        "import ray\n"
+        "@ray.remote\n"
+        "class Actor:\n"
+        "    def double(self, value): return 2 * value\n"
+        "print(ray.get(Actor.options(num_cpus=1).remote().double.remote(21)))\n"
+    )
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("42\n", 0), done.stderr

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, cast
 
 import pytest
 
+from tests.clients.lost_rollout_table import expected
 from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.long.trainers import roll_checkout
 from tests.support.paths import ROOT
@@ -515,16 +516,27 @@ def test_no_group_with_a_lost_episode_reaches_the_batch(url: str, play: Play) ->
         return (WINNER if env % 2 == 0 else LOSER)[turn]
 
     run = play(terminals(url, 3, 2), policy)
-    batch = run.batch()
+    collected = run.collect()
+    metrics = functionals.reduce_metrics(collected.meta_info["metrics"])
+    batch = advantages(collected, run.config)
     assert len(batch) == 18
+    assert expected("ROLL", "`LostGroupFilter`") == "redrawn"
+    # A lost episode of each group at least; an environment that is faster than its sibling loses more of them.
+    assert 3 <= metrics["env/OpenRewardEndlessTerminalsTrain/lost/session_lost@sum"] <= 9
     assert all(batch.batch["response_mask"].sum(dim=-1) > 0)
     check_advantages(batch, {WINNER[-1]: 1.0, LOSER[-1]: 0.0})
 
 
-def test_rolls_own_filter_keeps_lost_groups(url: str, play: Play) -> None:
+def test_rolls_own_filter_keeps_lost_groups_and_is_refused(
+    url: str, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The recipes' former filter: the placeholder's 0 counts in its siblings' mean."""
     theirs = "roll.pipeline.agentic.env_manager.agent_native_env_manager.GroupFilter"
     lost = by_environment(scripted(call("lose")), WINNER)
+    assert expected("ROLL", "ROLL's own `GroupFilter`") == "refused"
+    with pytest.raises(ConfigurationError, match="LostGroupFilter"):
+        play(terminals(url, 1, 2, f"group_filter_cls={theirs}"), lost)
+    monkeypatch.setattr("ors_clients.roll.env_manager._check_filter", always(None))
     batch = play(terminals(url, 1, 2, f"group_filter_cls={theirs}"), lost).collect()
     assert sorted(batch.batch["response_mask"].sum(dim=-1).tolist())[0] == 0  # a lost first group is kept
 

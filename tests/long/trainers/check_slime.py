@@ -262,12 +262,16 @@ def advantages(samples: Sequence[Any], rewards: Sequence[float], **estimator: An
 @pytest.fixture(scope="module")
 def one_rank() -> Generator[None]:
     """Make this process the only rank of every group."""
+
+    def no_group(**_: Any) -> None:
+        return None
+
     with pytest.MonkeyPatch.context() as patch:
         mpu = SimpleNamespace(
             is_pipeline_last_stage=lambda: True,
             get_context_parallel_rank=lambda: 0,
             get_context_parallel_world_size=lambda: 1,
-            get_data_parallel_group=lambda **_: None,
+            get_data_parallel_group=no_group,
         )
         patch.setattr(loss, "mpu", mpu)
         patch.setattr(import_module("megatron.core"), "mpu", mpu, raising=False)

@@ -27,7 +27,7 @@ __all__ = ["CHECKOUT", "add_checkout", "loop"]
 CHECKOUT = Path(folder) if (folder := os.environ.get("ORS_ROLL_CHECKOUT")) else None
 
 #: Packages that ROLL imports and that no check here calls.
-STUBS = ("ray", "transfer_queue", "mcp", "mcore_adapter", "megatron", "vllm")
+STUBS = ("transfer_queue", "mcp", "mcore_adapter", "megatron", "vllm")
 
 #: ROLL opens a log file when it is imported. The folder is removed with this process.
 _logs = tempfile.TemporaryDirectory()
@@ -123,9 +123,11 @@ class _StubFinder(MetaPathFinder, Loader):
 
 
 def add_checkout(checkout: Path) -> None:
-    """Put ROLL on the search path, and stubs behind everything that is installed."""
+    """Put ROLL on the search path, the stand-in of Ray before an installed one, other stubs where none is installed."""
     os.environ["ROLL_LOG_DIR"] = _logs.name
     sys.path.append(str(checkout))  # after ours, because ROLL has a package `tests`, too
     absent = [name for name in STUBS if importlib.util.find_spec(name) is None]
     sys.meta_path.append(_StubFinder(absent))
+    # Its actors are objects of this process, whether Ray is installed or not.
+    sys.meta_path.insert(0, _StubFinder(["ray"]))
     threading.Thread(target=loop.run_forever, name="actors", daemon=True).start()
