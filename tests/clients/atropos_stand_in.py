@@ -174,6 +174,9 @@ class BaseEnv:
                 values.append(scored[name])
         return group, []
 
+    async def env_step_checks(self) -> None:
+        """Do what Atropos does at each step of its main loop: nothing."""
+
     async def postprocess_histories(self, trajectories: Any) -> Any:
         return trajectories
 

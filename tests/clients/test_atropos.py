@@ -146,9 +146,11 @@ async def test_a_run_that_only_loses_groups_ends(make: MakeEnv) -> None:
     # Atropos logs every Exception of an item, and goes on with the next one.
     env = make(lambda prompt, number: call("lose"), attempts=1, max_lost_groups_in_row=2)
     await env.setup()
-    assert (await env.collect_trajectories(await env.get_next_item()))[0] is None
-    with pytest.raises(SystemExit, match="lost 2 times in a row, the last one by this: "):
-        await env.collect_trajectories(await env.get_next_item())
+    for _ in range(2):
+        assert (await env.collect_trajectories(await env.get_next_item()))[0] is None
+    for step in (env.env_step_checks, env.get_next_item):
+        with pytest.raises(SystemExit, match="lost 2 times in a row, the last one by this: "):
+            await step()
 
 
 async def test_groups_that_were_in_flight_together_are_one_loss(make: MakeEnv) -> None:
@@ -157,13 +159,15 @@ async def test_groups_that_were_in_flight_together_are_one_loss(make: MakeEnv) -
     items = [await env.get_next_item() for _ in range(4)]
     groups = await asyncio.gather(*(env.collect_trajectories(item) for item in items))
     assert [group for group, _ in groups] == [None] * 4
+    await env.get_next_item()
 
 
 async def test_a_mistake_that_every_item_would_meet_ends_the_run(make: MakeEnv) -> None:
     env = make(lambda prompt, number: call("finish", reward=1.0))
     await env.setup()
+    assert await env.collect_trajectories({"split": "no such split", "index": 0, "returned": 0}) == (None, [])
     with pytest.raises(SystemExit, match="The run ends: "):
-        await env.collect_trajectories({"split": "no such split", "index": 0, "returned": 0})
+        await env.get_next_item()
 
 
 async def test_lost_rollouts_are_logged_by_environment_and_cause(make: MakeEnv) -> None:

@@ -9,6 +9,7 @@ checkout, those of slime and Miles in the virtual environment of scripts/upstrea
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -115,3 +116,54 @@ def test_there_is_no_stand_in_where_the_packages_are(trainers_python: Path) -> N
         "import atroposlib.envs.base, gem; print(atroposlib.__file__, gem.__file__)"
     )
     assert run(trainers_python, "-c", program).count("site-packages") == 2
+
+
+#: A driver of a trainer as Miles is one: its rollouts are tasks of an asynchronous actor, which logs each exception.
+RAY_PROGRAM = """
+import asyncio, logging, time
+import ray
+from ors_clients.errors import InfrastructureFailure
+from ors_clients.training.sample_functions import fill_or_end, RunEnded
+
+@ray.remote
+class Manager:
+    async def generate(self):
+        return await asyncio.to_thread(lambda: asyncio.run(self.draw()))
+
+    async def draw(self):
+        async def fill():
+            raise InfrastructureFailure("Rollouts were lost 2 times in a row")
+
+        while True:
+            task = asyncio.ensure_future(fill_or_end(None, None, fill, noticed=lambda: False))
+            await asyncio.wait([task])
+            try:
+                return task.result()
+            except Exception:
+                logging.exception("a group is drawn again")
+
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+manager = Manager.remote()
+print("begun", flush=True)
+ray.get(manager.generate.remote())
+"""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed (`make test-all` installs it)"
+)
+def test_a_run_in_an_actor_of_ray_ends_with_its_reason() -> None:
+    command = [sys.executable, "-c", RAY_PROGRAM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as driver:
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "begun\n"
+            _, printed = driver.communicate(timeout=30)
+        finally:
+            driver.kill()
+    assert driver.returncode == 1
+    assert (
+        printed.strip()
+        .splitlines()[-1]
+        .endswith("RunEnded: InfrastructureFailure: Rollouts were lost 2 times in a row")
+    )

@@ -12,9 +12,9 @@ A rollout whose infrastructure failed is played again, ``attempts`` times in all
 dropped and its task put back a few times: a group with a made-up score, or one filled up with rollouts of another task,
 would move its other members' advantages.
 
-Atropos logs an exception of an item and goes on with the next one. So an error that every item would meet, and the
-group that was lost ``max_lost_groups_in_row``-th in a row, end the process with ``SystemExit``, which Atropos does not
-catch; the reason is the last line of standard error.
+Atropos logs an exception of an item and goes on with the next one. So an error that every item would meet, and too many
+lost groups in a row, are kept, and end the process with ``SystemExit`` at the next step of Atropos's main loop, which
+does not catch it. The reason is the last line of standard error.
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ class OrsAtroposEnv(_base.BaseEnv):
         self._dropped = 0
         self._losses = Losses()
         self._lost_in_row, self._last_lost = 0, 0.0
+        self._end_reason: str | None = None
         self._evaluations: list[tuple[str, float]] = []
 
     @classmethod
@@ -151,7 +152,11 @@ class OrsAtroposEnv(_base.BaseEnv):
             raise ConfigurationError(f"Split {self.config.split!r} has no tasks")
 
     async def get_next_item(self) -> dict[str, Any]:
-        """Return the next task: all of them in a random order, then in another one."""
+        """Return the next task: all of them in a random order, then in another one.
+
+        Raises ``SystemExit`` for a run that has to end.
+        """
+        self._raise_end()
         round_number, place = divmod(self.position, self._count)
         self.position += 1
         order = list(range(self._count))
@@ -164,7 +169,8 @@ class OrsAtroposEnv(_base.BaseEnv):
         try:
             trajectories = await asyncio.gather(*(self._attempt(item) for _ in range(self.config.group_size)))
         except (ConfigurationError, RequestRefused) as error:  # every item would meet it
-            raise SystemExit(f"The run ends: {error}") from error
+            self._end(str(error))
+            return None, []
         whole = [trajectory for trajectory in trajectories if trajectory.trainable]
         self._played += whole
         if len(whole) == len(trajectories):
@@ -179,19 +185,29 @@ class OrsAtroposEnv(_base.BaseEnv):
         return None, [{**item, "returned": returned}] if returned <= _RETURNS else []
 
     def _count_lost_group(self, begun: float, lost: Trajectory) -> None:
-        """Note a lost group that began at ``begun``. Of those that were in flight together the first one counts.
-
-        Raises ``SystemExit`` at the limit.
-        """
+        """Note a lost group that began at ``begun``. Of those that were in flight together the first one counts."""
         if self._lost_in_row and begun < self._last_lost:
             return
         self._lost_in_row += 1
         self._last_lost = time.monotonic()
         if self._lost_in_row >= self.config.max_lost_groups_in_row:
-            raise SystemExit(
-                f"The run ends: groups were lost {self._lost_in_row} times in a row, the last one by this:"
+            self._end(
+                f"groups were lost {self._lost_in_row} times in a row, the last one by this:"
                 f" {lost.failure or lost.stop_reason}"
             )
+
+    def _end(self, reason: str) -> None:
+        """Keep the reason why the run ends. The first one stands."""
+        self._end_reason = self._end_reason or f"The run ends: {reason}"
+
+    def _raise_end(self) -> None:
+        if self._end_reason is not None:
+            raise SystemExit(self._end_reason)
+
+    async def env_step_checks(self) -> None:
+        """Do Atropos's checks of each step of its main loop. Raises ``SystemExit`` for a run that has to end."""
+        self._raise_end()
+        await _base.BaseEnv.env_step_checks(self)
 
     async def _attempt(self, item: Any, mode: str = "train") -> Trajectory:
         """Return a rollout of the task; a failed one is begun again."""

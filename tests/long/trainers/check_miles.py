@@ -260,6 +260,7 @@ def test_a_batch_is_what_happened(start: Start, path: str, agent: str | None) ->
 @pytest.mark.parametrize("agent", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("path", MODES.values(), ids=MODES)
 def test_a_lost_rollout_is_in_no_baseline(start: Start, path: str, agent: str | None) -> None:
+    assert expected("Miles, fully asynchronous", "whichever") == "again"
     run = start([LOST, earn(0.9), earn(1.0), LOST, earn(0.5)], rollout_function_path=path, agent=agent)
     check_batch(run, *ended(run.batch))
 

@@ -201,6 +201,20 @@ def test_lost_machines_are_never_scored(
         assert not any("Task 3." in tokenizer.decode(tokens) for tokens in group["tokens"])
 
 
+def test_a_run_that_only_loses_groups_ends_with_its_reason(
+    tmp_path: Path, ors_url: str, api: httpx.Client, tokenizer: Any, tokenizer_name: str
+) -> None:
+    """Atropos would log each error and go on with the next task, without end."""
+    engine = ScriptedEngine(lambda prompt: call("lose"), tokenizer)
+    log = tmp_path / "environment.log"
+    flags = {"env.attempts": "1", "env.max_lost_groups_in_row": "3"}
+    with engine.serve(), running(log, *environment(ors_url, api, engine, tokenizer_name, **flags)) as process:
+        waited_for(lambda: "is dropped" in log.read_text(), log)
+        assert process.wait(timeout=30) == 1
+    last = log.read_text().strip().splitlines()[-1]
+    assert last.startswith("The run ends: groups were lost 3 times in a row, the last one by this: ")
+
+
 def test_evaluation(tmp_path: Path, ors_url: str, api: httpx.Client, tokenizer: Any, tokenizer_name: str) -> None:
     engine = ScriptedEngine(lambda prompt: call("finish", reward=0.5), tokenizer)
     with engine.serve():

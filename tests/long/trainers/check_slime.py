@@ -208,6 +208,7 @@ def test_a_batch_is_what_happened(start: Start, path: str) -> None:
 
 @pytest.mark.parametrize("path", MODES.values(), ids=MODES)
 def test_a_lost_rollout_is_in_no_baseline(start: Start, path: str) -> None:
+    assert expected("slime, fully asynchronous", "none (it calls none)") == "again"
     run = start([LOST, earn(0.9), earn(1.0), LOST, earn(0.5)], rollout_function_path=path)
     samples, data = run.batch()
     check_batch(run, samples, data)
