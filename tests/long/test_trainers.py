@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import sys
 from pathlib import Path
 
 import pytest
