@@ -28,9 +28,9 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /opt/pip/bin/pip --python /opt/ors-server/bin/python install --no-cache-dir /src
 
 FROM ${BASE_IMAGE}
-# bubblewrap isolates; git, make and sqlite3 are what some families of terminal tasks are about.
-RUN which bwrap git make sqlite3 >/dev/null || { \
-        apt-get update && apt-get install --yes --no-install-recommends bubblewrap git make sqlite3 \
+# bubblewrap isolates; git, make, patch and sqlite3 are what some families of terminal tasks are about.
+RUN which bwrap git make patch sqlite3 >/dev/null || { \
+        apt-get update && apt-get install --yes --no-install-recommends bubblewrap git make patch sqlite3 \
         && rm -rf /var/lib/apt/lists/*; }
 # A named volume mounted on /data takes its owner over.
 RUN useradd --uid 1000 --create-home ors && install --directory --owner=ors --group=ors /data

@@ -274,7 +274,7 @@ class InvalidIndex(RequestError):
 
     def __init__(self, index: int, split: str, count: int | None = None) -> None:
         size = "" if count is None else f", which has {count} tasks"
-        super().__init__("Invalid index", f"{index} is outside split {split!r}{size}")
+        super().__init__("Invalid index", f"{index} is outside split {split!r}{size}; indices count from 0")
 
 
 class InvalidIndexRange(RequestError):

@@ -19,7 +19,7 @@ from ors_server.request_ids import ids_of_context
 from ors_server.settings import Settings
 from ors_server.worker import identity
 
-__all__ = ["start_logging"]
+__all__ = ["start_logging", "warn"]
 
 #: Characters that would move a terminal's cursor or colour what follows: clients' texts may have them.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -85,6 +85,16 @@ class DroppingQueueHandler(logging.handlers.QueueHandler):
         for name, value in ids_of_context().items():
             vars(record).setdefault(name, value)
         return record
+
+
+def warn(settings: Settings, text: str) -> None:
+    """Write a warning to stderr before the logs are started, as a line of their format."""
+    if settings.log_format == "json":
+        record = logging.LogRecord("ors_server.cli", logging.WARNING, "", 0, text, None, None)
+        text = JSONFormatter().format(record)
+    else:
+        text = f"Warning: {text}"
+    sys.stderr.write(f"{text}\n")
 
 
 def _add_slot(slot: int, record: logging.LogRecord) -> bool:

@@ -1,12 +1,14 @@
 """A server that reports on its own process, for ``ors-server check TARGET``.
 
 ``python -m ors_server.observed TARGET`` serves the target on a free port of the loopback device and prints the address.
-It answers each line of standard input with one line of JSON: the teardowns that ran, the threads, child processes and
-open files of the process, and the fields of tasks that clients must not get. It ends with the end of standard input.
+It answers each line of standard input with one line of JSON: the teardowns that ran and what they raised, the threads,
+child processes and open files of the process, and the fields of tasks that clients must not get. It ends with the end
+of standard input.
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import json
@@ -19,8 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from ors_server.errors import OrsError
+from ors_server.hosting.author_exceptions import describe_error
+from ors_server.hosting.catalogue import HostedEnvironment
 from ors_server.hosting.dialects import overrides
 from ors_server.hosting.targets import failed_in_authors_code, load_targets
+from ors_server.hosting.task_source import names_in
 from ors_server.server import Server
 from ors_server.settings import Settings
 
@@ -29,12 +34,17 @@ __all__ = ["Teardowns", "main", "state"]
 #: Beginnings of the names of threads that this package and its libraries keep.
 _OWN_THREADS = ("MainThread", "ors-", "asyncio_", "AnyIO", "observed")
 
+#: The declaration of the fields that clients must not get.
+_PRIVATE = "private_task_fields"
+
 
 class Teardowns:
     """Counts the teardowns of classes, each instance's nested ones once."""
 
     def __init__(self, classes: Sequence[type]) -> None:
         self.count = 0
+        #: The exceptions that teardowns raised.
+        self.raised: list[str] = []
         #: Environments with a teardown of their author's own.
         self.counted: list[str] = []
         self._lock = threading.Lock()
@@ -61,11 +71,18 @@ class Teardowns:
                 with self._lock:
                     self._under_way.discard(id(instance))
 
+        def note(error: Exception, outermost: bool) -> None:
+            if outermost:
+                self.raised.append(describe_error(error, "exception"))
+
         @functools.wraps(original)
         async def on_loop(self: Any) -> Any:
             outermost = begin(self)
             try:
                 return await original(self)
+            except Exception as error:
+                note(error, outermost)
+                raise
             finally:
                 end(self, outermost)
 
@@ -74,6 +91,9 @@ class Teardowns:
             outermost = begin(self)
             try:
                 return original(self)
+            except Exception as error:
+                note(error, outermost)
+                raise
             finally:
                 end(self, outermost)
 
@@ -86,16 +106,24 @@ def _name(cls: Any) -> str:
     return str(cls.name()).lower()
 
 
-def state(teardowns: Teardowns, classes: Sequence[Any]) -> dict[str, Any]:
+def state(teardowns: Teardowns, hosted: Sequence[HostedEnvironment]) -> dict[str, Any]:
     """Return what this process holds now."""
     return {
         "teardowns": teardowns.count,
+        "raised": list(teardowns.raised),
         "counted": teardowns.counted,
         "threads": sorted(thread.name for thread in threading.enumerate() if not thread.name.startswith(_OWN_THREADS)),
         "children": _children(),
         "files": _open_files(),
-        "private": {_name(cls): sorted(map(str, getattr(cls, "private_task_fields", ()))) for cls in classes},
+        "private": {_name(each.cls): sorted(names_in(each.cls, _PRIVATE)) for each in hosted},
+        "withheld": {_name(each.cls): sorted(each.tasks.withheld) for each in hosted},
+        "misspelt": {_name(each.cls): _misspelt(each.cls) for each in hosted},
     }
+
+
+def _misspelt(cls: type) -> list[str]:
+    """Return the attributes of a class that are named almost as its declaration of private fields."""
+    return difflib.get_close_matches(_PRIVATE, [name for name in dir(cls) if name != _PRIVATE], cutoff=0.8)
 
 
 def _children() -> list[str]:
@@ -145,7 +173,7 @@ def main(targets: Sequence[str]) -> None:
 
     def listen() -> None:
         for _ in sys.stdin:
-            print(json.dumps(state(teardowns, classes)), file=answers, flush=True)
+            print(json.dumps(state(teardowns, server.environments)), file=answers, flush=True)
         os.kill(os.getpid(), signal.SIGTERM)
 
     def ready(url: str) -> None:

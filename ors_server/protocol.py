@@ -265,7 +265,7 @@ class NumTasks(_Wire):
 
 
 class GetTask(_Wire):
-    """Body of ``/task`` and ``/get_task``; a negative index counts from the end."""
+    """Body of ``/task`` and ``/get_task``; ``num_tasks`` says which indices there are."""
 
     split: str
     index: int

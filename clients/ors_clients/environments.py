@@ -71,7 +71,7 @@ class AsyncEnvironment:
         return tasks
 
     async def task(self, split: str, index: int) -> Task:
-        """One task; a negative index counts from the end."""
+        """One task, by its index from 0. Servers may refuse a negative one, and this project's does."""
         answer = await self._post("task", split, index=index)
         return self._task(answer.get("task"), split, index if index >= 0 else None, answer)
 

@@ -128,7 +128,7 @@ class Environment:
         return _THREAD.run(self._environment.tasks(split))
 
     def task(self, split: str, index: int) -> Task:
-        """One task; a negative index counts from the end."""
+        """One task, by its index from 0. Servers may refuse a negative one, and this project's does."""
         return _THREAD.run(self._environment.task(split, index))
 
     def task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Task]:

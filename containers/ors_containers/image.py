@@ -17,9 +17,10 @@ from pathlib import Path
 
 from ors_containers.errors import InvalidImage
 
-__all__ = ["Directory", "Image", "folder_image", "host_image"]
+__all__ = ["DEFAULT_PATH", "Directory", "Image", "folder_image", "host_image"]
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: PATH where an image sets none.
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #: Files of the machine's /etc that programs in /usr need and that reveal nothing about the machine.
 _HOST_FILES = (
@@ -112,7 +113,7 @@ class Image:
             "HOME": self.home,
             "LANG": "C.UTF-8",
             "LOGNAME": self.user_name,
-            "PATH": _PATH,
+            "PATH": DEFAULT_PATH,
             "SHELL": self.shell,
             "TERM": "dumb",
             "USER": self.user_name,

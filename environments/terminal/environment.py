@@ -78,7 +78,11 @@ class TerminalEnvironment(Environment):
 
     @classmethod
     def find_task(cls, name: str) -> TerminalTask:
-        """Find a task by name. Raises ``InvalidTask``, and ``InfrastructureFailure`` if it can no longer be read."""
+        """Find a task by name.
+
+        Raises ``InvalidTask``, and ``InfrastructureFailure`` if it can no longer be read or needs a program that is
+        missing here.
+        """
         return task_source(cls.current_settings()).find(name)
 
     @classmethod

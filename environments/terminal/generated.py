@@ -1,24 +1,24 @@
 """The generated tasks: the source that needs no download.
 
-Invariant: a task follows from its name. ``csv_join-000017`` is the same task in every split, process and release that
-has the family; which names a split has depends on the families that work here, because programs are missing on some
-machines.
+Invariants: a task follows from its name. ``csv_join-000017`` is the same task in every split, process and release that
+has the family. The name at an index of a split follows from the settings, not from the machine: the tasks of a family
+whose programs are missing here keep their indices, and are refused when they are to be played.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ors_server import DefinitionError, Split
-from ors_server.errors import InvalidTask
+from ors_server.errors import InfrastructureFailure, InvalidTask
 
 from .generation import FAMILIES, generate
 from .states.program import state_tests
 from .task import PreparedImage, TerminalTask
 
-__all__ = ["GeneratedSource", "generated_task", "task_name", "usable_families"]
+__all__ = ["GeneratedSource", "ProgramMissing", "generated_task", "task_name", "usable_families"]
 
 logger = logging.getLogger("ors_server.terminal")
 
@@ -27,8 +27,18 @@ _TEST_SEEDS = 500_000
 _NAME = re.compile(r"([A-Za-z0-9_]+)-([0-9]{6,9})")
 
 
+class ProgramMissing(InfrastructureFailure):
+    """A task cannot be played here, because the image lacks programs that its family needs."""
+
+    def __init__(self, task: str, programs: Sequence[str]) -> None:
+        super().__init__(
+            f"The task {task!r} needs {', '.join(programs)}, which the image of the sandboxes lacks",
+            "Install it where the server runs, or in the image that ORS_TERMINAL_IMAGE names.",
+        )
+
+
 class GeneratedSource:
-    """Tasks of the families that work on this machine, round robin: neighbours in a split are of different families.
+    """Tasks of the families, round robin: neighbours in a split are of different families.
 
     ``has_program`` says whether the image has a command. Raises ``DefinitionError`` for families that do not exist and
     where none is left.
@@ -37,7 +47,12 @@ class GeneratedSource:
     def __init__(
         self, has_program: Callable[[str], bool], *, families: Sequence[str] = (), train_tasks: int, test_tasks: int
     ) -> None:
-        self._families = usable_families(has_program, families)
+        self._families = _known_families(families)
+        self._missing = _missing_programs(has_program, self._families)
+        if len(self._missing) == len(self._families):
+            raise DefinitionError("No family of generated tasks works here", _needed(self._missing))
+        for name, programs in self._missing.items():
+            logger.warning("tasks of the family %s are refused: the image has no %s", name, ", ".join(programs))
         if train_tasks > _TEST_SEEDS * len(self._families):
             raise DefinitionError(
                 f"ORS_TERMINAL_TRAIN_TASKS is {train_tasks}",
@@ -62,6 +77,8 @@ class GeneratedSource:
         # Only one spelling names a task: a trainer would count another spelling as a different task.
         if matched is None or matched[1] not in self._families or task_name(matched[1], int(matched[2])) != name:
             raise InvalidTask(f"There is no task {name!r} here", "Fetch the tasks again.")
+        if programs := self._missing.get(matched[1]):
+            raise ProgramMissing(name, programs)
         return generated_task(matched[1], int(matched[2]))
 
 
@@ -70,19 +87,29 @@ def usable_families(has_program: Callable[[str], bool], wanted: Sequence[str] = 
 
     Raises ``DefinitionError`` for an unknown one and where none is left.
     """
+    names = _known_families(wanted)
+    missing = _missing_programs(has_program, names)
+    for name, programs in missing.items():
+        logger.warning("tasks of the family %s are left out: the image has no %s", name, ", ".join(programs))
+    if len(missing) == len(names):
+        raise DefinitionError("No family of generated tasks works here", _needed(missing))
+    return [name for name in names if name not in missing]
+
+
+def _known_families(wanted: Sequence[str]) -> list[str]:
     for name in wanted:
         if name not in FAMILIES:
             raise DefinitionError(f"There is no family of tasks {name!r}", f"Known are {', '.join(sorted(FAMILIES))}.")
-    usable: list[str] = []
-    for name in sorted(wanted or FAMILIES):
-        missing = [program for program in FAMILIES[name].programs if not has_program(program)]
-        if missing:
-            logger.warning("tasks of the family %s are left out: the image has no %s", name, ", ".join(missing))
-        else:
-            usable.append(name)
-    if not usable:
-        raise DefinitionError("No family of generated tasks works here", "Install the programs the log names.")
-    return usable
+    return sorted(set(wanted) or FAMILIES)
+
+
+def _missing_programs(has_program: Callable[[str], bool], names: Sequence[str]) -> dict[str, list[str]]:
+    missing = {name: [each for each in FAMILIES[name].programs if not has_program(each)] for name in names}
+    return {name: programs for name, programs in missing.items() if programs}
+
+
+def _needed(missing: Mapping[str, Sequence[str]]) -> str:
+    return f"Install {', '.join(sorted({program for programs in missing.values() for program in programs}))}."
 
 
 def task_name(family: str, seed: int) -> str:

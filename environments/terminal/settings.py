@@ -45,9 +45,7 @@ class TerminalSettings(BaseSettings):
     solvable_only: bool = Field(
         default=True, description="Leave tasks whose published pass@16 is 0 out of the training split."
     )
-    families: str = Field(
-        default="", description="Families of generated tasks, separated by commas; empty for all that work here."
-    )
+    families: str = Field(default="", description="Families of generated tasks, separated by commas; empty for all.")
     train_tasks: Count = Field(default=10_000, description="Generated tasks in the training split.")
     test_tasks: Count = Field(default=500, description="Generated tasks in the test split.")
     image: str = Field(

@@ -111,12 +111,21 @@ def _data(needs: Needs, host: Host) -> Iterator[Row]:
 
 
 def _secrets(needs: Needs, host: Host) -> Iterator[Row]:
+    # An author's code that reads two spellings of a name takes whichever is there.
+    supplied = {name.lower() for name in needs.secrets if name in host.secrets}
+    spelt = {name.lower(): name for name in host.secrets}
     for name, place in needs.secrets.items():
         wanted = f"{name} ({place})"
         if name == "api_key":
             yield Row("secret", wanted, True, "a local token where the client has none")
         elif name in host.secrets:
             yield Row("secret", wanted, True, "in the operator's file")
+        elif name.lower() in supplied:
+            yield Row("secret", wanted, True, "its other spelling is in the operator's file")
+        elif name.lower() in spelt:
+            other = spelt[name.lower()]
+            remedy = f"Write {name}=VALUE too: the program reads no {other}."
+            yield Row("secret", wanted, False, f"the operator's file has only {other}", remedy)
         else:
             remedy = f"Write {name}=VALUE into a file and add --secrets-file FILE, or let the client send it."
             yield Row("secret", wanted, False, "not in the operator's file", remedy)

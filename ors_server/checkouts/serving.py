@@ -30,11 +30,19 @@ from ors_server.supervisor.control import Control, control_folder
 from ors_server.supervisor.pools import SANDBOX_WORKER, Pool
 from ors_server.supervisor.supervisor import Supervisor, gateways_for
 
-__all__ = ["Plan", "serve_plans"]
+__all__ = ["Plan", "serve_plans", "variables_of_environments"]
 
+#: The variable that fixes the order of sets and the value of ``hash``; the operator's value passes.
+HASH_SEED = "PYTHONHASHSEED"
 _BOUND_FOLDER = ("-P", "-m", "ors_containers.linux.bound_folder")
 #: Folders of ``listed_folders``, and of each environment's secrets, in that of a server of hosted environments.
 _FOLDERS, _SECRETS = "sandboxes", "secrets"
+#: The addresses of the web tools of ``openreward``, each with its path at the platform.
+_WEB_TOOLS = {
+    "OPENREWARD_WEB_SEARCH_URL": "/search",
+    "OPENREWARD_WEB_FETCH_URL": "/fetch",
+    "OPENREWARD_WEB_DOMAIN_INFO_URL": "/policy/domain_info",
+}
 
 
 class Plan(NamedTuple):
@@ -80,7 +88,7 @@ def serve_plans(
         packages, folders = _link_packages(Path(folder)), Path(folder, _FOLDERS, "folders.json")
         folders.parent.mkdir()
         keys = make_inner_keys(plan.name for plan in plans)
-        variables = {**_variables(environ, url), "PYTHONPATH": str(packages)}
+        variables = {**variables_of_environments(environ, url), "PYTHONPATH": str(packages)}
         files = [
             _write_secrets(Path(folder, _SECRETS, str(number)), {**secrets, "api_key": keys[plan.name]})
             for number, plan in enumerate(plans)
@@ -183,21 +191,26 @@ def _write_secrets(folder: Path, secrets: Mapping[str, str]) -> Path:
     return file
 
 
-def _variables(environ: Mapping[str, str], url: str) -> dict[str, str]:
+def variables_of_environments(environ: Mapping[str, str], url: str) -> dict[str, str]:
     """Return the variables of all environments: those of this process, and this server as the platform.
 
     A platform's key of the operator stays here: an environment's code sends what it finds to this server, and
-    has a key for it.
+    has a key for it. The web tools of ``openreward`` send that key along, by default to the platform: they get this
+    server's address instead, unless the operator names another service. Of Python's own variables only the seed of
+    hashes passes: tasks made by way of ``hash`` or of a set's order are then the same in every process.
     """
     variables = {name: value for name, value in environ.items() if not name.startswith("PYTHON")}
     if "OPENAI_BASE_URL" in variables:
         variables.setdefault("OPENAI_API_KEY", LOCAL_TOKEN)
+    for name, path in _WEB_TOOLS.items():
+        variables.setdefault(name, url + path)
     return {
         **variables,
         "OPENREWARD_API_URL": url,
         "OPENREWARD_SESSION_URL": url,
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
         "PYTHONUNBUFFERED": "1",
+        HASH_SEED: environ.get(HASH_SEED) or "0",
     }
 
 

@@ -43,7 +43,7 @@ rollouts = typer.Typer(
     "  ors-server rollouts list --run my-run                   the newest rollouts of a run\n"
     "  ors-server rollouts show 3f2a91c4                       one as a conversation\n"
     "  ors-server rollouts export --run my-run -o rollouts.parquet\n"
-    "  ors-server rollouts export | jq .total_reward           all of them, as JSON Lines",
+    "  ors-server rollouts export | jq .reward                 all of them, as JSON Lines",
 )
 
 _DataDir = Annotated[
@@ -82,7 +82,7 @@ def list_(
     data_dir: _DataDir = None,
     as_json: _Json = False,
 ) -> None:
-    """List rollouts, the newest first; the reward is the highest of a rollout.
+    """List rollouts, the newest first; the reward is the sum of a rollout's rewards, or what the rule of its run says.
 
     An asterisk behind a reward stands for a verdict that its environment has marked; the mark is below the list.
     """
@@ -231,7 +231,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             Text(_plain(row["id"][:8])),
             *(Text(_plain(row[name] or "-")) for name in headings),
-            _number(row["max_reward"]) + ("" if row["finished"] else " …") + ("*" if row["verdict_mark"] else ""),
+            _number(row["reward"]) + ("" if row["finished"] else " …") + ("*" if row["verdict_mark"] else ""),
             f"{row['num_messages']:,}",
             (row["created_at"] or "-")[:16].replace("T", " "),
         )
@@ -244,7 +244,7 @@ def _print_rollout(console: Console, rollout: dict[str, Any]) -> None:
         if rollout[name] is not None:
             facts.add_row(Text(name.replace("_", " ").capitalize(), style="dim"), Text(_plain(str(rollout[name]))))
     ending = "finished" if rollout["finished"] else "not finished"
-    rewards = f"highest {_number(rollout['max_reward'])}, total {_number(rollout['total_reward'])}; {ending}"
+    rewards = f"{_number(rollout['reward'])} (highest of one message {_number(rollout['max_reward'])}); {ending}"
     facts.add_row(Text("Reward", style="dim"), rewards)
     for name in ("task_spec", "metadata", "run_info", "rollout_info"):
         if rollout[name]:

@@ -22,6 +22,7 @@ from ors_server.errors import OrsError, TargetError
 from ors_server.hosting.targets import failed_in_authors_code, load_targets
 from ors_server.http.addresses import parse_address
 from ors_server.keys.exposure import refuse_open_address
+from ors_server.logs import warn
 from ors_server.settings import Settings
 from ors_server.worker import identity
 
@@ -179,7 +180,7 @@ def serve(
     signal.signal(signal.SIGTERM, end)
     child = reload_child()
     for warning in misspelt_variables():
-        typer.echo(f"Warning: {warning}", err=True)
+        warn(settings, warning)
     aliases = dict(_parse_alias(text) for text in alias or [])
     try:
         server = _build(targets, settings, aliases, tasks or [], tests_import_code)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -11,13 +12,20 @@ from rich.console import Console
 from rich.table import Table
 
 from ors_server.cluster_key import take_cluster_key
+from ors_server.errors import ControlError
 
-__all__ = ["DRAIN_EXAMPLES", "drain", "workers"]
+__all__ = ["DRAIN_EXAMPLES", "drain", "wait_for_new_workers", "workers"]
 
 DRAIN_EXAMPLES = """[bold]Examples[/bold]
   ors-server drain 2      replace the worker of slot 2 once its sessions have ended
   ors-server drain --all  replace all of them, one after the other: an update without an end
+  ors-server drain --all --wait   … and return when the last new worker serves
   ors-server drain node-3 --gateway http://gw:8080   all workers of a node of a cluster, with its ORS_CLUSTER_KEY"""
+
+#: The state of a slot that stays empty.
+_OUT = "out"
+#: Seconds that a slot gets for its next worker, beyond those for its sessions.
+_RESTART = 120.0
 
 Port = Annotated[int, typer.Option(help="Port of a server on this machine.")]
 Host = Annotated[str | None, typer.Option(help="Address of the server, where several have the port.")]
@@ -49,20 +57,69 @@ def drain(
     deadline: Annotated[
         float, typer.Option(min=0, help="Seconds after which sessions that go on are ended, with the reason.")
     ] = 900.0,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when new workers serve; status 2 where one was given up.")
+    ] = False,
 ) -> None:
     """Place no new sessions in a slot, and replace its worker once it is empty."""
     if bool(slots) == all_:
         raise typer.BadParameter("name slots or nodes, or --all")
     if gateway is not None:
         ask = _asker(gateway)
-        names = slots or sorted({row["node"] for row in ask("GET", "/_ors/nodes")["workers"]})
-        _print(ask("POST", "/_ors/drain", {"names": names, "deadline": deadline}))
-        return
-    if any(not name.isdecimal() for name in slots or ()):
-        raise typer.BadParameter("a server has numbered slots; nodes belong to a cluster, found by --gateway")
-    rows = _ask(port, host, {"command": "workers"})["workers"]
-    numbers = [int(name) for name in slots] if slots else [row["slot"] for row in rows]
-    _print(_ask(port, host, {"command": "drain", "slots": numbers, "deadline": deadline}))
+        list_rows = partial(ask, "GET", "/_ors/nodes")
+        before = list_rows()["workers"]
+        names = slots or sorted({row["node"] for row in before})
+        reply = ask("POST", "/_ors/drain", {"names": names, "deadline": deadline})
+    else:
+        if any(not name.isdecimal() for name in slots or ()):
+            raise typer.BadParameter("a server has numbered slots; nodes belong to a cluster, found by --gateway")
+        list_rows = partial(_ask, port, host, {"command": "workers"})
+        before = list_rows()["workers"]
+        names = slots or [str(row["slot"]) for row in before]
+        numbers = [int(name) for name in names]
+        reply = _ask(port, host, {"command": "drain", "slots": numbers, "deadline": deadline})
+    if wait:
+        chosen = [row for row in before if str(row["slot"]) in names or row.get("node") in names]
+        reply = wait_for_new_workers(list_rows, chosen, deadline)
+    _print(reply)
+
+
+def wait_for_new_workers(
+    list_rows: Callable[[], dict[str, Any]],
+    before: Sequence[Mapping[str, Any]],
+    deadline: float,
+    pause: Callable[[float], None] = time.sleep,
+) -> dict[str, Any]:
+    """Wait until each slot of these rows has another process that serves, or has gone; return the rows then.
+
+    Raises ``ControlError`` for a slot whose new worker cannot serve, or that takes longer than the drain may.
+    """
+    left: dict[tuple[str, int], Any] = {_place(row): row["pid"] for row in before if row["state"] != _OUT}
+    end = time.monotonic() + len(left) * (deadline + _RESTART)
+    while True:
+        reply = list_rows()
+        rows: dict[tuple[str, int], Mapping[str, Any]] = {_place(row): row for row in reply["workers"]}
+        for place, row in rows.items():
+            if place in left and row["state"] == _OUT:
+                raise ControlError(
+                    f"The drain has ended: the new worker of slot {row['slot']} was given up: {row['reason']}",
+                    "The other slots go on with the workers that they have. Correct this, and drain them again.",
+                )
+        left = {
+            place: pid
+            for place, pid in left.items()
+            if place in rows and (rows[place]["state"] != "serving" or rows[place]["pid"] in (None, pid))
+        }
+        if not left:
+            return reply
+        if time.monotonic() > end:
+            slots = ", ".join(str(slot) for _, slot in sorted(left))
+            raise ControlError(f"No new worker serves in time in slot {slots}", "`ors-server workers` shows the slots.")
+        pause(0.5)
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, int]:
+    return row.get("node", ""), row["slot"]
 
 
 def _ask(port: int, host: str | None, request: dict[str, Any]) -> dict[str, Any]:

@@ -9,26 +9,33 @@ from ors_server.gateway.framing import ChunkedBody, read_response_head, unchunke
 from ors_server.gateway.upstream import Upstream, connect, take_idle
 from ors_server.gateway.workers import SILENT_AFTER, Worker
 
-__all__ = ["ask", "key_lines"]
+__all__ = ["LONGEST", "ask", "key_lines"]
+
+#: Bytes of a response; figures and listings take far fewer.
+LONGEST = 64 * 2**20
 
 
 class _Answer:
     """The receiver of one response."""
 
     def __init__(self) -> None:
-        self._data = b""
+        self._data = bytearray()
         self.response: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         self.upstream: Upstream | None = None
 
     def response_data(self, data: bytes) -> None:
-        """Keep a part of the response."""
+        """Keep a part of the response; cut one that is too long."""
         self._data += data
+        if len(self._data) > LONGEST:
+            self._settle(0, b"")
+            if self.upstream is not None:
+                self.upstream.abort()
 
     def response_ended(self, *, keep_alive: bool) -> None:
         """Return the connection, and read the response."""
         if self.upstream is not None:
             self.upstream.release()
-        head, _, body = self._data.partition(b"\r\n\r\n")
+        head, _, body = bytes(self._data).partition(b"\r\n\r\n")
         read = read_response_head(head + b"\r\n\r\n", b"GET")
         self._settle(read.status, unchunked(body) if isinstance(read.body, ChunkedBody) else body)
 

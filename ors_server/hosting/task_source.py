@@ -63,6 +63,8 @@ class TaskSource:
         self.splits = list(splits)
         self._split_names = [split.name for split in splits]
         self._lists: dict[str, Sequence[Any]] = {}
+        #: Numbers of tasks as they were last counted.
+        self._counts: dict[str, int] = {}
         self._encoded: dict[str, bytes] = {}
         self._listing: dict[str, asyncio.Future[Sequence[Any]]] = {}
         self._has_list = overrides(cls, "list_tasks")
@@ -72,6 +74,8 @@ class TaskSource:
         # Where tasks come by index, the order of a list means nothing.
         self._agreement = None if self._has_count or self._has_get else agreement
         self._private = frozenset(names_in(cls, "private_task_fields"))
+        #: The private fields that a task had.
+        self.withheld: set[str] = set()
         self._trust_client_tasks = trust_client_tasks
         self._signed = bool(self._private) or not trust_client_tasks
         # The key is public: it binds a token to this environment's name, and tokens in a dataset outlive a restart.
@@ -93,22 +97,24 @@ class TaskSource:
                 raise TypeError(
                     f"{self._cls.__name__}.num_tasks returned {count!r}; it must return the number of tasks"
                 )
+            self._counts[split] = count
             return count
-        return len(await self._list(split))
+        self._counts[split] = len(await self._list(split))
+        return self._counts[split]
 
     async def get(self, split: str, index: int) -> Any:
-        """Return the whole task. Raises ``InvalidSplit`` and ``InvalidIndex``."""
+        """Return the whole task. Raises ``InvalidSplit``, and ``InvalidIndex`` for an index that ``count`` excludes."""
         self._check(split)
+        await self._check_index(split, index)
         if self._has_get:
             try:
                 return self._checked(await self._run(self._cls.get_task, split, index), "get_task")
             except IndexError as error:
                 raise InvalidIndex(index, split) from error
         tasks = await self._list(split)
-        try:
-            return tasks[index]
-        except IndexError as error:
-            raise InvalidIndex(index, split, len(tasks)) from error
+        if index >= len(tasks):  # num_tasks says more than list_tasks has
+            raise InvalidIndex(index, split, len(tasks))
+        return tasks[index]
 
     async def list_json(self, split: str) -> bytes:
         """Encode all tasks of a split as clients see them; done once and kept."""
@@ -122,20 +128,20 @@ class TaskSource:
 
     async def get_public(self, split: str, index: int) -> Any:
         """Return one task, as clients see it."""
-        task = await self.get(split, index)
-        if self._signed and index < 0:
-            index += await self.count(split)
-        return self._public(task, split, index)
+        return self._public(await self.get(split, index), split, index)
 
     async def range_json(self, split: str, start: int | None, stop: int | None) -> bytes:
         """Encode the tasks of a slice as clients see them. Raises ``InvalidIndexRange``."""
         self._check(split)
         first = 0
         try:
+            count = await self._known_count(split)
             if self._has_range and not self._signed:
+                if count is not None:  # the author's code gets no bound outside the split
+                    start, stop, _ = slice(start, stop).indices(count)
                 tasks: Sequence[Any] = list(await self._run(self._cls.get_task_range, split, start, stop))
             else:
-                first, last, _ = slice(start, stop).indices(await self.count(split))
+                first, last, _ = slice(start, stop).indices(await self.count(split) if count is None else count)
                 if self._has_get or not self._has_list:
                     tasks = []
                     for index in range(first, last):
@@ -183,6 +189,23 @@ class TaskSource:
     def _check(self, split: str) -> None:
         if split not in self._split_names:
             raise InvalidSplit(split, self._split_names)
+
+    async def _check_index(self, split: str, index: int) -> None:
+        """Raise ``InvalidIndex`` outside the split: one task has one index, and no index leads into another split."""
+        if index < 0:
+            raise InvalidIndex(index, split, await self._known_count(split))
+        if index < self._counts.get(split, 0):
+            return  # a count that was correct once; above it the tasks are counted again, because splits may grow
+        count = await self._known_count(split)
+        if count is not None and index >= count:
+            raise InvalidIndex(index, split, count)
+
+    async def _known_count(self, split: str) -> int | None:
+        """Count the tasks; None where the environment has them by index only and does not count them."""
+        try:
+            return await self.count(split)
+        except (TasksNotListable, NotImplementedError):
+            return None
 
     async def _list(self, split: str) -> Sequence[Any]:
         tasks = self._lists.get(split)
@@ -244,6 +267,7 @@ class TaskSource:
         return public
 
     def _without_private(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        self.withheld.update(self._private & task.keys())
         return {name: value for name, value in task.items() if name not in self._private}
 
     def _token(self, split: str, index: int, digest: str) -> str:

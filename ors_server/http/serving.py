@@ -165,6 +165,7 @@ class _UvicornServer(uvicorn.Server):
         return protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        logger.info("stopping", extra={"sessions": len(self._sessions)})
         if self._ending is not None:
             self._ending.cancel()
         if self._leave_port:  # new connections wait for the process that serves the port next
@@ -178,6 +179,7 @@ class _UvicornServer(uvicorn.Server):
             closing.cancel()
             self._sessions.abandon()
         await super().shutdown(sockets)
+        logger.info("stopped")
         # uvicorn would raise the signal again, which would end the process before its logs are written.
         self._captured_signals.clear()
 

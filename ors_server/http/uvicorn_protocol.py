@@ -168,6 +168,7 @@ def http_protocol(
             "_received",
             "_receiving",
             "_refused",
+            "_shared",
             "_too_large",
             "_trailer_size",
         )
@@ -181,9 +182,11 @@ def http_protocol(
             self._in_head = True
             self._between_messages = True
             self._head_ended = False
-            # Sizes in bytes: of what is received now, of what of this head was received before, and of the trailers.
+            # Sizes in bytes: of what is received now, of what of this head was received before, of what came with the
+            # end of the message before it, in which the head may have begun, and of the trailers.
             self._receiving = 0
             self._received = 0
+            self._shared = 0
             self._trailer_size = 0
             self._too_large = False
             self._refused = False
@@ -228,7 +231,8 @@ def http_protocol(
             HttpToolsProtocol.on_header(self, name, value)
 
         def on_headers_complete(self) -> None:
-            if self._received + self._receiving > max_headers and self._head_size() > max_headers:
+            # Counted only where what came could be more than the limit: no head is larger than these bytes.
+            if self._shared + self._received + self._receiving > max_headers and self._head_size() > max_headers:
                 self._stop_parsing()
             self._in_head = False
             self._head_ended = True
@@ -255,6 +259,7 @@ def http_protocol(
             HttpToolsProtocol.on_message_complete(self)
             self._in_head = self._between_messages = True
             self._received = 0
+            self._shared = self._receiving
 
         def on_response_complete(self) -> None:
             # As uvicorn's, except the timer.
@@ -336,6 +341,7 @@ def http_protocol(
             raise ValueError("request head over the limit")
 
         def _head_size(self) -> int:
-            return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            request_line = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n")
+            return request_line + sum(len(name) + len(value) + 4 for name, value in self.headers) + len("\r\n")
 
     return OrsHttpProtocol

@@ -77,7 +77,7 @@ class RolloutViews:
 
         def read(connection: Connection) -> dict[str, Any]:
             found = find_run_summary(connection, run, owner=owner)
-            counted: Any = {"owner": owner, "passed_from": found.passed_from}
+            counted: Any = {"owner": owner, "rule": found.rule}
             tasks = task_summaries(connection, found.id, **counted, after=after or None, limit=_ROWS)
             curve = [] if after else reward_curve(connection, found.id, **counted)
             return {"run": found, "tasks": tasks.rows, "next": _next(request, tasks), "curve": _curve(curve)}

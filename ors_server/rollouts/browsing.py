@@ -7,9 +7,9 @@ Each function takes a connection of ``RolloutStore.reading``::
             page = browse_rollouts(connection, RolloutFilter(run="my-run"))
 
 Lists come newest first, in pages: ``next`` of a page is the ``after`` of the following one, None at the end. A page
-costs the same wherever it lies. Where ``owner`` is given, only rollouts that this key made exist. The reward of a
-rollout is its ``max_reward``; lost rollouts have none, and are in no mean and no rate. A rollout passes from reward 1
-on, or from the ``success_at`` of the run's ``run_info``, which evaluations have.
+costs the same wherever it lies. Where ``owner`` is given, only rollouts that this key made exist. The rule of its run
+says what a rollout earned and whether it passed (``earned``); lost rollouts have no reward, and are in no mean and no
+rate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, case, func, or_, select
 
-from ors_server.rollouts.derived import LOST, merged
+from ors_server.rollouts.derived import LOST
+from ors_server.rollouts.earned import DEFAULT, RewardRule, RunRules
 from ors_server.rollouts.errors import InvalidCursor, UnknownRun
 from ors_server.rollouts.queries import find_rollout, marks_of, named_like, resolve_run
 from ors_server.rollouts.sums import safe_mean
@@ -51,14 +52,6 @@ Row = TypeVar("Row")
 
 #: Points of a curve over time, where rollouts have no step.
 _POINTS = 100
-#: A rollout passes from this reward on where its run says nothing else.
-PASSED = 1.0
-#: Rewards that are computed differ from the number that is meant by no more than this.
-_ROUNDING = 1e-9
-#: A larger number is not a threshold.
-_LARGEST = 1e100
-#: Longest ``run_info`` of which the threshold is read, in characters.
-_LONGEST_INFO = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +74,7 @@ class RunSummary:
     num_rewarded: int
     num_passed: int
     num_lost: int
-    #: The reward from which on they passed.
-    passed_from: float
+    rule: RewardRule
     mean_reward: float | None
     mean_messages: float
     created_at: datetime
@@ -112,6 +104,8 @@ class RolloutSummary:
     #: ``upload`` or ``session``.
     source: str
     num_messages: int
+    #: What it earned by the rule of its run.
+    reward: float | None
     max_reward: float | None
     total_reward: float | None
     finished: bool
@@ -197,12 +191,12 @@ class RolloutFilter:
 # --- runs ----------------------------------------------------------------------------------------
 
 
-def _statistics(passed_from: float = PASSED) -> tuple[ColumnElement[Any], ...]:
-    reward = rollouts.c.max_reward
+def _statistics(rule: RewardRule = DEFAULT) -> tuple[ColumnElement[Any], ...]:
+    reward = rule.column
     return (
         func.count().label("num_rollouts"),
         func.count(reward).label("num_rewarded"),
-        func.count(case((reward >= passed_from - _ROUNDING, 1))).label("num_passed"),
+        func.count(case((rule.passed, 1))).label("num_passed"),
         func.count(case((rollouts.c.outcome == LOST, 1))).label("num_lost"),
         safe_mean(reward).label("mean_reward"),
     )
@@ -212,11 +206,11 @@ _LATEST = func.max(func.coalesce(rollouts.c.last_message_at, rollouts.c.started_
 _BEGUN: ColumnElement[Any] = func.min(rollouts.c.created_at)
 
 
-def _of_runs(owner: str | None, passed_from: float = PASSED) -> Any:
+def _of_runs(owner: str | None, rule: RewardRule = DEFAULT) -> Any:
     query = select(
         runs.c.id,
         runs.c.name,
-        *_statistics(passed_from),
+        *_statistics(rule),
         safe_mean(rollouts.c.num_messages).label("mean_messages"),
         _BEGUN.label("created_at"),
         _LATEST.label("updated_at"),
@@ -235,9 +229,10 @@ def browse_runs(
         begun = _BEGUN
         query = query.having(or_(begun < at, and_(begun == at, runs.c.id < last)))
     query = query.order_by(_BEGUN.desc(), runs.c.id.desc()).limit(limit + 1)
-    rows = [_run(row, PASSED) for row in connection.execute(query).mappings().all()]
-    # Few runs have a threshold of their own: those are counted again.
-    own = {row.id for row in rows if _passed_from(connection, row.id, owner) != PASSED}
+    rules = RunRules(connection, owner)
+    rows = [_run(row, DEFAULT) for row in connection.execute(query).mappings().all()]
+    # Few runs have a rule of their own: those are counted again.
+    own = {row.id for row in rows if rules.of(row.id) != DEFAULT}
     rows = [find_run_summary(connection, row.id, owner=owner) if row.id in own else row for row in rows]
     return _listing(rows, limit)
 
@@ -245,33 +240,20 @@ def browse_runs(
 def find_run_summary(connection: Connection, run: str, *, owner: str | None = None) -> RunSummary:
     """Find a run by its id or name. Raises ``UnknownRun``, also where ``owner`` made no rollout of it."""
     found = resolve_run(connection, run)
-    passed_from = _passed_from(connection, found, owner)
-    row = connection.execute(_of_runs(owner, passed_from).where(runs.c.id == found)).mappings().one_or_none()
+    rule = RunRules(connection, owner).of(found)
+    row = connection.execute(_of_runs(owner, rule).where(runs.c.id == found)).mappings().one_or_none()
     if row is None:
         raise UnknownRun(run)
-    return _run(row, passed_from)
+    return _run(row, rule)
 
 
-def _passed_from(connection: Connection, run: str, owner: str | None) -> float:
-    """Return the reward from which on the rollouts of a run pass, as its first one says."""
-    # A long one is of another program's: it would take long to read, for each view of the page.
-    said_by = case((func.length(rollouts.c.run_info) <= _LONGEST_INFO, rollouts.c.run_info))
-    query = select(said_by).where(*RolloutFilter(owner=owner).conditions(connection))
-    query = query.where(rollouts.c.run_id == run).order_by(rollouts.c.created_at, rollouts.c.id).limit(1)
-    info = connection.scalar(query)
-    said: object = None if info is None else merged([(0, info)]).get("success_at")
-    if isinstance(said, (int, float)) and not isinstance(said, bool) and -_LARGEST <= said <= _LARGEST:
-        return float(said)
-    return PASSED
-
-
-def _run(row: RowMapping, passed_from: float) -> RunSummary:
+def _run(row: RowMapping, rule: RewardRule) -> RunSummary:
     times = {name: _moment(row[name]) for name in ("created_at", "updated_at")}
     made: dict[str, Any] = {
         **row,
         **times,
         "mean_messages": float(row["mean_messages"]),
-        "passed_from": passed_from,
+        "rule": rule,
     }
     return RunSummary(**made)
 
@@ -346,12 +328,20 @@ def group_of(connection: Connection, rollout: RolloutSummary, *, limit: int = 64
 def _summaries(connection: Connection, query: Select[Any]) -> list[RolloutSummary]:
     rows = list(connection.execute(query).mappings())
     marks = marks_of(connection, [row["id"] for row in rows])
-    return [_summary(row, marks.get(row["id"])) for row in rows]
+    rules = RunRules(connection)
+    return [_summary(row, rules.of(row["run_id"]), marks.get(row["id"])) for row in rows]
 
 
-def _summary(row: RowMapping, mark: str | None) -> RolloutSummary:
+def _summary(row: RowMapping, rule: RewardRule, mark: str | None) -> RolloutSummary:
     times = {name: None if row[name] is None else _moment(row[name]) for name in ("created_at", "last_message_at")}
-    made: dict[str, Any] = {**row, **times, "finished": bool(row["finished"]), "verdict_mark": mark}
+    reward = rule.choose(highest=row["max_reward"], total=row["total_reward"])
+    made: dict[str, Any] = {
+        **row,
+        **times,
+        "reward": reward,
+        "finished": bool(row["finished"]),
+        "verdict_mark": mark,
+    }
     return RolloutSummary(**made)
 
 
@@ -365,14 +355,14 @@ def task_summaries(
     owner: str | None = None,
     after: str | None = None,
     limit: int = 50,
-    passed_from: float = PASSED,
+    rule: RewardRule = DEFAULT,
 ) -> Listing[TaskSummary]:
     """List the tasks of a run with their pass rates, by their keys. Raises ``UnknownRun`` and ``InvalidCursor``."""
     wanted = RolloutFilter(run=run, owner=owner)
     grouped = (
         select(
             rollouts.c.task_key.label("key"),
-            *_statistics(passed_from),
+            *_statistics(rule),
         )
         .where(*wanted.conditions(connection), rollouts.c.task_key.is_not(None))
         .group_by(rollouts.c.task_key)
@@ -403,14 +393,14 @@ def _named(names: dict[str, RowMapping], key: str) -> dict[str, Any]:
 
 
 def reward_curve(
-    connection: Connection, run: str, *, owner: str | None = None, passed_from: float = PASSED
+    connection: Connection, run: str, *, owner: str | None = None, rule: RewardRule = DEFAULT
 ) -> list[CurvePoint]:
     """Return the mean reward over the steps of a run, or over its time where its rollouts have no steps.
 
     Raises ``UnknownRun``.
     """
     wanted = list(RolloutFilter(run=run, owner=owner).conditions(connection))
-    rewarded = (*wanted, rollouts.c.max_reward.is_not(None))
+    rewarded = (*wanted, rule.column.is_not(None))
     first, last, steps = connection.execute(
         select(func.min(rollouts.c.created_at), func.max(rollouts.c.created_at), func.count(rollouts.c.step)).where(
             *rewarded
@@ -422,7 +412,7 @@ def reward_curve(
     # Whole numbers divided: the number of the stretch.
     place: ColumnElement[Any] = rollouts.c.step if steps else (rollouts.c.created_at - first) // width
     grouped = place.label("place")
-    _, _, passed, _, mean = _statistics(passed_from)
+    _, _, passed, _, mean = _statistics(rule)
     query = select(grouped, func.count().label("num_rewarded"), passed, mean).where(*rewarded)
     if steps:
         query = query.where(rollouts.c.step.is_not(None))

@@ -79,7 +79,9 @@ def _open(engine: Engine) -> Connection:
 def reading_engine(location: Location) -> Engine:
     """Return the source of connections that only read. It opens none by itself."""
     if location.url is not None:
-        return _postgresql(location.url)
+        # One snapshot for all queries of a transaction, as SQLite has it. The level belongs to the engine: PostgreSQL
+        # takes none once a transaction has begun.
+        return _postgresql(location.url).execution_options(isolation_level="REPEATABLE READ")
     return _sqlite(lambda: _connect_to_read(location.file), "BEGIN")
 
 

@@ -1,8 +1,8 @@
 """Difficulty of each task of an environment, computed from its rollouts.
 
-A rollout counts where it has a reward and names its task (``task_index`` in its ``rollout_info``); its reward is its
-``max_reward``, as in the listing of runs. A rollout without a reward was lost to a failure or is not graded yet, and is
-left out: it is never a reward of 0.
+A rollout counts where it has a reward and names its task (``task_index`` in its ``rollout_info``); its reward is what
+it earned by the rule of its run (``earned``), as in the listing of runs. A rollout without a reward was lost to a
+failure or is not graded yet, and is left out: it is never a reward of 0.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, null, or_, select
 
+from ors_server.rollouts.earned import RunRules
 from ors_server.rollouts.tables import messages, rollouts
 
 __all__ = ["Selection", "task_difficulty"]
@@ -94,7 +95,9 @@ def task_difficulty(
             rollouts.c.split,
             rollouts.c.variant,
             rollouts.c.task_index,
+            rollouts.c.run_id,
             rollouts.c.max_reward,
+            rollouts.c.total_reward,
             (_CHARACTERS + rollouts.c.response_characters).label("characters"),
             rollouts.c.run_info if selection.of_model else null().label("run_info"),
         )
@@ -106,16 +109,25 @@ def task_difficulty(
         )
         .order_by(rollouts.c.split.nulls_first(), rollouts.c.variant.nulls_first(), rollouts.c.task_index)
     )
+    rules = RunRules(connection, selection.owner)
     rows = (row for row in connection.execute(query) if not selection.of_model or selection.has_model(row.run_info))
     return [
-        _statistics(key, [(row.max_reward, int(row.characters)) for row in group])
+        _statistics(
+            key,
+            [
+                (rules.of(row.run_id).choose(highest=row.max_reward, total=row.total_reward), int(row.characters))
+                for row in group
+            ],
+        )
         for key, group in itertools.groupby(rows, lambda row: (row.split, row.variant, row.task_index))
     ]
 
 
-def _statistics(key: tuple[str | None, str | None, int], rollouts: Sequence[tuple[float, int]]) -> dict[str, Any]:
+def _statistics(
+    key: tuple[str | None, str | None, int], rollouts: Sequence[tuple[float | None, int]]
+) -> dict[str, Any]:
     split, variant, task_index = key
-    rewards = [reward for reward, _ in rollouts]
+    rewards = [reward for reward, _ in rollouts if reward is not None]
     characters = sorted(count for _, count in rollouts)
     return {
         "task_index": task_index,

@@ -91,6 +91,8 @@ def _schema(pyarrow: Any) -> Any:
         "created_at": text,
         "num_messages": whole,
         "finished": truth,
+        "reward": real,
+        "passed": truth,
         "max_reward": real,
         "total_reward": real,
         **dict.fromkeys(("outcome", "outcome_reason", "source", "owner"), text),

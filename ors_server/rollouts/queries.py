@@ -1,8 +1,9 @@
 """Queries of runs and rollouts in pages, and of rollouts with their conversations.
 
-Each function takes a connection of ``RolloutStore.reading`` and returns plain dictionaries, which are also the JSON of
-the routes and of the command line. Times are ISO 8601, UTC, by the clients' clocks. A rollout's ``max_reward`` is the
-highest reward of its messages, its ``total_reward`` their sum; both are None where no message has a reward and where
+Each function takes a connection of ``RolloutStore.reading``, whose queries all see one state of the database, and
+returns plain dictionaries, which are also the JSON of the routes and of the command line. Times are ISO 8601, UTC, by
+the clients' clocks. A rollout's ``max_reward`` is the highest reward of its messages, its ``total_reward`` their sum,
+its ``reward`` what it earned by the rule of its run (``earned``); all are None where no message has a reward and where
 the rollout was lost.
 """
 
@@ -18,6 +19,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, exists
 
 from ors_server.rollouts.additions import run_id
 from ors_server.rollouts.derived import LOST, merged
+from ors_server.rollouts.earned import DEFAULT, RewardRule, RunRules
 from ors_server.rollouts.errors import RolloutError, UnknownRun
 from ors_server.rollouts.marks import MARK, mark_of_metadata
 from ors_server.rollouts.records import messages_of_notes
@@ -52,7 +54,7 @@ class Page:
 # --- runs ----------------------------------------------------------------------------------------
 
 
-def _run_columns() -> Any:
+def _of_runs(rule: RewardRule = DEFAULT) -> Any:
     later = case(
         (rollouts.c.last_message_at > rollouts.c.started_at, rollouts.c.last_message_at), else_=rollouts.c.started_at
     )
@@ -60,25 +62,27 @@ def _run_columns() -> Any:
         runs.c.id,
         runs.c.name,
         func.count().label("num_rollouts"),
-        safe_mean(rollouts.c.max_reward).label("avg_rollout_reward"),
+        safe_mean(rule.column).label("avg_rollout_reward"),
         safe_mean(rollouts.c.num_messages).label("avg_rollout_length"),
         func.min(rollouts.c.created_at).label("created_at"),
         func.max(later).label("updated_at"),
     ).join_from(runs, rollouts, rollouts.c.run_id == runs.c.id)
 
 
-_RUNS = _run_columns()
-
-
 def list_runs(connection: Connection, *, search: str, limit: int, offset: int, owner: str | None = None) -> Page:
     """List the runs whose name contains ``search`` (in any case), the newest first; ``owner`` sees its own only."""
     named = and_(named_like(search), _owned(owner))
-    query = _RUNS.where(named).group_by(runs.c.id, runs.c.name)
+    query = _of_runs().where(named).group_by(runs.c.id, runs.c.name)
     query = query.order_by(func.min(rollouts.c.created_at).desc(), runs.c.name).limit(limit).offset(offset)
     total = select(func.count()).select_from(runs).where(named_like(search))
     if owner is not None:
         total = total.where(exists().where(rollouts.c.run_id == runs.c.id, _owned(owner)))
-    return Page([_run(row) for row in connection.execute(query).mappings()], connection.scalar(total) or 0)
+    rules = RunRules(connection, owner)
+    rows = [
+        _run(row) if rules.of(row["id"]) == DEFAULT else find_run(connection, row["id"], owner=owner)
+        for row in connection.execute(query).mappings().all()
+    ]
+    return Page(rows, connection.scalar(total) or 0)
 
 
 def named_like(search: str) -> ColumnElement[bool]:
@@ -91,7 +95,12 @@ def named_like(search: str) -> ColumnElement[bool]:
 
 def find_run(connection: Connection, run: str, *, owner: str | None = None) -> dict[str, Any]:
     """Find a run by its id or its name. Raises ``UnknownRun``, also where ``owner`` made no rollout of it."""
-    query = _RUNS.where(runs.c.id == resolve_run(connection, run), _owned(owner)).group_by(runs.c.id, runs.c.name)
+    found = resolve_run(connection, run)
+    query = (
+        _of_runs(RunRules(connection, owner).of(found))
+        .where(runs.c.id == found, _owned(owner))
+        .group_by(runs.c.id, runs.c.name)
+    )
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise UnknownRun(run)
@@ -119,6 +128,8 @@ def _run(row: RowMapping) -> dict[str, Any]:
 
 _LISTED = select(
     rollouts.c.id,
+    rollouts.c.run_id,
+    rollouts.c.total_reward,
     runs.c.name.label("run_name"),
     rollouts.c.name.label("rollout_name"),
     *(rollouts.c[name] for name in ("environment", "variant", "split", "max_reward", "num_messages", "finished")),
@@ -137,9 +148,11 @@ def list_rollouts(
     query = query.order_by(rollouts.c.created_at.desc(), rollouts.c.id.desc()).limit(limit).offset(offset)
     rows = list(connection.execute(query).mappings())
     marks = marks_of(connection, [row["id"] for row in rows])
+    rules = RunRules(connection, owner)
     found = [
         {
             **row,
+            **_earned(rules.of(row["run_id"]), highest=row["max_reward"], total=row["total_reward"]),
             "finished": bool(row["finished"]),
             "created_at": iso_time(row["created_at"]),
             MARK: marks.get(row["id"]),
@@ -190,18 +203,17 @@ def find_rollout(connection: Connection, rollout: str, *, owner: str | None = No
     if len(ids) > 1 and ids[0] != rollout:
         raise RolloutError(f"Several rollouts begin with {rollout!r}", f"Give more of the id, for example {ids[0]}.")
     row = connection.execute(_WHOLE.where(rollouts.c.id == ids[0])).mappings().one()
-    return _rollout(connection, row)
+    return _rollout(connection, row, RunRules(connection, owner))
 
 
 def every_rollout(connection: Connection, run: str | None) -> Generator[dict[str, Any]]:
     """Yield the rollouts of a run, or all rollouts, with their conversations, the oldest first, as of this moment."""
-    if connection.dialect.name == "postgresql":
-        # One snapshot for all queries of the transaction, as SQLite has it.
-        connection.execution_options(isolation_level="REPEATABLE READ")
+    rules = RunRules(connection)
     query = _WHOLE.where(_of_run(connection, run)).order_by(rollouts.c.created_at, rollouts.c.id)
-    with connection.execution_options(yield_per=_AT_A_TIME).execute(query) as found:
+    # An option of this query, and not of the connection: there it would open a cursor for each conversation too.
+    with connection.execute(query, execution_options={"yield_per": _AT_A_TIME}) as found:
         for row in found.mappings():
-            yield _rollout(connection, row)
+            yield _rollout(connection, row, rules)
     connection.rollback()
 
 
@@ -210,11 +222,17 @@ _WHOLE = select(rollouts, runs.c.name.label("run_name")).join_from(
 )
 
 
-def _rollout(connection: Connection, row: RowMapping) -> dict[str, Any]:
+def _earned(rule: RewardRule, *, highest: float | None, total: float | None) -> dict[str, Any]:
+    reward = rule.choose(highest=highest, total=total)
+    return {"reward": reward, "passed": rule.passes(reward)}
+
+
+def _rollout(connection: Connection, row: RowMapping, rules: RunRules) -> dict[str, Any]:
     conversation = list(messages_of(connection, row["id"], row["source"]))
     rewards = [message["reward"] for message in conversation if message["reward"] is not None]
     if row["outcome"] == LOST:
         rewards = []
+    highest, total = max(rewards, default=None), bounded_total(rewards) if rewards else None
     return {
         "id": row["id"],
         "run_id": row["run_id"],
@@ -227,8 +245,9 @@ def _rollout(connection: Connection, row: RowMapping) -> dict[str, Any]:
         "created_at": iso_time(row["created_at"]),
         "num_messages": len(conversation),
         "finished": bool(row["finished"]),
-        "max_reward": max(rewards, default=None),
-        "total_reward": bounded_total(rewards) if rewards else None,
+        **_earned(rules.of(row["run_id"]), highest=highest, total=total),
+        "max_reward": highest,
+        "total_reward": total,
         "outcome": row["outcome"],
         "outcome_reason": row["outcome_reason"],
         "source": row["source"],

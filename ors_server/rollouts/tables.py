@@ -28,7 +28,7 @@ from sqlalchemy import (
 __all__ = ["METADATA", "VERSION", "messages", "pieces", "recorders", "rollouts", "runs", "updates"]
 
 #: The version of these tables: the revision of the newest migration, and ``user_version`` of a SQLite file.
-VERSION = 2
+VERSION = 3
 
 METADATA = MetaData()
 
@@ -125,6 +125,7 @@ Index(
     rollouts.c.started_at,
     rollouts.c.last_message_at,
     rollouts.c.owner,
+    rollouts.c.total_reward,
 )
 
 messages = Table(

@@ -96,7 +96,7 @@ class Setup:
             sid=self._sid,
             environment=hosted.name,
             split=split,
-            index=index if index is None or index >= 0 else None,
+            index=index,
             task=hosted.tasks.public_part(self._task),
             secrets=hidden_values(self._secrets),
             owner=owner or None,

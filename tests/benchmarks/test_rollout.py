@@ -27,6 +27,23 @@ from tests.benchmarks.rollout_command import at, bench
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 
+def test_progress_in_a_pipe(
+    tmp_path: Path, engine: EngineStandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bar is drawn on a terminal only; without lines a log shows nothing for minutes."""
+    monkeypatch.setattr("ors_benchmarks.rollout.progress.EVERY", 0.0)
+    code, _ = bench(tmp_path, *at(engine, concurrency=2, episodes=4))
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert [line.partition(" (")[0] for line in lines[:2]] == ["preparing the model tiny", "starting url with tiny"]
+    run = "round 1 of 1: ors-server, 2 at once"
+    assert [line.partition(" (")[0] for line in lines if line.startswith(run)] == [
+        run,
+        *(f"{run}: {number} of 4 episodes" for number in range(1, 5)),
+        f"{run}, replay",
+    ]
+
+
 def test_a_small_run(tmp_path: Path, engine: EngineStandIn, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--engine", "url", "--engine-url", engine.url, "--turns", "2"]
     code, report = bench(tmp_path, *arguments, "--concurrency", "4,2", "--think-time", "0.02", "--episodes", "8")

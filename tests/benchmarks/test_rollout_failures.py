@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
 import tempfile
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +164,7 @@ def test_an_engine_that_is_away(tmp_path: Path) -> None:
             ["--engine", "url", "--engine-url", "http://127.0.0.1:9", "--model", "no-such-model"],
             "neither a folder with a config.json nor a shape",
         ),
-        (["--engine", "vllm"], "needs vllm, which is not installed here"),
+        (["--engine", "vllm"], "needs torch and vllm, which are not installed here"),
         (["--engine", "transformers", "--model", "qwen3-8b-random"], "needs torch, which is not installed here"),
     ],
 )
@@ -172,6 +174,32 @@ def test_missing_requirements_are_reported_and_no_results_are_left(
     with pytest.raises(OrsError, match=reason):
         rollout.main([*arguments, "--no-charts", "--output", str(tmp_path / "results")])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "packages"),
+    [
+        ("vllm", "matplotlib, torch, transformers and vllm"),
+        ("transformers", "matplotlib, torch and transformers"),
+        ("url", "matplotlib and transformers"),
+    ],
+)
+def test_all_missing_packages_are_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, packages: str
+) -> None:
+    find_spec = importlib.util.find_spec
+    hidden = {"matplotlib", "torch", "transformers", "vllm"}
+
+    def find(name: str) -> ModuleSpec | None:
+        return None if name in hidden else find_spec(name)
+
+    monkeypatch.setattr("importlib.util.find_spec", find)
+    url = ["--engine-url", "http://127.0.0.1:9"] if engine == "url" else []
+    with pytest.raises(OrsError) as raised:
+        rollout.main(["--engine", engine, *url, "--output", str(tmp_path / "results")])
+    assert f"needs {packages}, which are not installed here" in raised.value.cause
+    assert "pip install" in raised.value.remedy
+    assert "--no-charts" in raised.value.remedy
 
 
 class _Missing(Candidate):

@@ -10,14 +10,22 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
+from ors_benchmarks.rollout.engines.base import UrlEngine
 from ors_clients.client import AsyncClient
-from ors_clients.errors import ConfigurationError, InfrastructureFailure, ResponseTooLarge
+from ors_clients.conformance.wire import LARGEST, Wire
+from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure, ResponseTooLarge
 from ors_clients.evaluation.endpoint import ChatEndpoint, EndpointFailed, Usage
+from ors_clients.miles.chat_completions import complete
+from ors_clients.rollouts.sinks import RolloutsSink
+from ors_clients.samplers import CompletionsSampler
+from ors_clients.training.process_state import close_all
 from ors_clients.transport.asgi import ApplicationTransport
 from ors_clients.transport.base import ConnectionLost, Headers, Request, Transport, response_limit
+from ors_clients.transport.bounded_httpx import BoundedAsyncClient, BoundedClient
 from ors_clients.transport.httpx_transport import HttpxTransport
 from ors_clients.transport.sockets import SocketTransport
 
+from ors_server.errors import OrsError
 from tests.clients.test_client_sockets import listening
 
 LIMIT = 1_000_000
@@ -164,3 +172,90 @@ async def test_an_endpoint_of_an_evaluation(form: str, monkeypatch: pytest.Monke
         assert error.value.kind == "answer too large"
         await endpoint.close()
     assert flood.requests == 1
+
+
+# --- every other reader of a response ------------------------------------------------------------
+
+
+async def _models(url: str) -> object:
+    endpoint = ChatEndpoint(url, "m")
+    try:
+        return await endpoint.connect()
+    finally:
+        await endpoint.close()
+
+
+async def _upload(url: str) -> object:
+    sink = RolloutsSink(url, api_key="", first_pause=0.01)
+    return await asyncio.to_thread(lambda: list(sink.upload([[b"{}"]])))
+
+
+async def _miles(url: str) -> object:
+    try:
+        return await complete(f"{url}/v1/chat/completions", {})
+    finally:
+        await close_all()
+
+
+async def _engine(url: str) -> object:
+    sampler = CompletionsSampler(url, "m")
+    try:
+        return await sampler.requests.post("/v1/completions", {}, {})
+    finally:
+        await sampler.close()
+
+
+async def _check(url: str) -> object:
+    wire = Wire(url)
+    try:
+        answer = await wire.get("/health")
+        assert len(answer.body) <= LARGEST
+        return answer.problem
+    finally:
+        await wire.close()
+
+
+#: What reads a response, and what it says of one without an end.
+READERS: dict[str, tuple[Callable[[str], Awaitable[object]], str]] = {
+    "an endpoint's models": (_models, "None"),
+    "an upload": (_upload, "more than 1000000 bytes"),
+    "Miles' session server": (_miles, "more than 1000000 bytes"),
+    "an engine": (_engine, "more than 1000000 bytes"),
+    "a benchmark's engine": (lambda url: UrlEngine.open(url, "m"), "more than 1000000 bytes"),
+    "check": (_check, "over 8 MiB, cut"),
+}
+
+
+@pytest.mark.parametrize("form", ["length", "chunks", "an error"])
+@pytest.mark.parametrize("reader", READERS)
+async def test_every_reader_of_a_response_has_a_limit(reader: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORS_RESPONSE_LIMIT", str(LIMIT))
+    read, said = READERS[reader]
+    flood = Flood(ENDLESS[form])
+    async with listening(flood.serve) as port:
+        try:
+            outcome = await asyncio.wait_for(read(f"http://127.0.0.1:{port}"), 20)
+        except (ClientError, OrsError) as error:
+            outcome = error
+        await asyncio.wait_for(flood.ended.wait(), 20)
+    assert said in str(outcome)
+    assert (flood.requests, flood.sent < 100 * LIMIT) == (1, True)
+
+
+async def test_a_bounded_client_unpacks_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORS_RESPONSE_LIMIT", str(LIMIT))
+    for size in (LIMIT, LIMIT + 1):
+        packed = gzip.compress(bytes(size))
+        head = b"Content-Encoding: gzip\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % len(packed)
+        async with listening(Flood(lambda whole=_OK + head + packed: [whole]).serve) as port:
+            url = f"http://127.0.0.1:{port}"
+            with contextlib.nullcontext() if size <= LIMIT else pytest.raises(ResponseTooLarge):
+                async with BoundedAsyncClient() as client:
+                    response = await client.get(url)
+                    assert (response.status_code, len(response.content)) == (200, size)
+            with (
+                contextlib.nullcontext() if size <= LIMIT else pytest.raises(ResponseTooLarge),
+                BoundedClient() as client,
+            ):
+                response = await asyncio.to_thread(client.get, url)
+                assert (response.headers["content-type"], len(response.content)) == ("text/plain", size)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.long
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ors-server"
 BASE = "localhost/debian-python"
 SUITE = "bookworm"
-BASE_PACKAGES = ("bubblewrap", "ca-certificates", "git", "make", "python3", "python3-venv", "sqlite3")
+BASE_PACKAGES = ("bubblewrap", "ca-certificates", "git", "make", "patch", "python3", "python3-venv", "sqlite3")
 #: The Dockerfile's advice for docker, with podman's spelling of the last option.
 NAMESPACES = ("seccomp=unconfined", "apparmor=unconfined", "unmask=ALL")
 # podman's defaults exceed what a root without CAP_SYS_RESOURCE may set, as inside many virtual machines.
@@ -263,6 +263,28 @@ def test_image_isolates_episodes_of_the_terminal(podman: Podman, image: str) -> 
     played = _play(PLAY_TERMINAL, container.url, container.key)
     assert "no files of the server" in played["output"]
     assert played["end"] == [0.0, True]
+
+
+def test_image_has_the_programs_of_all_families(podman: Podman, image: str) -> None:
+    """A family whose programs were missing would be refused, with a line in the log."""
+    options = [word for option in NAMESPACES for word in ("--security-opt", option)]
+    container = podman.start(image, 8080, options=tuple(options))
+    container.wait_until_healthy()
+
+    asked: dict[str, Any] = {"headers": {"X-API-Key": container.key}, "timeout": 60}
+    tasks = httpx.post(f"{container.url}/terminalenvironment/tasks", json={"split": "train"}, **asked).json()["tasks"]
+    first_of: dict[str, str] = {}
+    for task in tasks:
+        first_of.setdefault(task["id"].rpartition("-")[0], task["id"])
+    assert len(first_of) == 40
+    for name in first_of.values():
+        asked["headers"]["X-Session-ID"] = name
+        body = {"env_name": "terminalenvironment", "task_spec": {"id": name}}
+        created = httpx.post(f"{container.url}/create", json=body, **asked)
+        assert created.status_code == 200, created.text
+        httpx.post(f"{container.url}/delete", **asked)
+    logs = podman.run("logs", container.id)
+    assert "the image has no" not in logs.stdout + logs.stderr
 
 
 def test_image_keeps_rollouts_in_a_volume(podman: Podman, image: str) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.virtualenvs import made_by
 
 pytestmark = pytest.mark.long
 
@@ -40,11 +40,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def openreward_python() -> Path:
     """Return the Python that has the packages. The first run of a machine downloads them."""
-    command = [sys.executable, ROOT / "scripts" / "openreward-venv"]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
-    if made.returncode != 0:
-        pytest.fail(made.stderr)
-    return Path(made.stdout.strip())
+    return made_by("openreward-venv")
 
 
 def test_they_pass_with_our_server(openreward_python: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import pytest
 from ors_server.rollouts.export import row_of
 from ors_server.rollouts.writer import RolloutWriter
 from tests.server.rollouts.support import NOON, at, body, message, rollout, stored
-from tests.support.paths import ROOT
 from tests.support.servers import executable
+from tests.support.virtualenvs import made_by
 
 pytestmark = pytest.mark.long
 
@@ -29,11 +28,7 @@ for kind, path in (("parquet", sys.argv[1]), ("json", sys.argv[2])):
 
 def test_datasets_loads_both_formats(tmp_path: Path) -> None:
     """Rollouts of environments whose tasks have nothing in common."""
-    made = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "trl-venv"], capture_output=True, text=True, timeout=3600, check=False
-    )
-    if made.returncode != 0:
-        pytest.fail(made.stderr)
+    python = made_by("trl-venv")
     data_dir = tmp_path / "data"
 
     async def fill() -> None:
@@ -51,7 +46,7 @@ def test_datasets_loads_both_formats(tmp_path: Path) -> None:
     for output in outputs:
         subprocess.run([executable(), "rollouts", "export", "--data-dir", data_dir, "-o", output], check=True)
     loaded = subprocess.run(
-        [made.stdout.strip(), "-c", SCRIPT, *map(str, outputs), str(tmp_path / "cache")],
+        [python, "-c", SCRIPT, *map(str, outputs), str(tmp_path / "cache")],
         capture_output=True,
         text=True,
         timeout=600,

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.virtualenvs import made_by
 
 pytestmark = pytest.mark.long
 
@@ -40,15 +41,6 @@ CHECKS = ("check_run_api.py", "check_roll_start.py", "check_math_verify.py")
 def trainers_python() -> Path:
     """Return the Python that has the packages. The first run of a machine downloads them."""
     return made_by("trainers-venv")
-
-
-def made_by(script: str) -> Path:
-    """Return the Python of the virtual environment that one of ``scripts`` makes."""
-    command = [sys.executable, ROOT / "scripts" / script]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
-    if made.returncode != 0:
-        pytest.fail(made.stderr)
-    return Path(made.stdout.strip())
 
 
 def run(python: Path, *arguments: str | Path) -> str:

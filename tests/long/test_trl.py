@@ -15,7 +15,6 @@ import re
 import socket
 import socketserver
 import subprocess
-import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -27,6 +26,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.servers import served
+from tests.support.virtualenvs import made_by
 
 pytestmark = pytest.mark.long
 
@@ -46,12 +46,7 @@ TARGETS = ["hello", "world", "trl", "openreward"]
 @pytest.fixture(scope="module")
 def trl_python() -> Path:
     """Return the Python that has TRL. The first run of a machine downloads it."""
-    made = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "trl-venv"], capture_output=True, text=True, timeout=3600, check=False
-    )
-    if made.returncode != 0:
-        pytest.fail(made.stderr)
-    return Path(made.stdout.strip())
+    return made_by("trl-venv")
 
 
 def run_script(trl_python: Path, report: Path, script: str, *urls: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +15,8 @@ from pathlib import Path
 import pytest
 from ors_benchmarks.rollout.report import RolloutReport
 
-from tests.support.paths import ROOT
 from tests.support.servers import free_port, running
+from tests.support.virtualenvs import run_bare
 
 pytestmark = pytest.mark.long
 
@@ -29,9 +28,7 @@ QUICK = ("--quick", "--rounds", "1", "--episodes", "16", "--warm-up", "4")
 @pytest.fixture(scope="module")
 def python() -> str:
     """Return the Python of vLLM's virtual environment."""
-    made = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "vllm-venv"], capture_output=True, text=True, timeout=1800
-    )
+    made = run_bare("vllm-venv", timeout=1800.0)
     if made.returncode:
         pytest.skip(f"vLLM's virtual environment cannot be made: {made.stderr.strip().splitlines()[-1]}")
     return made.stdout.strip()

@@ -74,10 +74,11 @@ def over_httpx(url: str, stack: AsyncExitStack) -> tuple[Any, Any]:
     """``AsyncClient`` over httpx."""
     import httpx
     from ors_clients.client import AsyncClient
+    from ors_clients.transport.bounded_httpx import BoundedAsyncClient
     from ors_clients.transport.httpx_transport import HttpxTransport
 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    client = AsyncClient(url, transport=HttpxTransport(url, lambda: httpx.AsyncClient(limits=limits)))
+    client = AsyncClient(url, transport=HttpxTransport(url, lambda: BoundedAsyncClient(limits=limits)))
     stack.push_async_callback(client.close)
     return client.environment(ENVIRONMENT), _our_call
 

@@ -15,11 +15,11 @@ import socket
 import subprocess
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import urlopen  # noqa: TID251 - reads a status, and no body
 
 from ors_benchmarks.harness.http11 import Address
 from ors_server.errors import OrsError
@@ -205,9 +205,8 @@ class ServerProcess:
 def is_healthy(address: Address) -> bool:
     """Return whether ``/health`` answers with 200."""
     try:
-        with urllib.request.urlopen(f"http://{address.host}:{address.port}/health", timeout=5) as response:
-            response.read()
-            return True
+        with urlopen(f"http://{address.host}:{address.port}/health", timeout=5) as response:
+            return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
 

@@ -27,7 +27,6 @@ from ors_clients.samplers.generations import SamplingParameters
 from rich.console import Console
 from rich.text import Text
 
-from ors_benchmarks.harness import charts
 from ors_benchmarks.harness.candidates import packages
 from ors_benchmarks.harness.commands import RESULTS, Charts, Output, as_program, choose_names, new_console, section
 from ors_benchmarks.harness.machine import Observer, describe
@@ -146,9 +145,7 @@ def benchmark(
         raise typer.BadParameter("A run needs a limit.", param_hint="--run-limit")
     chosen_clients = choose_names(clients, CLIENTS, "--clients")
     arguments = _options(engine_option)
-    if with_charts:
-        charts.check_available()
-    check_available(engine, model)
+    check_available(engine, model, with_charts=with_charts)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -203,6 +200,7 @@ def benchmark(
         watcher = Progress(console)
 
         async def whole() -> None:
+            watcher.begin(f"preparing the model {Path(model).name}", 0)
             if engine == "vllm":
                 # Before anything imports torch.
                 set_environment()

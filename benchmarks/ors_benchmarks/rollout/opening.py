@@ -20,23 +20,41 @@ from ors_benchmarks.rollout.engines.vllm import VLLMEngine
 
 __all__ = ["ENGINES", "check_available", "counted", "load_tokenizer", "model_files", "open_engine"]
 
-#: With the packages that each needs in this process.
-ENGINES = {"vllm": ("vllm",), "transformers": ("torch", "transformers"), "url": ("transformers",)}
+#: With the packages that each needs in this process; with each, transformers reads or makes the tokenizer.
+ENGINES = {
+    "vllm": ("torch", "transformers", "vllm"),
+    "transformers": ("torch", "transformers"),
+    "url": ("transformers",),
+}
 
 
-def check_available(engine: str, model: str) -> None:
+def check_available(engine: str, model: str, *, with_charts: bool) -> None:
     """Raise ``EngineFailed`` or ``ModelUnavailable`` if a run cannot succeed."""
     if model not in tiny_model.SHAPES and not (Path(model) / "config.json").is_file():
         raise tiny_model.ModelUnavailable(
             f"{model} is not a model: neither a folder with a config.json nor a shape",
             f"Shapes are {', '.join(tiny_model.SHAPES)}.",
         )
-    for needed in ENGINES[engine]:
-        if importlib.util.find_spec(needed) is None:
-            raise EngineFailed(
-                f"--engine {engine} needs {needed}, which is not installed here",
-                "`$(scripts/vllm-venv) -m ors_benchmarks.rollout …` runs where it is, in an environment of its own.",
-            )
+    needed = sorted({*ENGINES[engine], *(("matplotlib",) if with_charts else ())})
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise EngineFailed(
+            f"--engine {engine} needs {_listed(missing)}, which {verb} not installed here", _remedy(missing)
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), names[-1]])
+
+
+def _remedy(missing: Sequence[str]) -> str:
+    ways = [f"`pip install {' '.join(missing)}` installs what is missing"]
+    if "vllm" in missing or "torch" in missing:
+        ways.append("`$(scripts/vllm-venv) -m ors_benchmarks.rollout …` makes and uses an environment that has all")
+    if "matplotlib" in missing:
+        ways.append("--no-charts draws no charts, which matplotlib is for")
+    return ". ".join(ways) + "."
 
 
 def model_files(name: str, engine: str) -> ModelFiles:

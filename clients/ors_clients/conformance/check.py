@@ -45,6 +45,15 @@ class Report:
             for result in self.results
         )
 
+    @property
+    def failed_strictly(self) -> bool:
+        """True where it failed, a recommended rule is broken, or a warning came."""
+        return self.failed or any(
+            result.outcome is Outcome.WARNED
+            or (result.outcome is Outcome.FAILED and result.rule.severity is Severity.RECOMMENDED)
+            for result in self.results
+        )
+
 
 def chosen(rules: Sequence[Rule], only: Sequence[str], skip: Sequence[str]) -> list[Rule]:
     """Return the rules of these ids, or below them (``call`` for ``call.events``). Raises ``ConfigurationError``."""

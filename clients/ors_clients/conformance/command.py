@@ -35,6 +35,7 @@ _EXAMPLES = """[bold]What is checked[/bold]
   ors-server check my_env/ --reward-range 0 1         the rules, and random episodes of the environment
   ors-server check URL --only call --only session     two groups of rules
   ors-server check URL --json report.json             for a pipeline; exit status 1: a required rule is broken
+  ors-server check my_env/ --strict                   status 1 also for what is recommended
   ors-server check --list                             what each rule tries, and which client breaks without it
 
 It opens sessions and calls tools with random input. The environment `orsprobe` (docs/checking.md) lets it try the
@@ -76,6 +77,9 @@ def _check(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a response may take.")] = 10.0,
     time_limit: Annotated[float, typer.Option(min=1, help="Seconds that the check may take.")] = 600.0,
     slow: Annotated[bool, typer.Option("--slow", help="Also try the rules that wait for a minute.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit status 1 also for a broken recommended rule, or a warning.")
+    ] = False,
     list_rules: Annotated[bool, typer.Option("--list", help="List the rules, and try none.")] = False,
 ) -> None:
     """Check that a server keeps the promises of the Open Reward Standard, and what breaks where it does not."""
@@ -104,7 +108,7 @@ def _check(
         if output is not None:
             output.write(json.dumps(as_json(report), indent=2) + "\n")
     print_report(Console(stderr=json_file == "-", highlight=False), report)
-    if report.failed:
+    if report.failed_strictly if strict else report.failed:
         raise typer.Exit(1)
 
 

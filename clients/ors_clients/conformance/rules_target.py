@@ -278,13 +278,17 @@ async def _tasks(subject: Subject, wire: Wire) -> dict[str, tuple[int, list[Any]
 @rule(
     "target.private-fields",
     REQUIRED,
-    tried="the tasks of /tasks, /task and /task_range, where the class has private_task_fields",
-    expected="none of these fields",
+    tried="the tasks of /tasks, /task and /task_range, where the class has private_task_fields, or a name like it",
+    expected="none of these fields, each of which some task has",
     why="trainers store tasks in their data sets: the model would be trained on the answers",
 )
 async def private_fields(subject: Subject) -> str:
     observer = _observer(subject)
-    names = (await observer.state()).private.get(subject.environment.lower(), [])
+    environment = subject.environment.lower()
+    start = await observer.state()
+    if misspelt := start.misspelt.get(environment):
+        raise Broken(f"the class has {plain(', '.join(misspelt), 80)}, which is not private_task_fields")
+    names = start.private.get(environment, [])
     if not names:
         raise NotTried("the class has no private_task_fields")
     where = {"split": subject.split}
@@ -298,6 +302,13 @@ async def private_fields(subject: Subject) -> str:
         for task in as_list(given.get("tasks", [given.get("task")])):
             if shown := set(names) & set(as_object(task)):
                 raise Broken(f"{answer.request}: {', '.join(sorted(shown))}")
+    read = await _tasks(subject, subject.wire)
+    absent = set(names) - set((await observer.state()).withheld.get(environment, []))
+    if absent:
+        came = f"no task has a field {plain(', '.join(sorted(absent)), 120)}"
+        if all(len(tasks) == count for count, tasks in read.values()):
+            raise Broken(came)
+        raise Warned(f"{came}, of the first {_TASKS:,} of each split")
     return ", ".join(names)
 
 
@@ -322,7 +333,7 @@ async def _settled(subject: Subject) -> tuple[State, State]:
     "target.teardown",
     REQUIRED,
     tried="the teardowns of the random episodes",
-    expected="one for each",
+    expected="one for each, and none raises",
     why="containers and files of an episode stay behind, or those of another are removed",
 )
 async def teardown(subject: Subject) -> str:
@@ -342,6 +353,8 @@ async def teardown(subject: Subject) -> str:
         after = await observer.state()
     if after.teardowns != wanted:
         raise Broken(f"{after.teardowns - start.teardowns} for {subject.options.episodes} episodes")
+    if raised := after.raised[len(start.raised) :]:
+        raise Broken(f"{len(raised)} of {wanted - start.teardowns} raised: {plain(raised[0], 160)}")
     return f"{subject.options.episodes} for as many episodes"
 
 

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +37,30 @@ class State:
     held: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
     #: The fields of tasks that clients must not get, by environment.
     private: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
+    #: Those of them that a task had, by environment.
+    withheld: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
+    #: Attributes that are named almost as the declaration of these fields, by environment.
+    misspelt: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
+    #: The exceptions that teardowns raised.
+    raised: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], temporary_files: list[str]) -> State:
+        """Return the state that a process reported, with the temporary files that it has."""
+        return cls(
+            given["teardowns"],
+            frozenset(given["counted"]),
+            {
+                "threads": given["threads"],
+                "processes": given["children"],
+                "open files": given["files"],
+                "temporary files": temporary_files,
+            },
+            given["private"],
+            given["withheld"],
+            given["misspelt"],
+            given["raised"],
+        )
 
 
 class Observer(Protocol):
@@ -68,17 +92,7 @@ class TargetServer:
             await self._process.stdin.drain()
         given: dict[str, Any] = json.loads(await self.line(_ANSWER))
         left = [str(path.relative_to(self._folder)) for path in (self._folder / "tmp").rglob("*")]
-        return State(
-            given["teardowns"],
-            frozenset(given["counted"]),
-            {
-                "threads": given["threads"],
-                "processes": given["children"],
-                "open files": given["files"],
-                "temporary files": left,
-            },
-            given["private"],
-        )
+        return State.of(given, left)
 
     async def line(self, patience: float) -> str:
         """Read a line of the process. Raises ``ConfigurationError`` where none comes."""

@@ -19,6 +19,7 @@ import httpx
 from ors_clients.conformance.rule import Broken, plain
 from ors_clients.conformance.stream import Event, EventStream
 from ors_clients.conformance.values import is_object
+from ors_clients.transport.bounded_httpx import BoundedAsyncClient
 from ors_clients.transport.json_codec import read_json
 
 __all__ = ["LARGEST", "Answer", "Wire"]
@@ -114,7 +115,7 @@ class Wire:
         self.stripped: list[str] = []
         #: Streams read, and those of them with more than one data line.
         self.streams = self.chunked = 0
-        self._http = httpx.AsyncClient(
+        self._http = BoundedAsyncClient(
             base_url=url.rstrip("/"),
             headers=headers,
             transport=transport,

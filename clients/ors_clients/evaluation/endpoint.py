@@ -24,9 +24,9 @@ from ors_clients.errors import ConfigurationError, ResponseTooLarge, SamplerFail
 from ors_clients.evaluation.completions import BadAnswer, Completion, StreamedAnswer, read_completion
 from ors_clients.evaluation.overflow import FINAL, PASSING, error_text, is_overflow
 from ors_clients.transport.base import response_limit
+from ors_clients.transport.bounded_httpx import BoundedAsyncClient, read_body
 from ors_clients.transport.error_responses import redact
 from ors_clients.transport.http11 import reason_of
-from ors_clients.transport.httpx_transport import read_body
 from ors_clients.transport.json_codec import read_json
 
 __all__ = [
@@ -127,7 +127,7 @@ class ChatEndpoint:
         self._limit = response_limit()
         # A generation takes as long as it takes, but a connection is there at once or not at all.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=4.0)
-        self._client = httpx.AsyncClient(
+        self._client = BoundedAsyncClient(
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(timeout, connect=30.0),
             limits=limits,
@@ -143,7 +143,7 @@ class ChatEndpoint:
             await self._client.get(f"{self._root}/models", timeout=10.0)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             return _root_cause(error)
-        except httpx.HTTPError:
+        except (httpx.HTTPError, ResponseTooLarge):
             return None  # it was reached, and the requests of the run show the rest
         return None
 

@@ -18,7 +18,7 @@ import httpx
 from ors_clients.api_keys import server_key
 from ors_clients.client import AsyncClient
 from ors_clients.environments import AsyncEnvironment
-from ors_clients.errors import EvaluationError, InfrastructureFailure
+from ors_clients.errors import EvaluationError, InfrastructureFailure, ResponseTooLarge
 from ors_clients.evaluation.attempts import Attempt
 from ors_clients.evaluation.compare import ComparedRun, compare, read_compared
 from ors_clients.evaluation.endpoint import ChatEndpoint
@@ -32,6 +32,7 @@ from ors_clients.evaluation.summary import Prices, summarize
 from ors_clients.evaluation.tasks import choose_environment, choose_tasks, describe, differing_tasks
 from ors_clients.evaluation.uploads import EpisodeFile, Uploads, unnoted
 from ors_clients.models import Task
+from ors_clients.transport.bounded_httpx import BoundedAsyncClient
 
 __all__ = ["Outcome", "RunOptions", "evaluate", "model_key", "run_folder", "run_name"]
 
@@ -284,10 +285,11 @@ def _labels(name: str, settings: EvaluationSettings) -> dict[str, Any]:
     return {
         "run_name": name,
         "environment": settings.environment,
-        # Pages count successes from ``success_at`` on.
+        # The rule of reward, by which stores and pages judge the run.
         "run_info": {
             "model_name": settings.model,
             "kind": "evaluation",
+            "reward": settings.reward,
             "success_at": settings.success_at,
             **sampling,
         },
@@ -307,12 +309,12 @@ async def _store(options: RunOptions) -> str | None:
     headers = {"x-api-key": key} if (key := _key_of(url, options)) else {}
     problem = ""
     try:
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30.0) as client:
+        async with BoundedAsyncClient(base_url=url, headers=headers, timeout=30.0) as client:
             status = (await client.get("/v1/runs", params={"limit": 1})).status_code
         if status == 200:
             return url
         problem = f"it answers {status}"
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, ResponseTooLarge) as error:
         problem = f"{type(error).__name__}: {error}"
     if options.upload is None:
         return None  # a server that keeps no rollouts

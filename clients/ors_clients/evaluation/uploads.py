@@ -21,6 +21,7 @@ from ors_clients.errors import EvaluationError
 from ors_clients.evaluation.attempts import Attempt
 from ors_clients.evaluation.players import Played
 from ors_clients.evaluation.redaction import Redaction
+from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.rollouts.sinks import RolloutsSink
 from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
 
@@ -103,8 +104,9 @@ class EpisodeFile:
         )
         events = rollout_events(played.trajectory, labels)
         rewards = [event["reward"] for event in events if "reward" in event]
-        # The store takes the highest reward of an episode's steps for its reward, and none for a rollout without one.
-        if attempt.lost is not None or max(rewards, default=None) != attempt.reward:
+        # A store takes the sum of an episode's rewards or the highest one, and none for a rollout without one: both are
+        # then the report's, by whichever rule.
+        if attempt.lost is not None or {max(rewards, default=None), _sum(rewards)} != {attempt.reward}:
             events = [_without_reward(event) for event in events]
             if attempt.lost is None:
                 events[-1]["reward"] = attempt.reward
@@ -124,6 +126,10 @@ class EpisodeFile:
                     raise OSError(f"{written} of {len(line)} bytes were written")
         except OSError as error:
             raise EvaluationError(f"{self._path} cannot be written: {error}", "Make room, then --resume it.") from error
+
+
+def _sum(rewards: list[float]) -> float | None:
+    return RewardRule().total(rewards, terminal=True) if rewards else None
 
 
 def _outcome(attempt: Attempt) -> dict[str, str]:

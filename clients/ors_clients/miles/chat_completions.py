@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ors_clients.errors import SamplerFailed
+from ors_clients.errors import ResponseTooLarge, SamplerFailed
 from ors_clients.training.process_state import http_client
 
 __all__ = ["complete"]
@@ -19,6 +19,8 @@ async def complete(url: str, body: dict[str, Any]) -> dict[str, Any]:
 
     try:
         response = await http_client().post(url, json=body)
+    except ResponseTooLarge as error:
+        raise SamplerFailed(f"The model's endpoint cannot be used: {error.cause}") from error
     except httpx.HTTPError as error:
         raise SamplerFailed(f"The model's endpoint did not answer: {type(error).__name__}") from error
     if response.status_code != 200:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ors_clients.api_keys import PLATFORM_API, server_key
+from ors_clients.errors import ResponseTooLarge
 from ors_clients.rollouts.trajectory import ToolStep, Trajectory
 from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events, summary
 from ors_clients.tool_calls import ToolCall
@@ -225,9 +226,9 @@ class RolloutsSink(_ThreadSink):
     def upload(self, rollouts: Iterable[list[bytes]]) -> Iterator[tuple[int, str | None]]:
         """Send rollouts, each as its encoded events; blocks. For each request, yield the number of rollouts that begin
         in it, and why the server did not take it (None: it did)."""
-        import httpx
+        from ors_clients.transport.bounded_httpx import BoundedClient
 
-        with httpx.Client(base_url=self._url, headers={"x-api-key": self._key}, timeout=30.0) as client:
+        with BoundedClient(base_url=self._url, headers={"x-api-key": self._key}, timeout=30.0) as client:
             for batch, begun in _batches(rollouts):
                 yield begun, self._send(client, batch)
 
@@ -259,6 +260,9 @@ class RolloutsSink(_ThreadSink):
                 pause *= 2
             try:
                 response = client.post("/v1/rollouts", content=body, headers={"content-type": "application/json"})
+            except ResponseTooLarge as error:
+                problem = error.cause
+                break
             except httpx.HTTPError as error:
                 problem = f"{type(error).__name__}: {error}"
                 continue

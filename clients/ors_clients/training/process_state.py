@@ -30,7 +30,7 @@ from ors_clients.training.losses import Losses
 from ors_clients.training.optional_imports import INSTALL_TRAIN, import_trainer_module
 
 if TYPE_CHECKING:
-    import httpx
+    from ors_clients.transport.bounded_httpx import BoundedAsyncClient
 
 __all__ = [
     "chat_renderer",
@@ -90,12 +90,14 @@ def engine(args: Any) -> Sampler:
     return _keep(("engine", url), lambda: SGLangSampler(url))
 
 
-def http_client() -> httpx.AsyncClient:
+def http_client() -> BoundedAsyncClient:
     """Return the client for inference endpoints. Generations may take long, so only connecting has a time limit."""
     import httpx
 
+    from ors_clients.transport.bounded_httpx import BoundedAsyncClient
+
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    return _keep("http", lambda: httpx.AsyncClient(timeout=httpx.Timeout(None, connect=30.0), limits=limits))
+    return _keep("http", lambda: BoundedAsyncClient(timeout=httpx.Timeout(None, connect=30.0), limits=limits))
 
 
 def group_filter(args: Any) -> Callable[..., Any] | None:

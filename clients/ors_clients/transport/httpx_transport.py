@@ -23,7 +23,7 @@ from ors_clients.transport.base import ConnectionLost, OutOfTime, Request, Respo
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["HttpxTransport", "read_body"]
+__all__ = ["HttpxTransport"]
 
 #: Seconds to connect in, and that an open event stream may be silent.
 _CONNECT_LIMIT, _SILENCE = 15.0, 60.0
@@ -91,8 +91,10 @@ class HttpxTransport:
 def _client_of_environment() -> httpx.AsyncClient:
     import httpx
 
+    from ors_clients.transport.bounded_httpx import BoundedAsyncClient
+
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=1.0)
-    return httpx.AsyncClient(http2=find_spec("h2") is not None, limits=limits)
+    return BoundedAsyncClient(http2=find_spec("h2") is not None, limits=limits)
 
 
 async def _begun(sending: Awaitable[httpx.Response], limit: float | None) -> httpx.Response:
@@ -107,19 +109,9 @@ async def _begun(sending: Awaitable[httpx.Response], limit: float | None) -> htt
         raise ConnectionLost("the response did not begin in time", sent=True) from None
 
 
-async def read_body(response: httpx.Response, limit: int) -> bytes:
-    """Return the body of a response that is being streamed. Raises ``ResponseTooLarge`` after ``limit`` bytes."""
-    parts: list[bytes] = []
-    received = 0
-    async for part in response.aiter_bytes():  # decompressed: a small body may be a large one
-        received += len(part)
-        if received > limit:
-            raise ResponseTooLarge(limit)
-        parts.append(part)
-    return b"".join(parts)
-
-
 async def _read(response: httpx.Response, on_data: Callable[[bytes], None] | None, limit: int) -> Response:
+    from ors_clients.transport.bounded_httpx import read_body
+
     names = {name.lower(): value for name, value in response.headers.items()}
     events = names.get("content-type", "").lower().startswith("text/event-stream")
     if on_data is not None and response.status_code == 200 and events:

@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +32,12 @@ from ors_containers.linux.cgroups import ControlGroups, Controller, remove_group
 from ors_containers.linux.host_support import IDS, likely_remedy
 from ors_containers.linux.leases import Owner, make_state, state_directory
 from ors_containers.linux.open_files import OPEN_FILES
-from ors_containers.linux.subprocesses import child_process
+from ors_containers.linux.subprocesses import MOST_LINE, child_process, output_lines
 
 __all__ = ["BuildLimits", "Built", "run_scripts"]
 
 #: Host ids of build sandboxes as root: one range of those sandboxes are given, whichever.
 _BASES = range(0x8000_0000, 0xFFFE_0000, IDS)
-_MOST_LINE = 1 << 16
 _MOST_ANSWER = 1 << 20
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 
@@ -174,7 +173,7 @@ async def _converse(request: BuildRequest, output: ScriptOutput, seconds: float)
     problem = ""
     try:
         async with child_process(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=[answer_there], env={}, cwd="/", limit=_MOST_LINE
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=[answer_there], env={}, cwd="/", limit=MOST_LINE
         ) as process:
             os.close(answer_there)
             answer_there = -1
@@ -185,7 +184,7 @@ async def _converse(request: BuildRequest, output: ScriptOutput, seconds: float)
                     await process.stdin.drain()
                     process.stdin.close()
                 # The error is one line: it fits the pipe while standard output is read.
-                async for line in _lines(process.stdout):
+                async for line in output_lines(process.stdout):
                     output.hear(line)
                 problem = (await process.stderr.read()).decode(errors="replace").strip()
                 status = await process.wait()
@@ -199,19 +198,6 @@ async def _converse(request: BuildRequest, output: ScriptOutput, seconds: float)
     return status, problem.splitlines()[-1] if problem else "", answered
 
 
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    rest = b""
-    while piece := await stream.read(_MOST_LINE):
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            yield line.decode(errors="replace")
-        if len(rest) > _MOST_LINE:
-            yield rest.decode(errors="replace")
-            rest = b""
-    if rest:
-        yield rest.decode(errors="replace")
-
-
 async def _read_pipe(descriptor: int) -> bytes:
     """Read a pipe to its end, and return the first ``_MOST_ANSWER`` bytes. No thread: a build may take an hour."""
     reader = asyncio.StreamReader()
@@ -220,7 +206,7 @@ async def _read_pipe(descriptor: int) -> bytes:
     )
     try:
         content = b""
-        while len(content) < _MOST_ANSWER and (piece := await reader.read(_MOST_LINE)):
+        while len(content) < _MOST_ANSWER and (piece := await reader.read(MOST_LINE)):
             content += piece
         return content
     finally:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from ors_containers.errors import BuildFailed
-from ors_containers.linux.subprocesses import child_process
+from ors_containers.linux.subprocesses import child_process, output_lines
 
 __all__ = ["run_program"]
 
@@ -22,7 +23,7 @@ async def run_program(
 
     Raises ``BuildFailed`` with the last lines; its message begins with ``problem``.
     """
-    lines: list[str] = []
+    lines = deque[str](maxlen=_TAIL)
     # SIGTERM rather than SIGKILL: these programs clean up files of their own.
     async with child_process(
         *arguments,
@@ -32,11 +33,12 @@ async def run_program(
         stderr=asyncio.subprocess.STDOUT,
     ) as process:
         assert process.stdout is not None
-        while chunk := await process.stdout.read(1 << 16):
-            for line in chunk.decode(errors="replace").splitlines():
-                if on_line is not None:
-                    on_line(line)
-                lines = [*lines, line][-_TAIL:]
+        async for line in output_lines(process.stdout):
+            # Only the last state of a line that was overwritten after carriage returns, such as a progress bar.
+            shown = line.rstrip("\r").rpartition("\r")[2]
+            if on_line is not None:
+                on_line(shown)
+            lines.append(shown)
         status = await process.wait()
     if status != 0:
         raise BuildFailed(f"{problem}: {arguments[0]} ended with {status}", remedy, output="\n".join(lines))

@@ -1,4 +1,4 @@
-"""Child processes that are ended when their block is left.
+"""Child processes that are ended when their block is left, and the lines of their output.
 
 Invariant: when the block is left, the process has ended and has been waited for; it is signalled through a descriptor,
 so neither a reused process id nor another waiter can interfere.
@@ -11,10 +11,13 @@ import contextlib
 import os
 import signal
 from asyncio.subprocess import Process
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-__all__ = ["child_process"]
+__all__ = ["MOST_LINE", "child_process", "output_lines"]
+
+#: Bytes of a line, and of a read; a longer line is passed on in parts.
+MOST_LINE = 1 << 16
 
 
 @contextlib.asynccontextmanager
@@ -38,3 +41,20 @@ async def child_process(
         finally:
             if descriptor != -1:
                 os.close(descriptor)
+
+
+async def output_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Yield the lines of a program's output without their ends, whole wherever a read ends.
+
+    A longer line than ``MOST_LINE`` comes in parts. An output without newlines takes no more memory than that.
+    """
+    rest = b""
+    while piece := await stream.read(MOST_LINE):
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace")
+        if len(rest) > MOST_LINE:
+            yield rest.decode(errors="replace")
+            rest = b""
+    if rest:
+        yield rest.decode(errors="replace")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ors_clients.conformance import command
+from ors_clients.conformance.check import SERVER_RULES, Report
 from ors_clients.conformance.command import main
+from ors_clients.conformance.rule import Outcome, Result, Severity
 from ors_clients.errors import ConfigurationError
 
 from tests.support.servers import free_port
@@ -54,6 +59,28 @@ def test_a_server_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "no HTTP server answers" in report["problem"]
     captured = capsys.readouterr()
     assert "secret" not in captured.out + captured.err + file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("severity", "outcome", "statuses"),
+    [
+        (Severity.REQUIRED, Outcome.FAILED, (1, 1)),
+        (Severity.RECOMMENDED, Outcome.FAILED, (0, 1)),
+        (Severity.RECOMMENDED, Outcome.WARNED, (0, 1)),
+        (Severity.OURS, Outcome.FAILED, (0, 0)),
+        (Severity.RECOMMENDED, Outcome.PASSED, (0, 0)),
+        (Severity.RECOMMENDED, Outcome.NOT_TRIED, (0, 0)),
+    ],
+)
+def test_strict_also_counts_what_is_recommended(
+    severity: Severity, outcome: Outcome, statuses: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def played(*_: Any) -> Report:
+        rule = replace(SERVER_RULES[0], severity=severity)
+        return Report("target", "echo", results=[Result(rule, outcome, "", 0.0)])
+
+    monkeypatch.setattr(command, "_run", played)
+    assert (status("http://host"), status("http://host", "--strict")) == statuses
 
 
 def test_json_on_standard_output_is_alone_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,6 +100,20 @@ class Leaky(Sound):
         threading.Thread(target=OVER.wait, name="forgotten", daemon=True).start()
 
 
+class Untidy(Sound):
+    def teardown(self) -> None:
+        raise OSError("the sandbox is still in use")
+
+
+class MisspeltField(Sound):
+    private_task_fields = ("answer", "anwser")
+
+
+class MisspeltDeclaration(Sound):
+    private_task_fields = ()
+    private_task_feilds = ("answer",)
+
+
 class Wires(Wire):
     """A wire whose other servers are in this process too."""
 
@@ -112,12 +126,11 @@ class Wires(Wire):
 class Process:
     """The process of the tests, as that of a server."""
 
-    def __init__(self, cls: type[Sound], wire: Wires, teardowns: Teardowns) -> None:
-        self._cls, self._wire, self._teardowns = cls, wire, teardowns
+    def __init__(self, cls: type[Sound], server: Server, wire: Wires, teardowns: Teardowns) -> None:
+        self._cls, self._server, self._wire, self._teardowns = cls, server, wire, teardowns
 
     async def state(self) -> State:
-        given = state(self._teardowns, [self._cls])
-        return State(given["teardowns"], frozenset(given["counted"]), {"threads": given["threads"]}, given["private"])
+        return State.of(state(self._teardowns, self._server.environments), [])
 
     @contextlib.asynccontextmanager
     async def second(self) -> AsyncGenerator[str]:
@@ -135,7 +148,7 @@ async def tried(
     teardowns = Teardowns([cls])
     server = Server([cls], settings=Settings(**settings))
     wire = Wires("http://server", transport=AsgiStreams(server.app if fault is None else broken(server.app, fault)))
-    subject = Subject(wire, options or Options(episodes=3, rewards=(0.0, 1.0)), Process(cls, wire, teardowns))
+    subject = Subject(wire, options or Options(episodes=3, rewards=(0.0, 1.0)), Process(cls, server, wire, teardowns))
     try:
         report = await check(subject, [RULES[id] for id in ids or RULES], target="target", time_limit=60)
     finally:
@@ -164,6 +177,9 @@ async def test_a_sound_environment_passes() -> None:
         ("target.same-prompt", Whimsical, "This time"),
         ("target.same-tasks", Shuffled, "different from index 0 on"),
         ("target.leftovers", Leaky, "3 threads: forgotten"),
+        ("target.teardown", Untidy, "OSError: the sandbox is still in use"),
+        ("target.private-fields", MisspeltField, "no task has a field anwser"),
+        ("target.private-fields", MisspeltDeclaration, "private_task_feilds"),
     ],
 )
 async def test_a_rule_fails_on_a_faulty_environment(id: str, cls: type[Sound], came: str) -> None:

@@ -51,6 +51,8 @@ def test_an_expansion_that_cannot_be_made_is_an_error(text: str) -> None:
 def test_text_that_is_made_to_take_long_does_not() -> None:
     begun = time.process_time()
     read_text(Path("D"), f"# a=x{' ' * 200_000}y{' ' * 200_000}z\nRUN a{' ' * 200_000}\\{' ' * 200_000}b <<")
+    read_text(Path("D"), f"RUN {'(' * 200_000}")
+    read_text(Path("D"), f"RUN {'<< <<' * 100_000}")
     names = "/".join(["a"] * 200)
     assert not IgnoreRules(["**/" * 50 + "b", "*a" * 50 + "b/c"]).ignores(f"{names}/{'a' * 200}")
     with pytest.raises(ValueError, match="nested too deeply"):
@@ -113,6 +115,27 @@ def test_here_documents_belong_to_their_instruction() -> None:
     assert (second.documents, third.documents) == ((), ())
     with pytest.raises(InvalidDefinition, match="line 1: The here-document EOF has no end"):
         read_text(Path("D"), "RUN <<EOF\na\n")
+
+
+def test_a_here_documents_name_may_follow_a_space() -> None:
+    """As in every shell; what is arithmetic or quoted in a shell begins none."""
+    text = (
+        "RUN python << 'ONE' && cat <<-  TWO\n$A\nONE\n\tx\n\tTWO\nCOPY <<  three << \"four\" /x/\na\nthree\nb\nfour\n"
+        "ONBUILD RUN cat 3<< EOF\n$A\nEOF\n"
+        'RUN echo $((1 << 2)) $(( (1 <<2) )) "a << b" \'c << d\' <<< e && (( x = 1 << 2 ))\nRUN ["sh", "a << b"]\n'
+    )
+    run, copy, trigger, arithmetic, words = read_text(Path("D"), text).instructions
+    assert [(each.name, each.text, each.expand) for each in run.documents] == [
+        ("ONE", "$A\n", False),
+        ("TWO", "x\n", True),
+    ]
+    assert [(each.name, each.text, each.expand) for each in copy.documents] == [
+        ("three", "a\n", True),
+        ("four", "b\n", False),
+    ]
+    assert copy.rest == '<<three <<"four" /x/'
+    assert [each.name for each in trigger.documents] == ["EOF"]
+    assert (arithmetic.documents, words.documents) == ((), ())
 
 
 @pytest.mark.parametrize(

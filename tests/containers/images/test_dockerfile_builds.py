@@ -20,7 +20,7 @@ from ors_containers import (
     InvalidDefinition,
     StoreFailed,
 )
-from ors_containers.image import Image
+from ors_containers.image import DEFAULT_PATH, Image
 from ors_containers.images import ImageStore, Step
 from ors_containers.layers.tree import LayeredTree
 
@@ -141,13 +141,16 @@ async def test_here_documents_mounts_and_arguments(builder: Builder) -> None:
         "FROM base:1\nARG WHO=world\nRUN <<EOF\necho hello $WHO\nmkdir /x\nEOF\n"
         "RUN --mount=type=cache,target=/cache/x --mount=type=secret,id=s touch /cache/x/y && echo $WHO > /x/who\n"
         "RUN <<EOF\n#!/bin/bash\na=(1 2); echo ${a[1]} > /x/bash\nEOF\n"
-        "COPY <<EOF <<'RAW' /x/\nto $WHO\nEOF\n$WHO\nRAW\n",
+        "COPY <<EOF << 'RAW' /x/\nto $WHO\nEOF\n$WHO\nRAW\n"
+        "RUN << 'EOF'\necho $WHO > /x/alone\nEOF\nRUN cat << 'EOF' > /x/given\n$WHO\nEOF\n",
         arguments={"WHO": "you", "OTHER": "x"},
     )
-    assert [content(image, f"x/{name}") for name in ("who", "bash", "EOF", "RAW")] == [
+    assert [content(image, f"x/{name}") for name in ("who", "bash", "EOF", "RAW", "alone", "given")] == [
         "you\n",
         "2\n",
         "to you\n",
+        "$WHO\n",
+        "you\n",
         "$WHO\n",
     ]
     tree = LayeredTree(image.layers)
@@ -155,6 +158,17 @@ async def test_here_documents_mounts_and_arguments(builder: Builder) -> None:
     assert "hello you" in builder.steps
     assert "No ARG is called OTHER" in builder.steps
     assert any("--mount=type=secret is ignored" in step for step in builder.steps)
+
+
+@pytest.mark.parametrize("own", ["", "ENV PATH=/y\n"])
+async def test_a_path_is_added_to_the_default_one(builder: Builder, own: str) -> None:
+    """A base without PATH has the default one: `ENV PATH=/x:$PATH` lost every program."""
+    image = await builder.build(f"FROM base:1\n{own}ENV PATH=/x:$PATH\nENV KEPT=${{PATH}}\nRUN /bin/cp /bin/ls /z\n")
+    assert image.environment["PATH"] == ("/x:/y" if own else f"/x:{DEFAULT_PATH}")
+    assert image.environment["KEPT"] == image.environment["PATH"]
+    if not own:
+        image = await builder.build("FROM base:1\nENV PATH=/x:$PATH\nRUN ls / > /found\n")
+        assert "found" in content(image, "found")
 
 
 async def test_triggers_of_a_base_run_in_the_next_build(builder: Builder) -> None:

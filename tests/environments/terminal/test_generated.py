@@ -1,4 +1,4 @@
-"""The generated source: splits, names, and families left out where programs are missing."""
+"""The generated source: splits, names, and families whose programs are missing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from ors_server import DefinitionError
 from ors_server.errors import InvalidTask
+from tests.support.paths import ROOT
 
 from .parts import generated, generation
 
@@ -74,14 +75,43 @@ def test_families_without_their_programs_are_left_out_with_a_log_entry(caplog: p
         assert f"the family {name} are left out: the image has no git" in caplog.text
 
 
+def test_a_missing_program_moves_no_index(caplog: pytest.LogCaptureFixture) -> None:
+    """The same split and index are the same task on every machine; a task that cannot be played here says why."""
+    with caplog.at_level(logging.WARNING):
+        bare = generated.GeneratedSource(lambda program: program != "patch", train_tasks=200, test_tasks=80)
+    whole = source(200, 80)
+    for split in ("train", "test"):
+        assert bare.count(split) == whole.count(split)
+        assert [bare.name(split, index) for index in range(bare.count(split))] == [
+            whole.name(split, index) for index in range(whole.count(split))
+        ]
+    assert "tasks of the family diff_patch are refused: the image has no patch" in caplog.text
+    with pytest.raises(generated.ProgramMissing, match=r"'diff_patch-000001' needs patch, .* Install it"):
+        bare.find("diff_patch-000001")
+    assert bare.find("csv_join-000001") == whole.find("csv_join-000001")
+
+
 def test_unknown_families_and_too_many_tasks_keep_the_server_from_starting() -> None:
     with pytest.raises(DefinitionError, match="csv_joyn"):
         source(10, 5, "csv_joyn")
     with pytest.raises(DefinitionError, match="TRAIN_TASKS"):
         source(500_001, 5, "csv_join")
-    with pytest.raises(DefinitionError, match="No family"):
+    with pytest.raises(DefinitionError, match=r"No family.*Install .*git"):
         generated.GeneratedSource(lambda program: False, families=needing_programs(), train_tasks=1, test_tasks=1)
 
 
 def needing_programs() -> list[str]:
     return [name for name, family in generation.FAMILIES.items() if family.programs]
+
+
+@pytest.mark.parametrize("file", ["Dockerfile", "environments/terminal/Dockerfile"])
+def test_an_image_is_built_with_the_programs_of_every_family(file: str) -> None:
+    of_every_base = {"gzip", "iconv", "python3", "setsid", "tar"}
+    needed = {program for family in generation.FAMILIES.values() for program in family.programs} - of_every_base
+    lines = (ROOT / file).read_text().splitlines()
+    (looked_for,) = [
+        set(line.partition("which")[2].partition(">")[0].split()) for line in lines if "which bwrap" in line
+    ]
+    (installed,) = [set(line.split()) for line in lines if "--no-install-recommends bubblewrap" in line]
+    assert needed <= looked_for
+    assert needed <= installed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -75,6 +76,18 @@ def test_a_slow_count_of_tasks_blocks_nothing(start_server: StartServer, write_e
     assert ["unable", "train", "unknown"] in lines
     assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
     assert served.stop(signal.SIGTERM) == 0
+
+
+def test_json_logs_are_json_from_the_first_line_to_the_stop(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORS_LOG_FORMAT", "json")
+    monkeypatch.setenv("ORS_MAX_BODIES", "10")  # misspelt: the first line warns of it
+    served = start_server("echo")
+    assert served.stop() == 0
+    events = [json.loads(line)["event"] for line in served.log.read_text().splitlines()]
+    assert "ORS_MAX_BODIES" in events[0]
+    assert events[-2:] == ["stopping", "stopped"]
 
 
 def test_a_flag_wins_over_its_variable(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:

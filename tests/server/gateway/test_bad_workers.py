@@ -1,6 +1,7 @@
 """Workers that report garbage, have another version, are never ready or are none at all."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -13,12 +14,13 @@ import pytest
 
 from ors_server._version import HANDSHAKE, VERSION
 from ors_server.gateway import watching
+from ors_server.gateway.asking import ask
 from ors_server.gateway.watching import watch
 from ors_server.gateway.workers import Life, Member, Worker, Workers
 from tests.server.gateway.conftest import WIRE, reply, start_several
 from tests.server.gateway.conftest import call as call_tool
 from tests.server.gateway.test_several_workers import until as wait_until
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 REPORT: dict[str, Any] = {
     "slot": 0, "incarnation": 0, "sessions": 3, "max_sessions": 9, "calls": 0, "task_lists": {}, "version": VERSION,
@@ -95,6 +97,34 @@ async def test_a_worker_that_reports_garbage_gets_no_sessions_and_fills_no_log(
     with caplog.at_level(logging.WARNING, "ors_server"):
         await watched(tmp_path, garbage, look, note)
     assert len(caplog.records) <= 1
+
+
+async def test_an_answer_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of an environment runs in the worker: it must not fill the memory of the gateway."""
+    monkeypatch.setattr("ors_server.gateway.asking.LONGEST", 2**20)
+    sent = 0
+    ended = asyncio.Event()
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9000000000\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"x" * 2**16)
+                await writer.drain()
+                sent += 2**16
+        ended.set()
+
+    path = tmp_path / "worker.sock"
+    server = await asyncio.start_unix_server(flood, path)
+    (worker,), _ = Workers().replace([Member(0, 0, f"unix:{path}")])
+    try:
+        assert await ask(worker, "/_ors/figures") == (0, b"")
+        await asyncio.wait_for(ended.wait(), PATIENCE)
+    finally:
+        server.close()
+    assert sent < 2**24
 
 
 async def test_a_long_report_is_read(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
+from ors_server.checkouts import serving
+from ors_server.hosting.task_agreement import digest_of
 from tests.server.hosting.conftest import Front, can_bind, fronted
 from tests.server.metrics.reading import read_figures
 from tests.support.events import parse_events
@@ -219,6 +221,38 @@ def test_secrets_and_variables_of_the_operator_reach_the_environment(front: Fron
     assert [front.call("with", "secret", name) for name in ("api_key", "openai_api_key")] == ["mine", "mine"]
     assert front.call("with", "variable", "OPENREWARD_API_URL") == front.url
     assert front.call("with", "variable", "OPENREWARD_SESSION_URL") == front.url
+    assert front.call("with", "variable", "PYTHONHASHSEED") == "0"
+
+
+async def test_a_restarted_process_lists_the_tasks_of_the_one_before(mortal_front: Front) -> None:
+    """Tasks made of hashes and sets: by their digest, two starts of a process have one list."""
+    front = mortal_front
+
+    def tasks() -> list[Any] | None:
+        answer = httpx.post(f"{front.url}/walk/tasks", json={"split": "train"}, timeout=30)
+        return answer.json()["tasks"] if answer.status_code == 200 else None
+
+    before, listed = front.process_of("Walk"), tasks()
+    assert listed
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: _other_process(front, "Walk", before) and tasks() is not None)
+    again = tasks()
+    assert again
+    assert await digest_of(again) == await digest_of(listed)
+
+
+def _other_process(front: Front, name: str, before: int) -> bool:
+    try:
+        return front.process_of(name) != before
+    except (LookupError, FileNotFoundError):  # it is not there yet
+        return False
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"), [({}, "0"), ({"PYTHONHASHSEED": "7"}, "7"), ({"PYTHONHASHSEED": ""}, "0")]
+)
+def test_the_operator_may_choose_the_seed_of_hashes(given: dict[str, str], passed: str) -> None:
+    assert serving.variables_of_environments(given, "http://here")["PYTHONHASHSEED"] == passed
 
 
 def test_sessions_are_recorded(tmp_path: Path) -> None:

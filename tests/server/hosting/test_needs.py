@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ors_server.checkouts.needs import Needs, read_needs
 from ors_server.checkouts.report import Host, rows_of
 from ors_server.checkouts.sources import Sources
@@ -81,3 +83,24 @@ def test_each_missing_need_comes_with_its_remedy(tmp_path: Path) -> None:
     assert remedies()["/orwd_data"] == f"Copy tasks.parquet into {data}."
     (data / "tasks.parquet").touch()
     assert "/orwd_data" not in remedies()
+
+
+@pytest.mark.parametrize(
+    ("read", "offered", "states"),
+    [
+        (["exa_key", "EXA_KEY"], {"EXA_KEY"}, [True, True]),
+        (["exa_key", "EXA_KEY"], {"exa_key"}, [True, True]),
+        (["exa_key"], {"EXA_KEY"}, [False]),
+        (["exa_key", "EXA_KEY"], {"EXA"}, [False, False]),
+    ],
+)
+def test_a_secret_is_there_where_the_program_reads_its_other_spelling(
+    read: list[str], offered: set[str], states: list[bool], tmp_path: Path
+) -> None:
+    needs = Needs(secrets=dict.fromkeys(read, "env.py:1"))
+
+    def missing_image(image: str) -> tuple[str, str] | None:
+        raise AssertionError(image)
+
+    host = Host("Walk", tmp_path, False, frozenset(offered), {}, missing_image)
+    assert [row.there for row in rows_of(needs, host)] == states

@@ -1,11 +1,12 @@
 """Task routes: both spellings, index and range semantics, and the methods of an author's class that are called."""
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from ors_server import Blocks, JSONObject, Server, TextBlock
+from tests.server.protocol import foreign
 from tests.server.protocol.conftest import Serve
 from tests.support.environments import Echo
 
@@ -42,13 +43,6 @@ async def test_ranges_are_python_slices(serve: Serve) -> None:
         assert response.json()["tasks"] == TASKS[start:stop], (start, stop)
 
 
-async def test_negative_indices_count_from_the_end(serve: Serve) -> None:
-    client = serve(Echo)
-    assert (await client.post("/task", {"split": "train", "index": -1})).json()["task"] == {"id": "train-3"}
-    sid = await client.open({"split": "train", "index": -4})
-    assert (await client.get("/prompt", sid)).json()[0]["text"] == "prompt of train-0"
-
-
 async def test_an_index_may_be_a_numeric_string(serve: Serve) -> None:
     """Section 1: ``"0"`` is accepted."""
     client = serve(Echo)
@@ -56,7 +50,7 @@ async def test_an_index_may_be_a_numeric_string(serve: Serve) -> None:
     assert (await client.get("/prompt", "s")).json()[0]["text"] == "prompt of train-2"
 
 
-@pytest.mark.parametrize("index", [4, -5, 10**6])
+@pytest.mark.parametrize("index", [4, -1, -5, 10**6])
 async def test_an_index_outside_the_split_is_400(serve: Serve, index: int) -> None:
     """Bad input: unknown index."""
     client = serve(Echo)
@@ -169,7 +163,7 @@ async def test_synchronous_task_methods(serve: Serve) -> None:
 
     client = serve(Sync)
     assert (await client.post("/num_tasks", {"split": "train"})).json() == {"num_tasks": 2}
-    assert (await client.post("/task", {"split": "train", "index": -1})).json()["task"] == {"id": "b"}
+    assert (await client.post("/task", {"split": "train", "index": 1})).json()["task"] == {"id": "b"}
     assert (await client.post("/task_range", {"split": "train", "stop": 1})).json()["tasks"] == [{"id": "a"}]
 
 
@@ -248,3 +242,66 @@ async def test_tasks_are_counted_by_split() -> None:
     server = Server([Echo, Uncountable])
     assert await server.count_tasks("echo") == {"train": 4, "test": 4}
     assert await server.count_tasks("Uncountable") == {"train": 7, "test": None}
+
+
+@pytest.mark.parametrize("base", [Echo, foreign.OpenRewardGame, foreign.OrsGame])
+@pytest.mark.parametrize("private", [(), ("secret",)])
+@pytest.mark.parametrize("index", [-1, 3, 10_000])
+async def test_an_index_that_num_tasks_excludes_reaches_no_class(
+    serve: Serve, base: Any, private: tuple[str, ...], index: int
+) -> None:
+    """Of each SDK: a class that makes a task of any index would otherwise play one of another split."""
+    asked: list[int | None] = []
+
+    def num_tasks(split: str) -> int:
+        return 3
+
+    def get_task(split: str, index: int) -> JSONObject:
+        asked.append(index)
+        return {"id": str(index), "word": str(index)}
+
+    def get_task_range(split: str, start: int | None = None, stop: int | None = None) -> list[JSONObject]:
+        asked.extend((start, stop))
+        return [{"id": str(each), "word": str(each)} for each in range(start or 0, 99 if stop is None else stop)]
+
+    methods: Any = {"num_tasks": num_tasks, "get_task": get_task, "get_task_range": get_task_range}
+    members = {name: staticmethod(method) for name, method in methods.items()}
+    client = serve(type("AnyIndex", (base,), {**members, "private_task_fields": private}))
+    for path in ("/task", "/get_task", "/create"):
+        refused = await client.post(path, {"split": "train", "index": index}, "s")
+        assert refused.status_code == 400, path
+        assert f"{index} is outside split 'train', which has 3 tasks" in refused.json()["detail"]
+    assert asked == []
+    for path in ("/task_range", "/get_task_range"):
+        served = await client.post(path, {"split": "train", "start": 1, "stop": 10_000})
+        assert [task["id"] for task in served.json()["tasks"]] == ["1", "2"]
+    assert all(each is None or 0 <= each <= 3 for each in asked)
+
+
+async def test_a_split_may_grow(serve: Serve) -> None:
+    counts = iter([1, 2])
+
+    class Growing(Indexed):
+        @classmethod
+        async def num_tasks(cls, split: str) -> int:
+            return next(counts)
+
+    client = serve(Growing)
+    for index in (0, 1):
+        assert (await client.post("/task", {"split": "train", "index": index})).status_code == 200
+
+
+async def test_a_class_that_does_not_count_is_served_any_index_from_0(serve: Serve) -> None:
+    class Uncounted(Echo):
+        @classmethod
+        def list_tasks(cls, split: str) -> list[JSONObject]:
+            raise NotImplementedError
+
+        @classmethod
+        def get_task(cls, split: str, index: int) -> JSONObject:
+            return {"id": str(index)}
+
+    client = serve(Uncounted)
+    assert (await client.post("/task", {"split": "train", "index": 7})).json()["task"] == {"id": "7"}
+    refused = await client.post("/task", {"split": "train", "index": -1})
+    assert (refused.status_code, refused.json()["detail"].split(".")[0]) == (400, "Invalid index")

@@ -61,7 +61,7 @@ def test_the_listing(command: Command, filled: Path) -> None:
     heading, *lines = outcome.out.splitlines()
     assert heading.split() == ["Id", "Run", "Name", "Environment", "Reward", "Messages", "Created", "(UTC)"]
     assert [line.split()[:2] for line in lines[:3]] == [["bbbb-1", "two"], ["aaaa-2", "one"], ["aaaa-1", "one"]]
-    assert re.split(r"\s{2,}", lines[2]) == ["aaaa-1", "one", "-", "owner/env", "1", "6", "2023-11-14 22:13"]
+    assert re.split(r"\s{2,}", lines[2]) == ["aaaa-1", "one", "-", "owner/env", "1.25", "6", "2023-11-14 22:13"]
     assert lines[-1] == f"1–3 of 3 rollouts in {filled}."
     assert "2–2 of 2" in command("rollouts", "list", "--run", "one", "--offset", "1").out
 
@@ -82,12 +82,16 @@ def test_the_listing_for_programs(command: Command, filled: Path) -> None:
     assert listed["rollouts"] == [
         {
             "id": "aaaa-2",
+            "run_id": listed["rollouts"][0]["run_id"],
             "run_name": "one",
             "rollout_name": "second",
             "environment": None,
             "variant": None,
             "split": None,
+            "reward": None,
+            "passed": None,
             "max_reward": None,
+            "total_reward": None,
             "num_messages": 0,
             "finished": False,
             "created_at": "2023-11-14T22:14:20.000+00:00",
@@ -100,7 +104,7 @@ def test_a_conversation(command: Command, filled: Path) -> None:
     out = command("rollouts", "show", "aaaa-1").out
     for words in (
         "owner/env",
-        "highest 1, total 1.25; finished",
+        "1.25 (highest of one message 1); finished",
         '{"id": 7}',
         '{"task_index": 7}',
         "Be brief.",

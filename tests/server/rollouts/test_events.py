@@ -128,6 +128,8 @@ async def test_every_value_comes_back_as_it_was_sent(tmp_path: Path) -> None:
         "created_at": "2023-11-14T22:13:20.000+00:00",
         "num_messages": 1,
         "finished": True,
+        "reward": -0.1,
+        "passed": False,
         "max_reward": -0.1,
         "total_reward": -0.1,
         "outcome": None,

@@ -105,7 +105,7 @@ def test_reading_migrates_and_loses_nothing(version_1: Path) -> None:
         listed = {each.id: each for each in browse_rollouts(connection, RolloutFilter()).rows}
         (task,) = task_summaries(connection, "my run").rows
     assert (listed["r1"].total_reward, listed["r1"].task_label, listed["r1"].source) == (1.25, "7", "upload")
-    assert (task.label, task.num_rollouts, task.mean_reward) == ("7", 1, 1.0)
+    assert (task.label, task.num_rollouts, task.mean_reward) == ("7", 1, 1.25)
 
 
 async def test_writing_migrates_and_goes_on(version_1: Path) -> None:

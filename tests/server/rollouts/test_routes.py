@@ -143,7 +143,7 @@ async def test_runs_and_rollouts_in_pages(start: Start) -> None:
         "id": first["id"],
         "name": "first_run",
         "num_rollouts": 5,
-        "avg_rollout_reward": 3.0,  # of 2, 3 and 4; the others have no reward
+        "avg_rollout_reward": 20 / 3,  # of 2, 2 × 3 and 3 × 4; the others have no reward
         "avg_rollout_length": 2.0,
         "created_at": "2023-11-14T22:13:20.000+00:00",
         "updated_at": "2023-11-14T22:13:20.004+00:00",

@@ -1,6 +1,7 @@
 """A runtime that starts no process, for tests of the pool's logic; other tests use real sandboxes."""
 
 import asyncio
+import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -11,6 +12,7 @@ from ors_containers import (
     FileStatus,
     Image,
     Limits,
+    NoSuchFile,
     Runtime,
     Sandbox,
     SandboxDied,
@@ -70,7 +72,7 @@ class FakeSandbox(Sandbox):
         raise NotImplementedError
 
     async def read_file(self, path: str, *, limit: int = 100 * 2**20) -> bytes:
-        raise NotImplementedError
+        raise NoSuchFile(path, errno.ENOENT)
 
     async def write_file(self, path: str, content: bytes, *, mode: int = 0o644, parents: bool = True) -> None:
         raise NotImplementedError

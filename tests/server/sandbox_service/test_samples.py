@@ -82,3 +82,15 @@ async def test_no_sandbox(page: str, service: Service, caplog: pytest.LogCapture
     await client.close()
     await server.sessions.close()
     assert "teardown failed" not in caplog.text
+
+
+async def test_a_file_that_the_agent_names_and_that_is_not_there_does_not_end_the_rollout(service: Service) -> None:
+    server = Server([environment("environments.md")])
+    client = Client(server.app)
+    sid = await client.open()
+    answer = await client.call(sid, "read", {"path": "/no/such"})
+    assert "/no/such" in answer.text
+    assert (await client.call(sid, "bash", {"command": "ls"})).text == ""
+    await client.close()
+    await server.sessions.close()
+    assert service.runtime.running == []

@@ -16,8 +16,10 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import httpx
+from ors_clients.errors import ResponseTooLarge
 from ors_clients.samplers import CompletionsSampler
 from ors_clients.samplers.generations import Sampler, SamplingParameters
+from ors_clients.transport.bounded_httpx import BoundedAsyncClient
 
 from ors_benchmarks.rollout.steering import REPLAYED, Turn
 from ors_server.errors import OrsError
@@ -32,6 +34,9 @@ __all__ = [
     "read_counters",
     "without_user",
 ]
+
+#: Errors of reading an answer that has not vLLM's form.
+_NOT_OF_VLLM = (ValueError, LookupError, TypeError, AttributeError)
 
 
 class EngineFailed(OrsError):
@@ -122,7 +127,7 @@ class UrlEngine:
     url: str
     model: str
     sampler: CompletionsSampler
-    _http: httpx.AsyncClient
+    _http: BoundedAsyncClient
     _version: str
     name: str = field(default="url", init=False)
 
@@ -136,7 +141,7 @@ class UrlEngine:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         try:
             _ = urlsplit(url).port  # which httpx does not look at
-            http = httpx.AsyncClient(base_url=url.rstrip("/").removesuffix("/v1"), timeout=30.0, headers=headers)
+            http = BoundedAsyncClient(base_url=url.rstrip("/").removesuffix("/v1"), timeout=30.0, headers=headers)
         except (httpx.InvalidURL, ValueError) as error:
             raise EngineFailed(f"{said_url!r} is no address: {error}", "Write it as http://host:port.") from None
         try:
@@ -145,9 +150,9 @@ class UrlEngine:
             served = {str(entry["id"]): str(entry.get("root") or entry["id"]) for entry in answer.json()["data"]}
             version = ""
             # Its version is for the report only, and other servers have no such route, or a page of theirs there.
-            with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(httpx.HTTPError, ResponseTooLarge, *_NOT_OF_VLLM):
                 version = str((await http.get("/version")).raise_for_status().json()["version"])
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ResponseTooLarge, *_NOT_OF_VLLM) as error:
             await http.aclose()
             if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
                 raise EngineFailed(
@@ -200,7 +205,7 @@ class UrlEngine:
     async def _ask(self, method: str, path: str) -> httpx.Response:
         try:
             return await self._http.request(method, path)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ResponseTooLarge) as error:
             raise EngineFailed(
                 f"The engine at {self.url} does not answer any more: {type(error).__name__}", "Its own log says why."
             ) from None

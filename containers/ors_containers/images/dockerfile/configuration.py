@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ors_containers.image import DEFAULT_PATH
 from ors_containers.images.dockerfile.lexer import Source
 from ors_containers.images.dockerfile.parser import Instruction, json_words
 from ors_containers.images.dockerfile.variables import expand, split_pairs
@@ -36,8 +37,8 @@ class Configuration:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables of expansions and of RUN: ENV overrides ARG."""
-        return {**self.arguments, **self.environment}
+        """The variables of expansions and of RUN: ENV overrides ARG, and there always is a PATH."""
+        return {"PATH": DEFAULT_PATH, **self.arguments, **self.environment}
 
     @property
     def user(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from ors_containers.errors import InvalidDefinition
@@ -18,6 +19,7 @@ __all__ = ["HereDocument", "RawInstruction", "Source", "read_source"]
 _MAX_BYTES = 1 << 20
 _DIRECTIVE = re.compile(r"#\s*([A-Za-z][\w.-]*)\s*=\s*(.+)")
 _HERE = re.compile(r"\d*<<(-?)([^<\s]+)")
+_HERE_ALONE = re.compile(r"\d*<<-?")
 _WITH_DOCUMENTS = ("RUN", "COPY", "ADD")
 
 
@@ -95,8 +97,10 @@ class _Lexer:
             if not start:
                 return
             word, *rest = text.split(maxsplit=1)
-            inner = rest[0].strip() if rest else ""
-            yield RawInstruction(start, word.upper(), inner, tuple(self._documents(start, word.upper(), inner)))
+            word, inner = word.upper(), rest[0].strip() if rest else ""
+            if word in (*_WITH_DOCUMENTS, "ONBUILD") and "<<" in inner:
+                inner = _with_joined_names(inner)
+            yield RawInstruction(start, word, inner, tuple(self._documents(start, word, inner)))
 
     def _logical_line(self) -> tuple[int, str]:
         """Return the number and text of the next line with its continuations; 0 at the end of the file.
@@ -125,7 +129,7 @@ class _Lexer:
         if word.upper() not in _WITH_DOCUMENTS or "<<" not in rest:
             return
         for token in _words(inner):
-            found = _HERE.fullmatch(token)
+            found = _HERE.fullmatch(token[0])
             if found is None:
                 continue
             name = re.sub(r"""["'\\]""", "", found[2])
@@ -146,6 +150,28 @@ class _Lexer:
         raise self._source.error(line, f"The here-document {name} has no end", f"End it with a line {name}")
 
 
-def _words(text: str) -> list[str]:
-    """Return the words of a shell command with their quotes."""
-    return re.findall(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'])+""", text, re.DOTALL)
+def _words(text: str) -> list[re.Match[str]]:
+    """Return the words of a shell command with their quotes; a word of arithmetic is not read."""
+    shown = _without_arithmetic(text)
+    return list(re.finditer(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'])+""", shown, re.DOTALL))
+
+
+def _without_arithmetic(text: str) -> str:
+    """Return a shell command in which ``((1 << 2))``, whose ``<<`` begins no here-document, is blanked out."""
+    parts: list[str] = []
+    end = 0
+    while (start := text.find("((", end)) >= 0 and (closed := text.find("))", start)) >= 0:
+        parts += [text[end:start], "_" * (closed + 2 - start)]
+        end = closed + 2
+    return "".join([*parts, text[end:]])
+
+
+def _with_joined_names(text: str) -> str:
+    """Return a shell command with no space between ``<<`` and the name of a here-document, which a shell allows."""
+    parts: list[str] = []
+    end = 0
+    for operator, name in pairwise(_words(text)):
+        if _HERE_ALONE.fullmatch(operator[0]) and "<" not in name[0]:
+            parts.append(text[end : operator.end()])
+            end = name.start()
+    return "".join([*parts, text[end:]])

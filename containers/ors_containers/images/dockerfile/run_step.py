@@ -14,7 +14,6 @@ from ors_containers.images.dockerfile.steps import RunStep
 
 __all__ = ["plan_run"]
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Mounts without which RUN works as well, because nothing is mounted where the builder was given nothing.
 _IGNORED_MOUNTS = ("secret", "ssh")
 
@@ -33,7 +32,7 @@ def plan_run(source: Source, each: Instruction, before: Configuration, note: Cal
         text=text,
         user=before.user,
         directory=before.directory,
-        environment={"PATH": _PATH, **before.variables},
+        environment=before.variables,
         mounts=tuple(mounts),
         network=_wants_network(source, each),
     )
