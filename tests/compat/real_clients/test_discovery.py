@@ -39,10 +39,12 @@ async def test_splits_and_tasks(client: Client) -> None:
 async def test_a_task_by_its_index(client: Client) -> None:
     environment = await client.environment("guessit")
 
-    first, last, last_again = [await environment.task("train", index) for index in (0, 3, -1)]
+    first, last = [await environment.task("train", index) for index in (0, 3)]
+    refusals = [await failure(environment.task("train", index)) for index in (-1, 4)]
 
-    assert specs([first, last, last_again]) == [TRAIN[0], TRAIN[3], TRAIN[3]]
+    assert specs([first, last]) == [TRAIN[0], TRAIN[3]]
     assert first.environment_name == "guessit"
+    assert [getattr(refusal, "status", None) for refusal in refusals] == [400, 400], refusals
 
 
 async def test_ranges_are_slices(client: Client) -> None:

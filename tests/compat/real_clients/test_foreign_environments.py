@@ -47,7 +47,7 @@ async def test_an_environment_of_ors_sdk(client: Client, server: RunningServer) 
     token = f"bank-{client.kind}"
 
     assert await environment.splits() == ["train", "audit"]
-    assert (await environment.task("train", -1)).task_spec == {"id": "train-2", "target": 121}
+    assert (await environment.task("train", 2)).task_spec == {"id": "train-2", "target": 121}
     assert [tool.name for tool in await environment.tools()] == ["deposit", "wait", "withdraw", "add_interest"]
     async with environment.session(client.task("bank", target=132, token=token)) as session:
         assert (await session.prompt())[0].text == "Bring 100 to 132."

@@ -267,7 +267,8 @@ def test_importing_the_package_imports_no_web_framework() -> None:
 @pytest.mark.parametrize("package", ["ors_server", "ors_clients", "ors_containers", "ors_benchmarks"])
 def test_every_package_has_its_types_and_version(package: str) -> None:
     module: Any = importlib.import_module(package)
-    assert module.__version__ == version("ors-server")
+    if package != "ors_benchmarks":  # scripts import it with a Python that has not even our own packages
+        assert module.__version__ == version("ors-server")
     assert (importlib.resources.files(package) / "py.typed").is_file()
 
 
