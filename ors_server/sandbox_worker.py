@@ -68,6 +68,11 @@ class _Sandboxes:
         most = self._settings.max_sandboxes
         return {"sessions": len(self), "max_sessions": most, "calls": 0, "environments": [], "task_lists": {}}
 
+    def take_no_more(self) -> None:
+        """Refuse new sandboxes from now on."""
+        if self.sessions is not None:
+            self.sessions.take_no_more()
+
     async def close(self) -> None:
         """End all sandboxes, and wait for them up to their limits."""
         self.closing.set()

@@ -2,8 +2,8 @@
 
 The supervisor starts ``python -m ors_server.gateway.process`` with the listening socket and a pipe. Each line of the
 pipe is a JSON object with the ``members`` as they are now (``workers.Member``). The end of the pipe is the end of the
-supervisor: the gateway goes on with the workers it knows, and ends when the last of them has ended. It writes one line
-to standard output once it knows the state of all workers, environments among them.
+supervisor: the gateway places no new sessions, goes on with those of the workers it knows, and ends when the last of
+them has ended. It writes one line to standard output once it knows the state of all workers, environments among them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class SupervisedGateway(Gateway):
                 return
             self.update([Member(*member) for member in message["members"]])
         self._orphaned = True
-        logger.error("the supervisor has ended; serving goes on with the workers that live")
+        self.workers.take_no_more()
+        logger.error("the supervisor has ended; no new sessions are taken, and those that live go on")
 
     def note_report(self, report: object) -> None:
         """Take note of a worker's report."""

@@ -20,6 +20,7 @@ from ors_server.errors import (
     NoWorker,
     OrsError,
     SessionGone,
+    ShuttingDown,
     UnknownEnvironment,
 )
 from ors_server.gateway.answers import error_response, events_response, own_response, platform_response
@@ -123,6 +124,8 @@ class Router:
 
     def _no_worker(self, slots: frozenset[int] | None = None) -> OrsError:
         """Return the error where no worker of these slots can answer."""
+        if not self._workers.takes_new:
+            return ShuttingDown()
         reason = self._workers.why_out(slots)
         return InfrastructureFailure(reason, "Its messages are in the server's log.") if reason else NoWorker()
 

@@ -144,6 +144,8 @@ class Workers:
         self._greeting = greeting
         #: False while workers may live that this gateway has not learned of.
         self.complete = True
+        #: False once no worker is to get new sessions, whatever it reports.
+        self.takes_new = True
         self._by_slot: dict[int, Worker] = {}
         #: The slots with environments, and those with sandboxes.
         self._hosts: frozenset[int] = frozenset()
@@ -249,12 +251,16 @@ class Workers:
         """Return whether a worker may live at a place although this gateway has not learned of it."""
         return not self.complete and place.slot not in self._by_slot
 
+    def take_no_more(self) -> None:
+        """Place no new sessions from now on."""
+        self.takes_new = False
+
     def accepting(self, among: Container[int] | None = None) -> list[Worker]:
         """Return the workers that take new sessions."""
         return [
             worker
             for worker in self._among(among)
-            if worker.accepts and not worker.draining and worker.life is Life.SERVING
+            if self.takes_new and worker.accepts and not worker.draining and worker.life is Life.SERVING
         ]
 
     def for_new_session(self, among: Container[int] | None = None) -> Worker | None:

@@ -102,7 +102,7 @@ class OrsApp(HotApp):
             sessions.closers.append(sandboxes.close)
             authenticator.keys.on_change.append(sandboxes.end_of)
         routes: dict[str, Route] = {
-            **DiscoveryRoutes(catalogue, settings, sessions.closing).table,
+            **DiscoveryRoutes(catalogue, settings, sessions.check_open).table,
             **EpisodeRoutes(sessions, sandboxes).table,
             **SandboxRoutes(settings, sandboxes).table,
             **RolloutRoutes(self.rollouts, settings.max_body).table,

@@ -34,8 +34,8 @@ logger = logging.getLogger("ors_server.server")
 #: Seconds that a proxy's connection may be idle: practically without limit. A proxy that reuses a connection at the
 #: moment when the server closes it could not tell this from the death of the server.
 _NO_LIMIT = 365 * 24 * 3600
-#: Seconds that a worker serves its sessions after its supervisor has ended, and that it must then have had none.
-_ORPHANED, _IDLE = 900.0, 5.0
+#: Seconds that a worker without a supervisor must have had no session before it ends: clients collect what is left.
+_IDLE = 5.0
 
 
 class Served(Protocol):
@@ -43,6 +43,10 @@ class Served(Protocol):
 
     def __len__(self) -> int:
         """Return how many live."""
+        ...
+
+    def take_no_more(self) -> None:
+        """Refuse new ones from now on; those that live go on."""
         ...
 
     async def close(self) -> None:
@@ -145,14 +149,14 @@ class _UvicornServer(uvicorn.Server):
             self._ready()
 
     def end_with_supervisor(self, worker: Identity) -> None:
-        """Stop once the supervisor has ended and no session is left, at the latest after ``_ORPHANED`` seconds."""
+        """Take no new sessions once the supervisor has ended, and stop when none is left."""
 
         async def end() -> None:
             await supervisor_ended(worker)
-            logger.error("the supervisor has ended; this worker ends with its last session")
-            deadline = time.monotonic() + _ORPHANED
+            logger.error("the supervisor has ended; this worker takes no new sessions, and ends with its last one")
+            self._sessions.take_no_more()
             idle_since = time.monotonic()
-            while time.monotonic() < min(deadline, idle_since + _IDLE):
+            while time.monotonic() < idle_since + _IDLE:
                 await asyncio.sleep(0.5)
                 if len(self._sessions):
                     idle_since = time.monotonic()

@@ -64,13 +64,17 @@ class SandboxSessions:
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._images: ImageMap | None = None
         self._maintainer: asyncio.Task[None] | None = None
-        self._closing = False
+        self._takes_new = True
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def __iter__(self) -> Iterator[SandboxSession]:
         return iter(self._sessions.values())
+
+    def take_no_more(self) -> None:
+        """Refuse new sandboxes from now on; those that live go on."""
+        self._takes_new = False
 
     def knows(self, sid: str, owner: str = "") -> bool:
         """Return whether the id is that of a sandbox of this owner, which may have ended."""
@@ -89,7 +93,7 @@ class SandboxSessions:
         Raises ``ServerBusy`` and ``KeyBusy`` where there are too many, ``InvalidSandbox`` for one that is too large,
         and ``ShuttingDown``.
         """
-        if self._closing:
+        if not self._takes_new:
             raise ShuttingDown()
         check_size(request, key, self.settings.sandbox_memory)
         if sum(not session.end_reason for session in self._sessions.values()) >= self.settings.max_sandboxes:
@@ -207,7 +211,7 @@ class SandboxSessions:
 
     async def close(self) -> None:
         """End all sandboxes at once, and wait for them up to their limit."""
-        self._closing = True
+        self.take_no_more()
         if self._maintainer is not None:
             self._maintainer.cancel()
             await asyncio.wait((self._maintainer,))

@@ -86,6 +86,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         #: Set when the server begins to shut down.
         self.closing = asyncio.Event()
+        self._takes_new = True
         self._tombstones = Tombstones(settings.tombstones)
         self._ending: set[asyncio.Task[None]] = set()
         #: Until then an unknown id may be that of a session which an earlier worker of the same slot held.
@@ -115,6 +116,15 @@ class Sessions:
                 await asyncio.sleep(0)
         return counts
 
+    def take_no_more(self) -> None:
+        """Refuse new sessions from now on; those that live go on."""
+        self._takes_new = False
+
+    def check_open(self) -> None:
+        """Raise ``ShuttingDown`` where no new session is taken."""
+        if self.closing.is_set() or not self._takes_new:
+            raise ShuttingDown()
+
     # --- opening and finding -----------------------------------------------------------------
 
     async def create(
@@ -141,6 +151,7 @@ class Sessions:
         place = _place(sid, key.name)
         session = self._sessions.get(place)
         if session is None:
+            self.check_open()
             if len(self._sessions) >= self.settings.max_sessions:
                 raise ServerBusy("sessions", self.settings.max_sessions, "ORS_MAX_SESSIONS")
             if hosted is not None and hosted.waiting_for_room:

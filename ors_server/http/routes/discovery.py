@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ors_server._version import VERSION
 from ors_server.encoding import encode
-from ors_server.errors import ShuttingDown
 from ors_server.hosting.author_exceptions import as_request_error
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
 from ors_server.http.exchange import Exchange
@@ -25,10 +23,10 @@ Result = TypeVar("Result")
 class DiscoveryRoutes:
     """Handlers over one server's environments. A bare path means that of ``X-Deployment``, or the default."""
 
-    def __init__(self, catalogue: Catalogue, settings: Settings, closing: asyncio.Event) -> None:
+    def __init__(self, catalogue: Catalogue, settings: Settings, check_open: Callable[[], None]) -> None:
         self._catalogue = catalogue
         self._settings = settings
-        self._closing = closing
+        self._check_open = check_open
         self.table = routes_of(self, "server", "environments")
 
     async def health(self, exchange: Exchange) -> None:
@@ -37,8 +35,7 @@ class DiscoveryRoutes:
 
     async def ready(self, exchange: Exchange) -> None:
         """Say that the server takes new sessions; while it is being stopped it takes none."""
-        if self._closing.is_set():
-            raise ShuttingDown()
+        self._check_open()
         await exchange.json(b'{"status":"ready"}')
 
     async def version(self, exchange: Exchange) -> None:

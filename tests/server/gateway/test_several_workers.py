@@ -188,6 +188,14 @@ def test_without_its_supervisor_the_server_goes_on_until_its_sessions_have_ended
         processes = [row["pid"] for row in several.workers()] + several.gateways()
         os.kill(several.running.process.pid, signal.SIGKILL)
         several.running.process.wait()
+        until(lambda: client.get("/ready").status_code == 503, 5)
+        named = {"X-Session-ID": "a-name-of-a-client"}
+        refused = [
+            client.post("/create_session"),
+            client.post("/create", json={"split": "train", "index": 0}, headers=named),
+            client.get("/ready"),
+        ]
+        assert [(answer.status_code, "shutting down" in answer.text) for answer in refused] == [(503, True)] * 3
         time.sleep(6)
         assert reply(call(client, sid, text="still here")).text == "still here"
         client.post("/delete", headers={"X-Session-ID": sid})
