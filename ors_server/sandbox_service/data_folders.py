@@ -16,6 +16,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+import anyio
+import anyio.to_thread
+
 from ors_server.errors import InvalidSandbox, OrsError, RequestError, UnknownEnvironment
 from ors_server.keys.key import Key
 
@@ -131,20 +134,26 @@ class DataFolder:
             raise DiskRefused(f"{name!r} cannot be written: {reason}", "Free space in its data folder.") from None
 
     async def _write(self, name: str, chunks: AsyncIterator[bytes]) -> int:
+        # Each step on a thread: a folder may be on a disk of the network.
+        place = await anyio.to_thread.run_sync(self._prepare, name)
+        partial = anyio.Path(place.with_name(f"{_PARTIAL}{os.urandom(6).hex()}"))
+        try:
+            size = 0
+            async with await partial.open("wb") as file:
+                async for chunk in chunks:
+                    size += await file.write(chunk)
+            await partial.replace(place)
+        finally:
+            await partial.unlink(missing_ok=True)
+        return size
+
+    def _prepare(self, name: str) -> Path:
+        """Return the place of a file that is about to be written, in a folder that is there."""
         place = self.find(name)
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.is_dir():
             raise InvalidPath(f"{name!r} is a folder", "Delete it first.")
-        partial = place.with_name(f"{_PARTIAL}{os.urandom(6).hex()}")
-        try:
-            size = 0
-            with partial.open("wb") as file:
-                async for chunk in chunks:
-                    size += file.write(chunk)
-            partial.replace(place)
-        finally:
-            partial.unlink(missing_ok=True)
-        return size
+        return place
 
     def list(self, prefix: str, limit: int, after: str) -> Listing:
         """List the files whose paths begin with ``prefix``, in order, and the folders at the top of the listing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
@@ -48,7 +49,7 @@ def files_router(find: FindFolder, keys: Keys) -> APIRouter:
         return DataFolder(find(environment, key_of(request.scope)))
 
     @router.post("/upload-urls")
-    async def upload_urls(upload: _Upload, request: Request) -> dict[str, Any]:
+    def upload_urls(upload: _Upload, request: Request) -> dict[str, Any]:
         """Return an address for each file."""
         folder = folder_of(upload.environment_id, request)
         key = key_of(request.scope)
@@ -82,7 +83,8 @@ def files_router(find: FindFolder, keys: Keys) -> APIRouter:
     @router.put("/{environment}/{name:path}")
     async def put(environment: str, name: str, request: Request) -> dict[str, Any]:
         """Write one file, whatever its size."""
-        return {"path": name, "size": await folder_of(environment, request).write(name, request.stream())}
+        folder = await anyio.to_thread.run_sync(folder_of, environment, request)
+        return {"path": name, "size": await folder.write(name, request.stream())}
 
     @router.delete("/{environment}/folder/{name:path}")
     def delete_folder(environment: str, name: str, request: Request) -> dict[str, int]:
