@@ -14,13 +14,14 @@ from rich.table import Table
 from ors_server.cluster_key import take_cluster_key
 from ors_server.errors import ControlError
 
-__all__ = ["DRAIN_EXAMPLES", "drain", "wait_for_new_workers", "workers"]
+__all__ = ["DRAIN_EXAMPLES", "drain", "wait_for_new_workers", "wait_for_the_end", "workers"]
 
 DRAIN_EXAMPLES = """[bold]Examples[/bold]
   ors-server drain 2      replace the worker of slot 2 once its sessions have ended
   ors-server drain --all  replace all of them, one after the other: an update without an end
   ors-server drain --all --wait   … and return when the last new worker serves
-  ors-server drain node-3 --gateway http://gw:8080   all workers of a node of a cluster, with its ORS_CLUSTER_KEY"""
+  ors-server drain node-3 --gateway http://gw:8080   all workers of a node of a cluster, with its ORS_CLUSTER_KEY
+  ors-server drain --all --stop --wait --gateway http://gw:8080   end all nodes, at once"""
 
 #: The state of a slot that stays empty.
 _OUT = "out"
@@ -58,18 +59,26 @@ def drain(
         float, typer.Option(min=0, help="Seconds after which sessions that go on are ended, with the reason.")
     ] = 900.0,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Return when new workers serve; status 2 where one was given up.")
+        bool,
+        typer.Option(
+            "--wait", help="Return when new workers serve, or the nodes have ended; status 2 where one cannot."
+        ),
+    ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="End nodes of a cluster, all at once, instead of replacing their workers.")
     ] = False,
 ) -> None:
     """Place no new sessions in a slot, and replace its worker once it is empty."""
     if bool(slots) == all_:
         raise typer.BadParameter("name slots or nodes, or --all")
+    if stop and gateway is None:
+        raise typer.BadParameter("--stop ends nodes, found by --gateway; SIGTERM to `ors-server serve` ends a server")
     if gateway is not None:
         ask = _asker(gateway)
         list_rows = partial(ask, "GET", "/_ors/nodes")
         before = list_rows()["workers"]
         names = slots or sorted({row["node"] for row in before})
-        reply = ask("POST", "/_ors/drain", {"names": names, "deadline": deadline})
+        reply = ask("POST", "/_ors/stop" if stop else "/_ors/drain", {"names": names, "deadline": deadline})
     else:
         if any(not name.isdecimal() for name in slots or ()):
             raise typer.BadParameter("a server has numbered slots; nodes belong to a cluster, found by --gateway")
@@ -80,7 +89,7 @@ def drain(
         reply = _ask(port, host, {"command": "drain", "slots": numbers, "deadline": deadline})
     if wait:
         chosen = [row for row in before if str(row["slot"]) in names or row.get("node") in names]
-        reply = wait_for_new_workers(list_rows, chosen, deadline)
+        reply = (wait_for_the_end if stop else wait_for_new_workers)(list_rows, chosen, deadline)
     _print(reply)
 
 
@@ -115,6 +124,27 @@ def wait_for_new_workers(
         if time.monotonic() > end:
             slots = ", ".join(str(slot) for _, slot in sorted(left))
             raise ControlError(f"No new worker serves in time in slot {slots}", "`ors-server workers` shows the slots.")
+        pause(0.5)
+
+
+def wait_for_the_end(
+    list_rows: Callable[[], dict[str, Any]],
+    before: Sequence[Mapping[str, Any]],
+    deadline: float,
+    pause: Callable[[float], None] = time.sleep,
+) -> dict[str, Any]:
+    """Wait until the nodes of these rows have left; return the rows then. Raises ``ControlError`` after too long."""
+    nodes = {row["node"] for row in before}
+    end = time.monotonic() + deadline + _RESTART
+    while True:
+        reply = list_rows()
+        left = nodes & {row["node"] for row in reply["workers"]}
+        if not left:
+            return reply
+        if time.monotonic() > end:
+            raise ControlError(
+                f"{', '.join(sorted(left))} did not end in time", "`ors-server workers` shows their slots."
+            )
         pause(0.5)
 
 

@@ -57,6 +57,8 @@ class _Node:
         self.started = 0.0
         self.task_lists: Lists = {}
         self.differs = False
+        #: Seconds that its sessions get once it is to end; None while it is not.
+        self.stop_within: float | None = None
         #: Seconds without a registration, counted while this process runs.
         self.silence = 0.0
 
@@ -65,7 +67,7 @@ class _Node:
         return self.silence > SILENT_AFTER
 
     def current_members(self) -> list[Member]:
-        if self.silent or self.differs:
+        if self.silent or self.differs or self.stop_within is not None:
             return [member._replace(draining=True) for member in self.members]
         return self.members
 
@@ -114,7 +116,7 @@ class Nodes:
         node.members, node.rows = members, given.workers
         node.started, node.task_lists = given.started, given.task_lists
         self._compare_lists()
-        return {"drain": self._drains.take(instance, members, given.workers)}
+        return {"drain": self._drains.take(instance, members, given.workers), "stop": node.stop_within}
 
     def _check(self, name: str, instance: str, slots: range) -> None:
         """Refuse a name or slots that another node has. Raises ``NotJoined``."""
@@ -172,6 +174,16 @@ class Nodes:
             state = {"state": "silent"} if node.silent else {"state": "other tasks"} if node.differs else {}
             rows += [{"node": node.name, **row, **state} for row in node.rows]
         return rows
+
+    def stop(self, names: Sequence[str], deadline: float) -> None:
+        """End the nodes of these names, all at once; their sessions get ``deadline`` seconds. Raises ``NotJoined``."""
+        unknown = set(names) - {node.name for node in self._by_instance.values()}
+        if unknown:
+            raise NotJoined(f"There is no node {min(unknown)}", "`ors-server workers` lists them.")
+        for node in self._by_instance.values():
+            if node.name in names:
+                logger.info("node is to end", extra={"node": node.name, "deadline": deadline})
+                node.stop_within = deadline
 
     def drain(self, names: Sequence[str], deadline: float) -> None:
         """Drain the slots of these numbers, or all slots of nodes of these names, one node after the other.

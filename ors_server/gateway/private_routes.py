@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ors_server.cluster_key import CLUSTER_HEADER, ClusterKey
@@ -40,7 +41,11 @@ class PrivateRoutes:
             return Own(own_response(403, {"detail": f"{WRONG_KEY[0]}. {WRONG_KEY[1]}"}))
         if head.method == b"GET" and path == "/_ors/nodes":
             return Own(own_response(200, {"workers": self._nodes.rows()}))
-        respond = {"/_ors/nodes": self._register, "/_ors/drain": self._drain}.get(path)
+        respond = {
+            "/_ors/nodes": self._register,
+            "/_ors/drain": partial(self._end_workers, self._nodes.drain),
+            "/_ors/stop": partial(self._end_workers, self._nodes.stop),
+        }.get(path)
         if head.method != b"POST" or respond is None:
             return Own(own_response(404, {"detail": "Not Found"}))
         return WithBody(_answer(respond), _LONGEST)
@@ -51,11 +56,12 @@ class PrivateRoutes:
         finally:
             self._changed()
 
-    def _drain(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _end_workers(self, end: Callable[[Sequence[str], float], None], message: dict[str, Any]) -> dict[str, Any]:
         deadline = float(message["deadline"])
         if not deadline >= 0:
             raise ValueError("not a number of seconds")
-        self._nodes.drain([str(name) for name in message["names"]], deadline)
+        end([str(name) for name in message["names"]], deadline)
+        self._changed()
         return {"workers": self._nodes.rows()}
 
 

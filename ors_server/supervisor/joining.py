@@ -59,6 +59,8 @@ class Joining:
         self._started = time.time()
         #: Called with slots to drain, and the seconds until their sessions are ended.
         self.on_drain: Callable[[Sequence[int], float], None] = lambda _, __: None
+        #: Called with the seconds that sessions get where this node is to end.
+        self.on_stop: Callable[[float], None] = lambda _: None
         #: Workers of which each gateway that answered last has learned.
         self._learned: dict[GatewayAddress, set[Place]] = {}
         self._offered = set[Place]()
@@ -156,6 +158,8 @@ class Joining:
         self._learned[address] = {member.place for member in members}
         for slots, deadline in reply.get("drain", ()):
             self.on_drain(slots, deadline)
+        if (patience := reply.get("stop")) is not None:
+            self.on_stop(patience)
         return status, reply
 
     async def _addresses(self) -> list[GatewayAddress]:

@@ -102,6 +102,7 @@ async def _run(node: Node, settings: Settings, key: ClusterKey, holding: Holding
     joining.rows = lambda: [row_of(slot) for slot in supervisor.slots]
     joining.task_lists = supervisor.task_lists.digests
     joining.on_drain = drain
+    joining.on_stop = supervisor.stop
 
     def ready() -> None:
         slots = f"{joining.first}-{joining.first + total - 1}"

@@ -108,6 +108,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         #: Set when the wait for sessions is to end.
         self._hurry = asyncio.Event()
+        #: Seconds of this wait.
+        self._patience = settings.shutdown_timeout
         self._tasks = set[asyncio.Task[None]]()
         self._failure: OrsError | None = None
         self._started, self._ready_once = time.monotonic(), False
@@ -160,8 +162,10 @@ class Supervisor:
             for number in range(self._gateway_count):
                 self._spawn(self._keep_gateway(listening, number, folder))
 
-    def stop(self) -> None:
-        """Begin to stop."""
+    def stop(self, patience: float | None = None) -> None:
+        """Begin to stop; the sessions of a node get ``patience`` seconds, or ``shutdown_timeout``."""
+        if patience is not None and not self._stopping.is_set():
+            self._patience = patience
         self._stopping.set()
 
     def _interrupt(self) -> None:
@@ -176,13 +180,13 @@ class Supervisor:
         self._stopping.set()
 
     async def _empty(self) -> None:
-        """Place no new sessions on this node, and wait for those it has, ``shutdown_timeout`` seconds at most."""
+        """Place no new sessions on this node, and wait for those it has, for a limited time."""
         for slot in self.slots:
             slot.draining = True
         self._announce()
         loop = asyncio.get_running_loop()
         begun = empty_since = loop.time()
-        while not self._hurry.is_set() and loop.time() - begun < self._settings.shutdown_timeout:
+        while not self._hurry.is_set() and loop.time() - begun < self._patience:
             if any(slot.worker is not None and slot.worker.sessions for slot in self.slots):
                 empty_since = loop.time()
             elif loop.time() - empty_since > _EMPTY_FOR:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ors_server.cli.workers import wait_for_new_workers
+from ors_server.cli.workers import wait_for_new_workers, wait_for_the_end
 from ors_server.errors import ControlError
 
 
@@ -61,3 +61,11 @@ def test_a_new_worker_that_is_given_up_ends_the_wait_with_its_reason() -> None:
 def test_the_wait_ends_when_the_drain_takes_too_long() -> None:
     with pytest.raises(ControlError, match="No new worker serves in time in slot 0"):
         waited([row(0, 10)], [row(0, 10)], deadline=-120.0)
+
+
+def test_a_stop_waits_for_nodes_that_leave() -> None:
+    before = [row(0, 10, node="one"), row(1, 10, node="two")]
+    replies = iter([before, before[1:], [], before])
+    assert wait_for_the_end(lambda: {"workers": next(replies)}, before, 60, lambda _: None) == {"workers": []}
+    with pytest.raises(ControlError, match="one, two did not end in time"):
+        wait_for_the_end(lambda: {"workers": before}, before, -120.0, lambda _: None)

@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -224,3 +226,29 @@ def test_an_id_of_a_clients_own_stays_where_it_is_when_nodes_join_and_leave(clus
         assert sum(ping(connection, sid) == 410 for sid in later) == on_two
         lost = next(sid for sid in later if ping(connection, sid) == 410)
         assert create(connection, lost).status_code == 200, "a new session of the same id"
+
+
+@pytest.mark.long
+def test_a_stop_ends_all_nodes_at_once_when_their_sessions_have_ended(cluster: Cluster) -> None:
+    """Slurm ends a job so: nodes must not be replaced, nor wait for each other."""
+    gateway = cluster.gateway()
+    nodes = [cluster.node(name, gateway.url, ORS_SHUTDOWN_TIMEOUT="0.1") for name in ("one", "two")]
+    assert "There is no node three" in run("drain", "three", "--stop", "--gateway", gateway.url).stderr
+    with client(gateway.url) as connection:
+        sids = [open_session(connection) for _ in range(8)]
+        stopping = threading.Thread(
+            target=run, args=("drain", "--all", "--stop", "--wait", "--deadline", "20", "--gateway", gateway.url)
+        )
+        stopping.start()
+        until(lambda: connection.post("/create_session").status_code == 503)
+        time.sleep(2)
+        assert [ping(connection, sid) for sid in sids] == [200] * 8
+        assert stopping.is_alive()
+        for sid in sids:
+            connection.post("/delete", headers={"X-Session-ID": sid})
+        begun = time.monotonic()
+        stopping.join(20)
+        assert not stopping.is_alive()
+        assert [node.process.wait(5) for node in nodes] == [0, 0]
+        assert time.monotonic() - begun < 15
+        assert rows(gateway.url) == []

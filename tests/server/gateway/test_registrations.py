@@ -171,3 +171,14 @@ def test_lists_that_were_not_listed_yet_differ_from_none() -> None:
         (5.0, "differs", {"wire": {"train": ["c"], "test": ["b"]}}),
     ]
     assert differences(nodes) == {"differs": ("wire", "train")}
+
+
+def test_nodes_are_stopped_all_at_once() -> None:
+    gateway = Gateway()
+    gateway.drains("one", 1)
+    gateway.drains("two", 2)
+    assert gateway.post(DRAIN_ALL, "/_ors/stop") == 200
+    assert all(member.draining for member in gateway.nodes.members())
+    message = changed(name="two", instance="two", first=2, count=1, members=[])
+    assert gateway.nodes.register(json.loads(message))["stop"] == 9.0
+    assert gateway.post(json.dumps({"names": ["three"], "deadline": 9}).encode(), "/_ors/stop") == 409

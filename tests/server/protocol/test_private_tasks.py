@@ -51,15 +51,14 @@ async def test_no_route_shows_a_private_field(serve: Serve) -> None:
     assert isinstance(task["_ors_task"], str)
 
 
-@pytest.mark.parametrize("index", [0, 2, -1])
+@pytest.mark.parametrize("index", [0, 2])
 async def test_a_listed_task_comes_back_whole(serve: Serve, index: int) -> None:
     client = serve(Guarded)
     tasks = (await client.post("/tasks", {"split": "train"})).json()["tasks"]
     single = (await client.post("/task", {"split": "train", "index": index})).json()["task"]
     assert single == tasks[index]
     sid = await client.open({"task_spec": single})
-    number = index % 3
-    assert (await client.get("/prompt", sid)).json()[0]["text"] == f"train {number}? gold-{number}"
+    assert (await client.get("/prompt", sid)).json()[0]["text"] == f"train {index}? gold-{index}"
 
 
 async def test_a_task_by_index_is_whole(serve: Serve) -> None:
