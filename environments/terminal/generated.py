@@ -47,12 +47,7 @@ class GeneratedSource:
     def __init__(
         self, has_program: Callable[[str], bool], *, families: Sequence[str] = (), train_tasks: int, test_tasks: int
     ) -> None:
-        self._families = _known_families(families)
-        self._missing = _missing_programs(has_program, self._families)
-        if len(self._missing) == len(self._families):
-            raise DefinitionError("No family of generated tasks works here", _needed(self._missing))
-        for name, programs in self._missing.items():
-            logger.warning("tasks of the family %s are refused: the image has no %s", name, ", ".join(programs))
+        self._families, self._missing = _families(has_program, families, "refused")
         if train_tasks > _TEST_SEEDS * len(self._families):
             raise DefinitionError(
                 f"ORS_TERMINAL_TRAIN_TASKS is {train_tasks}",
@@ -87,29 +82,29 @@ def usable_families(has_program: Callable[[str], bool], wanted: Sequence[str] = 
 
     Raises ``DefinitionError`` for an unknown one and where none is left.
     """
-    names = _known_families(wanted)
-    missing = _missing_programs(has_program, names)
-    for name, programs in missing.items():
-        logger.warning("tasks of the family %s are left out: the image has no %s", name, ", ".join(programs))
-    if len(missing) == len(names):
-        raise DefinitionError("No family of generated tasks works here", _needed(missing))
+    names, missing = _families(has_program, wanted, "left out")
     return [name for name in names if name not in missing]
 
 
-def _known_families(wanted: Sequence[str]) -> list[str]:
+def _families(
+    has_program: Callable[[str], bool], wanted: Sequence[str], outcome: str
+) -> tuple[list[str], Mapping[str, Sequence[str]]]:
+    """Return the wanted families, all without any, and by their names the programs that some of them lack.
+
+    Logs the ``outcome`` for their tasks. Raises ``DefinitionError`` for an unknown family and where each lacks some.
+    """
     for name in wanted:
         if name not in FAMILIES:
             raise DefinitionError(f"There is no family of tasks {name!r}", f"Known are {', '.join(sorted(FAMILIES))}.")
-    return sorted(set(wanted) or FAMILIES)
-
-
-def _missing_programs(has_program: Callable[[str], bool], names: Sequence[str]) -> dict[str, list[str]]:
-    missing = {name: [each for each in FAMILIES[name].programs if not has_program(each)] for name in names}
-    return {name: programs for name, programs in missing.items() if programs}
-
-
-def _needed(missing: Mapping[str, Sequence[str]]) -> str:
-    return f"Install {', '.join(sorted({program for programs in missing.values() for program in programs}))}."
+    names = sorted(set(wanted) or FAMILIES)
+    lacking = {name: [each for each in FAMILIES[name].programs if not has_program(each)] for name in names}
+    missing = {name: programs for name, programs in lacking.items() if programs}
+    for name, programs in missing.items():
+        logger.warning("tasks of the family %s are %s: the image has no %s", name, outcome, ", ".join(programs))
+    if len(missing) == len(names):
+        needed = sorted({program for programs in missing.values() for program in programs})
+        raise DefinitionError("No family of generated tasks works here", f"Install {', '.join(needed)}.")
+    return names, missing
 
 
 def task_name(family: str, seed: int) -> str:

@@ -23,6 +23,9 @@ DRAIN_EXAMPLES = """[bold]Examples[/bold]
   ors-server drain node-3 --gateway http://gw:8080   all workers of a node of a cluster, with its ORS_CLUSTER_KEY
   ors-server drain --all --stop --wait --gateway http://gw:8080   end all nodes, at once"""
 
+Rows = Sequence[Mapping[str, Any]]
+ListRows = Callable[[], dict[str, Any]]
+
 #: The state of a slot that stays empty.
 _OUT = "out"
 #: Seconds that a slot gets for its next worker, beyond those for its sessions.
@@ -94,8 +97,8 @@ def drain(
 
 
 def wait_for_new_workers(
-    list_rows: Callable[[], dict[str, Any]],
-    before: Sequence[Mapping[str, Any]],
+    list_rows: ListRows,
+    before: Rows,
     deadline: float,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
@@ -104,10 +107,10 @@ def wait_for_new_workers(
     Raises ``ControlError`` for a slot whose new worker cannot serve, or that takes longer than the drain may.
     """
     left: dict[tuple[str, int], Any] = {_place(row): row["pid"] for row in before if row["state"] != _OUT}
-    end = time.monotonic() + len(left) * (deadline + _RESTART)
-    while True:
-        reply = list_rows()
-        rows: dict[tuple[str, int], Mapping[str, Any]] = {_place(row): row for row in reply["workers"]}
+
+    def still_left(now: Rows) -> list[str]:
+        nonlocal left
+        rows = {_place(row): row for row in now}
         for place, row in rows.items():
             if place in left and row["state"] == _OUT:
                 raise ControlError(
@@ -119,32 +122,43 @@ def wait_for_new_workers(
             for place, pid in left.items()
             if place in rows and (rows[place]["state"] != "serving" or rows[place]["pid"] in (None, pid))
         }
-        if not left:
-            return reply
-        if time.monotonic() > end:
-            slots = ", ".join(str(slot) for _, slot in sorted(left))
-            raise ControlError(f"No new worker serves in time in slot {slots}", "`ors-server workers` shows the slots.")
-        pause(0.5)
+        return [str(slot) for _, slot in sorted(left)]
+
+    seconds = len(left) * (deadline + _RESTART)
+    return _wait(list_rows, still_left, seconds, "No new worker serves in time in slot {}", pause)
 
 
 def wait_for_the_end(
-    list_rows: Callable[[], dict[str, Any]],
-    before: Sequence[Mapping[str, Any]],
+    list_rows: ListRows,
+    before: Rows,
     deadline: float,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
     """Wait until the nodes of these rows have left; return the rows then. Raises ``ControlError`` after too long."""
     nodes = {row["node"] for row in before}
-    end = time.monotonic() + deadline + _RESTART
+
+    def still_left(now: Rows) -> list[str]:
+        return sorted(nodes & {row["node"] for row in now})
+
+    return _wait(list_rows, still_left, deadline + _RESTART, "{} did not end in time", pause)
+
+
+def _wait(
+    list_rows: ListRows,
+    still_left: Callable[[Rows], list[str]],
+    seconds: float,
+    too_late: str,
+    pause: Callable[[float], None],
+) -> dict[str, Any]:
+    """Wait until nothing is left in the rows; return them. Raises ``ControlError`` with what is left after too long."""
+    end = time.monotonic() + seconds
     while True:
         reply = list_rows()
-        left = nodes & {row["node"] for row in reply["workers"]}
+        left = still_left(reply["workers"])
         if not left:
             return reply
         if time.monotonic() > end:
-            raise ControlError(
-                f"{', '.join(sorted(left))} did not end in time", "`ors-server workers` shows their slots."
-            )
+            raise ControlError(too_late.format(", ".join(left)), "`ors-server workers` shows the slots.")
         pause(0.5)
 
 
