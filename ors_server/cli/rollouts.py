@@ -86,14 +86,15 @@ def list_(
 
     An asterisk behind a reward stands for a verdict that its environment has marked; the mark is below the list.
     """
-    from ors_server.rollouts.queries import list_rollouts
+    from ors_server.rollouts.queries.listed import RolloutFilter, count_rollouts, list_rollouts
 
     with _reading(data_dir) as connection:
         if connection is None:
             rows, total = list[dict[str, Any]](), 0
         else:
-            page = list_rollouts(connection, run=run, limit=limit, offset=offset)
-            rows, total = page.rows, page.total
+            wanted = RolloutFilter(run=run)
+            page = list_rollouts(connection, wanted, limit=limit, offset=offset)
+            rows, total = [rollout.as_json() for rollout in page.rows], count_rollouts(connection, wanted)
     if as_json:
         typer.echo(json.dumps({"rollouts": rows, "total": total}, indent=2))
         return
@@ -115,7 +116,7 @@ def show(
     as_json: _Json = False,
 ) -> None:
     """Show a rollout: what it was, and its conversation."""
-    from ors_server.rollouts.queries import find_rollout
+    from ors_server.rollouts.queries.conversations import find_rollout
 
     with _reading(data_dir) as connection:
         if connection is None:
@@ -144,7 +145,8 @@ def export(
 
     FILE appears when it is complete. What clients put in freely, such as task_spec and metadata, is JSON text in both.
     """
-    from ors_server.rollouts.queries import count_rollouts, every_rollout
+    from ors_server.rollouts.queries.conversations import every_rollout
+    from ors_server.rollouts.queries.listed import RolloutFilter, count_rollouts
 
     chosen: Format = form or ("parquet" if output is not None and output.suffix == ".parquet" else "jsonl")
     if output is None and chosen == "parquet":
@@ -152,7 +154,7 @@ def export(
     with _reading(data_dir) as connection:
         if connection is None:
             raise _nothing(data_dir)
-        total = count_rollouts(connection, run)
+        total = count_rollouts(connection, RolloutFilter(run=run))
         # Closed by us, and before the connection, whatever becomes of the writing.
         with (
             closing(every_rollout(connection, run)) as every,

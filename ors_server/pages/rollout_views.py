@@ -24,7 +24,9 @@ from ors_server.rollouts.errors import RolloutError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from ors_server.rollouts.browsing import CurvePoint, RolloutDetail, RolloutFilter
+    from ors_server.rollouts.queries.conversations import RolloutDetail
+    from ors_server.rollouts.queries.listed import RolloutFilter
+    from ors_server.rollouts.queries.statistics import CurvePoint
 
 __all__ = ["RolloutViews"]
 
@@ -53,11 +55,11 @@ class RolloutViews:
 
     async def runs(self, request: Request) -> Response:
         """List the runs."""
-        from ors_server.rollouts.browsing import browse_runs
+        from ors_server.rollouts.queries.runs import list_runs
 
         search, after = _value(request, "search"), _value(request, "after")
         page = await self._read(
-            lambda connection: browse_runs(
+            lambda connection: list_runs(
                 connection, search=search, owner=_owner(request), after=after or None, limit=_ROWS
             )
         )
@@ -71,12 +73,13 @@ class RolloutViews:
 
     async def run(self, request: Request) -> Response:
         """Show a run: its curve, and the pass rates of its tasks."""
-        from ors_server.rollouts.browsing import find_run_summary, reward_curve, task_summaries
+        from ors_server.rollouts.queries.runs import find_run
+        from ors_server.rollouts.queries.statistics import reward_curve, task_summaries
 
         run, after, owner = _value(request, "run"), _value(request, "after"), _owner(request)
 
         def read(connection: Connection) -> dict[str, Any]:
-            found = find_run_summary(connection, run, owner=owner)
+            found = find_run(connection, run, owner=owner)
             counted: Any = {"owner": owner, "rule": found.rule}
             tasks = task_summaries(connection, found.id, **counted, after=after or None, limit=_ROWS)
             curve = [] if after else reward_curve(connection, found.id, **counted)
@@ -89,13 +92,11 @@ class RolloutViews:
 
     async def rollouts(self, request: Request) -> Response:
         """List rollouts."""
-        from ors_server.rollouts.browsing import browse_rollouts
+        from ors_server.rollouts.queries.listed import list_rollouts
 
         after = _value(request, "after")
         wanted = self._filter(request)
-        page = await self._read(
-            lambda connection: browse_rollouts(connection, wanted, after=after or None, limit=_ROWS)
-        )
+        page = await self._read(lambda connection: list_rollouts(connection, wanted, after=after or None, limit=_ROWS))
         context = {
             "rollouts": [] if page is None else page.rows,
             "next": _next(request, page),
@@ -106,7 +107,8 @@ class RolloutViews:
 
     async def rollout(self, request: Request) -> Response:
         """Show one rollout."""
-        from ors_server.rollouts.browsing import group_of, read_rollout
+        from ors_server.rollouts.queries.conversations import read_rollout
+        from ors_server.rollouts.queries.listed import group_of
 
         rollout, owner = _value(request, "id"), _owner(request)
 
@@ -121,7 +123,8 @@ class RolloutViews:
 
     async def group(self, request: Request) -> Response:
         """Show the rollouts of one task side by side."""
-        from ors_server.rollouts.browsing import group_of, read_rollout
+        from ors_server.rollouts.queries.conversations import read_rollout
+        from ors_server.rollouts.queries.listed import group_of
 
         rollout, owner, start = _value(request, "id"), _owner(request), _value(request, "start") or "0"
         if not start.isdecimal() or len(start) > 6:
@@ -145,7 +148,7 @@ class RolloutViews:
 
     async def message(self, request: Request) -> Response:
         """Send the whole text of a message as a file."""
-        from ors_server.rollouts.browsing import read_rollout
+        from ors_server.rollouts.queries.conversations import read_rollout
 
         rollout, number, owner = _value(request, "id"), _value(request, "number"), _owner(request)
 
@@ -172,7 +175,7 @@ class RolloutViews:
         return await anyio.to_thread.run_sync(read)
 
     def _filter(self, request: Request) -> RolloutFilter:
-        from ors_server.rollouts.browsing import RolloutFilter
+        from ors_server.rollouts.queries.listed import RolloutFilter
 
         given = {name: _value(request, name) or None for name in _FILTERS}
         step = given.pop("step")

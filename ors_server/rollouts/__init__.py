@@ -4,7 +4,7 @@ The database is a SQLite file on the user's own machine, or a PostgreSQL (``loca
 ``migrating`` and ``migrations`` their versions, ``database`` connections and faults. ``events`` is what an upload may
 hold, ``additions`` and ``derived`` make rows of it; ``recorder``, ``records`` and ``record_rows`` do the same with
 sessions. ``writer`` is the thread that stores both, and ``waiting`` what it keeps while a PostgreSQL is away. ``store``
-opens the database for reading: ``queries`` and ``difficulty`` for the routes and commands, ``browsing`` for pages,
-``export`` for rows to train on; ``sums`` keeps their sums finite. ``errors`` is what may go wrong.
+opens the database for reading: ``queries`` and ``difficulty`` for routes, commands and pages, ``export`` for rows to
+train on; ``sums`` keeps their sums finite. ``errors`` is what may go wrong.
 ``docs/rollouts.md`` is the page for users.
 """

@@ -2,7 +2,7 @@
 
 An environment puts ``verdict_mark`` into the metadata of the result that ends an episode; ``terminal`` does where the
 agent's code ran in the process of its tests. It is a text for readers: no number changes with it. A list of rollouts
-has the mark of each (``queries.marks_of``).
+has the mark of each (``queries.listed``).
 """
 
 from __future__ import annotations

@@ -69,34 +69,37 @@ def runs_router(store: RolloutStore) -> APIRouter:
     @router.get("", responses=unusable)
     def runs(request: Request, search: str = "", limit: Limit = 20, offset: Offset = 0) -> dict[str, Any]:
         """List the runs of the rollouts, the newest first."""
-        from ors_server.rollouts.queries import list_runs
+        from ors_server.rollouts.queries.runs import count_runs, list_runs
 
         with store.reading() as connection:
             if connection is None:
                 return {"runs": [], "total": 0}
-            page = list_runs(connection, search=search, limit=limit, offset=offset, owner=owner_of(request))
-            return {"runs": page.rows, "total": page.total}
+            wanted: dict[str, Any] = {"search": search, "owner": owner_of(request)}
+            page = list_runs(connection, **wanted, limit=limit, offset=offset)
+            return {"runs": [run.as_json() for run in page.rows], "total": count_runs(connection, **wanted)}
 
     # A run may be given by its name, and names may have slashes in them.
     @router.get("/{run:path}/rollouts", responses=unknown)
     def rollouts(request: Request, run: str, limit: Limit = 20, offset: Offset = 0) -> dict[str, Any]:
         """List the rollouts of a run, the newest first."""
-        from ors_server.rollouts.queries import list_rollouts
+        from ors_server.rollouts.queries.listed import RolloutFilter, count_rollouts, list_rollouts
 
         with store.reading() as connection:
             if connection is None:
                 raise UnknownRun(run)
-            page = list_rollouts(connection, run=run, limit=limit, offset=offset, owner=owner_of(request))
-            return {"rollouts": [{**row, "rolloutName": row["rollout_name"]} for row in page.rows], "total": page.total}
+            wanted = RolloutFilter(run=run, owner=owner_of(request))
+            page = list_rollouts(connection, wanted, limit=limit, offset=offset)
+            rows = [{**rollout.as_json(), "rolloutName": rollout.name} for rollout in page.rows]
+            return {"rollouts": rows, "total": count_rollouts(connection, wanted)}
 
     @router.get("/{run:path}", responses=unknown)
     def run(request: Request, run: str) -> dict[str, Any]:
         """Return one run, by its id or its name."""
-        from ors_server.rollouts.queries import find_run
+        from ors_server.rollouts.queries.runs import find_run
 
         with store.reading() as connection:
             if connection is None:
                 raise UnknownRun(run)
-            return find_run(connection, run, owner=owner_of(request))
+            return find_run(connection, run, owner=owner_of(request)).as_json()
 
     return router

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ors_server.rollouts.location import Location
-from ors_server.rollouts.queries import every_rollout
+from ors_server.rollouts.queries.conversations import every_rollout
 from ors_server.rollouts.store import RolloutStore
 
 Event = dict[str, Any]

@@ -221,7 +221,7 @@ def test_an_export_that_fails_leaves_what_was_there(
     output = tmp_path / "rollouts.jsonl"
     output.write_text("before")
     with monkeypatch.context() as patch:
-        patch.setattr("ors_server.rollouts.queries.messages_of", broken)
+        patch.setattr("ors_server.rollouts.queries.conversations.messages_of", broken)
         assert command("rollouts", "export", "-o", output).code == 2
     assert output.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir() if path != filled] == ["rollouts.jsonl"]

@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 
-from ors_server.rollouts.browsing import (
-    RolloutFilter,
-    browse_rollouts,
-    browse_runs,
-    find_run_summary,
-    reward_curve,
-    task_summaries,
-)
 from ors_server.rollouts.difficulty import Selection, task_difficulty
 from ors_server.rollouts.earned import DEFAULT, RewardRule, rule_of
-from ors_server.rollouts.queries import find_run, list_rollouts, list_runs
+from ors_server.rollouts.queries.listed import RolloutFilter, list_rollouts
+from ors_server.rollouts.queries.runs import find_run, list_runs
+from ors_server.rollouts.queries.statistics import reward_curve, task_summaries
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.writer import RolloutWriter
 from tests.server.rollouts.support import at, body, message, rollout, stored, update
@@ -59,16 +53,14 @@ async def test_everything_says_the_same_of_a_rollout(
     with RolloutStore(at(data_dir)).reading() as connection:
         assert connection is not None
         for run in (None, "played"):
-            rows = list_rollouts(connection, run=run, limit=9, offset=0).rows
-            assert {each["id"]: (each["reward"], each["passed"]) for each in rows} == found
-        (run_row,) = list_runs(connection, search="", limit=9, offset=0).rows
-        assert run_row == find_run(connection, "played")
-        assert run_row["avg_rollout_reward"] == earned
-        (summary,) = browse_runs(connection).rows
-        assert summary == find_run_summary(connection, "played")
+            rows = list_rollouts(connection, RolloutFilter(run=run)).rows
+            assert {each.id: (each.reward, each.passed) for each in rows} == found
+            listed = [each.as_json() for each in rows]
+            assert {each["id"]: (each["reward"], each["passed"]) for each in listed} == found
+        (summary,) = list_runs(connection).rows
+        assert summary == find_run(connection, "played")
+        assert summary.as_json()["avg_rollout_reward"] == earned
         assert (summary.mean_reward, summary.pass_rate, summary.num_lost) == (earned, share, 1)
-        listed = {each.id: each.reward for each in browse_rollouts(connection, RolloutFilter()).rows}
-        assert listed == {"one": earned, "two": earned, "three": None}
         (task,) = task_summaries(connection, "played", rule=summary.rule).rows
         assert (task.mean_reward, task.pass_rate) == (earned, share)
         (point,) = reward_curve(connection, "played", rule=summary.rule)

@@ -15,10 +15,11 @@ from alembic.migration import MigrationContext
 
 from ors_server.rollouts import migrating
 from ors_server.rollouts.additions import run_id
-from ors_server.rollouts.browsing import RolloutFilter, browse_rollouts, task_summaries
 from ors_server.rollouts.database import open_to_write
 from ors_server.rollouts.errors import StoreUnavailable
 from ors_server.rollouts.location import FILE_NAME, Location
+from ors_server.rollouts.queries.listed import RolloutFilter, list_rollouts
+from ors_server.rollouts.queries.statistics import task_summaries
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.tables import METADATA, VERSION
 from ors_server.rollouts.writer import RolloutWriter
@@ -102,7 +103,7 @@ def test_reading_migrates_and_loses_nothing(version_1: Path) -> None:
     assert (found["r2"]["outcome"], found["r2"]["outcome_reason"]) == ("lost", "no room")
     with RolloutStore(Location(version_1)).reading() as connection:
         assert connection is not None
-        listed = {each.id: each for each in browse_rollouts(connection, RolloutFilter()).rows}
+        listed = {each.id: each for each in list_rollouts(connection, RolloutFilter()).rows}
         (task,) = task_summaries(connection, "my run").rows
     assert (listed["r1"].total_reward, listed["r1"].task_label, listed["r1"].source) == (1.25, "7", "upload")
     assert (task.label, task.num_rollouts, task.mean_reward) == ("7", 1, 1.25)

@@ -21,10 +21,11 @@ from ors_server.errors import InfrastructureError
 from ors_server.http.app import OrsApp
 from ors_server.redaction import forms_of, redact_json, redact_text, redact_value
 from ors_server.rollouts import recorder as recording
-from ors_server.rollouts.browsing import RolloutFilter, browse_rollouts, browse_runs
 from ors_server.rollouts.database import open_to_write
 from ors_server.rollouts.location import Location
 from ors_server.rollouts.notes import Head, encode_notes, read_notes
+from ors_server.rollouts.queries.listed import RolloutFilter, list_rollouts
+from ors_server.rollouts.queries.runs import list_runs
 from ors_server.rollouts.records import messages_of_notes
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.writer import RolloutWriter
@@ -187,7 +188,7 @@ async def test_a_mark_of_the_verdict_is_the_rollouts(start: Start, data_dir: Pat
     location = at(data_dir)
     with RolloutStore(location).reading() as connection:
         assert connection is not None
-        listed = browse_rollouts(connection, RolloutFilter()).rows
+        listed = list_rollouts(connection, RolloutFilter()).rows
     assert sorted(each.verdict_mark or "" for each in listed) == ["", "a mark [redacted]"]
 
 
@@ -210,9 +211,9 @@ async def test_a_lost_session_has_no_reward(start: Start, data_dir: Path) -> Non
     assert "the machine is gone" in found["outcome_reason"]
     with RolloutStore(at(data_dir)).reading() as connection:
         assert connection is not None
-        (run,) = browse_runs(connection).rows
+        (run,) = list_runs(connection).rows
         assert (run.num_rollouts, run.num_rewarded, run.num_lost, run.mean_reward) == (1, 0, 1, None)
-        (summary,) = browse_rollouts(connection, RolloutFilter(outcome="lost")).rows
+        (summary,) = list_rollouts(connection, RolloutFilter(outcome="lost")).rows
         assert (summary.max_reward, summary.total_reward, summary.num_messages) == (None, None, 4)
 
 
@@ -484,7 +485,7 @@ async def test_what_is_dropped_is_counted_and_the_reward_stays_true(
     assert len(found["messages"]) + found["dropped"] == 18
     with RolloutStore(at(data_dir)).reading() as connection:
         assert connection is not None
-        (summary,) = browse_rollouts(connection, RolloutFilter()).rows
+        (summary,) = list_rollouts(connection, RolloutFilter()).rows
     assert (summary.max_reward, summary.outcome) == (1.0, "finished")
     assert [each.message for each in caplog.records].count("records of sessions are dropped: more wait than may") == 1
 
