@@ -35,11 +35,12 @@ $(INSTALLED): $(SERVES)
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 
-lint: venv ## Check style, formatting, prose, which room imports which, and the table of mutants
+lint: venv ## Check style, formatting, prose, timings in tests, which room imports which, and the table of mutants
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python scripts/check-prose
+	$(BIN)/python scripts/check-timings
 	$(BIN)/python scripts/mutants --check
 
 docs: venv ## Build the documentation's site in build/site; a broken link is an error

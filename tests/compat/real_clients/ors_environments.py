@@ -6,8 +6,9 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
@@ -36,6 +37,26 @@ class Interest(Toolset):
         """Add ten per cent."""
         self.env.balance = self.env.balance * 110 // 100
         return self.env.report()
+
+
+class Together:
+    """The banks whose `deposit` runs right now, and the most that did at a time."""
+
+    lock = threading.Lock()
+    inside: ClassVar[int] = 0
+    most: ClassVar[int] = 0
+
+    @classmethod
+    @contextmanager
+    def counted(cls) -> Generator[None]:
+        with cls.lock:
+            cls.inside += 1
+            cls.most = max(cls.most, cls.inside)
+        try:
+            yield
+        finally:
+            with cls.lock:
+                cls.inside -= 1
 
 
 class Bank(Environment):
@@ -89,7 +110,8 @@ class Bank(Environment):
         self.inside += 1
         self.most_inside = max(self.most_inside, self.inside)
         before = self.balance
-        time.sleep(params.seconds)
+        with Together.counted():
+            time.sleep(params.seconds)
         self.balance = before + params.amount
         self.inside -= 1
         return self.report()
@@ -112,6 +134,7 @@ class Bank(Environment):
     def ask(self) -> ToolOutput:
         """Return the bank's records."""
         known = {"threads": sorted(set(self.threads)), "most_inside": self.most_inside, "password": self.password}
+        known["most_banks"] = Together.most
         return ToolOutput(blocks=[TextBlock(text=json.dumps(known))])
 
 

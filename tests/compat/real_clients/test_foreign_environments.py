@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 
 import pytest
 
@@ -154,7 +153,7 @@ async def test_the_synchronous_code_of_ors_sdk_has_a_thread_of_its_own(server: R
     async with connected(kind, server.url) as client:
         environment = await client.named("bank")
 
-        async def play() -> int:
+        async def play() -> tuple[int, int]:
             async with environment.session(client.task("bank", target=0)) as session:
                 await session.prompt()
                 await asyncio.gather(*(session.call("deposit", amount=1, seconds=0.1) for _ in range(4)))
@@ -162,15 +161,13 @@ async def test_the_synchronous_code_of_ors_sdk_has_a_thread_of_its_own(server: R
                 known = json.loads(await session.text("ask"))
                 assert known["most_inside"] == 1
                 (thread,) = known["threads"]
-                return thread
+                return thread, known["most_banks"]
 
-        started = time.monotonic()
-        threads = await asyncio.gather(*(play() for _ in range(5)))
-        elapsed = time.monotonic() - started
+        played = await asyncio.gather(*(play() for _ in range(5)))
 
-    assert len(set(threads)) == 5
-    # One session's blocking tool does not block others: 5 sessions of 0.4 s each, in less time than two in sequence.
-    assert 0.4 < elapsed < 1.5
+    assert len({thread for thread, _ in played}) == 5
+    # One session's blocking tool does not block others.
+    assert max(most for _, most in played) > 1
 
 
 async def test_asynchronous_tools_of_ors_sdk_overlap(server: RunningServer) -> None:

@@ -27,10 +27,9 @@ async def test_a_slow_set_up(server: RunningServer) -> None:
             started = time.monotonic()
             async with environment.session(task) as session:
                 assert "guess" in [tool.name for tool in await session.tools()]
-                assert time.monotonic() - started < 2  # tools are listed while the set-up runs
-                assert server.journal.events(token) == ["constructed"]
+                assert server.journal.events(token) == ["constructed"]  # tools are listed while the set-up runs
                 assert (await session.prompt())[0].text == "The task is slow."
-                assert 3 <= time.monotonic() - started < 8
+                assert time.monotonic() - started >= 3
                 assert (await session.call("guess", number=3)).metadata == {"guesses": 1}
             heads = [bytes(request.passed).split(b"\r\n\r\n")[0].lower() for request in proxy.to("prompt")]
             if client.is_openreward:

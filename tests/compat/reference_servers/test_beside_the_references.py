@@ -58,7 +58,7 @@ class Side:
 
     async def until(self, subject: str, *events: str) -> None:
         """Wait until all of these have been recorded."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not set(events) <= set(self.noted(subject)):  # noqa: ASYNC110 - noted by another process
                 await asyncio.sleep(0.01)
 

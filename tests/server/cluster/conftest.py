@@ -21,7 +21,7 @@ KEY = "a key of the tests, long enough"
 LOST = {"detail": "Session lost: InfrastructureError: the worker that held it ended. Start a new session"}
 
 
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"

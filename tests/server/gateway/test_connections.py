@@ -20,7 +20,7 @@ from ors_server.gateway.routing import Router
 from ors_server.gateway.watching import watch
 from ors_server.gateway.workers import LOST_AFTER, Life, Member, Worker, Workers
 from ors_server.keys.keys import Keys
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 #: The writers' transports are ``Any``: typeshed has no ``pause_reading`` for them.
 Streams = tuple[asyncio.StreamReader, Any]
@@ -48,7 +48,7 @@ class Between:
 
     async def upstream(self) -> Streams:
         """Return the gateway's next connection to the worker."""
-        return await asyncio.wait_for(self.accepted.get(), 5)
+        return await asyncio.wait_for(self.accepted.get(), PATIENCE)
 
     async def health(self) -> bytes:
         """Return the status line of a request on another connection."""
@@ -90,7 +90,7 @@ async def between(tmp_path: Path) -> AsyncGenerator[Between]:
     await until(lambda: not downstreams and not worker.connections)
 
 
-async def within(work: Any, seconds: float = 5) -> Any:
+async def within(work: Any, seconds: float = PATIENCE) -> Any:
     return await asyncio.wait_for(work, seconds)
 
 

@@ -22,7 +22,7 @@ from ors_server.supervisor.folders import own_folder
 from ors_server.supervisor.pools import Pool
 from ors_server.supervisor.supervisor import Supervisor
 from ors_server.worker import Announcement, read_announcement
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 
 class Process:
@@ -131,7 +131,7 @@ async def test_a_process_that_the_machine_has_no_room_for_is_started_later(child
     children.gateways[0].end.set()
     await until(lambda: len(children.workers) == 3 and len(children.gateways) == 2)
     server.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)
 
 
 async def test_a_server_whose_workers_all_end_too_often_ends(children: Children) -> None:
@@ -151,13 +151,13 @@ async def test_an_update_of_the_package_replaces_worker_after_worker(
     server, running = supervise()
     await until(lambda: [slot.state for slot in server.slots] == ["serving"] * 2)
     children.versions = ("9.9", HANDSHAKE)
-    await asyncio.wait_for(server.drain_all([0, 1], 0), 5)
+    await asyncio.wait_for(server.drain_all([0, 1], 0), PATIENCE)
     assert [slot.given_up for slot in server.slots] == [None, None]
     assert len(children.workers) == 4
     [said] = [record for record in caplog.records if "another version" in record.message]
     assert vars(said)["version"] == "9.9"
     server.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)
 
 
 @pytest.mark.usefixtures("reporting")
@@ -165,13 +165,13 @@ async def test_a_version_with_another_private_protocol_takes_one_slot_and_not_al
     server, running = supervise()
     await until(lambda: [slot.state for slot in server.slots] == ["serving"] * 2)
     children.versions = ("9.9", HANDSHAKE + 1)
-    await asyncio.wait_for(server.drain_all([0, 1], 0), 5)
+    await asyncio.wait_for(server.drain_all([0, 1], 0), PATIENCE)
     refused, kept = server.slots
     assert "9.9" in (refused.given_up or "")
     assert VERSION in (refused.given_up or "")
     assert (kept.given_up, kept.child) == (None, children.workers[1])
     server.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)
 
 
 @pytest.mark.parametrize("line", [b'{"version": "1"}', b'{"version": "2", "handshake": 2, "where": 3}', b"{}"])
@@ -190,7 +190,7 @@ async def test_a_worker_that_ends_while_its_pipe_stays_open_is_noticed(children:
     children.workers[1].end.set()
     await until(lambda: len(children.workers) == 3)
     server.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)
 
 
 async def test_a_worker_that_is_never_ready_is_named_and_a_stop_ends_it(
@@ -209,7 +209,7 @@ async def test_a_worker_that_is_never_ready_is_named_and_a_stop_ends_it(
     assert not children.gateways
     assert server.slots[1].state == "starting"
     server.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)
     assert all(worker.ended for worker in children.workers)
 
 
@@ -227,7 +227,7 @@ async def test_a_process_that_starts_during_a_stop_is_ended(
 
     monkeypatch.setattr(WorkerChild, "start", start)
     children.workers[0].end.set()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)
     assert late.killed
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.server.gateway.conftest import Several
 from tests.server.protocol.live import LiveServer, live_server
+from tests.support.waiting import PATIENCE
 
 numbers = itertools.count()
 
@@ -153,8 +154,8 @@ async def test_a_line_end_of_a_body_is_no_confirmation(several: Several) -> None
         for part in (b"11", b"\r\n", b'{"split":"train"}', b"\r\n", b"0\r\n", b"\r\n"):
             await asyncio.sleep(0.03)
             writer.write(part)
-        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-        assert await asyncio.wait_for(reader.readexactly(15), 5) == b'{"num_tasks":2}'
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+        assert await asyncio.wait_for(reader.readexactly(15), PATIENCE) == b'{"num_tasks":2}'
     writer.close()
 
 

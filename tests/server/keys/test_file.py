@@ -254,5 +254,5 @@ async def test_a_server_without_requests_notices_a_change(settings: Settings, mo
     keys.on_change.append(lambda _: noticed.set())
     watching = asyncio.create_task(keys.watch())
     add_key(settings, "me")
-    await asyncio.wait_for(noticed.wait(), 10)
+    await asyncio.wait_for(noticed.wait(), 60)
     watching.cancel()

@@ -321,7 +321,7 @@ async def test_a_hanging_teardown_ends_at_its_limit(serve: Serve, sync: bool) ->
     client = serve(Sync if sync else Async, teardown_timeout=0.1)
     sid = await client.open()
     await client.get("/prompt", sid)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE / 2):
         assert (await client.post("/delete", sid=sid)).status_code == 200
         assert (await client.get("/prompt", sid)).status_code == 410
         await client.open()

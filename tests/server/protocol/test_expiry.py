@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -186,13 +185,12 @@ async def test_a_call_past_its_limit_is_an_error_and_the_session_goes_on(serve: 
     environment, notes = lasting()
     client = serve(environment, call_timeout=0.2)
     sid = await client.open()
-    started = time.monotonic()
-    reply = await client.call(sid, name, {"number": 900})
-    assert time.monotonic() - started < 0.85
+    reply = await client.call(sid, name, {"number": 2000})
     assert reply.error.startswith(f"ToolTimeout: '{name}'")
+    assert notes == []
     assert "ORS_CALL_TIMEOUT" in reply.error
     assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
-    again = await client.call(sid, name, {"number": 900}, task_id=reply.task_id)
+    again = await client.call(sid, name, {"number": 2000}, task_id=reply.task_id)
     assert again.events == reply.events
     # Code on a thread goes on after its call got a response; teardown waits for it.
     await client.post("/delete", sid=sid)
@@ -253,7 +251,7 @@ async def test_calls_that_wait_for_their_turn_past_the_limit_let_others_go_on(se
     replies = await asyncio.gather(client.call(sid, "block"), client.call(sid, "alone"))
     assert [reply.error.split(":")[0] for reply in replies] == ["ToolTimeout", "ToolTimeout"]
     # The thread is still inside the first call; the exclusive call no longer waits, so it does not block others.
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE / 2):
         assert (await client.call(sid, "echo", {"text": "on"})).text == "on"
     proceed.set()
     assert (await client.call(sid, "alone")).text == "alone"
@@ -265,19 +263,18 @@ async def test_calls_that_wait_for_their_turn_past_the_limit_let_others_go_on(se
 async def test_shutdown_ends_many_sessions_in_parallel() -> None:
     """Section 9: no limit and one after another in the references."""
     ended: list[str] = []
+    together = asyncio.Barrier(60)
 
     class Slow(Echo):
         async def teardown(self) -> None:
-            await asyncio.sleep(0.2)
+            await together.wait()
             ended.append(str(self.task_spec["id"]))
 
     server = Server([Slow])
     client = Client(server.app)
     for _ in range(60):
         await client.open()
-    started = time.monotonic()
     await server.sessions.close()
-    assert time.monotonic() - started < 2
     assert ended == ["train-0"] * 60
     await client.close()
 
@@ -308,18 +305,21 @@ async def test_shutdown_ends_running_calls_first() -> None:
 
 
 async def test_shutdown_is_over_after_its_limit() -> None:
+    released, left = asyncio.Event(), list[str]()
+
     class Hanging(Echo):
         async def teardown(self) -> None:
-            await asyncio.Event().wait()
+            await released.wait()
+            left.append(str(self.task_spec["id"]))
 
-    server = Server([Hanging], settings=Settings(shutdown_timeout=0.2, teardown_timeout=0.4))
+    server = Server([Hanging], settings=Settings(shutdown_timeout=0.2, teardown_timeout=PATIENCE))
     client = Client(server.app)
     for _ in range(3):
         await client.open()
-    started = time.monotonic()
     await server.sessions.close()
-    assert time.monotonic() - started < 2
-    await asyncio.sleep(0.3)  # the teardowns' own limit ends them before the loop closes
+    assert left == []
+    released.set()
+    await until(lambda: len(left) == 3)
     await client.close()
 
 

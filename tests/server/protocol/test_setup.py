@@ -142,7 +142,7 @@ async def test_task_tools_does_not_wait(serve: Serve) -> None:
 
     client = serve(Listing)
     sid = await client.open()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE / 2):
         tools = (await client.get("/task_tools", sid)).json()["tools"]
     assert [entry["name"] for entry in tools] == ["echo", "step", "win"]
     assert "ready" not in steps.taken
@@ -156,7 +156,7 @@ async def test_ping_during_set_up(serve: Serve) -> None:
 
 async def test_create_does_not_wait_for_set_up(serve: Serve) -> None:
     client = serve(slow(Steps()))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE / 2):
         await client.open()
 
 
@@ -335,7 +335,7 @@ async def test_a_constructor_past_its_time_is_a_503(serve: Serve) -> None:
 
     client = serve(Hanging, setup_timeout=0.1)
     try:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE / 2):
             response = await client.create("s")
         assert response.status_code == 503
         assert response.json()["detail"].startswith("InfrastructureError:")

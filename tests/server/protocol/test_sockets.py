@@ -64,7 +64,7 @@ async def test_a_header_without_end_is_refused_while_it_comes(server: LiveServer
         await connection.send(b"GET /health HTTP/1.1\r\nHost: server\r\nX-Endless: ")
         for _ in range(20):
             await connection.send(b"v" * 50_000)
-        assert (await asyncio.wait_for(connection.head(), 3))[0] == 431
+        assert (await asyncio.wait_for(connection.head(), PATIENCE))[0] == 431
     await healthy(server)
 
 
@@ -203,7 +203,7 @@ async def test_an_idle_connection_is_closed_after_keep_alive(server: LiveServer)
         await connection.request("GET", "/health")
         await connection.response()
         assert not await connection.ended(within=0.6)
-        assert await connection.ended(within=3)
+        assert await connection.ended()
 
 
 async def test_a_silent_stream_outlives_keep_alive_and_gets_comments(server: LiveServer) -> None:
@@ -233,7 +233,7 @@ async def test_a_request_sent_while_a_stream_is_open_is_answered_after_it(server
         assert (await connection.response()).status == 200
         # The connection was not idle during the stream, and is now.
         assert not await connection.ended(within=0.3)
-        assert await connection.ended(within=3)
+        assert await connection.ended()
 
 
 async def test_a_call_runs_once_where_its_connection_is_lost_with_a_request_behind_it(server: LiveServer) -> None:
@@ -279,14 +279,16 @@ async def test_a_trailer_is_not_a_header(server: LiveServer) -> None:
 
 async def test_a_call_during_set_up_answers_its_head_at_once(server: LiveServer) -> None:
     """Section 9: before any byte, openreward waits 30 s and then calls again."""
-    async with server.connect() as connection:
-        await connection.request("POST", "/create", {"split": "train", "index": 1}, "set up")
-        await connection.response()
+    async with server.connect() as connection, server.connect() as other:
+        create = {"env_name": "wire", "task_spec": {"setup": 60_000}}
+        await connection.request("POST", "/create", create, "set up")
+        assert (await connection.response()).status == 200
         await connection.request("POST", "/call", {"name": "step", "input": {"text": "x"}}, "set up")
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(30):
             assert (await connection.head())[0] == 200
             await connection.until(b"event: task_id\r\n")
-        await connection.until(b"event: end\r\n")
+        await other.request("POST", "/delete", None, "set up")
+        assert (await other.response()).status == 200
 
 
 async def test_a_client_too_slow_for_its_result_blocks_no_other(server: LiveServer) -> None:
@@ -298,7 +300,7 @@ async def test_a_client_too_slow_for_its_result_blocks_no_other(server: LiveServ
         await lazy.head()
         for _ in range(5):
             await other.request("GET", "/health")
-            assert (await asyncio.wait_for(other.response(), 3)).status == 200
+            assert (await asyncio.wait_for(other.response(), PATIENCE)).status == 200
 
 
 async def test_a_hundred_connections_at_once(server: LiveServer) -> None:

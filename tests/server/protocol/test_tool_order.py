@@ -159,7 +159,7 @@ async def test_an_invalid_call_does_not_wait(start: Caller, board: Board, serve:
     sid = await client.open()
     running = asyncio.create_task(client.call(sid, "alone", {"number": 7}))
     await until(lambda: board.inside == ["alone 7"])
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE / 2):
         assert (await client.call(sid, "alone", {"number": "x"})).reason == "input_validation"
         assert (await client.call(sid, "nothing")).reason == "not_found"
     board.open("alone 7")

@@ -405,7 +405,7 @@ class SessionMachine(RuleBasedStateMachine):
     # --- recorded events ---------------------------------------------------------------------
 
     async def at_rest(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - conditions on what another task does
                 await asyncio.sleep(0.002)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -222,8 +221,7 @@ async def test_calls_are_answered_while_many_rollouts_are_counted(client: Client
     sid = await client.open()
     counting = [asyncio.create_task(difficulty(client)) for _ in range(20)]
     await asyncio.sleep(0)
-    began = time.monotonic()
     assert (await client.call(sid, "echo", {"text": "x"})).text == "x"
-    assert time.monotonic() - began < 2
+    assert not all(task.done() for task in counting)
     for tasks in await asyncio.gather(*counting):
         assert [task["num_rollouts"] for task in tasks] == [80] * 50
