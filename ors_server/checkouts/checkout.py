@@ -52,26 +52,36 @@ def find_checkout(target: str, repositories: Path) -> Checkout:
 
     Raises ``HostError``.
     """
+    name_of(target)
+    if _URL.match(target):
+        url, _, commit = target.rpartition("@")
+        return _described(_fetched(url, commit, repositories), None, "", url)
+    path, class_name = _path_and_class(target)
+    if path.is_dir():
+        return _described(path.resolve(), None, class_name)
+    if path.is_file() and path.suffix == ".py":
+        return _described(path.resolve().parent, path.resolve(), class_name)
+    raise HostError(f"{target} is neither a folder nor a Python file", "Name the folder of a checkout.")
+
+
+def name_of(target: str) -> str:
+    """Return the name by which clients ask for a target that cannot be served.
+
+    Raises ``HostError`` for a target that names neither a file or folder that exists nor a repository's commit.
+    """
     if _URL.match(target):
         url, _, commit = target.rpartition("@")
         if not url or not _COMMIT.fullmatch(commit):
             raise HostError(
                 f"{target} names no commit", "Write it as URL@COMMIT; `git ls-remote URL HEAD` shows the newest commit."
             )
-        return _described(_fetched(url, commit, repositories), None, "", url)
-    class_name = ""
-    if not Path(target).exists() and (match := _CLASS.search(target)):
-        target, class_name = target[: match.start()], match.group(1)
-    path = Path(target)
-    if path.is_dir():
-        return _described(path.resolve(), None, class_name)
-    if path.is_file() and path.suffix == ".py":
-        return _described(path.resolve().parent, path.resolve(), class_name)
-    if path.exists():
-        raise HostError(f"{target} is neither a folder nor a Python file", "Name the folder of a checkout.")
-    raise HostError(
-        f"There is no checkout {target}", "Name a folder with a server.py, or a repository's commit as URL@COMMIT."
-    )
+        return _repository_of(url)
+    path = _path_and_class(target)[0]
+    if not path.exists():
+        raise HostError(
+            f"There is no checkout {target}", "Name a folder with a server.py, or a repository's commit as URL@COMMIT."
+        )
+    return (path if path.is_dir() else path.resolve().parent).resolve().name
 
 
 def refuse_same_names(checkouts: Sequence[Checkout]) -> None:
@@ -110,6 +120,17 @@ def _owner_and_name(url: str) -> tuple[str, str]:
     return parts[-2], parts[-1].removesuffix(".git")
 
 
+def _repository_of(url: str) -> str:
+    """Return a repository's own name."""
+    return _owner_and_name(url)[1] or Path(urlsplit(url).path).name.removesuffix(".git") or "repository"
+
+
+def _path_and_class(target: str) -> tuple[Path, str]:
+    if not Path(target).exists() and (match := _CLASS.search(target)):
+        return Path(target[: match.start()]), match.group(1)
+    return Path(target), ""
+
+
 def _git(folder: Path, *arguments: str) -> str:
     """Return what a git command prints; nothing where it fails, as outside of a repository."""
     command = ["git", "-c", f"safe.directory={folder}", "-C", str(folder), *arguments]
@@ -120,8 +141,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _fetched(url: str, commit: str, repositories: Path) -> Path:
-    _, name = _owner_and_name(url)
-    name = name or Path(urlsplit(url).path).name.removesuffix(".git") or "repository"
+    name = _repository_of(url)
     folder = repositories / f"{name}-{commit[:12]}" / name
     if folder.is_dir():
         return folder

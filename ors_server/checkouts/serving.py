@@ -60,6 +60,13 @@ class Plan(NamedTuple):
     mounted: bool
     #: Whether its worker is kept apart from the others.
     apart: bool = False
+    #: Why it cannot be served; the rest of the plan is then empty.
+    failure: str = ""
+
+    @classmethod
+    def not_served(cls, name: str, failure: str) -> Plan:
+        """Return the plan of an environment that cannot be served: requests for it get the reason."""
+        return cls(name, [], Path(), "", Path(), Path(), mounted=False, failure=failure)
 
 
 #: The names of each environment of a plan, its own first.
@@ -73,9 +80,12 @@ def serve_plans(
     listening: socket.socket,
     url: str,
     secrets: Mapping[str, str],
-    ready: Callable[[Sequence[Names]], None],
+    ready: Callable[[Sequence[Names | None]], None],
 ) -> None:
     """Serve until SIGTERM or SIGINT; ``ready`` gets the names of each plan once all environments serve.
+
+    It gets None for an environment that cannot be served. Requests that name it are refused with the reason; the server
+    ends where no environment is left.
 
     ``environ`` has the variables of this process, ``url`` is the address of the server, and ``secrets`` are those of
     sessions whose client sends none. Raises ``HostError`` and what the supervisor raises.
@@ -87,14 +97,15 @@ def serve_plans(
     with tempfile.TemporaryDirectory(prefix="ors-server-host-") as folder:
         packages, folders = _link_packages(Path(folder)), Path(folder, _FOLDERS, "folders.json")
         folders.parent.mkdir()
-        keys = make_inner_keys(plan.name for plan in plans)
+        served = [plan for plan in plans if not plan.failure]
+        keys = make_inner_keys(plan.name for plan in served)
         variables = {**variables_of_environments(environ, url), "PYTHONPATH": str(packages)}
-        files = [
-            _write_secrets(Path(folder, _SECRETS, str(number)), {**secrets, "api_key": keys[plan.name]})
-            for number, plan in enumerate(plans)
-        ]
+        files = {
+            plan.name: _write_secrets(Path(folder, _SECRETS, str(number)), {**secrets, "api_key": keys[plan.name]})
+            for number, plan in enumerate(served)
+        }
         private = [folders.parent, control_folder(), _uploads(settings)]
-        _write_folders(folders, plans, [() for _ in plans])
+        _write_folders(folders, served, [() for _ in served])
         sandboxes = Pool(
             ["--folders", str(folders)],
             1,
@@ -103,12 +114,19 @@ def serve_plans(
         )
         supervisor = Supervisor(
             [
-                _pool(
+                Pool([], 1, name=plan.name, names=[plan.name], failure=plan.failure)
+                if plan.failure
+                else _pool(
                     plan,
-                    {**variables, "OPENREWARD_API_KEY": keys[plan.name], "ORS_SECRETS_FILE": str(own)},
-                    _view(plan, plans, packages, [*private, *(each.parent for each in files if each is not own)]),
+                    {**variables, "OPENREWARD_API_KEY": keys[plan.name], "ORS_SECRETS_FILE": str(files[plan.name])},
+                    _view(
+                        plan,
+                        served,
+                        packages,
+                        [*private, *(file.parent for name, file in files.items() if name != plan.name)],
+                    ),
                 )
-                for plan, own in zip(plans, files, strict=True)
+                for plan in plans
             ],
             settings.model_copy(update=changed),
             gateways=gateways_for(len(plans)),
@@ -116,8 +134,9 @@ def serve_plans(
         )
 
         def on_ready() -> None:
-            names = [slot.environments for slot in supervisor.hosts]
-            _write_folders(folders, plans, names)
+            names = [None if slot.given_up else slot.environments for slot in supervisor.hosts]
+            serving = [(plan, found) for plan, found in zip(plans, names, strict=True) if found is not None]
+            _write_folders(folders, [plan for plan, _ in serving], [found for _, found in serving])
             ready(names)
 
         async def run() -> None:
@@ -145,7 +164,16 @@ def _pool(plan: Plan, variables: Mapping[str, str], view: View) -> Pool:
         "VIRTUAL_ENV": str(programs.parent),
     }
     arguments = ["serve", plan.target, *(f"--alias={alias}=*" for alias in plan.aliases)]
-    return Pool(arguments, 1, str(plan.python), name=plan.name, folder=plan.folder, environ=environ, program=program)
+    return Pool(
+        arguments,
+        1,
+        str(plan.python),
+        name=plan.name,
+        folder=plan.folder,
+        environ=environ,
+        program=program,
+        names=list(dict.fromkeys((plan.name, *plan.aliases))),
+    )
 
 
 def _uploads(settings: Settings) -> Path:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ors_server._version import VERSION
@@ -22,10 +19,8 @@ from ors_server.cli.flags import misspelt_variables, with_settings
 from ors_server.settings import Settings
 
 if TYPE_CHECKING:
-    from ors_server.checkouts.checkout import Checkout
+    from ors_server.checkouts.found import Failures, FoundCheckout
     from ors_server.checkouts.needs import Needs
-    from ors_server.checkouts.report import Row
-    from ors_server.checkouts.requirements import Requirements
     from ors_server.checkouts.serving import Names, Plan
 
 __all__ = ["HOST_EXAMPLES", "host"]
@@ -43,19 +38,6 @@ HOST_EXAMPLES = """[bold]Checkouts[/bold]
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1 ors-server host liars_dice/   judged by a local model"""
 
 logger = logging.getLogger("ors_server.host")
-
-#: Characters of a line where the table of needs goes to a file.
-_WIDTH = 200
-
-
-class _Environment(NamedTuple):
-    """A checkout that was read."""
-
-    checkout: Checkout
-    needs: Needs
-    requirements: Requirements
-    data: Path
-    data_named: bool
 
 
 @with_settings
@@ -75,7 +57,8 @@ def host(
     ] = False,
 ) -> None:
     """Serve published environments as they are, each with its own packages, data folder and process."""
-    from ors_server.checkouts.virtualenv import provide_virtualenv
+    from ors_server.checkouts.found import Failures
+    from ors_server.cli.host_needs import console_of, print_needs
     from ors_server.http.listeners import listen_publicly
     from ors_server.keys.exposure import refuse_open_address
     from ors_server.keys.file import keys_file
@@ -83,50 +66,64 @@ def host(
 
     refuse_open_address(settings, [settings.host])
     for warning in misspelt_variables():
-        typer.echo(f"Warning: {warning}", err=True)
+        _warn(warning)
     # The processes run in other folders.
     root = data_directory(settings.data_dir).absolute()
     settings = settings.model_copy(update={"data_dir": root, "keys_file": keys_file(settings).absolute()})
-    environments = _read(checkouts, data or [], root)
+    failures = Failures(_warn)
+    names, environments = _read(checkouts, data or [], root, failures)
     secrets = _secrets(settings, os.environ)
     if "api_key" in secrets:
-        typer.echo(f"Warning: api_key in {settings.secrets_file} is not used: each environment has its own", err=True)
-    console = _console(sys.stdout if check else sys.stderr)
-    missing = _print_needs(console, environments, secrets)
+        _warn(f"api_key in {settings.secrets_file} is not used: each environment has its own")
+    missing = print_needs(console_of(sys.stdout if check else sys.stderr), environments, secrets)
     if check:
-        raise typer.Exit(1 if missing else 0)
-    mounted, apart = _mounts(environments), _kept_apart()
+        raise typer.Exit(1 if missing or failures.errors else 0)
+    failures.refuse_nothing(len(environments))
     with listen_publicly(settings.host, settings.port):
         pass  # an address in use is reported before minutes of installing
-    pythons = [
-        provide_virtualenv(each.checkout.name, each.requirements, root / "virtualenvs", _Progress(each.checkout.name))
-        for each in environments
-    ]
-    _serve(environments, pythons, mounted, apart, settings, secrets)
+    plans = _plans(names, environments, root, failures)
+    _serve(plans, settings, secrets)
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"Warning: {text}", err=True)
 
 
 # --- reading -------------------------------------------------------------------------------------
 
 
-def _read(targets: Sequence[str], data: Sequence[str], root: Path) -> list[_Environment]:
-    from ors_server.checkouts.checkout import find_checkout, refuse_same_names
+def _read(
+    targets: Sequence[str], data: Sequence[str], root: Path, failures: Failures
+) -> tuple[list[str], list[FoundCheckout]]:
+    """Return the names of the checkouts in their order, and those that could be read.
+
+    Raises ``HostError`` for arguments that are wrong.
+    """
+    from ors_server.checkouts.checkout import Checkout, find_checkout, name_of, refuse_same_names
+    from ors_server.checkouts.found import FoundCheckout
     from ors_server.checkouts.needs import read_needs
     from ors_server.checkouts.requirements import find_requirements
     from ors_server.checkouts.sources import Sources
 
-    found = [find_checkout(target, root / "checkouts") for target in targets]
+    names: list[str] = []
+    found: list[Checkout] = []
+    for target in targets:
+        names.append(name_of(target))
+        with failures.of(names[-1]):
+            found.append(find_checkout(target, root / "checkouts"))
+            names[-1] = found[-1].name
     refuse_same_names(found)
-    folders = _data_folders(data, [checkout.name for checkout in found])
-    environments: list[_Environment] = []
+    folders = _data_folders(data, names)
+    environments: list[FoundCheckout] = []
     for checkout in found:
-        sources = Sources(checkout.folder, checkout.program)
-        requirements = find_requirements(checkout.folder, checkout.program, sources.installed)
         folder = folders.get(checkout.name)
         own = root / "files" / checkout.name.lower()
-        environments.append(
-            _Environment(checkout, read_needs(sources), requirements, folder or own, folder is not None)
-        )
-    return environments
+        with failures.of(checkout.name):
+            sources = Sources(checkout.folder, checkout.program)
+            requirements = find_requirements(checkout.folder, checkout.program, sources.installed)
+            needs = read_needs(sources)
+            environments.append(FoundCheckout(checkout, needs, requirements, folder or own, folder is not None))
+    return names, environments
 
 
 def _data_folders(texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
@@ -156,108 +153,7 @@ def _secrets(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]
     return {**secrets, **({} if settings.secrets_file is None else read_secrets_file(settings.secrets_file))}
 
 
-# --- needs ---------------------------------------------------------------------------------------
-
-
-def _console(stream: TextIO) -> Console:
-    """Return a console whose lines in a file are not those of a narrow terminal."""
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH
-    return Console(file=stream, highlight=False, width=width)
-
-
-def _print_needs(console: Console, environments: Sequence[_Environment], secrets: Mapping[str, str]) -> bool:
-    """Print the table; return whether something is missing."""
-    from ors_server.checkouts.report import Host, rows_of
-
-    missing = False
-    for each in environments:
-        checkout = each.checkout
-        named = frozenset((*secrets, "api_key"))  # each environment has a key of this server
-        offered = Host(checkout.name, each.data, each.data_named, named, os.environ, _missing_image)
-        rows = rows_of(each.needs, offered)
-        at = f" at {checkout.commit[:12]}{'+' if checkout.commit.endswith('+') else ''}" if checkout.commit else ""
-        relative = checkout.program.relative_to(checkout.folder)
-        console.print(Text(f"{checkout.name}{at}: {relative}, {each.requirements.source.name}"), soft_wrap=True)
-        if rows:
-            console.print(_table(rows), soft_wrap=True)
-        else:
-            console.print("  needs nothing but Python")
-        missing = missing or any(row.there is False for row in rows)
-    return missing
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 2), show_header=False)
-    for _ in range(3):
-        table.add_column(overflow="fold")
-    for row in rows:
-        mark = {True: "ok", False: "missing", None: "?"}[row.there]
-        style = {True: "green", False: "bold red", None: "yellow"}[row.there]
-        state = Text.assemble((mark, style), f"  {row.state}", f"\n{row.remedy}" if row.remedy else "")
-        table.add_row(row.need, Text(row.wanted), state)
-    return table
-
-
-def _missing_image(image: str) -> tuple[str, str] | None:
-    """Return why there is no image for a name, and the remedy; None where it exists or can be made."""
-    from ors_containers.errors import SandboxError
-    from ors_containers.images import ImageMap, ImageStore
-
-    try:
-        with contextlib.closing(ImageStore()) as store:
-            problem = ImageMap(store).look_up(image).problem
-    except SandboxError as error:
-        problem = error
-    if problem is None:
-        return None
-    cause, _, remedy = str(problem).partition(". ")
-    return cause, remedy or f"`ors-server image map {image}` says more."
-
-
-def _mounts(environments: Sequence[_Environment]) -> list[bool]:
-    """Return for each environment whether its data folder is mounted. Raises ``HostError`` where it cannot be."""
-    from ors_server.checkouts.errors import HostError
-    from ors_server.checkouts.needs import DATA_MOUNT
-    from ors_server.sandbox_service.data_folders import DataFolder
-
-    # An environment with no data of its own on this machine may fall back to files of its checkout.
-    wanted = [each.data_named or (bool(each.needs.data) and not DataFolder(each.data).empty) for each in environments]
-    if not any(wanted):
-        return wanted
-    first = next(each for each, wants in zip(environments, wanted, strict=True) if wants)
-    program = (sys.executable, "-m", "ors_containers.linux.bound_folder", str(first.data), DATA_MOUNT, "true")
-    tried = subprocess.run(program, capture_output=True, text=True, check=False)
-    if tried.returncode == 0:
-        return wanted
-    owner = ""
-    for each, wants in zip(environments, wanted, strict=True):
-        if not wants:
-            continue
-        if owner:
-            raise HostError(
-                f"{each.checkout.name} and {owner} both want {DATA_MOUNT}, and this machine does not let a process have"
-                f" mounts of its own: {tried.stderr.strip()}",
-                f"Host {each.checkout.name} on another machine, or allow user namespaces here.",
-            )
-        owner = each.checkout.name
-        if not Path(DATA_MOUNT).exists() or not Path(DATA_MOUNT).samefile(each.data):
-            raise HostError(
-                f"{owner} wants {each.data} at {DATA_MOUNT}, and this machine does not let a process have mounts of its"
-                f" own: {tried.stderr.strip()}",
-                f"As root, `ln -s {each.data} {DATA_MOUNT}`.",
-            )
-    return [False] * len(environments)
-
-
-def _kept_apart() -> bool:
-    """Return whether this machine can keep environments apart; say why where it cannot."""
-    from ors_containers.linux.apart import View, apart
-
-    tried = subprocess.run((*apart(View()), "true"), capture_output=True, text=True, check=False)
-    if tried.returncode:
-        reason = " ".join(tried.stderr.split())
-        typer.echo(f"Warning: environments can read and end each other's processes: {reason}", err=True)
-    return not tried.returncode
+# --- installing ----------------------------------------------------------------------------------
 
 
 class _Progress:
@@ -277,28 +173,41 @@ class _Progress:
             self._console.print(Text(text), soft_wrap=True)
 
 
+def _plans(names: Sequence[str], environments: Sequence[FoundCheckout], root: Path, failures: Failures) -> list[Plan]:
+    """Return a plan for each name, of those that cannot be served too. Raises ``HostError`` where none can."""
+    from ors_server.checkouts.mounts import kept_apart, mounted_data
+    from ors_server.checkouts.serving import Plan
+    from ors_server.checkouts.virtualenv import provide_virtualenv
+
+    mounted = mounted_data(environments, failures)
+    apart = kept_apart(_warn)
+    plans: dict[str, Plan] = {}
+    for found in environments:
+        checkout = found.checkout
+        if checkout.name in failures.errors:
+            continue
+        with failures.of(checkout.name):
+            progress = _Progress(checkout.name)
+            python = provide_virtualenv(checkout.name, found.requirements, root / "virtualenvs", progress)
+            target = str(checkout.program) + (f":{checkout.class_name}" if checkout.class_name else "")
+            aliases = list(dict.fromkeys((*checkout.names, *_named_in_source(found.needs))))
+            mount = checkout.name in mounted
+            plans[checkout.name] = Plan(
+                checkout.name, aliases, python, target, checkout.folder, found.data, mount, apart
+            )
+    failures.refuse_nothing(len(plans))
+    return [plans.get(name) or Plan.not_served(name, str(failures.errors[name])) for name in names]
+
+
 # --- serving -------------------------------------------------------------------------------------
 
 
-def _serve(
-    environments: Sequence[_Environment],
-    pythons: Sequence[Path],
-    mounted: Sequence[bool],
-    apart: bool,
-    settings: Settings,
-    secrets: Mapping[str, str],
-) -> None:
-    from ors_server.checkouts.serving import Plan, serve_plans
+def _serve(plans: Sequence[Plan], settings: Settings, secrets: Mapping[str, str]) -> None:
+    from ors_server.checkouts.serving import serve_plans
     from ors_server.cli.banner import client_url
     from ors_server.http.listeners import listen_publicly, url_of
     from ors_server.logs import start_logging
 
-    plans: list[Plan] = []
-    for each, python, mount in zip(environments, pythons, mounted, strict=True):
-        checkout = each.checkout
-        target = str(checkout.program) + (f":{checkout.class_name}" if checkout.class_name else "")
-        aliases = list(dict.fromkeys((*checkout.names, *_named_in_source(each.needs))))
-        plans.append(Plan(checkout.name, aliases, python, target, checkout.folder, each.data, mount, apart))
     logs = start_logging(settings)
     try:
         with listen_publicly(settings.host, settings.port) as listening:
@@ -313,9 +222,12 @@ def _named_in_source(needs: Needs) -> list[str]:
     return [name for name in needs.environments if name.count("/") == 1 and "*" not in name]
 
 
-def _announce(url: str, plans: Sequence[Plan], names: Sequence[Names]) -> None:
+def _announce(url: str, plans: Sequence[Plan], names: Sequence[Names | None]) -> None:
     lines = [f"ors-server {VERSION} listens on {url}; Ctrl-C stops it. It hosts:", ""]
     for plan, found in zip(plans, names, strict=True):
+        if found is None:
+            lines.append(f"  not {plan.name}: its reason is above")
+            continue
         own = [each[0] for each in found]
         also = ", ".join(alias for alias in plan.aliases if alias.lower() not in own)
         lines.append(f"  {', '.join(own)}" + (f"   (also called {also})" if also else ""))

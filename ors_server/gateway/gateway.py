@@ -101,9 +101,11 @@ class Gateway:
         added, removed = self.workers.replace(members)
         for worker in removed:
             worker.die()
-            self._watchers.pop(worker).cancel()
+            if worker in self._watchers:
+                self._watchers.pop(worker).cancel()
         for worker in added:
-            self._watchers[worker] = asyncio.create_task(watch(worker, self.note_report))
+            if worker.address:
+                self._watchers[worker] = asyncio.create_task(watch(worker, self.note_report))
 
     @property
     def all_reported(self) -> bool:

@@ -40,7 +40,7 @@ class Member(NamedTuple):
 
     slot: int
     incarnation: int
-    #: ``unix:PATH`` or ``tcp:HOST:PORT``.
+    #: ``unix:PATH`` or ``tcp:HOST:PORT``; empty where no worker has served or will (``given_up``).
     address: str
     #: Whether it gets no new sessions, because it is to end.
     draining: bool = False
@@ -153,9 +153,11 @@ class Workers:
         #: Reasons why environments cannot be served, by their names in lower case.
         self.unavailable: dict[str, str] = {}
         self._views = Views(remembered)
-        #: Environments in the order of the slots; and for each of their names the slots that have it.
+        #: Environments in the order of the slots, without those that no worker has served; for each name of an
+        #: environment, one of these too, the slots that have it; and the slots of the first.
         self.environments: list[str] = []
         self._slots_of: dict[str, frozenset[int]] = {}
+        self._first: frozenset[int] | None = None
         #: The different sets of slots that have an environment in common; one where all have the same environments.
         self._groups: list[frozenset[int]] = []
 
@@ -174,6 +176,8 @@ class Workers:
                 worker = self._by_slot[member.slot] = Worker(member.place, member.address, self._greeting)
                 added.append(worker)
             worker.draining, worker.given_up = member.draining, member.given_up
+            if not member.address:
+                worker.die()
         self.sandboxes = frozenset(member.slot for member in members if member.of_sandboxes)
         self._hosts = frozenset(self._by_slot) - self.sandboxes
         now = time.monotonic()
@@ -188,15 +192,19 @@ class Workers:
 
     def _group(self, members: Sequence[Member]) -> None:
         environments: dict[str, None] = {}
+        first = ""
         slots_of: dict[str, set[int]] = {}
         for member in sorted(members):
             for names in member.environments:
-                environments[names[0]] = None
+                if member.address:
+                    environments[names[0]] = None
+                first = first or names[0].lower()
                 for name in names:
                     slots_of.setdefault(name.lower(), set()).add(member.slot)
         self.environments = list(environments)
         self.unavailable = {name.lower(): reason for member in members for name, reason in member.unavailable.items()}
         self._slots_of = {name: frozenset(slots) for name, slots in slots_of.items()}
+        self._first = self._slots_of.get(first)
         self._groups = list(dict.fromkeys(self._slots_of.values()))
 
     @property
@@ -229,7 +237,7 @@ class Workers:
     @property
     def default_slots(self) -> frozenset[int] | None:
         """The slots that have the default environment."""
-        return self.slots_of(self.environments[0]) if self.in_pools else None
+        return self._first if self.in_pools else None
 
     def at(self, place: Place) -> Worker | None:
         """Return the living worker of a session's place; None where it has ended."""

@@ -51,6 +51,10 @@ class Pool(NamedTuple):
     environ: Mapping[str, str] | None = None
     #: Returns the program and arguments that start the interpreter; its argument are folders of other workers.
     program: Program | None = None
+    #: Names under which an environment that cannot be served is refused with the reason, while the other pools serve.
+    names: Sequence[str] = ()
+    #: Why it cannot be served, where that is known before its worker is started.
+    failure: str = ""
 
 
 class _Table(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from ors_server.supervisor.pools import Pool
 from ors_server.supervisor.restarts import RestartBudget
 
 __all__ = ["Network", "Slot"]
+
+#: The folders of an absolute path.
+_PATH = re.compile(r"(?<![^\s('\"`])/(?:[^\s/'\"`]+/)+")
 
 
 class Network(NamedTuple):
@@ -43,12 +47,12 @@ class Slot:
         self.restarts = 0
         self.draining = False
         #: Why no worker will be started here again; None while one will.
-        self.given_up: str | None = None
+        self.given_up: str | None = pool.failure or None
         self.child: WorkerChild | None = None
         self.worker: Worker | None = None
         #: When it first had a worker, and had one again after a drain, by ``time.monotonic``.
         self.since: float | None = None
-        self.environments: Sequence[Sequence[str]] = ()
+        self.environments: Sequence[Sequence[str]] = [pool.names] if pool.failure else ()
         self.unavailable: Mapping[str, str] = {}
         self.watching: asyncio.Task[None] | None = None
         self.calls = 0
@@ -62,6 +66,12 @@ class Slot:
     def label(self) -> dict[str, Any]:
         """The slot in a line of the log."""
         return {"slot": self.number, "environment": self.pool.name} if self.pool.name else {"slot": self.number}
+
+    @property
+    def why_out(self) -> str:
+        """The reason why no worker will serve here again, without paths, for clients; empty where one will."""
+        reason, name = _PATH.sub("", self.given_up or ""), self.pool.name or "The worker"
+        return reason if not reason or reason.startswith(name) else f"{name}: {reason}"
 
     @property
     def state(self) -> str:

@@ -134,7 +134,8 @@ class Supervisor:
                 slot.folder_in(folder).mkdir()
             try:
                 for slot in self.slots:
-                    self._spawn(self._keep(slot, folder))
+                    if slot.given_up is None:
+                        self._spawn(self._keep(slot, folder))
                 at_once = len(self.slots) > len(self.hosts)
                 if at_once:
                     self._start_gateways(listening, folder)
@@ -281,10 +282,15 @@ class Supervisor:
                 return
             if announced is None and slot.restarts == 0:
                 # Its log says why; started again it would fail again.
-                self._failure = WorkerFailed(slot.number, status)
+                failure: OrsError = WorkerFailed(slot.number, status)
                 if slot.pool.name:
-                    self._failure = EnvironmentNotServed(slot.pool.name, status, *await slot.child.output.explain())
-                self._stopping.set()
+                    failure = EnvironmentNotServed(slot.pool.name, status, *await slot.child.output.explain())
+                if slot.pool.names:
+                    slot.environments = [slot.pool.names]
+                    self._give_up(slot, failure.text)
+                if not slot.pool.names or (self._failure is not None and len(self.hosts) == 1):
+                    self._failure = failure
+                    self._stopping.set()
                 return
             if slot.draining:
                 slot.draining, slot.since = False, None
@@ -421,22 +427,26 @@ class Supervisor:
             await self._pause(pause if self._gateways else min(pause, 0.05))
 
     def members(self) -> list[Member]:
-        """Return the workers as they are now; of environments only after all have served for the first time."""
+        """Return the workers as they are now; of environments only after all have served for the first time.
+
+        An environment that cannot be served is among them, without an address.
+        """
         now = time.monotonic()
         return [
             Member(
                 slot.number,
-                slot.worker.place.incarnation,
-                slot.worker.address,
+                slot.incarnation if slot.worker is None else slot.worker.place.incarnation,
+                "" if slot.worker is None else slot.worker.address,
                 slot.draining,
                 now - (slot.since or now),
                 slot.environments,
                 slot.unavailable,
                 slot.of_sandboxes,
-                f"{slot.pool.name or 'The worker'}: {slot.given_up}" if slot.given_up else "",
+                slot.why_out,
             )
             for slot in self.slots
-            if slot.worker is not None and (self._ready_once or slot.of_sandboxes or self._network is not None)
+            if slot.worker is not None or slot.environments
+            if self._ready_once or slot.of_sandboxes or self._network is not None
         ]
 
     def _announce(self) -> None:

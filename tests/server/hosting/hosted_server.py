@@ -1,4 +1,7 @@
-"""A server of hosted environments on a free port, without their virtual environments: ``FOLDER DATA`` for each."""
+"""A server of hosted environments on a free port, without their virtual environments: ``FOLDER DATA`` for each.
+
+``FOLDER -`` is a checkout whose virtual environment could not be made.
+"""
 
 import os
 import sys
@@ -16,7 +19,9 @@ def main() -> None:
     mounted = "--unmounted" not in sys.argv
     names = [name for name in sys.argv[1:] if name != "--unmounted"]
     plans = [
-        Plan(
+        Plan.not_served(Path(folder).name, "its packages exclude each other. Correct them.")
+        if data == "-"
+        else Plan(
             Path(folder).name,
             [Path(folder).name, f"Owner/{Path(folder).name}"],
             Path(sys.executable),
