@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 import sys
 import tempfile
@@ -31,6 +32,8 @@ from ors_server.supervisor.pools import SANDBOX_WORKER, Pool
 from ors_server.supervisor.supervisor import Supervisor, gateways_for
 
 __all__ = ["Plan", "serve_plans", "variables_of_environments"]
+
+logger = logging.getLogger("ors_server.host")
 
 #: The variable that fixes the order of sets and the value of ``hash``; the operator's value passes.
 HASH_SEED = "PYTHONHASHSEED"
@@ -223,17 +226,20 @@ def variables_of_environments(environ: Mapping[str, str], url: str) -> dict[str,
     """Return the variables of all environments: those of this process, and this server as the platform.
 
     A platform's key of the operator stays here: an environment's code sends what it finds to this server, and
-    has a key for it. The web tools of ``openreward`` send that key along, by default to the platform: they get this
-    server's address instead, unless the operator names another service. Of Python's own variables only the seed of
+    has a key for it. The web tools of ``openreward`` send that key along: they get this server's address, which has no
+    such service, also where the operator names another. Of Python's own variables only the seed of
     hashes passes: tasks made by way of ``hash`` or of a set's order are then the same in every process.
     """
     variables = {name: value for name, value in environ.items() if not name.startswith("PYTHON")}
     if "OPENAI_BASE_URL" in variables:
         variables.setdefault("OPENAI_API_KEY", LOCAL_TOKEN)
-    for name, path in _WEB_TOOLS.items():
-        variables.setdefault(name, url + path)
+    for name in _WEB_TOOLS.keys() & variables.keys():
+        logger.warning(
+            "variable not passed on: environments would send their key of this server there", extra={"variable": name}
+        )
     return {
         **variables,
+        **{name: url + path for name, path in _WEB_TOOLS.items()},
         "OPENREWARD_API_URL": url,
         "OPENREWARD_SESSION_URL": url,
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",

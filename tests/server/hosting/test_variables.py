@@ -22,6 +22,9 @@ def test_the_web_tools_of_openreward_call_this_server(monkeypatch: pytest.Monkey
         assert urlsplit(url).netloc == urlsplit(URL).netloc
 
 
-def test_an_operator_names_another_service() -> None:
-    own = {"OPENREWARD_WEB_SEARCH_URL": "http://search.internal/search"}
-    assert variables_of_environments(own, URL).items() >= own.items()
+@pytest.mark.parametrize("elsewhere", ["http://search.internal/search", "http://127.0.0.1:8081/search"])
+def test_a_service_elsewhere_does_not_get_the_key(elsewhere: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The same variable of ``openreward`` has the key of both: of this server, and of the service."""
+    variables = variables_of_environments({"OPENREWARD_WEB_SEARCH_URL": elsewhere}, URL)
+    assert elsewhere not in variables.values()
+    assert "not passed on" in caplog.text
