@@ -19,7 +19,7 @@ from ors_server.request_ids import ids_of_context
 from ors_server.settings import Settings
 from ors_server.worker import identity
 
-__all__ = ["start_logging", "warn"]
+__all__ = ["note", "start_logging", "warn"]
 
 #: Characters that would move a terminal's cursor or colour what follows: clients' texts may have them.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -90,11 +90,16 @@ class DroppingQueueHandler(logging.handlers.QueueHandler):
 def warn(settings: Settings, text: str) -> None:
     """Write a warning to stderr before the logs are started, as a line of their format."""
     if settings.log_format == "json":
-        record = logging.LogRecord("ors_server.cli", logging.WARNING, "", 0, text, None, None)
-        text = JSONFormatter().format(record)
+        note(text, logging.WARNING)
     else:
-        text = f"Warning: {text}"
-    sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"Warning: {text}\n")
+
+
+def note(event: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Write a line of JSON to stderr before the logs are started."""
+    record = logging.LogRecord("ors_server.cli", level, "", 0, event, None, None)
+    vars(record).update(fields)
+    sys.stderr.write(f"{JSONFormatter().format(record)}\n")
 
 
 def _add_slot(slot: int, record: logging.LogRecord) -> bool:

@@ -57,8 +57,11 @@ def gateway(settings: Settings) -> None:
     try:
         with listen_publicly(settings.host, settings.port) as listening:
             url = url_of(listening, settings.host)
-            logger.info(f"ors-server {VERSION}: a gateway listens on {url}; Ctrl-C stops it.")
-            logger.info("`ors-server node --join URL TARGET` adds nodes; URL is the gateway's, as they reach it.")
+            if settings.log_format == "json":
+                logger.info("serving", extra={"url": url, "version": VERSION})
+            else:
+                logger.info(f"ors-server {VERSION}: a gateway listens on {url}; Ctrl-C stops it.")
+                logger.info("`ors-server node --join URL TARGET` adds nodes; URL is the gateway's, as they reach it.")
             serve_cluster(listening, settings, key)
     finally:
         logs.stop()

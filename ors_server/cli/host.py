@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -58,35 +58,38 @@ def host(
 ) -> None:
     """Serve published environments as they are, each with its own packages, data folder and process."""
     from ors_server.checkouts.found import Failures
+    from ors_server.checkouts.mounts import kept_apart, mounted_data
     from ors_server.cli.host_needs import console_of, print_needs
     from ors_server.http.listeners import listen_publicly
     from ors_server.keys.exposure import refuse_open_address
     from ors_server.keys.file import keys_file
+    from ors_server.logs import warn
     from ors_server.rollouts.location import data_directory
 
+    in_json = settings.log_format == "json"
     refuse_open_address(settings, [settings.host])
     for warning in misspelt_variables():
-        _warn(warning)
+        warn(settings, warning)
     # The processes run in other folders.
     root = data_directory(settings.data_dir).absolute()
     settings = settings.model_copy(update={"data_dir": root, "keys_file": keys_file(settings).absolute()})
-    failures = Failures(_warn)
+    say = partial(warn, settings)
+    failures = Failures(say)
     names, environments = _read(checkouts, data or [], root, failures)
     secrets = _secrets(settings, os.environ)
     if "api_key" in secrets:
-        _warn(f"api_key in {settings.secrets_file} is not used: each environment has its own")
-    missing = print_needs(console_of(sys.stdout if check else sys.stderr), environments, secrets)
+        say(f"api_key in {settings.secrets_file} is not used: each environment has its own")
+    missing = print_needs(
+        console_of(sys.stdout) if check else None if in_json else console_of(sys.stderr), environments, secrets
+    )
     if check:
         raise typer.Exit(1 if missing or failures.errors else 0)
     failures.refuse_nothing(len(environments))
     with listen_publicly(settings.host, settings.port):
         pass  # an address in use is reported before minutes of installing
-    plans = _plans(names, environments, root, failures)
+    mounted, apart = mounted_data(environments, failures), kept_apart(say)
+    plans = _plans(names, environments, mounted, apart, _Progress(in_json=in_json), root, failures)
     _serve(plans, settings, secrets)
-
-
-def _warn(text: str) -> None:
-    typer.echo(f"Warning: {text}", err=True)
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -159,13 +162,18 @@ def _secrets(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]
 class _Progress:
     """The installer's progress: one line that changes on a terminal, else one line for each step of ours."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, *, in_json: bool) -> None:
+        self._in_json = in_json
         self._console = Console(stderr=True, highlight=False)
 
-    def __call__(self, line: str) -> None:
-        text = f"{self._name}: {line}"
-        if self._console.is_terminal:
+    def __call__(self, name: str, line: str) -> None:
+        from ors_server.logs import note
+
+        text = f"{name}: {line}"
+        if self._in_json:
+            if not line[:1].isupper():
+                note("preparing", environment=name, step=line)
+        elif self._console.is_terminal:
             width = self._console.width - 1
             self._console.file.write(f"\r{text[:width]:<{width}}\r")
             self._console.file.flush()
@@ -173,22 +181,27 @@ class _Progress:
             self._console.print(Text(text), soft_wrap=True)
 
 
-def _plans(names: Sequence[str], environments: Sequence[FoundCheckout], root: Path, failures: Failures) -> list[Plan]:
+def _plans(
+    names: Sequence[str],
+    environments: Sequence[FoundCheckout],
+    mounted: Container[str],
+    apart: bool,
+    progress: _Progress,
+    root: Path,
+    failures: Failures,
+) -> list[Plan]:
     """Return a plan for each name, of those that cannot be served too. Raises ``HostError`` where none can."""
-    from ors_server.checkouts.mounts import kept_apart, mounted_data
     from ors_server.checkouts.serving import Plan
     from ors_server.checkouts.virtualenv import provide_virtualenv
 
-    mounted = mounted_data(environments, failures)
-    apart = kept_apart(_warn)
     plans: dict[str, Plan] = {}
     for found in environments:
         checkout = found.checkout
         if checkout.name in failures.errors:
             continue
         with failures.of(checkout.name):
-            progress = _Progress(checkout.name)
-            python = provide_virtualenv(checkout.name, found.requirements, root / "virtualenvs", progress)
+            virtualenvs, told = root / "virtualenvs", partial(progress, checkout.name)
+            python = provide_virtualenv(checkout.name, found.requirements, virtualenvs, told)
             target = str(checkout.program) + (f":{checkout.class_name}" if checkout.class_name else "")
             aliases = list(dict.fromkeys((*checkout.names, *_named_in_source(found.needs))))
             mount = checkout.name in mounted
@@ -212,7 +225,8 @@ def _serve(plans: Sequence[Plan], settings: Settings, secrets: Mapping[str, str]
     try:
         with listen_publicly(settings.host, settings.port) as listening:
             url = client_url(url_of(listening, settings.host))
-            serve_plans(plans, settings, os.environ, listening, url, secrets, partial(_announce, url, plans))
+            announce = partial(_log_names if settings.log_format == "json" else _announce, url, plans)
+            serve_plans(plans, settings, os.environ, listening, url, secrets, announce)
     finally:
         logs.stop()
 
@@ -220,6 +234,13 @@ def _serve(plans: Sequence[Plan], settings: Settings, secrets: Mapping[str, str]
 def _named_in_source(needs: Needs) -> list[str]:
     """Return the names by which the platform knows the environment, as far as its sandboxes tell."""
     return [name for name in needs.environments if name.count("/") == 1 and "*" not in name]
+
+
+def _log_names(url: str, plans: Sequence[Plan], names: Sequence[Names | None]) -> None:
+    environments = [each[0] for found in names if found is not None for each in found]
+    left_out = [plan.name for plan, found in zip(plans, names, strict=True) if found is None]
+    fields = {"url": url, "environments": environments, "not_served": left_out, "version": VERSION}
+    logger.info("serving", extra=fields)
 
 
 def _announce(url: str, plans: Sequence[Plan], names: Sequence[Names | None]) -> None:

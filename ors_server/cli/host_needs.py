@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ors_server.checkouts.found import FoundCheckout
 from ors_server.checkouts.report import Host, Row, rows_of
+from ors_server.logs import note
 
 __all__ = ["console_of", "print_needs"]
 
@@ -26,8 +27,8 @@ def console_of(stream: TextIO) -> Console:
     return Console(file=stream, highlight=False, width=width)
 
 
-def print_needs(console: Console, environments: Sequence[FoundCheckout], secrets: Mapping[str, str]) -> bool:
-    """Print the table; return whether something is missing."""
+def print_needs(console: Console | None, environments: Sequence[FoundCheckout], secrets: Mapping[str, str]) -> bool:
+    """Print the table, or without a console lines of a log in JSON; return whether something is missing."""
     missing = False
     for each in environments:
         checkout = each.checkout
@@ -36,12 +37,17 @@ def print_needs(console: Console, environments: Sequence[FoundCheckout], secrets
         rows = rows_of(each.needs, offered)
         at = f" at {checkout.commit[:12]}{'+' if checkout.commit.endswith('+') else ''}" if checkout.commit else ""
         relative = checkout.program.relative_to(checkout.folder)
+        lacking = [row for row in rows if row.there is False]
+        missing = missing or bool(lacking)
+        if console is None:
+            reasons = [f"{row.need} {row.wanted}: {row.state}. {row.remedy}" for row in lacking]
+            note("needs", environment=checkout.name, commit=checkout.commit, program=str(relative), missing=reasons)
+            continue
         console.print(Text(f"{checkout.name}{at}: {relative}, {each.requirements.source.name}"), soft_wrap=True)
         if rows:
             console.print(_table(rows), soft_wrap=True)
         else:
             console.print("  needs nothing but Python")
-        missing = missing or any(row.there is False for row in rows)
     return missing
 
 

@@ -60,6 +60,9 @@ def serve_with_workers(
 
             def ready() -> None:
                 port = listening.getsockname()[1]
+                if settings.log_format == "json":
+                    logger.info("serving", extra={"url": url, "workers": total, "version": VERSION})
+                    return
                 logger.info(f"ors-server {VERSION} listens on {url}, with {total} workers; Ctrl-C stops it.")
                 logger.info(
                     f"`ors-server workers --port {port}` shows the workers. Clients of openreward, TRL among them, find"

@@ -38,6 +38,12 @@ class ClusterGateway(Gateway):
     async def ready(self) -> None:
         """Return at once: nodes register with requests."""
 
+    def stop(self) -> None:
+        """Begin to stop."""
+        if not self._stopping.is_set():
+            logger.info("stopping", extra={"connections": len(self._connections)})
+        super().stop()
+
     def pass_time(self, seconds: float) -> None:
         """Count seconds in which nodes and workers were silent."""
         super().pass_time(seconds)
@@ -58,5 +64,6 @@ def serve_cluster(listening: socket.socket, settings: Settings, key: ClusterKey)
 
     async def run() -> None:
         await ClusterGateway(settings, key).serve(listening)
+        logger.info("stopped")
 
     uvloop.run(run())

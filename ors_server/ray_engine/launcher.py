@@ -61,11 +61,13 @@ class Launcher:
                 raise RayFailed(f"The gateway ended with status {ended.result()}", "Its last lines say why.")
         finally:
             self._stopping.set()
+            logger.info("stopping")
             self._terminate(self._gateway)
             self._write("stop")
             await asyncio.wait((driving, ended), timeout=self._settings.shutdown_timeout + _GRACE)
             for task in (driving, stopping):
                 task.cancel()
+            logger.info("stopped")
 
     def _interrupt(self) -> None:
         """Begin to stop; a second Ctrl-C ends the wait for sessions."""

@@ -461,6 +461,8 @@ class Supervisor:
     async def _stop(self) -> None:
         """Stop everything: gateways accept nothing more, and end when the workers have ended the sessions."""
         self._stopping.set()
+        sessions = sum(slot.worker.sessions for slot in self.slots if slot.worker is not None)
+        logger.info("stopping", extra={"sessions": sessions})
         for slot in self.slots:
             if slot.watching is not None:
                 slot.watching.cancel()
@@ -469,3 +471,4 @@ class Supervisor:
         await asyncio.gather(*(child.stop(limit) for child in [*self._gateways, *workers]))
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_PATIENCE)
+        logger.info("stopped")

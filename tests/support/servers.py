@@ -94,7 +94,7 @@ def running(
     output, log = folder / "output", folder / "log"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
     is_path = (variables or {}).get("ORS_LISTEN", "").startswith("unix:")
-    pattern = r"(unix:\S+)[;\s]" if is_path else r"(http://\S+:\d+)[;\s]"
+    pattern = r"(unix:\S+)[;\s]" if is_path else r"(http://\S+:\d+)[;\s\"]"
     with output.open("wb") as out, log.open("wb") as errors:
         process = subprocess.Popen(
             command,
