@@ -27,6 +27,7 @@ from ors_server.checkouts.needs import DATA_MOUNT
 from ors_server.keys.keys import make_inner_keys
 from ors_server.sessions.secrets import LOCAL_TOKEN
 from ors_server.settings import Settings
+from ors_server.supervisor.children import HASH_SEED
 from ors_server.supervisor.control import Control, control_folder
 from ors_server.supervisor.pools import SANDBOX_WORKER, Pool
 from ors_server.supervisor.supervisor import Supervisor, gateways_for
@@ -35,8 +36,6 @@ __all__ = ["Plan", "serve_plans", "variables_of_environments"]
 
 logger = logging.getLogger("ors_server.host")
 
-#: The variable that fixes the order of sets and the value of ``hash``; the operator's value passes.
-HASH_SEED = "PYTHONHASHSEED"
 _BOUND_FOLDER = ("-P", "-m", "ors_containers.linux.bound_folder")
 #: Folders of ``listed_folders``, and of each environment's secrets, in that of a server of hosted environments.
 _FOLDERS, _SECRETS = "sandboxes", "secrets"
@@ -230,7 +229,7 @@ def variables_of_environments(environ: Mapping[str, str], url: str) -> dict[str,
     such service, also where the operator names another. Of Python's own variables only the seed of
     hashes passes: tasks made by way of ``hash`` or of a set's order are then the same in every process.
     """
-    variables = {name: value for name, value in environ.items() if not name.startswith("PYTHON")}
+    variables = {name: value for name, value in environ.items() if not name.startswith("PYTHON") or name == HASH_SEED}
     if "OPENAI_BASE_URL" in variables:
         variables.setdefault("OPENAI_API_KEY", LOCAL_TOKEN)
     for name in _WEB_TOOLS.keys() & variables.keys():
@@ -244,7 +243,6 @@ def variables_of_environments(environ: Mapping[str, str], url: str) -> dict[str,
         "OPENREWARD_SESSION_URL": url,
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
         "PYTHONUNBUFFERED": "1",
-        HASH_SEED: environ.get(HASH_SEED) or "0",
     }
 
 

@@ -23,8 +23,18 @@ from ors_server.supervisor.output import Output
 from ors_server.supervisor.pools import Pool
 from ors_server.worker import VARIABLE, Announcement, read_announcement
 
-__all__ = ["GATEWAY_MODULE", "Child", "GatewayChild", "WorkerChild", "announcement_line", "gateway_command"]
+__all__ = [
+    "GATEWAY_MODULE",
+    "HASH_SEED",
+    "Child",
+    "GatewayChild",
+    "WorkerChild",
+    "announcement_line",
+    "gateway_command",
+]
 
+#: The variable that fixes the order of sets and the value of ``hash``; the operator's value passes.
+HASH_SEED = "PYTHONHASHSEED"
 #: The program of a gateway, as its command line names it.
 GATEWAY_MODULE = "ors_server.gateway.process"
 #: Longest announcement of a worker, in bytes: it names all environments.
@@ -111,7 +121,9 @@ class WorkerChild(Child):
                 "descriptor": writing,
                 "verifier": verifier,
             }
-            own = os.environ if pool.environ is None else pool.environ
+            own = dict(os.environ if pool.environ is None else pool.environ)
+            # Tasks that are made by way of ``hash`` or of a set's order are then the same in every worker.
+            own[HASH_SEED] = own.get(HASH_SEED) or "0"
             piped = asyncio.subprocess.PIPE if pool.name else None
             process = await asyncio.create_subprocess_exec(
                 *(() if pool.program is None else pool.program(others)),
@@ -120,7 +132,14 @@ class WorkerChild(Child):
                 "-m",
                 pool.module,
                 *pool.arguments,
-                env={**own, **variables, VARIABLE: json.dumps(given), "ORS_LISTEN": listen},
+                # Tasks that are made by way of ``hash`` or of a set's order are then the same in every worker.
+                env={
+                    **own,
+                    HASH_SEED: own.get(HASH_SEED) or "0",
+                    **variables,
+                    VARIABLE: json.dumps(given),
+                    "ORS_LISTEN": listen,
+                },
                 cwd=pool.folder,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=piped,

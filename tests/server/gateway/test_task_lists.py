@@ -11,7 +11,8 @@ from ors_server.hosting.task_agreement import TaskAgreement, digest_of
 from ors_server.supervisor.task_lists import TaskLists
 from tests.server.gateway.conftest import Several, start_several
 
-#: ``mixed`` has a list that is another in each process; ``indexed`` has such tasks by index.
+#: ``mixed`` has a list that is another in each process; ``indexed`` has such tasks by index, and the list of
+#: ``hashed`` depends on the seed of hashes.
 ENVIRONMENTS = """
 import os
 
@@ -40,6 +41,12 @@ class Mixed(Base):
     @classmethod
     def list_tasks(cls, split):
         return [{"by": os.getpid() if split == "train" else 0}]
+
+
+class Hashed(Base):
+    @classmethod
+    def list_tasks(cls, split):
+        return [{"drawn": hash("a task"), "order": list({"a", "b", "c", "d"})}]
 
 
 class Indexed(Base):
@@ -180,14 +187,16 @@ def _answers(several: Several, environment: str, split: str) -> list[tuple[int, 
 def test_a_worker_with_another_list_refuses_it_and_the_log_says_so(tmp_path: Path) -> None:
     module = tmp_path / "environments.py"
     module.write_text(ENVIRONMENTS)
-    with start_several(tmp_path, f"{module}:Mixed", f"{module}:Indexed", gateways=1) as several:
+    targets = [f"{module}:{name}" for name in ("Mixed", "Hashed", "Indexed")]
+    with start_several(tmp_path, *targets, gateways=1) as several:
         answers = _answers(several, "mixed", "train")
         refusals = [text for status, text in answers if status == 503]
         assert {status for status, _ in answers} == {200, 503}
         assert all("different lists of tasks for split 'train' of 'mixed'" in text for text in refusals)
         assert all("list_tasks must return the same tasks in the same order" in text for text in refusals)
-        # A split on which they agree, and an environment that has tasks by index.
+        # A split on which they agree, tasks of hashes, and an environment that has tasks by index.
         assert {status for status, _ in _answers(several, "mixed", "test")} == {200}
+        assert {status for status, _ in _answers(several, "hashed", "train")} == {200}
         assert {status for status, _ in _answers(several, "indexed", "train")} == {200}
         with several.client() as client:
             listed = [client.post("/mixed/tasks", json={"split": "train"}) for _ in range(4)]
