@@ -9,7 +9,6 @@ Takes classes written for ``ors_server``, ``openreward`` or ``ors-sdk``, and beh
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -104,12 +103,10 @@ class Server:
         self.settings = Settings.model_validate({**self.settings.model_dump(), "host": host, "port": port})
         self.serve()
 
-    def serve(self, *, on_ready: Callable[[str], None] | None = None, listening: socket.socket | None = None) -> None:
+    def serve(self, *, on_ready: Callable[[str], None] | None = None) -> None:
         """Serve until interrupted, at the settings' host and port or where they say to ``listen`` for a proxy.
 
-        ``on_ready`` gets the address once the server listens. ``listening`` is a socket to serve on instead: it is
-        another process's, which goes on listening, so the server stops accepting before its sessions end. Raises
-        ``PortInUse``.
+        ``on_ready`` gets the address once the server listens. Raises ``PortInUse``.
         """
         refuse_while_importing()
         collector = Collector()
@@ -131,7 +128,7 @@ class Server:
         found = [self.catalogue.all_names(hosted) for hosted in self.environments]
         try:
             unavailable = self.catalogue.unavailable
-            serve_application(self.app, self.settings, self.sessions, found, unavailable, ready, listening)
+            serve_application(self.app, self.settings, self.sessions, found, unavailable, ready)
         finally:
             if self.sessions.on_left is not None:
                 self.sessions.on_left = self.sessions.maintenance = None

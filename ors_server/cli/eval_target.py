@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import re
 import secrets
@@ -18,13 +17,15 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+
+from ors_containers.linux.syscalls import end_with_parent
 
 from ors_server.errors import InfrastructureFailure, TargetError
 
 __all__ = ["serving"]
 
-_PR_SET_PDEATHSIG = 1
 #: Seconds that the server may take to listen, and to end.
 _START, _END = 300.0, 60.0
 #: Seconds in which an interrupt from the terminal, which ends the server as well, has reached this process.
@@ -56,7 +57,7 @@ async def serving(target: str, data_dir: Path) -> AsyncGenerator[tuple[str, str 
             stdout=log,
             stderr=log,
             env=variables,
-            preexec_fn=_end_with_parent,
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),
         )
         try:
             address = await _address(process, log.fileno(), target)
@@ -123,7 +124,3 @@ async def _address(process: asyncio.subprocess.Process, log: int, target: str) -
             said = text.decode("utf-8", "replace").strip().removeprefix("Error: ")
             raise TargetError(f"{target} cannot be served: {said[-_LOGGED:] or 'no reason given'}", "")
         await asyncio.sleep(0.02)
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ors_server.cli.flags import misspelt_variables, with_settings
-from ors_server.cli.reload_child import reload_child
 from ors_server.errors import OrsError, TargetError
 from ors_server.hosting.targets import failed_in_authors_code, load_targets
 from ors_server.http.addresses import parse_address
@@ -43,7 +42,7 @@ SERVE_EXAMPLES = """[bold]Targets[/bold]
 [bold]Examples[/bold]
   ors-server serve my_env/ echo             two environments, the first is the default
   ors-server serve echo --port 0            on a free port
-  ors-server serve my_env/ --reload         starts again when a file changes, on the same port
+  ors-server serve my_env/ --reload         starts again when a file changes
   ors-server keys add me                    a key, which every request wants from now on
   ors-server serve my_env/ --host 0.0.0.0   for other machines; it needs a key, or --insecure
   ors-server serve my_env/ --alias owner/Name=my_env   found as owner/Name too
@@ -115,7 +114,7 @@ def serve(
     ] = None,
     reload: Annotated[
         bool,
-        typer.Option("--reload", help="Start again when a file of the targets changes; the port stays open."),
+        typer.Option("--reload", help="Start again when a file of the targets changes."),
     ] = False,
     engine: Annotated[
         Engine, typer.Option(help="Where the workers run: on this machine, or on the machines of a Ray cluster.")
@@ -178,32 +177,16 @@ def serve(
         return
     end = _End()
     signal.signal(signal.SIGTERM, end)
-    child = reload_child()
     for warning in misspelt_variables():
         warn(settings, warning)
     aliases = dict(_parse_alias(text) for text in alias or [])
     try:
         server = _build(targets, settings, aliases, tasks or [], tests_import_code)
-    except OrsError as error:
-        if child is None:
-            raise
-        child.failed(error)
-        sys.exit(2)
     finally:
         end.if_asked()
     from ors_server.cli.banner import print_banner
 
-    if child is None:
-        server.serve(on_ready=partial(print_banner, server) if identity() is None else None)
-    else:
-        child.loaded()
-
-        def ready(url: str) -> None:
-            child.serving(url)
-            if not child.again:
-                print_banner(server, url)
-
-        server.serve(on_ready=ready, listening=child.listening)
+    server.serve(on_ready=partial(print_banner, server) if identity() is None else None)
     threading.Thread(target=_leave_threads_behind, daemon=True).start()
 
 

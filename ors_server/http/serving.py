@@ -65,12 +65,10 @@ def serve_application(
     environments: Sequence[Sequence[str]],
     unavailable: Mapping[str, str],
     on_ready: Callable[[str], None],
-    listening: socket.socket | None = None,
 ) -> None:
     """Serve until interrupted, at the settings' host and port or where they say to ``listen`` for a proxy.
 
-    ``listening`` is a socket to serve on instead: it is another process's, which goes on listening, so the server stops
-    accepting before its sessions end. A worker announces the names of its ``environments``, and the reasons why others
+    A worker announces the names of its ``environments``, and the reasons why others
     are ``unavailable``. ``on_ready`` gets the address once the server listens. Raises ``PortInUse``.
     """
     listener = start_logging(settings)
@@ -78,9 +76,7 @@ def serve_application(
         if settings.traces:
             start_tracing()
         with (
-            contextlib.nullcontext(listening)
-            if listening is not None
-            else listen_publicly(settings.host, settings.port)
+            listen_publicly(settings.host, settings.port)
             if settings.listen is None
             else listen_privately(settings.listen)
         ) as sock:
@@ -114,7 +110,7 @@ def serve_application(
                     names = [list(each) for each in environments]
                     announce(worker, Announcement(address, names, VERSION, HANDSHAKE, dict(unavailable)))
 
-            server = _UvicornServer(config, ready, sessions, leave_port=listening is not None)
+            server = _UvicornServer(config, ready, sessions)
             if app.metrics is not None:
                 app.metrics.sources.append(server.samples)
             with contextlib.suppress(KeyboardInterrupt):
@@ -127,11 +123,8 @@ def serve_application(
 class _UvicornServer(uvicorn.Server):
     """uvicorn that calls ``ready`` once it listens, and ends the sessions before it waits for their connections."""
 
-    def __init__(
-        self, config: uvicorn.Config, ready: Callable[[], None], sessions: Served, *, leave_port: bool
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], sessions: Served) -> None:
         super().__init__(config)
-        self._leave_port = leave_port
         self._ready = ready
         self._sessions = sessions
         self._ending: asyncio.Task[None] | None = None
@@ -172,9 +165,6 @@ class _UvicornServer(uvicorn.Server):
         logger.info("stopping", extra={"sessions": len(self._sessions)})
         if self._ending is not None:
             self._ending.cancel()
-        if self._leave_port:  # new connections wait for the process that serves the port next
-            for acceptor in self.servers:
-                acceptor.close()
         # Sessions end first: their open streams then end with an event that has the reason, and uvicorn cuts none.
         closing = asyncio.create_task(self._sessions.close())
         while not closing.done() and not self.force_exit:  # a second Ctrl-C ends the wait

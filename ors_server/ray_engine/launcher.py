@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+
+from ors_containers.linux.syscalls import end_with_parent
 
 from ors_server.errors import RayFailed
 from ors_server.ray_engine.key_pipe import key_pipe
@@ -30,7 +31,6 @@ logger = logging.getLogger("ors_server.ray")
 _PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 #: Seconds that the children get at a stop, beyond those in which the sessions end.
 _GRACE = 60.0
-_PR_SET_PDEATHSIG = 1
 
 
 class Launcher:
@@ -90,7 +90,7 @@ class Launcher:
                 pass_fds=(descriptor,),
                 start_new_session=True,
                 # A launcher that was killed must not keep the port: the next one with the same key takes its nodes.
-                preexec_fn=_end_with_parent,
+                preexec_fn=partial(end_with_parent, signal.SIGTERM),
             )
         if self._stopping.is_set():
             self._terminate(self._gateway)
@@ -134,7 +134,3 @@ class Launcher:
         if child is not None and child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 child.send_signal(number)
-
-
-def _end_with_parent() -> Any:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

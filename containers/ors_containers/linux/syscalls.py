@@ -303,9 +303,9 @@ def _set_capabilities(wanted: list[int]) -> None:
     _checked(_libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)(*wanted))), "capset")
 
 
-def end_with_parent() -> None:
-    """Be killed when the parent ends; until this process gains rights by executing, which ours never do."""
-    _checked(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Get a signal when the parent ends; until this process gains rights by executing, which ours never do."""
+    _checked(_libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
 def scope_signals() -> None:
