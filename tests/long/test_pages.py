@@ -1,5 +1,5 @@
-"""The pages in Debian's Chromium, driven by Playwright: episodes that are played, the keyboard, phones, and no request
-to any other host.
+"""The pages in Debian's Chromium, driven by Playwright: episodes that are played, the keyboard, phones, contrast, and
+no request to any other host.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.long
 
 #: Folder for pictures of every page, where they are wanted.
 PICTURES = os.environ.get("ORS_TEST_PICTURES", "")
+AUDIT = Path(__file__).with_name("page_audit.js").read_text("utf-8")
 ECHO = "echoenvironment"
 TERMINAL = "terminalenvironment"
 ROLLOUT = "grpo-terminal-7b-39-0"
@@ -98,11 +99,13 @@ def test_the_playground_plays_an_echo_episode(page: Page) -> None:
     word = prompt.split("text='")[1].split("'")[0]
     call(page, "hint")
     page.get_by_text("It starts with").wait_for()
+    page.locator("textarea").first.evaluate("field => { field.style.height = '9rem'; }")  # as by its handle
     call(page, "echo", "wrong")
     page.get_by_text("no match").wait_for()
     call(page, "echo", word)
     page.locator(".facts .tag.good", has_text="finished").wait_for()
     assert "reward 1" in page.locator(".m-tool_result").last.inner_text()
+    assert page.evaluate(AUDIT) == []
     assert page.url.endswith("/sessions/" + page.url.rsplit("/", 1)[1])
     page.reload()
     assert page.locator(".m-tool_result").count() == 3
@@ -124,6 +127,7 @@ def test_the_playground_plays_a_terminal_episode(page: Page) -> None:
     call(page, "done")
     page.locator(".facts .tag.good", has_text="finished").wait_for(timeout=120_000)
     assert "reward 1" in page.locator(".m-tool_result").last.inner_text()
+    assert page.evaluate(AUDIT) == []
     picture(page, "finished")
     page.goto("/ui/sandboxes")
     page.get_by_text("Limits of a sandbox").wait_for()
@@ -210,6 +214,7 @@ def test_every_page_fits_its_screen(browser: Browser, url: str, width: int, sche
         page.wait_for_load_state("load")
         wider = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert wider <= 0, (path, wider)
+        assert page.evaluate(AUDIT) == [], path
         if PICTURES:
             name = "".join(letter if letter.isalnum() else "-" for letter in path)[:60]
             page.screenshot(caret="initial", path=Path(PICTURES) / f"{name}-{width}-{scheme}.png")

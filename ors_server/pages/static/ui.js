@@ -14,6 +14,7 @@
     source.addEventListener("rows", (event) => {
       if (live.contains(document.activeElement) && document.activeElement !== live) return;
       if (live.innerHTML !== event.data) live.innerHTML = event.data;
+      reach();
     });
   };
   document.addEventListener("visibilitychange", listen);
@@ -40,6 +41,20 @@
   document.addEventListener("htmx:responseError", complain);
   document.addEventListener("htmx:sendError", complain);
   document.addEventListener("htmx:afterSwap", () => document.getElementById("trouble")?.remove());
+
+  // The keyboard scrolls what can be scrolled: a part that overflows and has nothing to focus in it takes the focus.
+  const overflowing = ".scroll, .message > .body, .side, pre, .readme table, nav.main";
+  const focusable = "a[href], button, input, textarea, select, summary, [tabindex='0']";
+  const reach = () => {
+    for (const part of document.querySelectorAll(overflowing)) {
+      const scrolls = part.scrollWidth > part.clientWidth + 1 || part.scrollHeight > part.clientHeight + 1;
+      const clipped = getComputedStyle(part).overflow !== "visible";
+      if (scrolls && clipped && !part.querySelector(focusable)) part.tabIndex = 0;
+      else if (part.tabIndex === 0) part.removeAttribute("tabindex");
+    }
+  };
+  for (const event of ["DOMContentLoaded", "htmx:afterSettle", "toggle"]) document.addEventListener(event, reach, true);
+  window.addEventListener("resize", reach);
 
   // Shortcuts: "g" and a letter open a page; "j" and "k" step through messages; "?" lists them.
   const pages = { e: "/environments", s: "/sessions", b: "/sandboxes", r: "/runs", o: "/rollouts" };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -130,3 +131,11 @@ def test_serving_imports_no_template_before_the_first_page() -> None:
         "assert not found, found"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_htmx_sets_no_style(visit: Visit) -> None:
+    """It copies attributes of what it replaces; the style of a field that a user has resized breaks the policy."""
+    text = (await visit(Echo).get("/ui")).text
+    settings = json.loads(text.split('name="htmx-config" content=\'')[1].split("'")[0])
+    assert settings["attributesToSettle"] == ["class"]
+    assert settings["includeIndicatorStyles"] is False
