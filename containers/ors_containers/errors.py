@@ -86,6 +86,10 @@ __all__ = [
 _LAST_LINES = 10
 
 
+#: The remedy in a Hugging Face Space, which sets ``SPACE_ID``.
+_IN_A_SPACE = "A Hugging Face Space has no sandboxes: serve the environment on a machine of yours, or with `docker run`"
+
+
 class SandboxError(Exception):
     """The root of all errors, with a ``cause`` and a ``remedy``, which may be empty."""
 
@@ -214,7 +218,13 @@ class InfrastructureFailure(SandboxError):
 
 
 class RuntimeUnavailable(InfrastructureFailure):
-    """A runtime that cannot isolate on this machine; ``remedy`` tells what to install or set."""
+    """A runtime that cannot isolate on this machine; ``remedy`` tells what to install or set.
+
+    In a Hugging Face Space nothing can be: its container makes no namespaces and has no options.
+    """
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        super().__init__(cause, _IN_A_SPACE if os.environ.get("SPACE_ID") else remedy)
 
 
 class StartFailed(InfrastructureFailure):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import os
 import re
@@ -71,6 +72,8 @@ _SECRET = (
 )
 #: A private key under a name of the user's choice; not data such as id_map.json.
 _KEY_FILE = re.compile(r"id_[^.]*(\.pub)?")
+#: Imports that open sandboxes.
+_SANDBOXES = re.compile(r"ors_containers\b|ors_server\.sandboxes\b|openreward\..*[Ss]andbox|openreward\.\w*OpenReward$")
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _KEY = re.compile(r"^([A-Za-z_][\w-]*)[ \t]*:", re.MULTILINE)
 
@@ -133,6 +136,12 @@ def space(
     files["README.md"] = readme.encode()
     if overwritten := check_empty(target, files, force=force):
         notes.append(f"Overwritten: {', '.join(overwritten)}.")
+    if users := sorted(name for name, path in own.items() if name.endswith(".py") and _uses_sandboxes(path)):
+        notes.append(
+            f"{', '.join(users)}: uses sandboxes, which a Space does not have: its container can make no namespaces. "
+            "Episodes that need one end as infrastructure failures there. Serve such an environment on a machine of "
+            "yours, or with `docker run` (docs/deploy.md)."
+        )
     wheel_name, content = wheel()
     write_folder(target, files)
     notes.extend(
@@ -204,6 +213,21 @@ def _reason_of_linked(folder: Path, link: Path) -> str:
 
 def _raise_unreadable(error: OSError) -> None:
     raise FolderError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _uses_sandboxes(program: Path) -> bool:
+    """Return whether a Python file imports what opens sandboxes: of ors-server, or of ``openreward``."""
+    try:
+        tree = ast.parse(program.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return any(_SANDBOXES.match(name) for name in names)
 
 
 def _together(own: bytes, added: bytes) -> bytes:

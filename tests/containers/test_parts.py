@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ors_containers import FileError, InvalidLimits, Limits, SandboxError, UnknownRuntime, find_runtime, runtime_names
-from ors_containers.errors import file_error
+from ors_containers.errors import RuntimeUnavailable, file_error
+from ors_containers.linux.host_support import find_bubblewrap
 from ors_containers.linux.pause_program import MACHINES, pause_program
 from ors_containers.linux.seccomp import ARCHITECTURES, seccomp_filter
 from ors_containers.runtimes.output_buffer import HeadAndTail
@@ -183,3 +184,13 @@ def test_the_first_process_is_a_small_program(machine: str) -> None:
     assert program.startswith(b"\x7fELF")
     assert len(program) < 300
     assert program.endswith(b"\n")
+
+
+def test_no_remedy_in_a_space_is_one_that_it_cannot_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Hugging Face Space has neither apt nor options of its container."""
+    monkeypatch.setenv("SPACE_ID", "owner/name")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RuntimeUnavailable) as caught:
+        find_bubblewrap()
+    assert "apt" not in str(caught.value)
+    assert "A Hugging Face Space has no sandboxes" in str(caught.value)

@@ -19,6 +19,29 @@ WHEEL = "ors_server-1.0-py3-none-any.whl"
 HEAD = "---\ntitle: x\nsdk: docker\napp_port: 7860\n---\n"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from ors_server.sandboxes import sandbox_service",
+        "import ors_containers",
+        "from ors_containers.limits import Limits as L",
+        "from openreward import AsyncOpenReward, SandboxSettings",
+        "from openreward.toolsets import SandboxToolset",
+    ],
+)
+def test_an_environment_with_sandboxes_is_told_of(
+    command: Command, write_environment: WriteEnvironment, tmp_path: Path, line: str
+) -> None:
+    folder = write_environment("talk")
+    outcome = command("deploy", "space", folder)
+    assert "sandboxes" not in outcome.out
+    (folder / "tools").mkdir()
+    (folder / "tools" / "shell.py").write_text(f"def late():\n    {line}\n")
+    outcome = command("deploy", "space", folder, "--force")
+    assert "tools/shell.py: uses sandboxes, which a Space does not have" in outcome.out
+    assert content(tmp_path / "talk-space")
+
+
 @pytest.fixture(autouse=True)
 def _quick_wheel(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     monkeypatch.setattr("ors_server.cli.deploy.wheel", lambda: (WHEEL, b"wheel"))

@@ -135,7 +135,7 @@ def test_serving_imports_no_template_before_the_first_page() -> None:
 
 async def test_htmx_sets_no_style(visit: Visit) -> None:
     """It copies attributes of what it replaces; the style of a field that a user has resized breaks the policy."""
-    text = (await visit(Echo).get("/ui")).text
+    text = (await visit(Echo).get("/ui")).response.text
     settings = json.loads(text.split('name="htmx-config" content=\'')[1].split("'")[0])
     assert settings["attributesToSettle"] == ["class"]
     assert settings["includeIndicatorStyles"] is False
