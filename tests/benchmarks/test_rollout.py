@@ -243,7 +243,7 @@ def test_two_servers_and_two_clients(tmp_path: Path, engine: EngineStandIn, monk
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--engine", "magic"], "is none of vllm, transformers, url"),
+        (["--engine", "magic"], "is none of vllm, url"),
         (["--engine", "url"], "--engine-url belong together"),
         (["--servers", "theirs"], "is none of ours"),
         (["--concurrency", "a lot"], "is not a list of numbers"),

@@ -165,7 +165,6 @@ def test_an_engine_that_is_away(tmp_path: Path) -> None:
             "neither a folder with a config.json nor a shape",
         ),
         (["--engine", "vllm"], "needs torch and vllm, which are not installed here"),
-        (["--engine", "transformers", "--model", "qwen3-8b-random"], "needs torch, which is not installed here"),
     ],
 )
 def test_missing_requirements_are_reported_and_no_results_are_left(
@@ -180,7 +179,6 @@ def test_missing_requirements_are_reported_and_no_results_are_left(
     ("engine", "packages"),
     [
         ("vllm", "matplotlib, torch, transformers and vllm"),
-        ("transformers", "matplotlib, torch and transformers"),
         ("url", "matplotlib and transformers"),
     ],
 )

@@ -53,7 +53,7 @@ def report(*cells: Cell, device: str = "cpu", env: str = "echo", engine: str = "
         (report(cell("ors-sdk")), None),
         (report(cell(), model="qwen3-0.6b-random"), None),
         (report(cell(), pinned=False), None),
-        (report(cell(), engine="transformers"), None),
+        (report(cell(), engine="url"), None),
         (report(cell(), device=""), None),
         (report(cell(concurrency=256), device="cuda", env="terminal", model="qwen3-8b-random"), 0.95),
         (report(cell(concurrency=64), device="cuda"), None),

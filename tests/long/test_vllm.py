@@ -1,4 +1,4 @@
-"""The rollout benchmark with real engines on the CPU: vLLM in process and at a URL, transformers' continuous batching.
+"""The rollout benchmark with real engines on the CPU: vLLM in process and at a URL.
 
 They run in the virtual environment that ``scripts/vllm-venv`` makes.
 """
@@ -133,14 +133,6 @@ def test_vllm_against_the_terminal(python: str, tmp_path: Path) -> None:
     check(report, 8)
 
 
-def test_transformers(python: str, tmp_path: Path) -> None:
-    code, report, said = bench(python, tmp_path, *QUICK, "--engine", "transformers", "--no-charts")
-    assert code == 0, said
-    check(report)
-    assert report.engine_description["transformers"]
-    assert report.cache_emptied is True
-
-
 def test_vllm_at_a_url(python: str, tmp_path: Path) -> None:
     model = tmp_path / "model"
     subprocess.run([python, "-m", "ors_benchmarks.rollout.tiny_model", str(model)], check=True, capture_output=True)
@@ -166,23 +158,21 @@ def test_vllm_at_a_url(python: str, tmp_path: Path) -> None:
     assert 0 < cell.figures["prefix_hits"].median <= 1
 
 
-@pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_an_engine_that_cannot_start_says_why(python: str, tmp_path: Path, engine: str) -> None:
-    option = {"vllm": "max_model_len=100000000", "transformers": "attn_implementation=none_such"}[engine]
-    code, report, said = bench(python, tmp_path, *QUICK, "--engine", engine, "--engine-option", option, "--no-charts")
+def test_an_engine_that_cannot_start_says_why(python: str, tmp_path: Path) -> None:
+    option = "max_model_len=100000000"
+    code, report, said = bench(python, tmp_path, *QUICK, "--engine-option", option, "--no-charts")
     assert code == 1, said
     assert report.ratio is None
     assert report.ended_early is not None
-    assert f"{engine.replace('vllm', 'vLLM')} does not start with tiny" in report.ended_early
-    assert option.partition("=")[2] in report.ended_early.replace(",", "")
+    assert "vLLM does not start with tiny" in report.ended_early
+    assert "100000000" in report.ended_early.replace(",", "")
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(("engine", "process"), [("vllm", "engine core"), ("transformers", "engine")])
-def test_an_engine_that_dies_half_way(python: str, tmp_path: Path, engine: str, process: str) -> None:
+def test_an_engine_that_dies_half_way(python: str, tmp_path: Path) -> None:
     code, report, said = bench(
-        python, tmp_path, "--engine", engine, "--rounds", "2", "--episodes", "400", "--concurrency", "16",
-        "--turns", "2", "--warm-up", "0", "--no-charts", variables={"KILLED": process},
+        python, tmp_path, "--rounds", "2", "--episodes", "400", "--concurrency", "16",
+        "--turns", "2", "--warm-up", "0", "--no-charts", variables={"KILLED": "engine core"},
     )  # fmt: skip
     assert code == 1, said
     assert report.ended_early is not None, said
@@ -190,8 +180,6 @@ def test_an_engine_that_dies_half_way(python: str, tmp_path: Path, engine: str, 
     assert cell.infrastructure_failures >= 12
     assert report.ratio is None
     assert "Traceback" not in said
-    if engine == "transformers":
-        assert "killed by signal 9" in said
 
 
 def test_an_engine_that_refuses_a_parameter(python: str, tmp_path: Path) -> None:

@@ -209,9 +209,7 @@ def benchmark(
             renderer = ChatRenderer(tokenizer)
             with on_cores(pinned) as move:
                 watcher.begin(f"starting {engine} with {files.name}", 0)
-                opened = await open_engine(
-                    engine, files, tokenizer, sampling, engine_url, arguments, prefix_caching, pinned, max(counts)
-                )
+                opened = await open_engine(engine, files, engine_url, arguments, prefix_caching, pinned, max(counts))
                 async with counted(opened, observer):
                     description.update(opened.description())
                     if pinned is not None:
@@ -365,7 +363,6 @@ main = as_program(
         [
             "vllm          AsyncLLM in this process, on CUDA or the CPU; needs vLLM's own",
             "              environment: $(scripts/vllm-venv) -m ors_benchmarks.rollout …",
-            "transformers  continuous batching with paged attention; needs torch",
             "url           a running vLLM server: --engine-url http://127.0.0.1:8000",
         ],
     ),

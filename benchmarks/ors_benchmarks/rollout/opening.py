@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from ors_clients.samplers.generations import SamplingParameters
-
 from ors_benchmarks.harness.machine import Observer
 from ors_benchmarks.harness.processes import cpu_seconds
 from ors_benchmarks.rollout import tiny_model
@@ -23,7 +21,6 @@ __all__ = ["ENGINES", "check_available", "counted", "load_tokenizer", "model_fil
 #: With the packages that each needs in this process; with each, transformers reads or makes the tokenizer.
 ENGINES = {
     "vllm": ("torch", "transformers", "vllm"),
-    "transformers": ("torch", "transformers"),
     "url": ("transformers",),
 }
 
@@ -80,8 +77,6 @@ def load_tokenizer(files: ModelFiles) -> Any:
 async def open_engine(
     name: str,
     files: ModelFiles,
-    tokenizer: Any,
-    sampling: SamplingParameters,
     url: str | None,
     options: dict[str, Any],
     prefix_caching: bool,
@@ -92,14 +87,8 @@ async def open_engine(
     if name == "url":
         assert url is not None
         return await UrlEngine.open(url, files.name, os.environ.get("ORS_ENGINE_API_KEY"))
-    if name == "vllm":
-        return await VLLMEngine.open(
-            files, options=options, prefix_caching=prefix_caching, cores=cores, concurrency=concurrency
-        )
-    from ors_benchmarks.rollout.engines.transformers import TransformersEngine
-
-    return await TransformersEngine.open(
-        files, tokenizer, sampling, options=options, prefix_caching=prefix_caching, cores=cores
+    return await VLLMEngine.open(
+        files, options=options, prefix_caching=prefix_caching, cores=cores, concurrency=concurrency
     )
 
 

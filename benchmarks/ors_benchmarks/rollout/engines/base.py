@@ -79,7 +79,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """``vllm``, ``transformers`` or ``url``."""
+        """``vllm`` or ``url``."""
         ...
 
     @property
