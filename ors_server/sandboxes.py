@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ors_server.errors import InfrastructureFailure, MachineBusy, OrsError
-from ors_server.metrics.counts import SandboxCounts
 from ors_server.settings import Settings
-from ors_server.tracing import sandbox_span
+from ors_server.telemetry.counts import SandboxCounts
+from ors_server.telemetry.tracing import sandbox_span
 from ors_server.worker import Identity
 
 if TYPE_CHECKING:

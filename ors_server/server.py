@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from ors_server._version import VERSION
 from ors_server.errors import OrsError
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment, why_unavailable
 from ors_server.hosting.executors import ThreadPool
@@ -26,6 +25,7 @@ from ors_server.keys.exposure import is_loopback
 from ors_server.sandboxes import announce_code, use_settings
 from ors_server.sessions.registry import Sessions
 from ors_server.settings import ReturnErrors, Settings
+from ors_server.wire.version import VERSION
 from ors_server.worker import identity
 
 __all__ = ["Server"]

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from ors_server._version import HANDSHAKE
 from ors_server.errors import DefinitionError
+from ors_server.wire.version import HANDSHAKE
 
 __all__ = ["VARIABLE", "Announcement", "Identity", "announce", "identity", "read_announcement", "supervisor_ended"]
 

@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field
 from ors_server import DefinitionError, Environment, JSONObject, Split, TextBlock, ToolOutput, tool
 from ors_server.errors import InvalidTask
 from ors_server.sandboxes import sandbox_service, sandboxes_unavailable
-from ors_server.texts import shorten
+from ors_server.wire.texts import shorten
 
 from .blame import grade_episode
 from .endless import EndlessSource

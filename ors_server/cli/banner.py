@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ors_server._version import VERSION
 from ors_server.server import Server
+from ors_server.wire.version import VERSION
 
 __all__ = ["client_url", "print_banner"]
 

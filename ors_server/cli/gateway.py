@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from ors_server._version import VERSION
 from ors_server.cli.flags import with_settings
-from ors_server.cluster_key import take_cluster_key
+from ors_server.keys.cluster_key import take_cluster_key
 from ors_server.settings import Settings
+from ors_server.wire.version import VERSION
 
 __all__ = ["GATEWAY_EXAMPLES", "gateway"]
 
@@ -50,7 +50,7 @@ def gateway(settings: Settings) -> None:
     from ors_server.gateway.cluster import serve_cluster
     from ors_server.http.listeners import listen_publicly, url_of
     from ors_server.keys.exposure import refuse_open_address
-    from ors_server.logs import start_logging
+    from ors_server.telemetry.logs import start_logging
 
     refuse_open_address(settings, [settings.host], may_make=False)
     logs = start_logging(settings)

@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ors_server._version import VERSION
 from ors_server.cli.flags import misspelt_variables, with_settings
 from ors_server.settings import Settings
+from ors_server.wire.version import VERSION
 
 if TYPE_CHECKING:
     from ors_server.checkouts.found import Failures, FoundCheckout
@@ -63,8 +63,8 @@ def host(
     from ors_server.http.listeners import listen_publicly
     from ors_server.keys.exposure import refuse_open_address
     from ors_server.keys.file import keys_file
-    from ors_server.logs import warn
     from ors_server.rollouts.location import data_directory
+    from ors_server.telemetry.logs import warn
 
     in_json = settings.log_format == "json"
     refuse_open_address(settings, [settings.host])
@@ -167,7 +167,7 @@ class _Progress:
         self._console = Console(stderr=True, highlight=False)
 
     def __call__(self, name: str, line: str) -> None:
-        from ors_server.logs import note
+        from ors_server.telemetry.logs import note
 
         text = f"{name}: {line}"
         if self._in_json:
@@ -219,7 +219,7 @@ def _serve(plans: Sequence[Plan], settings: Settings, secrets: Mapping[str, str]
     from ors_server.checkouts.serving import serve_plans
     from ors_server.cli.banner import client_url
     from ors_server.http.listeners import listen_publicly, url_of
-    from ors_server.logs import start_logging
+    from ors_server.telemetry.logs import start_logging
 
     logs = start_logging(settings)
     try:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ors_server.checkouts.found import FoundCheckout
 from ors_server.checkouts.report import Host, Row, rows_of
-from ors_server.logs import note
+from ors_server.telemetry.logs import note
 
 __all__ = ["console_of", "print_needs"]
 

@@ -11,8 +11,8 @@ import typer
 
 from ors_server.cli.flags import with_settings
 from ors_server.cli.serve import worker_arguments
-from ors_server.cluster_key import take_cluster_key
 from ors_server.errors import ClusterError
+from ors_server.keys.cluster_key import take_cluster_key
 from ors_server.settings import Settings
 
 __all__ = ["NODE_EXAMPLES", "node"]

@@ -23,8 +23,8 @@ from ors_containers.linux.syscalls import end_with_parent
 from ors_server.cli.flags import variable_of
 from ors_server.errors import TargetError
 from ors_server.http.listeners import listen_publicly
-from ors_server.logs import start_logging
 from ors_server.settings import Settings
+from ors_server.telemetry.logs import start_logging
 
 __all__ = ["refuse_reload", "serve_with_reload"]
 

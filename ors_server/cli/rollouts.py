@@ -22,11 +22,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ors_server.cli.flags import read_settings
-from ors_server.encoding import encode
 from ors_server.rollouts.errors import RolloutError
 from ors_server.rollouts.export import WRITERS, Format, written_whole
 from ors_server.rollouts.location import Location, location_of
 from ors_server.rollouts.store import RolloutStore
+from ors_server.wire.encoding import encode
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

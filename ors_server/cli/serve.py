@@ -21,8 +21,8 @@ from ors_server.errors import OrsError, TargetError
 from ors_server.hosting.targets import failed_in_authors_code, load_targets
 from ors_server.http.addresses import parse_address
 from ors_server.keys.exposure import refuse_open_address
-from ors_server.logs import warn
 from ors_server.settings import Settings
+from ors_server.telemetry.logs import warn
 from ors_server.worker import identity
 
 if TYPE_CHECKING:

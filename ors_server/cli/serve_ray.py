@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ors_server.cli.banner import client_url
-from ors_server.cluster_key import KEY_FILE_VARIABLE, KEY_VARIABLE, ClusterKey, take_secret
 from ors_server.errors import RayFailed
-from ors_server.logs import start_logging
+from ors_server.keys.cluster_key import KEY_FILE_VARIABLE, KEY_VARIABLE, ClusterKey, take_secret
 from ors_server.settings import Settings
+from ors_server.telemetry.logs import start_logging
 
 __all__ = ["RayOptions", "serve_on_ray"]
 

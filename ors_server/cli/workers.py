@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ors_server.cluster_key import take_cluster_key
 from ors_server.errors import ControlError
+from ors_server.keys.cluster_key import take_cluster_key
 
 __all__ = ["DRAIN_EXAMPLES", "drain", "wait_for_new_workers", "wait_for_the_end", "workers"]
 

@@ -7,8 +7,8 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-from ors_server.encoding import encode
 from ors_server.errors import OrsError
+from ors_server.wire.encoding import encode
 
 __all__ = ["error_response", "events_response", "own_response", "platform_response", "text_response"]
 

@@ -8,13 +8,13 @@ import time
 
 import uvloop
 
-from ors_server.cluster_key import ClusterKey
 from ors_server.file_limit import raise_file_limit
 from ors_server.gateway.gateway import Gateway
 from ors_server.gateway.nodes import Nodes
 from ors_server.gateway.private_routes import PrivateRoutes
 from ors_server.gateway.workers import Workers
 from ors_server.http.delivery import greeting
+from ors_server.keys.cluster_key import ClusterKey
 from ors_server.settings import Settings
 
 __all__ = ["serve_cluster"]

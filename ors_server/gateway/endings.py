@@ -8,7 +8,7 @@ from typing import Any
 from ors_server.errors import LOST_WITH_WORKER
 from ors_server.gateway.upstream import Upstream, has_ended
 from ors_server.gateway.workers import Worker
-from ors_server.sse import error_frame
+from ors_server.wire.sse import error_frame
 
 __all__ = ["Deliveries", "end_events"]
 

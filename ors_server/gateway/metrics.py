@@ -19,9 +19,9 @@ from ors_server.gateway.asking import ask, key_lines
 from ors_server.gateway.framing import Head
 from ors_server.gateway.guard import credential_in
 from ors_server.gateway.workers import Life, Worker, Workers
-from ors_server.metrics import definitions
-from ors_server.metrics.counts import Sample
-from ors_server.metrics.exposition import CONTENT_TYPE, expose, merge
+from ors_server.telemetry import definitions
+from ors_server.telemetry.counts import Sample
+from ors_server.telemetry.exposition import CONTENT_TYPE, expose, merge
 
 __all__ = ["GatewayCounts", "GatewayMetrics"]
 

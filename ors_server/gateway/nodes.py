@@ -11,12 +11,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ors_server._version import HANDSHAKE, VERSION
 from ors_server.errors import OrsError
 from ors_server.gateway.drains import Drains
 from ors_server.gateway.node_lists import Lists, differences
 from ors_server.gateway.registration import Registration
 from ors_server.gateway.workers import SILENT_AFTER, Member, Workers
+from ors_server.wire.version import HANDSHAKE, VERSION
 
 __all__ = ["Nodes", "NotJoined", "SlotsTaken"]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ors_server.cluster_key import CLUSTER_HEADER, ClusterKey
 from ors_server.gateway.answers import own_response
 from ors_server.gateway.framing import Head
 from ors_server.gateway.nodes import Nodes, NotJoined
 from ors_server.gateway.routes import Own, WithBody
+from ors_server.keys.cluster_key import CLUSTER_HEADER, ClusterKey
 
 __all__ = ["WRONG_KEY", "PrivateRoutes"]
 

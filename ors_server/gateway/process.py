@@ -21,13 +21,13 @@ from pathlib import Path
 
 import uvloop
 
-from ors_server._version import HANDSHAKE, VERSION
 from ors_server.file_limit import raise_file_limit
 from ors_server.gateway.gateway import Gateway
 from ors_server.gateway.placed_ids import KEY_VARIABLE
 from ors_server.gateway.workers import Life, Member, Workers
-from ors_server.logs import start_logging
 from ors_server.settings import Settings
+from ors_server.telemetry.logs import start_logging
+from ors_server.wire.version import HANDSHAKE, VERSION
 
 logger = logging.getLogger("ors_server.gateway")
 

@@ -37,7 +37,7 @@ from ors_server.gateway.templates import Templates
 from ors_server.gateway.workers import Life, Worker, Workers
 from ors_server.http.routes.operations import OPERATIONS
 from ors_server.keys.authentication import FILES
-from ors_server.sse import session_frames
+from ors_server.wire.sse import session_frames
 
 __all__ = ["Router"]
 

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ors_server._version import HANDSHAKE, VERSION
 from ors_server.gateway.workers import ENDED, LOST_AFTER, Worker
 from ors_server.http.addresses import open_stream
+from ors_server.wire.version import HANDSHAKE, VERSION
 
 __all__ = ["watch"]
 

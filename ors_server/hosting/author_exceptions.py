@@ -6,10 +6,10 @@ import logging
 import traceback
 from collections.abc import Sequence
 
-from ors_server.encoding import NonFiniteReward
 from ors_server.errors import EnvironmentFailed, InfrastructureFailure, MachineBusy, OrsError, RequestError
-from ors_server.redaction import forms_of, redact_text
 from ors_server.settings import ReturnErrors
+from ors_server.telemetry.redaction import forms_of, redact_text
+from ors_server.wire.encoding import NonFiniteReward
 
 __all__ = ["as_request_error", "describe_error", "log_and_describe", "without_secrets"]
 

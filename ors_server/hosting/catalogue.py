@@ -16,17 +16,17 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ors_server.encoding import encode
 from ors_server.errors import DefinitionError, InfrastructureFailure, NoEnvironments, UnknownEnvironment
 from ors_server.hosting.dialects import Dialect, dialect_of, is_environment_class, overrides
 from ors_server.hosting.executors import Execution, LoopExecution, PoolExecution, SessionThreadExecution, ThreadPool
 from ors_server.hosting.task_agreement import TaskAgreement
 from ors_server.hosting.task_source import TaskSource, names_in, normalise_splits
 from ors_server.hosting.tools import ToolTable, compile_tools
-from ors_server.metrics.counts import EnvironmentCounts
 from ors_server.protocol import Split
 from ors_server.sandboxes import hide_code_from_sandboxes, sandbox_error
 from ors_server.settings import Settings
+from ors_server.telemetry.counts import EnvironmentCounts
+from ors_server.wire.encoding import encode
 from ors_server.worker import identity
 
 __all__ = ["Catalogue", "HostedEnvironment", "why_unavailable"]

@@ -20,7 +20,6 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from ors_server.encoding import encode
 from ors_server.errors import (
     DefinitionError,
     InvalidIndex,
@@ -33,6 +32,7 @@ from ors_server.hosting.dialects import overrides
 from ors_server.hosting.executors import Execution
 from ors_server.hosting.task_agreement import TaskAgreement
 from ors_server.protocol import Split, SplitType
+from ors_server.wire.encoding import encode
 
 __all__ = ["TASK_TOKEN", "TaskSource", "copy_json", "names_in", "normalise_splits"]
 

@@ -27,8 +27,6 @@ from ors_server.http.routes.worker_state import (
 from ors_server.keys.authentication import Authenticator
 from ors_server.keys.file import keys_file
 from ors_server.keys.keys import Keys
-from ors_server.metrics.counts import Sample
-from ors_server.metrics.definitions import ROLLOUT_FAILING, ROLLOUT_QUEUE, ROLLOUTS_DROPPED
 from ors_server.pages.context import ServerContext
 from ors_server.rollouts.location import location_of
 from ors_server.rollouts.recorder import Recorder
@@ -38,6 +36,8 @@ from ors_server.sandbox_service.data_folders import folders_below
 from ors_server.sandbox_service.registry import SandboxSessions
 from ors_server.sandboxes import hold_sandbox_service
 from ors_server.sessions.registry import Sessions
+from ors_server.telemetry.counts import Sample
+from ors_server.telemetry.definitions import ROLLOUT_FAILING, ROLLOUT_QUEUE, ROLLOUTS_DROPPED
 from ors_server.worker import identity
 
 __all__ = ["OrsApp"]

@@ -16,13 +16,13 @@ from typing import Any, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from ors_server.encoding import encode
 from ors_server.errors import BodyTooLarge, InvalidBody, MissingSession, OrsError
 from ors_server.http.delivery import ConnectionDelivery
 from ors_server.keys.authentication import key_of
 from ors_server.keys.key import Key
-from ors_server.request_ids import REQUEST_ID, RequestIds
-from ors_server.texts import without_surrogates
+from ors_server.wire.encoding import encode
+from ors_server.wire.request_ids import REQUEST_ID, RequestIds
+from ors_server.wire.texts import without_surrogates
 
 __all__ = ["CONNECTION", "ClientDisconnected", "Connection", "Exchange", "body_errors", "parse"]
 

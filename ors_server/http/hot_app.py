@@ -18,8 +18,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.routing import Route as PathRoute
 from starlette.types import Message, Receive, Scope, Send
 
-from ors_server._version import VERSION
-from ors_server.encoding import encode
 from ors_server.errors import BodyTooLarge, OrsError
 from ors_server.http.exchange import ClientDisconnected, Exchange
 from ors_server.http.openapi import add_keys, documented_router
@@ -29,10 +27,12 @@ from ors_server.http.routes.pages import LazyPages
 from ors_server.http.routes.rollouts import platform_error
 from ors_server.http.routes.table import Route, answer
 from ors_server.keys.authentication import FILES, KEY, Authenticator
-from ors_server.metrics.counts import RouteCounts
 from ors_server.pages.context import PagesContext
-from ors_server.request_ids import REQUEST_ID, RequestIds, request_ids
 from ors_server.settings import ReturnErrors, Settings
+from ors_server.telemetry.counts import RouteCounts
+from ors_server.wire.encoding import encode
+from ors_server.wire.request_ids import REQUEST_ID, RequestIds, request_ids
+from ors_server.wire.version import VERSION
 
 __all__ = ["HotApp"]
 

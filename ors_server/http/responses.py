@@ -17,7 +17,7 @@ from ors_server.http.exchange import Exchange
 from ors_server.sessions.call import LARGE, Call
 from ors_server.sessions.call_ledger import CallLedger
 from ors_server.sessions.result_store import ResultStore
-from ors_server.sse import task_frame
+from ors_server.wire.sse import task_frame
 
 __all__ = ["await_lost_twin", "deliver"]
 

@@ -14,17 +14,17 @@ from typing import Any, Protocol
 
 import uvicorn
 
-from ors_server._version import HANDSHAKE, VERSION
 from ors_server.file_limit import raise_file_limit
 from ors_server.http.acceptor import Acceptor
 from ors_server.http.hot_app import HotApp
 from ors_server.http.listeners import listen_privately, listen_publicly, url_of
 from ors_server.http.uvicorn_protocol import http_protocol
-from ors_server.logs import start_logging
-from ors_server.metrics.counts import Sample
-from ors_server.metrics.definitions import CONNECTIONS
 from ors_server.settings import Settings
-from ors_server.tracing import start_tracing, stop_tracing
+from ors_server.telemetry.counts import Sample
+from ors_server.telemetry.definitions import CONNECTIONS
+from ors_server.telemetry.logs import start_logging
+from ors_server.telemetry.tracing import start_tracing, stop_tracing
+from ors_server.wire.version import HANDSHAKE, VERSION
 from ors_server.worker import Announcement, Identity, announce, identity, supervisor_ended
 
 __all__ = ["Served", "serve_application"]

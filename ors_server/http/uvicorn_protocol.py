@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from ors_server.cluster_key import accepts
 from ors_server.http.delivery import CONFIRMATION, GATEWAY_HEADER, Confirmations, ConnectionDelivery
 from ors_server.http.exchange import CONNECTION
+from ors_server.keys.cluster_key import accepts
 
 __all__ = ["http_protocol"]
 

@@ -9,10 +9,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from ors_server._version import VERSION
 from ors_server.pages.access import CSRF_COOKIE, CSRF_FIELD, check_form, csrf_token
 from ors_server.pages.context import PagesContext, visitor_of
 from ors_server.pages.rendering import Renderer
+from ors_server.wire.version import VERSION
 
 __all__ = ["Responses"]
 

@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ors_server.logs import start_logging
 from ors_server.ray_engine.holder import Holder
 from ors_server.ray_engine.orders import REFUSED, DriverOrder, HolderFailed, NodeOrder, refuse_subreaper
 from ors_server.settings import Settings
+from ors_server.telemetry.logs import start_logging
 
 __all__ = ["NAMESPACE", "fits"]
 

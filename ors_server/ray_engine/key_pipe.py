@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Generator
 
-from ors_server.cluster_key import KEY_FILE_VARIABLE
+from ors_server.keys.cluster_key import KEY_FILE_VARIABLE
 
 __all__ = ["key_pipe"]
 

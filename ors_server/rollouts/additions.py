@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Insert, Update, bindparam, case, func, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ors_server.encoding import encode
 from ors_server.rollouts.derived import LOST, ended, merged, task_of
 from ors_server.rollouts.events import Event, MessageEvent, RolloutEvent
 from ors_server.rollouts.sums import bounded_sum
 from ors_server.rollouts.tables import messages, rollouts, runs, updates
+from ors_server.wire.encoding import encode
 
 __all__ = ["Additions", "inserting", "run_id"]
 

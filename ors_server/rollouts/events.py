@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from ors_server.encoding import encode
 from ors_server.errors import InvalidBody
+from ors_server.wire.encoding import encode
 
 __all__ = [
     "Event",

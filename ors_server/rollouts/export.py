@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from ors_server.encoding import encode
 from ors_server.rollouts.errors import RolloutError
+from ors_server.wire.encoding import encode
 
 __all__ = ["Format", "row_of", "write_json_lines", "write_parquet", "written_whole"]
 

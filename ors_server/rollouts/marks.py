@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from ors_server.sse import read_frames
+from ors_server.wire.sse import read_frames
 
 __all__ = ["MARK", "mark_of_frames", "mark_of_metadata"]
 

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 from pydantic_core import from_json, to_json
 
-from ors_server.encoding import encode
-from ors_server.redaction import finds, redact_json, redact_text
-from ors_server.sse import FRAME_END, ONE_FRAME, read_frames
-from ors_server.texts import without_surrogates
+from ors_server.telemetry.redaction import finds, redact_json, redact_text
+from ors_server.wire.encoding import encode
+from ors_server.wire.sse import FRAME_END, ONE_FRAME, read_frames
+from ors_server.wire.texts import without_surrogates
 
 __all__ = ["WIDTH", "Head", "encode_notes", "read_notes"]
 

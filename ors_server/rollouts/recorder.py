@@ -23,12 +23,12 @@ from typing import Any, Protocol
 
 from pydantic_core import from_json, to_json
 
-from ors_server.encoding import encode
-from ors_server.redaction import forms_of
 from ors_server.rollouts.derived import TASK_TOKEN, Outcome, task_of
 from ors_server.rollouts.marks import mark_of_frames
 from ors_server.rollouts.records import End, Note, Part, Records
 from ors_server.rollouts.writer import RolloutWriter
+from ors_server.telemetry.redaction import forms_of
+from ors_server.wire.encoding import encode
 
 __all__ = ["Recorder", "Recording"]
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from pydantic_core import from_json, to_json
 
-from ors_server.redaction import redact_json, redact_text
 from ors_server.rollouts.derived import LOST, Outcome
 from ors_server.rollouts.marks import MARK
 from ors_server.rollouts.notes import WIDTH, Head, encode_notes, read_notes
+from ors_server.telemetry.redaction import redact_json, redact_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

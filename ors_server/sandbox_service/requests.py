@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ors_server.errors import InvalidSandbox
 from ors_server.machine_size import MachineSize
-from ors_server.texts import without_surrogates
+from ors_server.wire.texts import without_surrogates
 
 __all__ = ["Bucket", "CreateSandbox", "HostNames", "NetworkPolicy", "RunCommand", "SidecarContainer", "read_request"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from ors_server.encoding import encode_tool_error, encode_tool_output
 from ors_server.errors import OutputTooLarge
 from ors_server.hosting.call_overrides import OverridingRunner
 from ors_server.hosting.dialects import Dialect
@@ -13,7 +12,8 @@ from ors_server.hosting.stopwatch import Stopwatch, timed
 from ors_server.hosting.tool_runner import RefusedCall, ToolRunner
 from ors_server.protocol import GroupScore, ScoreGroup, ScoreGroupOutput
 from ors_server.sessions.environment_instance import EnvironmentInstance
-from ors_server.sse import result_frames
+from ors_server.wire.encoding import encode_tool_error, encode_tool_output
+from ors_server.wire.sse import result_frames
 
 __all__ = ["outcome_frames", "score_group"]
 

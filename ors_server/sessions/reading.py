@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from ors_server.encoding import encode
 from ors_server.hosting.catalogue import HostedEnvironment
 from ors_server.hosting.prompts import flatten_messages
 from ors_server.hosting.session_toolsets import listing_with
 from ors_server.hosting.tools import ToolTable
 from ors_server.protocol import Blocks, ListToolsOutput, Message
+from ors_server.wire.encoding import encode
 
 __all__ = ["Read", "checked", "messages_json", "prompt_json", "task_tools_json"]
 

@@ -31,7 +31,6 @@ from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
 from ors_server.hosting.executors import ThreadPool
 from ors_server.keys.key import ANYONE, Key
 from ors_server.keys.usage import Kind, Usage
-from ors_server.metrics.definitions import OTHER
 from ors_server.protocol import CreateSession
 from ors_server.rollouts.derived import LOST, Outcome
 from ors_server.rollouts.recorder import Recorder
@@ -42,6 +41,7 @@ from ors_server.sessions.session import Session, SessionContext, State
 from ors_server.sessions.setup import TaskChoice
 from ors_server.sessions.tombstones import Tombstones
 from ors_server.settings import Settings
+from ors_server.telemetry.definitions import OTHER
 from ors_server.worker import identity
 
 __all__ = ["Sessions"]

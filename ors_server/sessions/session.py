@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ors_server import tracing
-from ors_server.encoding import encode
 from ors_server.errors import (
     EnvironmentFailed,
     InfrastructureFailure,
@@ -37,7 +35,6 @@ from ors_server.hosting.tool_runner import RefusedCall, ToolRunner
 from ors_server.keys.key import ANYONE, Key
 from ors_server.keys.usage import Usage
 from ors_server.protocol import ScoreGroup
-from ors_server.request_ids import call_id
 from ors_server.rollouts.derived import LOST, Outcome
 from ors_server.rollouts.recorder import Recorder, Recording
 from ors_server.sessions.call import Call
@@ -50,7 +47,10 @@ from ors_server.sessions.result_store import ResultStore
 from ors_server.sessions.secrets import hidden_values
 from ors_server.sessions.setup import Setup, TaskChoice, took_too_long
 from ors_server.settings import Settings
-from ors_server.sse import error_frame, result_frames
+from ors_server.telemetry import tracing
+from ors_server.wire.encoding import encode
+from ors_server.wire.request_ids import call_id
+from ors_server.wire.sse import error_frame, result_frames
 
 __all__ = ["Session", "SessionContext", "State"]
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ors_server import tracing
 from ors_server.errors import EnvironmentFailed, InfrastructureFailure, MachineBusy, OrsError
 from ors_server.hosting.author_exceptions import as_request_error
 from ors_server.hosting.catalogue import HostedEnvironment
@@ -20,6 +19,7 @@ from ors_server.rollouts.recorder import Recorder, Recording
 from ors_server.sessions.environment_instance import EnvironmentInstance
 from ors_server.sessions.secrets import hidden_values
 from ors_server.settings import Settings
+from ors_server.telemetry import tracing
 
 __all__ = ["Setup", "TaskChoice", "took_too_long"]
 

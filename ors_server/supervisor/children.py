@@ -16,11 +16,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ors_server._version import HANDSHAKE
 from ors_server.gateway.placed_ids import KEY_VARIABLE
 from ors_server.gateway.workers import Member
 from ors_server.supervisor.output import Output
 from ors_server.supervisor.pools import Pool
+from ors_server.wire.version import HANDSHAKE
 from ors_server.worker import VARIABLE, Announcement, read_announcement
 
 __all__ = [

@@ -8,8 +8,8 @@ import json
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ors_server.cluster_key import CLUSTER_HEADER
 from ors_server.errors import ClusterError, ControlError
+from ors_server.keys.cluster_key import CLUSTER_HEADER
 
 __all__ = ["GatewayAddress", "ask_gateway", "host_and_port", "request"]
 

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ors_server._version import HANDSHAKE, VERSION
 from ors_server.errors import ClusterError
 from ors_server.gateway.placed_ids import SLOTS, Place
 from ors_server.gateway.workers import Member
 from ors_server.supervisor.gateway_requests import GatewayAddress, host_and_port, request
+from ors_server.wire.version import HANDSHAKE, VERSION
 
 __all__ = ["Joining", "first_slot"]
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ors_server.cluster_key import ClusterKey
 from ors_server.http.delivery import greeting
-from ors_server.logs import start_logging
+from ors_server.keys.cluster_key import ClusterKey
 from ors_server.settings import Settings
 from ors_server.supervisor.control import row_of
 from ors_server.supervisor.holding import Holding
@@ -20,6 +19,7 @@ from ors_server.supervisor.joining import Joining
 from ors_server.supervisor.pools import Pool
 from ors_server.supervisor.slots import Network
 from ors_server.supervisor.supervisor import Supervisor
+from ors_server.telemetry.logs import start_logging
 
 __all__ = ["Node", "serve_node"]
 

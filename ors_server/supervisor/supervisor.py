@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 from ors_containers.linux.cgroups import make_room
 
-from ors_server._version import HANDSHAKE, VERSION
 from ors_server.errors import EnvironmentNotServed, NoWorkerLeft, OrsError, WorkerFailed
 from ors_server.gateway.placed_ids import INCARNATIONS, KEY_VARIABLE, Place
 from ors_server.gateway.watching import watch
@@ -35,6 +34,7 @@ from ors_server.supervisor.restarts import RestartBudget
 from ors_server.supervisor.slots import Network, Slot
 from ors_server.supervisor.sweeping import sweep_dead_workers
 from ors_server.supervisor.task_lists import TaskLists
+from ors_server.wire.version import HANDSHAKE, VERSION
 from ors_server.worker import Announcement
 
 __all__ = ["Supervisor", "gateways_for"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ors_benchmarks.harness.checks import WrongAnswer, check_call, read_events, read_json, read_session_id
 
-from ors_server.sse import result_frames, task_frame
+from ors_server.wire.sse import result_frames, task_frame
 
 
 def stream(*events: tuple[str, str]) -> bytes:

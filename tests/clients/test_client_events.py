@@ -14,8 +14,8 @@ from ors_clients.errors import ServerUnavailable
 from ors_clients.transport.sse import CallEvents, Event, EventParser
 from sse_starlette import ServerSentEvent
 
-from ors_server.encoding import encode
-from ors_server.sse import error_frame, result_frames, task_frame
+from ors_server.wire.encoding import encode
+from ors_server.wire.sse import error_frame, result_frames, task_frame
 
 #: Text of a stream's line: line ends, and characters that parsers mistake for line ends.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(

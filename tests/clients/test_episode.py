@@ -19,7 +19,7 @@ from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.tool_calls import MalformedCall, ToolCall, find_format
 
 from ors_server import TerminalToolSpec, TextBlock
-from ors_server.texts import shorten
+from ors_server.wire.texts import shorten
 from tests.clients.rollout_environments import Bench, Desk, PlayedSession
 
 HERMES = find_format("hermes")

@@ -15,7 +15,7 @@ import prometheus_client
 import pytest
 import yaml
 
-from ors_server.metrics.definitions import METRICS
+from ors_server.telemetry.definitions import METRICS
 from tests.support.paths import ROOT
 
 promql: Any = import_module("promql_parser")  # modules without types

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ors_server.cluster_key import CLUSTER_HEADER, ClusterKey
+from ors_server.keys.cluster_key import CLUSTER_HEADER, ClusterKey
 from tests.support.paths import ROOT
 from tests.support.servers import Running, free_port, running
 

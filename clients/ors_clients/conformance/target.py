@@ -1,4 +1,4 @@
-"""The server of a target under test, in a process of its own that reports what it holds (``ors_server.observed``).
+"""The server of a target under test, in a process of its own that reports what it holds (``ors_server.leak_probe``).
 
 The process has a temporary folder of its own, and ends with this one: its standard input then ends.
 """
@@ -126,7 +126,7 @@ async def serving(target: str) -> AsyncGenerator[TargetServer]:
         (folder / "tmp").mkdir()
         with (folder / "log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "ors_server.observed", target),
+                *(sys.executable, "-m", "ors_server.leak_probe", target),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

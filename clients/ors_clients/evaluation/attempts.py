@@ -16,7 +16,7 @@ from ors_clients.errors import ClientError, SamplerFailed
 from ors_clients.evaluation.endpoint import EndpointFailed, Usage
 from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.tool_calls import MalformedCall
-from ors_server.texts import shorten
+from ors_server.wire.texts import shorten
 
 __all__ = ["LARGEST_REWARD", "MISTAKES", "Attempt", "Loss", "mistakes_of", "usage_of"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ors_server.redaction import forms_of, redact_text, redact_value
+from ors_server.telemetry.redaction import forms_of, redact_text, redact_value
 
 __all__ = ["Redaction"]
 

@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from ors_server.texts import replace_surrogates
+from ors_server.wire.texts import replace_surrogates
 
 __all__ = ["ControlTokens", "any_of", "control_texts"]
 

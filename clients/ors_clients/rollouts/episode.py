@@ -32,7 +32,7 @@ from ors_clients.tool_calls.calls import call_id
 from ors_clients.tool_calls.thinking import split_thinking
 from ors_clients.transport.error_responses import REFUSED_INPUTS
 from ors_server import Message, TerminalToolSpec, ToolSpec
-from ors_server.texts import shorten
+from ors_server.wire.texts import shorten
 
 if TYPE_CHECKING:
     from ors_clients.models import ToolResult

@@ -23,7 +23,7 @@ from ors_clients.rollouts.messages import images_of
 from ors_clients.rollouts.trajectory import Segment, SegmentKind, Trajectory, TurnTimes
 from ors_clients.samplers.generations import Sampler, SamplingParameters
 from ors_clients.tool_calls import ToolCallFormat
-from ors_server.texts import replace_surrogates
+from ors_server.wire.texts import replace_surrogates
 
 __all__ = ["RolloutLimits", "rollout"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
 from ors_server import ToolSpec
-from ors_server.texts import replace_surrogates
+from ors_server.wire.texts import replace_surrogates
 
 __all__ = ["FoundCall", "MalformedCall", "ToolCall", "ToolCallFormat", "describe_tools"]
 

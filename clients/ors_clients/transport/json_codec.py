@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ors_server.texts import without_surrogates
+from ors_server.wire.texts import without_surrogates
 
 __all__ = ["read_json"]
 

@@ -6,14 +6,14 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ors_server._version import VERSION
-from ors_server.encoding import encode
 from ors_server.hosting.author_exceptions import as_request_error
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
 from ors_server.http.exchange import Exchange
 from ors_server.http.routes.table import routes_of
 from ors_server.protocol import GetTask, GetTaskRange, ListTasks, NumTasks
 from ors_server.settings import Settings
+from ors_server.wire.encoding import encode
+from ors_server.wire.version import VERSION
 
 __all__ = ["DiscoveryRoutes"]
 

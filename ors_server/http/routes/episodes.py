@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable
 
-from ors_server.encoding import encode
 from ors_server.errors import InvalidIdempotencyKey
 from ors_server.http.exchange import Exchange, parse
 from ors_server.http.responses import await_lost_twin, deliver
@@ -17,7 +16,8 @@ from ors_server.sessions.call_ledger import ResultExpired
 from ors_server.sessions.registry import Sessions
 from ors_server.sessions.secrets import fill_secrets, read_secrets
 from ors_server.sessions.session import Session
-from ors_server.sse import error_frame, session_frames
+from ors_server.wire.encoding import encode
+from ors_server.wire.sse import error_frame, session_frames
 
 __all__ = ["EpisodeRoutes"]
 

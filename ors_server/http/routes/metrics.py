@@ -12,17 +12,17 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from ors_server._version import VERSION
 from ors_server.http.exchange import Exchange
 from ors_server.http.routes.table import Route, routes_of
-from ors_server.metrics import definitions
-from ors_server.metrics.counts import RouteCounts, Sample
-from ors_server.metrics.exposition import CONTENT_TYPE, expose
-from ors_server.metrics.loop_lag import LoopLag
 from ors_server.sandbox_service.registry import SandboxSessions
 from ors_server.sandboxes import running_sandbox_service
 from ors_server.sessions.registry import Sessions
 from ors_server.settings import Settings
+from ors_server.telemetry import definitions
+from ors_server.telemetry.counts import RouteCounts, Sample
+from ors_server.telemetry.exposition import CONTENT_TYPE, expose
+from ors_server.telemetry.loop_lag import LoopLag
+from ors_server.wire.version import VERSION
 from ors_server.worker import identity
 
 __all__ = ["MetricsRoutes", "sandbox_samples"]

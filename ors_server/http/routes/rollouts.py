@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
-from ors_server.encoding import encode
 from ors_server.errors import OrsError
 from ors_server.http.exchange import Exchange
 from ors_server.http.routes.table import routes_of
@@ -18,6 +17,7 @@ from ors_server.keys.authentication import key_of
 from ors_server.rollouts.errors import UnknownRun
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.writer import RolloutWriter
+from ors_server.wire.encoding import encode
 
 __all__ = ["Limit", "Offset", "RolloutRoutes", "owner_of", "platform_error", "runs_router"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from ors_server.encoding import encode
 from ors_server.errors import InvalidSandbox, NoSandboxService
 from ors_server.http.exchange import Exchange
 from ors_server.http.responses import await_lost_twin, deliver
@@ -21,7 +20,8 @@ from ors_server.sandbox_service.requests import CreateSandbox, NetworkPolicy, Ru
 from ors_server.sandbox_service.session import SandboxSession
 from ors_server.sessions.call import Call
 from ors_server.settings import Settings
-from ors_server.sse import error_frame
+from ors_server.wire.encoding import encode
+from ors_server.wire.sse import error_frame
 
 __all__ = ["SandboxRoutes"]
 

@@ -12,18 +12,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ors_server import tracing
-from ors_server.encoding import encode
 from ors_server.errors import OrsError
 from ors_server.hosting.author_exceptions import describe_error
 from ors_server.http.exchange import ClientDisconnected, Exchange
 from ors_server.http.routes.operations import OPERATIONS, Tag
-from ors_server.metrics.counts import RouteCounts
-from ors_server.request_ids import request_ids
 from ors_server.settings import ReturnErrors
+from ors_server.telemetry import tracing
+from ors_server.telemetry.counts import RouteCounts
+from ors_server.wire.encoding import encode
+from ors_server.wire.request_ids import request_ids
 
 if TYPE_CHECKING:
-    from ors_server.tracing import Tracing
+    from ors_server.telemetry.tracing import Tracing
 
 __all__ = ["Handler", "Route", "answer", "routes_of"]
 

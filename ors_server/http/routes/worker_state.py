@@ -11,12 +11,12 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ors_server._version import HANDSHAKE, VERSION
-from ors_server.encoding import encode
 from ors_server.http.exchange import Exchange
 from ors_server.http.routes.metrics import MetricsRoutes
 from ors_server.http.routes.table import Route
 from ors_server.sessions.registry import Sessions
+from ors_server.wire.encoding import encode
+from ors_server.wire.version import HANDSHAKE, VERSION
 from ors_server.worker import Identity
 
 __all__ = ["figures_route", "session_route", "state_of_sessions", "worker_state_route"]

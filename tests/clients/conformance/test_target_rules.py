@@ -20,7 +20,7 @@ from ors_clients.errors import ConfigurationError
 from pydantic import BaseModel
 
 from ors_server import Blocks, Environment, Server, Settings, TextBlock, ToolOutput, tool
-from ors_server.observed import Teardowns, state
+from ors_server.leak_probe import Teardowns, state
 from tests.clients.conformance.faults import Fault, answered_without_server, broken, changes
 from tests.clients.conformance.in_process import App, AsgiStreams
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ors_server.cluster_key import ClusterKey
+from ors_server.keys.cluster_key import ClusterKey
 from ors_server.supervisor.gateway_requests import ask_gateway
 from tests.support.paths import ROOT
 from tests.support.servers import Running, free_port, running

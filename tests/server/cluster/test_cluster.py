@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ors_server.cluster_key import ClusterKey
+from ors_server.keys.cluster_key import ClusterKey
 from tests.server.cluster.conftest import (
     KEY,
     LOST,

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from ors_server._version import HANDSHAKE, VERSION
 from ors_server.gateway import watching
 from ors_server.gateway.asking import ask
 from ors_server.gateway.watching import watch
 from ors_server.gateway.workers import Life, Member, Worker, Workers
+from ors_server.wire.version import HANDSHAKE, VERSION
 from tests.server.gateway.conftest import WIRE, reply, start_several
 from tests.server.gateway.conftest import call as call_tool
 from tests.server.gateway.test_several_workers import until as wait_until

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from ors_server._version import HANDSHAKE, VERSION
-from ors_server.cluster_key import ClusterKey
 from ors_server.gateway.framing import read_head
 from ors_server.gateway.node_lists import Lists, differences
 from ors_server.gateway.nodes import Nodes
@@ -14,6 +12,8 @@ from ors_server.gateway.placed_ids import SLOTS
 from ors_server.gateway.private_routes import PrivateRoutes
 from ors_server.gateway.routes import Own, WithBody
 from ors_server.gateway.workers import Workers
+from ors_server.keys.cluster_key import ClusterKey
+from ors_server.wire.version import HANDSHAKE, VERSION
 
 KEY = ClusterKey(b"a key of the tests, long enough")
 MEMBER: list[Any] = [5, 0, "tcp:127.0.0.1:9", False, 1.5, [["wire"]], {}, False, ""]

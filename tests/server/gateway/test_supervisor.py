@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from ors_containers.linux.file_locks import create_lock, try_lock
 
-from ors_server._version import HANDSHAKE, VERSION
 from ors_server.errors import ControlError, NoWorkerLeft
 from ors_server.gateway.workers import Member, Worker
 from ors_server.settings import Settings
@@ -21,6 +20,7 @@ from ors_server.supervisor.children import GatewayChild, WorkerChild
 from ors_server.supervisor.folders import own_folder
 from ors_server.supervisor.pools import Pool
 from ors_server.supervisor.supervisor import Supervisor
+from ors_server.wire.version import HANDSHAKE, VERSION
 from ors_server.worker import Announcement, read_announcement
 from tests.support.waiting import PATIENCE, until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ors_server.checkouts.serving import Plan, serve_plans
 from ors_server.http.listeners import listen_publicly, url_of
-from ors_server.logs import start_logging
 from ors_server.sessions.secrets import read_secrets_file
 from ors_server.settings import Settings
+from ors_server.telemetry.logs import start_logging
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from ors_server.metrics.definitions import METRICS
+from ors_server.telemetry.definitions import METRICS
 from tests.support.paths import DOCS
 
 __all__ = ["PAGE", "table", "with_table"]

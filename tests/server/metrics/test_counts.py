@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ors_server import Environment, InfrastructureFailure, RunToolOutput, ToolOutput, tool
-from ors_server.metrics.counts import EnvironmentCounts, Histogram, RouteCounts
-from ors_server.metrics.definitions import METRICS, OTHER
-from ors_server.metrics.exposition import labelled
+from ors_server.telemetry.counts import EnvironmentCounts, Histogram, RouteCounts
+from ors_server.telemetry.definitions import METRICS, OTHER
+from ors_server.telemetry.exposition import labelled
 from tests.server.metrics.reading import Figures, scrape
 from tests.server.metrics.table import PAGE, table, with_table
 from tests.server.protocol.conftest import Serve

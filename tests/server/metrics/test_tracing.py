@@ -17,7 +17,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from ors_clients import AsyncClient
 
-from ors_server import Server, ToolOutput, tool, tracing
+from ors_server import Server, ToolOutput, tool
+from ors_server.telemetry import tracing
 from tests.server.protocol.conftest import Serve
 from tests.support.environments import Bare, Echo, said
 from tests.support.servers import served

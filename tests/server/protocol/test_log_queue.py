@@ -14,7 +14,7 @@ from contextlib import contextmanager, redirect_stderr
 import pytest
 
 from ors_server import Settings
-from ors_server.logs import DroppingQueueHandler, start_logging
+from ors_server.telemetry.logs import DroppingQueueHandler, start_logging
 from tests.server.protocol.live import live_server
 from tests.support.http_client import Client
 from tests.support.waiting import PATIENCE

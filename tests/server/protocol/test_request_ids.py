@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ors_server import ToolOutput, tool
-from ors_server.logs import DroppingQueueHandler, JSONFormatter, TextFormatter
+from ors_server.telemetry.logs import DroppingQueueHandler, JSONFormatter, TextFormatter
 from tests.server.protocol.conftest import Serve
 from tests.support.environments import Bare, Text, said
 from tests.support.events import Reply, parse_events

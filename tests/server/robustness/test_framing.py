@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ors_server.sse import LINE_LIMIT, error_frame, result_frames, task_frame
+from ors_server.wire.sse import LINE_LIMIT, error_frame, result_frames, task_frame
 from tests.server.robustness.parsers import PARSERS, read_by
 
 #: Everything that Python counts as white space, which includes every line end of `str.splitlines`.

@@ -19,7 +19,6 @@ from pydantic_core import to_json
 from ors_server import JSONObject, Server, Settings, TextBlock, ToolOutput, tool
 from ors_server.errors import InfrastructureError
 from ors_server.http.app import OrsApp
-from ors_server.redaction import forms_of, redact_json, redact_text, redact_value
 from ors_server.rollouts import recorder as recording
 from ors_server.rollouts.database import open_to_write
 from ors_server.rollouts.location import Location
@@ -29,7 +28,8 @@ from ors_server.rollouts.queries.runs import list_runs
 from ors_server.rollouts.records import messages_of_notes
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.writer import RolloutWriter
-from ors_server.sse import error_frame, result_frames
+from ors_server.telemetry.redaction import forms_of, redact_json, redact_text, redact_value
+from ors_server.wire.sse import error_frame, result_frames
 from tests.server.rollouts.support import at, body, message, rows, stored
 from tests.support.environments import Echo, Text, said
 from tests.support.http_client import Client

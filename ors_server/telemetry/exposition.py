@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ors_server.metrics.counts import Histogram, Sample
-from ors_server.metrics.definitions import METRICS, Metric
+from ors_server.telemetry.counts import Histogram, Sample
+from ors_server.telemetry.definitions import METRICS, Metric
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family

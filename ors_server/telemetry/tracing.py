@@ -13,8 +13,8 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ors_server._version import VERSION
 from ors_server.errors import TracesUnavailable
+from ors_server.wire.version import VERSION
 from ors_server.worker import identity
 
 if TYPE_CHECKING:

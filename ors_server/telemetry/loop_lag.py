@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from ors_server.metrics.counts import Histogram
+from ors_server.telemetry.counts import Histogram
 
 __all__ = ["LoopLag"]
 

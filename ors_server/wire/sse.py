@@ -8,7 +8,7 @@ where the escape means the same. Characters that some parsers take for line ends
 
 from __future__ import annotations
 
-from ors_server.texts import replace_surrogates
+from ors_server.wire.texts import replace_surrogates
 
 __all__ = ["LINE_LIMIT", "error_frame", "read_frames", "result_frames", "session_frames", "task_frame"]
 

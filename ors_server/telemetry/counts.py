@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from ors_server.metrics.definitions import (
+from ors_server.telemetry.definitions import (
     CALL_ENVIRONMENT_SECONDS,
     CALL_SECONDS,
     CALL_SERVER_SECONDS,

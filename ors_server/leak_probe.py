@@ -1,9 +1,9 @@
 """A server that reports on its own process, for ``ors-server check TARGET``.
 
-``python -m ors_server.observed TARGET`` serves the target on a free port of the loopback device and prints the address.
-It answers each line of standard input with one line of JSON: the teardowns that ran and what they raised, the threads,
-child processes and open files of the process, and the fields of tasks that clients must not get. It ends with the end
-of standard input.
+``python -m ors_server.leak_probe TARGET`` serves the target on a free port of the loopback device and prints its
+address. It answers each line of standard input with one line of JSON: the teardowns that ran and what they raised, the
+threads, child processes and open files of the process, and the fields of tasks that clients must not get. It ends with
+the end of standard input.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import sys
 from functools import partial
 from typing import Any
 
-from ors_server.request_ids import ids_of_context
 from ors_server.settings import Settings
+from ors_server.wire.request_ids import ids_of_context
 from ors_server.worker import identity
 
 __all__ = ["note", "start_logging", "warn"]
@@ -73,7 +73,7 @@ class DroppingQueueHandler(logging.handlers.QueueHandler):
         try:
             if self.dropped and not self._records.full():
                 lost, self.dropped = self.dropped, 0
-                note = logging.makeLogRecord({"name": "ors_server.logs", "levelno": logging.WARNING})
+                note = logging.makeLogRecord({"name": "ors_server.telemetry.logs", "levelno": logging.WARNING})
                 note.levelname, note.msg, note.lines = "WARNING", "log lines dropped", lost
                 self._records.put_nowait(note)
             self._records.put_nowait(record)

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, SchemaSerializer, from_json, to_json
 
 from ors_server.protocol import TextBlock
-from ors_server.texts import replace_surrogates
+from ors_server.wire.texts import replace_surrogates
 
 __all__ = ["NonFiniteReward", "encode", "encode_tool_error", "encode_tool_output", "scrub"]
 

@@ -1,0 +1,1 @@
+"""Observation by operators: logs, traces, metrics, and the redaction of secrets."""
