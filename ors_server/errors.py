@@ -76,7 +76,7 @@
 
 Errors of commands are in ``ors_server.cli``, of rollouts in ``ors_server.rollouts.errors``, of pages in
 ``ors_server.pages.access``, of nodes in
-``ors_server.gateway.nodes``, and
+``ors_server.cluster.gateway.members.nodes``, and
 ``NoEnvironmentInModule`` is in ``ors_server.hosting.module_environments``.
 
 A client gets ``{"detail": …}`` with the status; ``detail`` is the cause and, where there is one, the remedy.

@@ -24,13 +24,13 @@ from ors_containers.linux.apart import View, apart
 import ors_server
 from ors_server.checkouts.errors import HostError
 from ors_server.checkouts.needs import DATA_MOUNT
+from ors_server.cluster.supervisor.children import HASH_SEED
+from ors_server.cluster.supervisor.control import Control, control_folder
+from ors_server.cluster.supervisor.pools import SANDBOX_WORKER, Pool
+from ors_server.cluster.supervisor.supervisor import Supervisor, gateways_for
 from ors_server.keys.keys import make_inner_keys
 from ors_server.sessions.secrets import LOCAL_TOKEN
 from ors_server.settings import Settings
-from ors_server.supervisor.children import HASH_SEED
-from ors_server.supervisor.control import Control, control_folder
-from ors_server.supervisor.pools import SANDBOX_WORKER, Pool
-from ors_server.supervisor.supervisor import Supervisor, gateways_for
 
 __all__ = ["Plan", "serve_plans", "variables_of_environments"]
 

@@ -47,7 +47,7 @@ def gateway(settings: Settings) -> None:
     """Serve the nodes of a cluster at one address, until Ctrl-C or SIGTERM. It runs no environment itself."""
     key = take_cluster_key()
     # Imported late: --help and a missing key do not wait for it.
-    from ors_server.gateway.cluster import serve_cluster
+    from ors_server.cluster.gateway.cluster import serve_cluster
     from ors_server.http.listeners import listen_publicly, url_of
     from ors_server.keys.exposure import refuse_open_address
     from ors_server.telemetry.logs import start_logging

@@ -95,10 +95,10 @@ def node(
     if not urls:
         raise ClusterError("--join names no gateway", "Write it as --join http://HOST:PORT.")
     # Imported late: --help and a missing key do not wait for it.
+    from ors_server.cluster.supervisor.gateway_requests import host_and_port
+    from ors_server.cluster.supervisor.node import Node, serve_node
+    from ors_server.cluster.supervisor.pools import Pool, read_pools
     from ors_server.keys.exposure import refuse_open_address
-    from ors_server.supervisor.gateway_requests import host_and_port
-    from ors_server.supervisor.node import Node, serve_node
-    from ors_server.supervisor.pools import Pool, read_pools
 
     hosts = [host_and_port(url)[0] for url in urls]
     refuse_open_address(settings, [*hosts, *([advertise] if advertise else [])], may_make=False, listens=False)

@@ -43,8 +43,8 @@ def serve_on_ray(arguments: Sequence[str], settings: Settings, options: RayOptio
     """Serve until SIGTERM or Ctrl-C. ``arguments`` start one worker. Raises ``RayFailed``."""
     if importlib.util.find_spec("ray") is None:
         raise RayFailed("Ray is not installed", "Install the project with its `ray` extra: pip install '<clone>[ray]'")
-    from ors_server.ray_engine.launcher import Launcher
-    from ors_server.ray_engine.orders import DriverOrder
+    from ors_server.cluster.ray.launcher import Launcher
+    from ors_server.cluster.ray.orders import DriverOrder
 
     key = take_secret() or secrets.token_hex(32)
     ClusterKey(key.encode())  # refuses a short one before anything is started

@@ -10,12 +10,12 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from ors_server.cli.banner import client_url
+from ors_server.cluster.supervisor.control import Control, has_left_gateways
+from ors_server.cluster.supervisor.pools import SANDBOX_WORKER, Pool, read_pools
+from ors_server.cluster.supervisor.supervisor import Supervisor, gateways_for
 from ors_server.errors import PortInUse
 from ors_server.http.listeners import listen_publicly, url_of
 from ors_server.settings import Settings
-from ors_server.supervisor.control import Control, has_left_gateways
-from ors_server.supervisor.pools import SANDBOX_WORKER, Pool, read_pools
-from ors_server.supervisor.supervisor import Supervisor, gateways_for
 from ors_server.telemetry.logs import start_logging
 from ors_server.wire.version import VERSION
 

@@ -168,13 +168,13 @@ def _place(row: Mapping[str, Any]) -> tuple[str, int]:
 
 def _ask(port: int, host: str | None, request: dict[str, Any]) -> dict[str, Any]:
     # Imported late: --help does not wait for it.
-    from ors_server.supervisor.control import ask
+    from ors_server.cluster.supervisor.control import ask
 
     return ask(port, request, host)
 
 
 def _asker(url: str) -> Callable[..., dict[str, Any]]:
-    from ors_server.supervisor.gateway_requests import ask_gateway
+    from ors_server.cluster.supervisor.gateway_requests import ask_gateway
 
     return partial(ask_gateway, url, take_cluster_key().node_token)
 

@@ -17,7 +17,7 @@ import pytest
 from ors_containers.linux.leases import state_directory
 from ors_containers.linux.proc_stat import process_status
 
-from ors_server.supervisor.control import ask
+from ors_server.cluster.supervisor.control import ask
 from tests.support.events import Reply, parse_events
 from tests.support.servers import running
 

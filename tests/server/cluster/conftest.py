@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from ors_server.cluster.supervisor.gateway_requests import ask_gateway
 from ors_server.keys.cluster_key import ClusterKey
-from ors_server.supervisor.gateway_requests import ask_gateway
 from tests.support.paths import ROOT
 from tests.support.servers import Running, free_port, running
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from ors_server.ray_engine.driver import fits
-from ors_server.ray_engine.orders import DriverOrder, HolderFailed, NodeOrder, refuse_subreaper
+from ors_server.cluster.ray.driver import fits
+from ors_server.cluster.ray.orders import DriverOrder, HolderFailed, NodeOrder, refuse_subreaper
 from tests.server.cluster.conftest import KEY, WIRE, Cluster, client, open_session, ping, rows, until
 
 HOLDER = """
 import json, sys
-from ors_server.ray_engine.holder import Holder
-from ors_server.ray_engine.orders import NodeOrder
+from ors_server.cluster.ray.holder import Holder
+from ors_server.cluster.ray.orders import NodeOrder
 holder = Holder(NodeOrder(**json.loads(sys.stdin.readline())))
 print(json.dumps(holder.state()), flush=True)
 if sys.stdin.readline() == "stop\\n":
@@ -139,7 +139,8 @@ def test_a_node_without_a_gateway_ends(cluster: Cluster, folder: Path) -> None:
 
 def test_nothing_that_a_worker_imports_imports_ray(tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise SystemExit('imported')")
-    modules = "ors_server.cli.application, ors_server.server, ors_server.supervisor.node, ors_server.ray_engine.holder"
+    names = ("cli.application", "server", "cluster.supervisor.node", "cluster.ray.holder")
+    modules = ", ".join(f"ors_server.{name}" for name in names)
     command = [sys.executable, "-c", f"import {modules}"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False, timeout=60)
     assert done.returncode == 0

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ors_server.cluster.supervisor.control import ask
+from ors_server.cluster.supervisor.pools import Pool, read_pools
 from ors_server.errors import PoolsError
-from ors_server.supervisor.control import ask
-from ors_server.supervisor.pools import Pool, read_pools
 from tests.server.cluster.conftest import WIRE
 from tests.support.servers import Running, running
 

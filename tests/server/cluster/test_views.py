@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ors_server.gateway.views import Views, weight
-from ors_server.gateway.workers import Member, Workers
+from ors_server.cluster.gateway.members.views import Views, weight
+from ors_server.cluster.gateway.members.workers import Member, Workers
 
 SLOTS = range(6)
 STEPS = st.lists(

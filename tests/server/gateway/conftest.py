@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ors_server.supervisor.control import ask
+from ors_server.cluster.supervisor.control import ask
 from tests.support.events import Reply, parse_events
 from tests.support.paths import ROOT
 from tests.support.servers import Running, running_workers
@@ -37,7 +37,9 @@ class Several:
         supervisor = self.running.process.pid
         children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
         return [
-            int(pid) for pid in children if b"ors_server.gateway.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            int(pid)
+            for pid in children
+            if b"ors_server.cluster.gateway.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
 
     def client(self) -> httpx.Client:

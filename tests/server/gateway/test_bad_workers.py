@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ors_server.gateway import watching
-from ors_server.gateway.asking import ask
-from ors_server.gateway.watching import watch
-from ors_server.gateway.workers import Life, Member, Worker, Workers
+from ors_server.cluster.gateway.members import health as watching
+from ors_server.cluster.gateway.members.health import watch
+from ors_server.cluster.gateway.proxy.worker_requests import ask
+from ors_server.cluster.gateway.members.workers import Life, Member, Worker, Workers
 from ors_server.wire.version import HANDSHAKE, VERSION
 from tests.server.gateway.conftest import WIRE, reply, start_several
 from tests.server.gateway.conftest import call as call_tool
@@ -101,7 +101,7 @@ async def test_a_worker_that_reports_garbage_gets_no_sessions_and_fills_no_log(
 
 async def test_an_answer_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code of an environment runs in the worker: it must not fill the memory of the gateway."""
-    monkeypatch.setattr("ors_server.gateway.asking.LONGEST", 2**20)
+    monkeypatch.setattr("ors_server.cluster.gateway.proxy.worker_requests.LONGEST", 2**20)
     sent = 0
     ended = asyncio.Event()
 

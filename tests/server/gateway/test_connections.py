@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from ors_server.gateway import downstream
-from ors_server.gateway.downstream import Downstream
-from ors_server.gateway.framing import read_head
-from ors_server.gateway.guard import Guard
-from ors_server.gateway.placed_ids import Place, PlacedIds
-from ors_server.gateway.routing import Router
-from ors_server.gateway.watching import watch
-from ors_server.gateway.workers import LOST_AFTER, Life, Member, Worker, Workers
+from ors_server.cluster.gateway.members.health import watch
+from ors_server.cluster.gateway.members.workers import LOST_AFTER, Life, Member, Worker, Workers
+from ors_server.cluster.gateway import downstream
+from ors_server.cluster.gateway.routing.auth import Guard
+from ors_server.cluster.gateway.downstream import Downstream
+from ors_server.cluster.gateway.proxy.framing import read_head
+from ors_server.cluster.gateway.members.placed_ids import Place, PlacedIds
+from ors_server.cluster.gateway.routing.router import Router
 from ors_server.keys.keys import Keys
 from tests.support.waiting import PATIENCE, until
 
@@ -352,7 +352,7 @@ async def test_a_worker_has_ended_only_where_no_process_listens(
     monkeypatch.setattr(downstream, "connect", fail)
     writer.write(b"POST /ping HTTP/1.1\r\nX-Session-ID: " + IDS.make(Place(0, 0)).encode() + b"\r\n\r\n")
     assert (await response(reader))[0] == b"HTTP/1.1 " + status
-    monkeypatch.setattr("ors_server.gateway.watching.open_stream", fail)
+    monkeypatch.setattr("ors_server.cluster.gateway.members.health.open_stream", fail)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(watch(between.worker), 0.3)
     assert between.worker.life is life

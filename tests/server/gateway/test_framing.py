@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ors_server.gateway.framing import (
+from ors_server.cluster.gateway.proxy.framing import (
     BadRequest,
     ChunkedBody,
     FixedBody,

@@ -3,7 +3,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ors_server.gateway.placed_ids import INCARNATIONS, SLOTS, Place, PlacedIds
+from ors_server.cluster.gateway.members.placed_ids import INCARNATIONS, SLOTS, Place, PlacedIds
 
 IDS = PlacedIds(b"k" * 32)
 places = st.builds(Place, st.integers(0, SLOTS - 1), st.integers(0, INCARNATIONS - 1))

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from ors_server.gateway.framing import read_head
-from ors_server.gateway.node_lists import Lists, differences
-from ors_server.gateway.nodes import Nodes
-from ors_server.gateway.placed_ids import SLOTS
-from ors_server.gateway.private_routes import PrivateRoutes
-from ors_server.gateway.routes import Own, WithBody
-from ors_server.gateway.workers import Workers
+from ors_server.cluster.gateway.members.node_lists import Lists, differences
+from ors_server.cluster.gateway.members.nodes import Nodes
+from ors_server.cluster.gateway.members.workers import Workers
+from ors_server.cluster.gateway.proxy.framing import read_head
+from ors_server.cluster.gateway.members.placed_ids import SLOTS
+from ors_server.cluster.gateway.routing.private_routes import PrivateRoutes
+from ors_server.cluster.gateway.routing.routes import Own, WithBody
 from ors_server.keys.cluster_key import ClusterKey
 from ors_server.wire.version import HANDSHAKE, VERSION
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ors_server.cluster.supervisor.control import ask
 from ors_server.errors import ControlError
-from ors_server.supervisor.control import ask
 from tests.server.gateway.conftest import WIRE, Several, call, reply, start_several
 
 LOST = {"detail": "Session lost: InfrastructureError: the worker that held it ended. Start a new session"}

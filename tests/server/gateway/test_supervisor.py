@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from ors_containers.linux.file_locks import create_lock, try_lock
 
+from ors_server.cluster.gateway.members.workers import Member, Worker
+from ors_server.cluster.supervisor import control, folders, restarts, supervisor
+from ors_server.cluster.supervisor.children import GatewayChild, WorkerChild
+from ors_server.cluster.supervisor.folders import own_folder
+from ors_server.cluster.supervisor.pools import Pool
+from ors_server.cluster.supervisor.supervisor import Supervisor
 from ors_server.errors import ControlError, NoWorkerLeft
-from ors_server.gateway.workers import Member, Worker
 from ors_server.settings import Settings
-from ors_server.supervisor import control, folders, restarts, supervisor
-from ors_server.supervisor.children import GatewayChild, WorkerChild
-from ors_server.supervisor.folders import own_folder
-from ors_server.supervisor.pools import Pool
-from ors_server.supervisor.supervisor import Supervisor
 from ors_server.wire.version import HANDSHAKE, VERSION
 from ors_server.worker import Announcement, read_announcement
 from tests.support.waiting import PATIENCE, until
@@ -233,7 +233,7 @@ async def test_a_process_that_starts_during_a_stop_is_ended(
 
 async def test_a_gateway_that_does_not_read_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
-    monkeypatch.setattr("ors_server.supervisor.children._HANGS_AFTER", 0.1)
+    monkeypatch.setattr("ors_server.cluster.supervisor.children._HANGS_AFTER", 0.1)
     killed: list[GatewayChild] = []
 
     def kill(gateway: GatewayChild) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ors_server.cluster.supervisor.task_lists import TaskLists
 from ors_server.hosting.task_agreement import TaskAgreement, digest_of
-from ors_server.supervisor.task_lists import TaskLists
 from tests.server.gateway.conftest import Several, start_several
 
 #: ``mixed`` has a list that is another in each process; ``indexed`` has such tasks by index, and the list of

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from ors_server.gateway.framing import BadRequest, Head, read_head, read_response_head
-from ors_server.gateway.templates import RequestTemplate, Templates
+from ors_server.cluster.gateway.proxy.framing import BadRequest, Head, read_head, read_response_head
+from ors_server.cluster.gateway.proxy.templates import RequestTemplate, Templates
 
 SID = b"0000094c-da97-8294-ab73-cbba9374649e"
 #: Heads with places for the id and the length, and one for a key or a trace.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ors_server
-from ors_server.supervisor.control import control_folder
+from ors_server.cluster.supervisor.control import control_folder
 from tests.server.hosting.conftest import Front, can_bind
 
 

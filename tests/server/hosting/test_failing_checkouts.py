@@ -11,7 +11,7 @@ import pytest
 
 from ors_server.checkouts.errors import HostError
 from ors_server.checkouts.found import Failures
-from ors_server.supervisor.control import ask
+from ors_server.cluster.supervisor.control import ask
 from tests.server.hosting.conftest import SOURCE, can_bind
 from tests.support.paths import ROOT
 from tests.support.servers import Running, running

@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from ors_server import Settings
+from ors_server.cluster.supervisor.control import ask
 from ors_server.keys.exposure import add_key
 from ors_server.keys.key import Limits
 from ors_server.sandboxes import sandboxes_unavailable
-from ors_server.supervisor.control import ask
 from tests.support.events import Reply, parse_events
 from tests.support.servers import Running, running
 

@@ -1,0 +1,1 @@
+"""Servers of several processes: gateways, the supervisors of workers, and nodes on Ray."""
