@@ -16,8 +16,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 LIMITS = Limits(memory=512 * 2**20, disk=256 * 2**20, pids=64)
 #: Of one examination: a test can start some 3400 programs.
 _MOST = 600
-#: The gate tries each of so many.
-_SHARE = 16
+#: The gate tries one of so many; the number has no divisor in common with that of the calls.
+_SHARE = 17
 _ASKING = """
 def test_all():
     paid, answers = {}, 0
@@ -51,7 +51,8 @@ async def paid(service: Service, tried: list[Try], *, live: bool) -> dict[str, s
         assert "TRIED " in verdict.detail, verdict
         said: tuple[list[tuple[int, str]], int] = ast.literal_eval(verdict.detail.rpartition("TRIED ")[2])
         found, answers = said
-        assert len(tried) < 10 or answers + len(found) > 0 or "SQLite" in tried[0].form, "no program has run"
+        # Those of the first list that are refused print nothing honest.
+        assert answers + len(found) > 0 or tried[0].form == "commands of SQLite", "no program has run"
         return {f"{tried[number].form}: {tried[number].asked}": answer for number, answer in found}
     finally:
         await sandbox.stop()
