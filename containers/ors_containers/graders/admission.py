@@ -25,11 +25,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from ors_containers.graders import closed_places, readers
+    from ors_containers.graders import closed_places, readers, reading_git
     from ors_containers.graders.reading_room import ReadingRoom
 else:
     import closed_places
     import readers
+    import reading_git
     from reading_room import ReadingRoom
 
 __all__ = ["Admission", "Places"]
@@ -134,7 +135,7 @@ class Admission:
             (proof.is_python and _has_pythons(environment)) or not self._reads_input(path, words, changed[_INPUT])
         ):
             proof = None
-        if proof is not None and self._uses_removed(words, environment):
+        if proof is not None and (self._uses_removed(words, environment) or not reading_git.is_kept_alone(proof)):
             proof = None
         place = self._place(path, proof) if proof is not None else None
         if proof is None or place is None:
@@ -204,7 +205,9 @@ class Admission:
         if (proof.programs or has_git) and not proof.inspects:
             environment["PATH"] = self._room.programs
             if has_git:
-                environment["GIT_EXEC_PATH"] = self._room.programs  # git executes itself
+                found = readers.shell_text(words) if proof.is_shell else None
+                words, environment["PATH"] = reading_git.keep_alone(words, found, proof, self._room, self._text)
+                environment["GIT_EXEC_PATH"] = self._room.alone  # git executes itself
         changed[_EXECUTABLES] = [os.fsencode(executed)]
         changed[_ARGUMENTS] = [os.fsencode(word) for word in _safe(path, words)]
         changed[_ENVIRONMENT] = [os.fsencode(f"{name}={value}") for name, value in environment.items()]

@@ -72,7 +72,7 @@ _MODULES = tuple(
     Path(__file__).with_name(f"{name}.py")
     for name in (
         *("admission", "closed_places", "elf", "leftovers"),
-        *("python_commands", "readers", "reading_room", "shield"),
+        *("python_commands", "readers", "reading_git", "reading_room", "shield"),
     )
 )
 #: Loaded by name when a thread ends; ``ldd`` does not know.

@@ -20,6 +20,18 @@ def _named(text: str) -> frozenset[str]:
 
 
 _PYTHON = re.compile(r"python[0-9.]*")
+#: Modules of the standard library that run no code of the files that they read.
+_READING = _named("""
+    __future__ abc argparse array ast base64 binascii bisect builtins bz2 calendar cmath codecs collections
+    colorsys configparser contextlib copy csv dataclasses datetime decimal difflib email enum errno fcntl filecmp
+    fileinput fnmatch fractions functools getpass glob grp gzip hashlib heapq hmac html http io ipaddress
+    itertools json keyword locale lzma math mimetypes numbers operator os pathlib platform plistlib pprint pwd
+    queue quopri random re resource secrets select shlex shutil signal socket sqlite3 stat statistics string
+    struct sys tarfile tempfile textwrap threading time token tokenize tomllib traceback types typing unicodedata
+    urllib uuid warnings wave weakref xml zipfile zlib zoneinfo
+    """)
+#: Modules of which only the module itself runs no such code, not those below it.
+_READING_ALONE = frozenset(("logging",))
 #: Modules of the standard library that run code which a file or an argument names.
 _RUNNING = _named("""
     code codeop ctypes dbm doctest idlelib imp importlib marshal multiprocessing os.path pdb pickle pkgutil profile
@@ -89,7 +101,10 @@ def pythons_ignore_folder(words: Sequence[str], text: str | None) -> bool:
 
 
 def _imports_standard_only(text: str, *, running: bool) -> bool:
-    """Return whether a text imports modules of the standard library alone; ``running``: also those that run code."""
+    """Return whether a text imports modules of the standard library alone; ``running``: also those that run code.
+
+    ``from logging import config`` imports a module below another, so names that are imported count as modules there.
+    """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -99,6 +114,10 @@ def _imports_standard_only(text: str, *, running: bool) -> bool:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
+            if names[0] in _READING_ALONE:
+                names = [
+                    f"{names[0]}.{alias.name}" if alias.name in ("config", "*") else names[0] for alias in node.names
+                ]
         elif (isinstance(node, ast.Name) and node.id in _RUNNING_NAMES and not running) or (
             isinstance(node, ast.Name) and node.id in ("__import__", "import_module")
         ):
@@ -113,6 +132,8 @@ def _imports_standard_only(text: str, *, running: bool) -> bool:
             top = name.partition(".")[0]
             if top not in sys.stdlib_module_names:
                 return False
-            if (top in _RUNNING and not running) or top in ("runpy", "importlib", "pkgutil", "unittest", "doctest"):
+            if not running and top not in _READING and name not in _READING_ALONE:
+                return False
+            if top in ("runpy", "importlib", "pkgutil", "unittest", "doctest"):
                 return False
     return True

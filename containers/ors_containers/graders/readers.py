@@ -14,9 +14,10 @@ not allowed where it expects a command.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ _INSPECTING = frozenset(("fuser", "killall", "lsof", "netstat", "pidof", "pkill"
 _EXECUTING = frozenset(("env", "find", "nice", "nohup", "sort", "stdbuf", "time", "timeout", "xargs"))
 _WRAPPERS = frozenset(("env", "nice", "nohup", "stdbuf", "timeout", "xargs"))
 _SHELLS = frozenset(("ash", "bash", "dash", "ksh", "sh"))
+_WITHOUT_ARRAYS = frozenset(("ash", "busybox", "dash"))
+#: Text by which a shell with arrays evaluates values: offsets, indices, numeric comparisons.
+_EVALUATED = re.compile(r"\$\{[^}]*(\[|:[^-=?+])")
+_COMPARING = frozenset(("[", "[[", "test"))
+#: Keywords and builtins by which a variable gets a text of the agent.
+_TAKING = frozenset(("for", "read", "select"))
 _PYTHON = r"python[0-9.]*"
 _GIT = _named("""
     annotate blame branch cat-file check-attr check-ignore check-ref-format cherry config count-objects describe
@@ -88,10 +95,13 @@ _KEYWORDS = _named("""
     ! case do done elif else esac fi for if in select then time until while { } [[ ]]
     """)
 _BUILTINS = _named("""
-    : break cd continue exit false let local pwd read return shift times true ulimit umask unset wait
+    : break cd continue exit false local pwd read return shift times true ulimit umask unset wait
     """)
 _ASSIGNMENT = r"([A-Za-z_][A-Za-z0-9_]*)\+?="
 _HARMLESS_VARIABLE = r"[a-z_][a-z0-9_]*|LANG|LC_[A-Z]+|TZ|[A-Z]"
+#: Programs that take options after other words, too, and by one of them a program or a configuration.
+_OPTIONS_ANYWHERE = frozenset(("curl", "file", "jq", "sed", "sort", "wget"))
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _MOST_WORDS = 1000
 
 
@@ -103,6 +113,12 @@ class Proof:
         self.programs: dict[str, str] = {}
         #: The program that is started is a shell or executes its arguments.
         self.is_line = False
+        self.is_shell = False
+        #: The shell evaluates the index of an array within a value (Bash, ksh), which may be a command.
+        self.has_arrays = False
+        #: Programs that others of the command start, and these others.
+        self.started = set[str]()
+        self.starting = set[str]()
         #: One of the programs looks into other processes.
         self.inspects = False
         self.is_python = False
@@ -121,7 +137,8 @@ def prove(path: str, words: Sequence[str], folder: str, look_up: Callable[[str],
         proof.is_python = True
         return proof if _python_reads(words[1:]) else None
     if name in _SHELLS:
-        proof.is_line = True
+        proof.is_line = proof.is_shell = True
+        proof.has_arrays = os.path.basename(os.path.realpath(path)) not in _WITHOUT_ARRAYS  # noqa: PTH119
         found = shell_text(words)
         plain = found is not None and found[0] == 1 and words[1] in ("-c", "-ec", "-euc", "-uc")
         return proof if plain and found and _line_reads(found[1], proof, folder, look_up) else None
@@ -164,6 +181,8 @@ def _line_reads(text: str, proof: Proof, folder: str, look_up: Callable[[str], s
         return False
     if len(tokens) > _MOST_WORDS or any("$(" in token for token in tokens):
         return False
+    if (proof.has_arrays and _evaluates(text, tokens)) or _has_open_words(text):
+        return False
     commands: list[list[str]] = [[]]
     redirected = False
     for token in tokens:
@@ -197,6 +216,53 @@ def _line_reads(text: str, proof: Proof, folder: str, look_up: Callable[[str], s
     return True
 
 
+def _evaluates(text: str, tokens: Sequence[str]) -> bool:
+    """Return whether a shell may evaluate a text of the agent: ``[[ $x -eq 1 ]]`` executes what an index in x says."""
+    if _EVALUATED.search(text):
+        return True
+    if not (_TAKING & set(tokens) or "$(" in text):
+        return False
+    variable = any("$" in token for token in tokens)
+    return (variable and bool(_COMPARING & set(tokens))) or any(
+        token in ("read", "unset", "printf") and re.match(r"[\"']?\$|-v", following)
+        for token, following in itertools.pairwise(tokens)
+    )
+
+
+def _has_open_words(text: str) -> bool:
+    """Return whether a program that takes a program from an option has a word that a file's name may make an option.
+
+    ``sed -n p *`` executes what a file called ``-fX`` says.
+    """
+    bare = _QUOTED.sub(lambda found: found[0][1] if found[0][0] == '"' and found[0][1] in "$*" else "x", text)
+    for command in re.split(r"[;&|()\n]", bare):
+        words = command.split()
+        first = next((number for number, word in enumerate(words) if word in _OPTIONS_ANYWHERE), len(words))
+        for word in words[first + 1 :]:
+            if word == "--":
+                break
+            if word[0] in "*?[" or (word[0] == "$" and (re.search(r"\bread\b|\bfor\b", text) or word == "$")):
+                return True
+    return False
+
+
+def _takes_commands(name: str, arguments: Sequence[str]) -> bool:
+    """Return whether a program of a line reads commands from its input: an SQLite without a statement."""
+    return name == "sqlite3" and not any(
+        not before.startswith("-") and (re.search(r"\s|;", word) or re.match(r"\.[a-z]+$", word))
+        for before, word in itertools.pairwise(arguments)
+    )
+
+
+def _started_by(name: str, arguments: Sequence[str], programs: Mapping[str, str]) -> list[str]:
+    """Return the names of the programs that a listed program starts, as its arguments tell."""
+    named = [word for word in arguments if word in programs]
+    if name not in _WRAPPERS:
+        return named
+    first = next((number for number, word in enumerate(named) if word not in _WRAPPERS), len(named))
+    return named[: first + 1]
+
+
 def _command_reads(first: str, others: list[str], proof: Proof, folder: str, look_up: Callable[[str], str]) -> bool:
     """Return whether a simple command only reads; add its programs to the proof."""
     name = os.path.basename(first)  # noqa: PTH119
@@ -211,12 +277,23 @@ def _command_reads(first: str, others: list[str], proof: Proof, folder: str, loo
             return False
         if not _names_reader(word, proof, folder, look_up):
             return False
+    if name in _EXECUTING:
+        started = _started_by(name, others, proof.programs)
+        if name == "xargs" and any(word == "git" or word in (*_EXECUTING, *_PROGRAM_FILES) for word in started):
+            return False  # the words that it adds are the agent's, and may name a program or a configuration
+        proof.started.update(started)
+        proof.starting.add(name)
+    if proof.is_line and _takes_commands(name, others):
+        return False
     proof.inspects = proof.inspects or name in _INSPECTING
     if proof.inspects and any(program in _EXECUTING or program == "git" for program in (name, *proof.programs)):
         return False
     for position, word in enumerate(others):
         # A program that is an argument of another is held to its own conditions.
-        if executes and word in ("git", *_LISTING, *_PROGRAM_FILES) and not _reads(word, others[position + 1 :]):
+        following = others[position + 1 :]
+        if executes and word in ("git", *_LISTING, *_PROGRAM_FILES) and not _reads(word, following):
+            return False
+        if name in _EXECUTING and _takes_commands(word, following):
             return False
     return True
 

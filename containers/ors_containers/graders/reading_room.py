@@ -57,6 +57,10 @@ class ReadingRoom:
         self.programs = f"{folder}/{random_name()}"
         os.mkdir(self.programs, 0o711)  # noqa: PTH102 - one import less, here and below
         keep(self.programs)
+        #: The folder in which a git that reads looks programs up: it contains git alone.
+        self.alone = f"{folder}/{random_name()}"
+        os.mkdir(self.alone, 0o711)  # noqa: PTH102
+        keep(self.alone)
         #: The home of readers. Some find the agent's by the password database unless there is a file here.
         self.home = f"{folder}/{random_name()}"
         os.mkdir(self.home, 0o700)  # noqa: PTH102
@@ -80,6 +84,8 @@ class ReadingRoom:
         """
         if name not in self._copies:
             self._copies[name] = self._copied(path, name)
+            if name == "git" and self._copies[name]:
+                os.link(self._copies[name], f"{self.alone}/{name}")
         return self._copies[name]
 
     def _copied(self, path: str, name: str) -> str:
