@@ -20,8 +20,8 @@ from ors_benchmarks.harness.processes import HOST, free_port
 from ors_benchmarks.scale import proxies
 from ors_benchmarks.scale.servers import Cores, Servers
 from ors_benchmarks.server.floor import FLOOR, FloorClient
-from ors_server.cluster.gateway.members.workers import Member
 from ors_server.cluster.gateway.members.placed_ids import KEY_VARIABLE
+from ors_server.cluster.gateway.members.workers import Member
 from ors_server.cluster.supervisor.children import GATEWAY_MODULE, announcement_line, gateway_command
 from ors_server.cluster.supervisor.control import ask
 from ors_server.worker import VARIABLE, Identity

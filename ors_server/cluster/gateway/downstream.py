@@ -13,7 +13,6 @@ from typing import Any
 
 from ors_server.cluster.gateway.members.workers import ENDED, Worker
 from ors_server.cluster.gateway.proxy.answers import error_response, own_response
-from ors_server.cluster.gateway.routing.auth import Guard, Visitor
 from ors_server.cluster.gateway.proxy.delivery import Deliveries, end_events
 from ors_server.cluster.gateway.proxy.framing import (
     NO_BODY,
@@ -28,6 +27,7 @@ from ors_server.cluster.gateway.proxy.framing import (
 from ors_server.cluster.gateway.proxy.targets import path_of
 from ors_server.cluster.gateway.proxy.templates import RequestTemplate
 from ors_server.cluster.gateway.proxy.upstream import Upstream, connect, take_idle
+from ors_server.cluster.gateway.routing.auth import Guard, Visitor
 from ors_server.cluster.gateway.routing.router import Router
 from ors_server.cluster.gateway.routing.routes import Later, Own, WithBody
 from ors_server.cluster.gateway.routing.session_lookup import Search, find

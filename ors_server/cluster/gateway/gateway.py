@@ -14,12 +14,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ors_server.cluster.gateway.downstream import Downstream
 from ors_server.cluster.gateway.members.health import watch
-from ors_server.cluster.gateway.routing.metrics import GatewayMetrics
+from ors_server.cluster.gateway.members.placed_ids import PlacedIds
 from ors_server.cluster.gateway.members.workers import SILENT_AFTER, Life, Member, Worker, Workers
 from ors_server.cluster.gateway.routing.auth import Guard
-from ors_server.cluster.gateway.downstream import Downstream
-from ors_server.cluster.gateway.members.placed_ids import PlacedIds
+from ors_server.cluster.gateway.routing.metrics import GatewayMetrics
 from ors_server.cluster.gateway.routing.router import Private, Router
 from ors_server.http.acceptor import Acceptor
 from ors_server.keys.file import keys_file

@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ors_server.cluster.gateway.members.workers import Member
 from ors_server.cluster.gateway.members.placed_ids import KEY_VARIABLE
+from ors_server.cluster.gateway.members.workers import Member
 from ors_server.cluster.supervisor.output import Output
 from ors_server.cluster.supervisor.pools import Pool
 from ors_server.wire.version import HANDSHAKE

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ors_server.cluster.gateway.members.workers import Life, Worker
 from ors_server.cluster.gateway.members.placed_ids import INCARNATIONS
+from ors_server.cluster.gateway.members.workers import Life, Worker
 from ors_server.cluster.supervisor.children import WorkerChild
 from ors_server.cluster.supervisor.pools import Pool
 from ors_server.cluster.supervisor.restarts import RestartBudget

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from ors_containers.linux.cgroups import make_room
 
 from ors_server.cluster.gateway.members.health import watch
-from ors_server.cluster.gateway.members.workers import Life, Member, Worker
 from ors_server.cluster.gateway.members.placed_ids import INCARNATIONS, KEY_VARIABLE, Place
+from ors_server.cluster.gateway.members.workers import Life, Member, Worker
 from ors_server.cluster.supervisor.children import Child, GatewayChild, WorkerChild
 from ors_server.cluster.supervisor.folders import own_folder
 from ors_server.cluster.supervisor.pools import Pool

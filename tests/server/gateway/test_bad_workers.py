@@ -14,8 +14,8 @@ import pytest
 
 from ors_server.cluster.gateway.members import health as watching
 from ors_server.cluster.gateway.members.health import watch
-from ors_server.cluster.gateway.proxy.worker_requests import ask
 from ors_server.cluster.gateway.members.workers import Life, Member, Worker, Workers
+from ors_server.cluster.gateway.proxy.worker_requests import ask
 from ors_server.wire.version import HANDSHAKE, VERSION
 from tests.server.gateway.conftest import WIRE, reply, start_several
 from tests.server.gateway.conftest import call as call_tool

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ors_server.cluster.gateway.members.health import watch
-from ors_server.cluster.gateway.members.workers import LOST_AFTER, Life, Member, Worker, Workers
 from ors_server.cluster.gateway import downstream
-from ors_server.cluster.gateway.routing.auth import Guard
 from ors_server.cluster.gateway.downstream import Downstream
-from ors_server.cluster.gateway.proxy.framing import read_head
+from ors_server.cluster.gateway.members.health import watch
 from ors_server.cluster.gateway.members.placed_ids import Place, PlacedIds
+from ors_server.cluster.gateway.members.workers import LOST_AFTER, Life, Member, Worker, Workers
+from ors_server.cluster.gateway.proxy.framing import read_head
+from ors_server.cluster.gateway.routing.auth import Guard
 from ors_server.cluster.gateway.routing.router import Router
 from ors_server.keys.keys import Keys
 from tests.support.waiting import PATIENCE, until

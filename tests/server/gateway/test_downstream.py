@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ors_server.cluster.gateway.members.workers import Member, Workers
-from ors_server.cluster.gateway.routing.auth import Guard
 from ors_server.cluster.gateway.downstream import Downstream
+from ors_server.cluster.gateway.members.placed_ids import PlacedIds
+from ors_server.cluster.gateway.members.workers import Member, Workers
 from ors_server.cluster.gateway.proxy.framing import read_head
 from ors_server.cluster.gateway.proxy.upstream import Upstream
-from ors_server.cluster.gateway.members.placed_ids import PlacedIds
+from ors_server.cluster.gateway.routing.auth import Guard
 from ors_server.cluster.gateway.routing.router import Router
 from ors_server.cluster.gateway.routing.session_lookup import Search
 from ors_server.keys.keys import Keys

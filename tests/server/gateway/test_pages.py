@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 
 from ors_server import Settings
+from ors_server.cluster.gateway.members.placed_ids import PlacedIds
 from ors_server.cluster.gateway.members.workers import Member, Workers
 from ors_server.cluster.gateway.proxy.framing import read_head
 from ors_server.cluster.gateway.routing.page_routing import route_page
-from ors_server.cluster.gateway.members.placed_ids import PlacedIds
 from ors_server.keys.exposure import add_key
 from tests.server.gateway.conftest import WIRE, Several, start_several
 

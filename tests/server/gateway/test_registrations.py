@@ -7,9 +7,9 @@ import pytest
 
 from ors_server.cluster.gateway.members.node_lists import Lists, differences
 from ors_server.cluster.gateway.members.nodes import Nodes
+from ors_server.cluster.gateway.members.placed_ids import SLOTS
 from ors_server.cluster.gateway.members.workers import Workers
 from ors_server.cluster.gateway.proxy.framing import read_head
-from ors_server.cluster.gateway.members.placed_ids import SLOTS
 from ors_server.cluster.gateway.routing.private_routes import PrivateRoutes
 from ors_server.cluster.gateway.routing.routes import Own, WithBody
 from ors_server.keys.cluster_key import ClusterKey

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from ors_server import Settings
-from ors_server.cluster.gateway.routing.auth import Guard, Visitor
 from ors_server.cluster.gateway.proxy.framing import read_head
+from ors_server.cluster.gateway.routing.auth import Guard, Visitor
 from ors_server.cluster.supervisor.control import ask
 from ors_server.http.routes.operations import OPERATIONS
 from ors_server.keys.exposure import add_key

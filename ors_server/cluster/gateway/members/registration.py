@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
-from ors_server.cluster.gateway.members.workers import Member
 from ors_server.cluster.gateway.members.placed_ids import INCARNATIONS, SLOTS
+from ors_server.cluster.gateway.members.workers import Member
 from ors_server.http.addresses import parse_address
 
 __all__ = ["Registration"]

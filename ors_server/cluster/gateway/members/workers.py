@@ -13,8 +13,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from ors_server.cluster.gateway.members.views import Views, weight
 from ors_server.cluster.gateway.members.placed_ids import Place
+from ors_server.cluster.gateway.members.views import Views, weight
 from ors_server.http.delivery import GREETING
 
 __all__ = ["ENDED", "LOST_AFTER", "SILENT_AFTER", "Life", "Member", "Worker", "Workers"]

@@ -8,9 +8,9 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ors_server.cluster.gateway.proxy.worker_requests import ask, key_lines
 from ors_server.cluster.gateway.members.workers import Worker
 from ors_server.cluster.gateway.proxy.answers import own_response
+from ors_server.cluster.gateway.proxy.worker_requests import ask, key_lines
 
 __all__ = ["list_environments"]
 

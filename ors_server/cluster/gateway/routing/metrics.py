@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from ors_server.cluster.gateway.proxy.worker_requests import ask, key_lines
 from ors_server.cluster.gateway.members.workers import Life, Worker, Workers
 from ors_server.cluster.gateway.proxy.answers import text_response
-from ors_server.cluster.gateway.routing.auth import credential_in
 from ors_server.cluster.gateway.proxy.framing import Head
+from ors_server.cluster.gateway.proxy.worker_requests import ask, key_lines
+from ors_server.cluster.gateway.routing.auth import credential_in
 from ors_server.telemetry import definitions
 from ors_server.telemetry.counts import Sample
 from ors_server.telemetry.exposition import CONTENT_TYPE, expose, merge

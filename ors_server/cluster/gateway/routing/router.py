@@ -12,16 +12,16 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
-from ors_server.cluster.gateway.routing.metrics import GatewayCounts, GatewayMetrics
+from ors_server.cluster.gateway.members.placed_ids import SLOTS, Place, PlacedIds
 from ors_server.cluster.gateway.members.workers import Life, Worker, Workers
 from ors_server.cluster.gateway.proxy.answers import error_response, events_response, own_response, platform_response
-from ors_server.cluster.gateway.routing.auth import credential_in
 from ors_server.cluster.gateway.proxy.framing import Head
 from ors_server.cluster.gateway.proxy.targets import path_of, query_of, text_in, text_of
 from ors_server.cluster.gateway.proxy.templates import Templates
+from ors_server.cluster.gateway.routing.auth import credential_in
 from ors_server.cluster.gateway.routing.discovery import list_environments
+from ors_server.cluster.gateway.routing.metrics import GatewayCounts, GatewayMetrics
 from ors_server.cluster.gateway.routing.page_routing import is_page, route_page
-from ors_server.cluster.gateway.members.placed_ids import SLOTS, Place, PlacedIds
 from ors_server.cluster.gateway.routing.routes import Later, Own, Private, Route, WithBody
 from ors_server.cluster.gateway.routing.session_lookup import Search
 from ors_server.errors import (

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ors_server.cluster.gateway.proxy.worker_requests import ask, key_lines
 from ors_server.cluster.gateway.members.workers import Life, Worker
+from ors_server.cluster.gateway.proxy.worker_requests import ask, key_lines
 from ors_server.errors import LOST_WITH_WORKER, NoWorker, SessionGone
 
 __all__ = ["Search", "find"]
