@@ -79,6 +79,7 @@ _DISPLAY = {
     "safe.directory": "*",
     "status.aheadBehind": "true",
     "status.branch": "false",
+    "status.displayCommentPrefix": "false",
     "status.relativePaths": "true",
     "status.renames": "true",
     "status.short": "false",

@@ -23,6 +23,7 @@ __all__ = [
     "references",
     "settings",
     "task",
+    "trusted_surroundings",
     "verification",
     "writing",
 ]
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         references,
         settings,
         task,
+        trusted_surroundings,
         verification,
         writing,
     )
@@ -64,5 +66,6 @@ else:
     reading_programs = _package.load("reading_programs")
     settings = _package.load("settings")
     task = _package.load("task")
+    trusted_surroundings = _package.load("trusted_surroundings")
     verification = _package.load("verification")
     writing = _package.load("writing")
