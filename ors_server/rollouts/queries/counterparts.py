@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
 
 from ors_server.rollouts.derived import LOST
 from ors_server.rollouts.earned import RewardRule, RunRules
@@ -36,7 +36,7 @@ _UPLOADED = (
 
 
 def counted() -> ColumnElement[bool]:
-    """Return the condition that a row of ``rollouts`` is no recorded session which its own key has uploaded too."""
+    """Return the condition on a row of ``rollouts``: an upload, or a session that its key has not uploaded."""
     return or_(rollouts.c.source == "upload", ~_UPLOADED)
 
 
@@ -61,9 +61,7 @@ _COLUMNS = [
 ]
 
 
-def counterparts(
-    connection: Connection, rows: Sequence[Mapping[str, Any]], rules: RunRules
-) -> Mapping[str, Counterpart]:
+def counterparts(connection: Connection, rows: Sequence[RowMapping], rules: RunRules) -> dict[str, Counterpart]:
     """Return the counterparts of those rows of ``rollouts`` that have one, by the ids of the rows.
 
     Of several the one with another reward counts, else the latest.
@@ -72,7 +70,7 @@ def counterparts(
     if not named:
         return {}
     query = select(*_COLUMNS).where(rollouts.c.session.in_(named)).order_by(rollouts.c.created_at, rollouts.c.id)
-    records: dict[tuple[str, str | None, str], list[Mapping[str, Any]]] = defaultdict(list)
+    records: dict[tuple[str, str | None, str], list[RowMapping]] = defaultdict(list)
     for each in connection.execute(query).mappings():
         records[each["session"], each["owner"], each["source"]].append(each)
     found: dict[str, Counterpart] = {}
@@ -86,7 +84,7 @@ def counterparts(
     return found
 
 
-def _differs(upload: Mapping[str, Any], recorded: Mapping[str, Any], rule: RewardRule) -> bool:
+def _differs(upload: RowMapping, recorded: RowMapping, rule: RewardRule) -> bool:
     if recorded["outcome"] is None and not recorded["finished"]:
         return False  # it goes on
     claimed, earned = _reward(upload, rule), _reward(recorded, rule)
@@ -97,5 +95,5 @@ def _differs(upload: Mapping[str, Any], recorded: Mapping[str, Any], rule: Rewar
     return not math.isclose(claimed, earned, rel_tol=1e-9, abs_tol=1e-9)
 
 
-def _reward(row: Mapping[str, Any], rule: RewardRule) -> float | None:
+def _reward(row: RowMapping, rule: RewardRule) -> float | None:
     return rule.choose(highest=row["max_reward"], total=row["total_reward"])

@@ -117,7 +117,7 @@ def count_runs(connection: Connection, *, search: str = "", owner: str | None = 
 
 
 def find_run(connection: Connection, run: str, *, owner: str | None = None) -> RunSummary:
-    """Find a run by its id or name. Raises ``UnknownRun``, also where none of its rollouts is ``owner``'s and counted."""
+    """Find a run by its id or name. Raises ``UnknownRun``, also for one of which ``owner`` has no rollout."""
     found = resolve_run(connection, run, owner)
     rule = RunRules(connection, owner).of(found)
     row = connection.execute(_of_runs(owner, rule).where(runs.c.id == found)).mappings().one_or_none()
@@ -129,7 +129,7 @@ def find_run(connection: Connection, run: str, *, owner: str | None = None) -> R
 def resolve_run(connection: Connection, run: str, owner: str | None = None) -> str:
     """Return the id of a run that is given by its id or its name.
 
-    Raises ``UnknownRun``, also where none of its rollouts is ``owner``'s and counted.
+    Raises ``UnknownRun``, also for one of which ``owner`` has no rollout that is counted.
     """
     for candidate in (run, run_id(run)):
         found = connection.scalar(select(runs.c.id).where(runs.c.id == candidate, _made_by(owner)))

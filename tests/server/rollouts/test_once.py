@@ -14,20 +14,17 @@ import pytest
 
 from ors_server import Server, Settings
 from ors_server.rollouts.database import open_to_write
-from ors_server.rollouts.derived import Outcome
 from ors_server.rollouts.difficulty import Selection, task_difficulty
 from ors_server.rollouts.queries.conversations import find_rollout
 from ors_server.rollouts.queries.listed import RolloutFilter, count_rollouts, find_summary, group_of, list_rollouts
 from ors_server.rollouts.queries.runs import count_runs, find_run, list_runs
 from ors_server.rollouts.queries.statistics import reward_curve, task_summaries
-from ors_server.rollouts.recorder import Recorder
-from ors_server.rollouts.records import End
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.writer import RolloutWriter
 from tests.clients.chat_stand_in import ChatStandIn, call
 from tests.clients.evaluation.environments import Exam
 from tests.clients.scripted_engine import serve_application
-from tests.server.rollouts.support import at, body, message, rollout, rows, stored, update
+from tests.server.rollouts.support import at, body, message, record, rollout, rows, stored, update
 from tests.support.paths import ROOT
 from tests.support.servers import running_workers
 from tests.support.waiting import until
@@ -114,9 +111,9 @@ def test_an_evaluation_is_counted_once(
 
 
 @pytest.mark.usefixtures("database")
-def test_behind_gateways_too(command: Command, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_behind_gateways_too(command: Command, data_dir: Path, tmp_path: Path) -> None:
     """A session there has the id that its client sees."""
-    settings = {"ORS_RECORD": "1", "ORS_DATA_DIR": str(data_dir)}
+    settings: Any = {"ORS_RECORD": "1", "ORS_DATA_DIR": str(data_dir)}
     if (url := at(data_dir).url) is not None:
         settings["ORS_ROLLOUTS"] = url
     target = ROOT / "tests" / "clients" / "evaluation" / "environments.py"
@@ -130,28 +127,6 @@ def test_behind_gateways_too(command: Command, data_dir: Path, tmp_path: Path, m
 
 
 # --- whose session it is, and what it earned ------------------------------------------------------
-
-
-async def record(
-    folder: Path,
-    session: str = "s",
-    *,
-    owner: str | None = None,
-    rewards: Sequence[float] = (),
-    outcome: Outcome | None = "finished",
-) -> str:
-    """Store a session as a server records it; return the id of its rollout."""
-    writer = RolloutWriter(at(folder))
-    recorder = Recorder(writer)
-    place: dict[str, Any] = {"environment": "me/it", "split": "train", "index": 0, "task": {"id": "one"}}
-    recording = recorder.begin(sid=session, **place, secrets=(), owner=owner)
-    if rewards:
-        recording.max_reward, recording.total_reward = max(rewards), sum(rewards)
-    if outcome is not None:
-        recorder.end(recording, End(outcome, ""))
-    recorder.close()
-    await writer.close()
-    return recording.rollout_id
 
 
 async def upload(
