@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, literal, or_, select
 
 from ors_server.rollouts.derived import LOST
 from ors_server.rollouts.earned import RewardRule, RunRules
@@ -24,7 +24,8 @@ __all__ = ["Counterpart", "counted", "counterparts"]
 
 _upload = rollouts.alias("upload")
 _UPLOADED = (
-    select(_upload.c.id)
+    select(literal(1))  # no column of the row, so that the index is enough
+    .select_from(_upload)
     .where(
         _upload.c.session == rollouts.c.session,
         _upload.c.source == "upload",
