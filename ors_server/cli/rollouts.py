@@ -84,7 +84,8 @@ def list_(
 ) -> None:
     """List rollouts, the newest first; the reward is the sum of a rollout's rewards, or what the rule of its run says.
 
-    An asterisk behind a reward stands for a verdict that its environment has marked; the mark is below the list.
+    An asterisk behind a reward stands for a verdict that its environment has marked; the mark is below the list. A sign
+    ≠ stands for an upload of a session for which the server recorded another reward.
     """
     from ors_server.rollouts.queries.listed import RolloutFilter, count_rollouts, list_rollouts
 
@@ -105,6 +106,9 @@ def list_(
     for mark in sorted({row["verdict_mark"] for row in rows if row["verdict_mark"]}):
         count = sum(row["verdict_mark"] == mark for row in rows)
         console.print(Text(f"* Marked, {count} of these rollouts: {_plain(mark)}."), soft_wrap=True)
+    if count := sum(_differs(row) for row in rows):
+        text = f"≠ {count} of these rollouts: the server recorded another reward for the same session."
+        console.print(Text(text), soft_wrap=True)
     shown = f"{offset + 1:,}–{offset + len(rows):,}" if rows else "None"
     console.print(f"{shown} of {total:,} rollouts in {_location(data_dir).shown}.", soft_wrap=True)
 
@@ -233,11 +237,18 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             Text(_plain(row["id"][:8])),
             *(Text(_plain(row[name] or "-")) for name in headings),
-            _number(row["reward"]) + ("" if row["finished"] else " …") + ("*" if row["verdict_mark"] else ""),
+            _number(row["reward"])
+            + ("" if row["finished"] else " …")
+            + ("*" if row["verdict_mark"] else "")
+            + (" ≠" if _differs(row) else ""),
             f"{row['num_messages']:,}",
             (row["created_at"] or "-")[:16].replace("T", " "),
         )
     return table
+
+
+def _differs(row: dict[str, Any]) -> bool:
+    return row["counterpart"] is not None and row["counterpart"]["differs"]
 
 
 def _print_rollout(console: Console, rollout: dict[str, Any]) -> None:
@@ -248,6 +259,12 @@ def _print_rollout(console: Console, rollout: dict[str, Any]) -> None:
     ending = "finished" if rollout["finished"] else "not finished"
     rewards = f"{_number(rollout['reward'])} (highest of one message {_number(rollout['max_reward'])}); {ending}"
     facts.add_row(Text("Reward", style="dim"), rewards)
+    if (other := rollout["counterpart"]) is not None:
+        recorded = rollout["source"] != "upload"
+        words = f"{other['id']}, reward {_number(other['reward'])}"
+        words += ": another reward than this" if other["differs"] else ""
+        words += "; it is counted in place of this session" if recorded else ""
+        facts.add_row(Text("Uploaded as" if recorded else "Recorded as", style="dim"), Text(_plain(words)))
     for name in ("task_spec", "metadata", "run_info", "rollout_info"):
         if rollout[name]:
             facts.add_row(Text(name.replace("_", " ").capitalize(), style="dim"), Text(_plain(_json(rollout[name]))))

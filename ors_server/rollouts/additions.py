@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Insert, Update, bindparam, case, func, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ors_server.rollouts.derived import LOST, ended, merged, task_of
+from ors_server.rollouts.derived import LOST, ended, merged, session_of, task_of
 from ors_server.rollouts.events import Event, MessageEvent, RolloutEvent
 from ors_server.rollouts.sums import bounded_sum
 from ors_server.rollouts.tables import messages, rollouts, runs, updates
@@ -164,6 +164,7 @@ def _add_rollout(insert: Callable[..., Any]) -> Insert:
         "variant_id",
         "other",
         "owner",
+        "session",
     )
     return statement.on_conflict_do_update(
         index_elements=[rollouts.c.id],
@@ -242,6 +243,7 @@ def _derive(connection: Connection, ids: Collection[str]) -> None:
 
 
 def _rollout_row(event: RolloutEvent, run: str) -> Row:
+    metadata = _json(event.metadata)
     return {
         "id": event.event_id,
         "run_id": run,
@@ -252,7 +254,8 @@ def _rollout_row(event: RolloutEvent, run: str) -> Row:
         "step": event.step,
         "started_at": event.timestamp,
         "task_spec": _json(event.task_spec),
-        "metadata": _json(event.metadata),
+        "metadata": metadata,
+        "session": session_of(metadata),
         "run_info": _json(event.run_info),
         "environment_id": event.environment_id,
         "variant_id": event.variant_id,

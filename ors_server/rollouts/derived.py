@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-__all__ = ["LOST", "TASK_TOKEN", "Outcome", "Task", "ended", "merged", "task_of"]
+__all__ = ["LOST", "TASK_TOKEN", "Outcome", "Task", "ended", "merged", "session_of", "task_of"]
 
 #: How a rollout ended. ``finished``: a tool returned ``finished=True``; ``deleted``: its client ended it before that;
 #: ``expired``: its client sent nothing for too long; ``stopped``: its server was stopped; ``failed``: the environment's
@@ -21,6 +21,7 @@ LOST: Outcome = "lost"
 _OUTCOMES = frozenset(get_args(Outcome))
 _LONGEST_REASON = 500
 _LONGEST_LABEL = 100
+_LONGEST_SESSION = 200
 
 #: The key of a task's token (``hosting.task_source``), which says nothing about the task.
 TASK_TOKEN = "_ors_task"  # noqa: S105 - the key, not a token
@@ -59,6 +60,13 @@ def task_of(
                 break
         return Task(_digest([environment, spec]), label, index)
     return Task(None if index is None else _digest([environment, variant, split, index]), label, index)
+
+
+def session_of(metadata: str | None) -> str | None:
+    """Return the id of the session that the metadata of a rollout names."""
+    # Metadata may be long, and most of it names no session.
+    session = _object(metadata).get("session") if metadata is not None and '"session"' in metadata else None
+    return session if isinstance(session, str) and 0 < len(session) <= _LONGEST_SESSION else None
 
 
 def ended(info: Mapping[str, Any]) -> tuple[str | None, str | None]:

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, null, or_, select
 
 from ors_server.rollouts.earned import RunRules
+from ors_server.rollouts.queries.counterparts import counted
 from ors_server.rollouts.tables import messages, rollouts
 
 __all__ = ["Selection", "task_difficulty"]
@@ -104,6 +105,7 @@ def task_difficulty(
         .where(
             rollouts.c.max_reward.is_not(None),
             rollouts.c.task_index.is_not(None),
+            counted(),
             or_(rollouts.c.environment_id == environment_id, rollouts.c.environment.in_(names)),
             *selection.conditions(),
         )

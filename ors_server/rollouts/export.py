@@ -97,6 +97,7 @@ def _schema(pyarrow: Any) -> Any:
         "total_reward": real,
         **dict.fromkeys(("outcome", "outcome_reason", "source", "owner"), text),
         "dropped": whole,
+        "counterpart": pyarrow.struct([("id", text), ("reward", real), ("differs", truth)]),
         **dict.fromkeys(_FREE, text),
         "messages": pyarrow.list_(pyarrow.struct(list(message.items()))),
     }

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, delete, func, literal_column, null
 from sqlalchemy.sql.elements import ColumnElement
 
 from ors_server.rollouts.additions import inserting, run_id
-from ors_server.rollouts.derived import LOST
+from ors_server.rollouts.derived import LOST, session_of
 from ors_server.rollouts.tables import pieces, recorders, rollouts, runs
 
 __all__ = ["SILENT_AFTER", "mark_lost", "write_rows"]
@@ -57,7 +57,8 @@ def write_rows(connection: Connection, recorder: str, rows: dict[str, list[dict[
                 insert(runs).on_conflict_do_nothing(), [{"id": run_id(name), "name": name} for name in names]
             )
             given = [
-                {name: value for name, value in row.items() if name != "run_name"} | {"run_id": run_id(row["run_name"])}
+                {name: value for name, value in row.items() if name != "run_name"}
+                | {"run_id": run_id(row["run_name"]), "session": session_of(row["metadata"])}
                 for row in begun
             ]
             connection.execute(insert(rollouts).on_conflict_do_nothing(), given)

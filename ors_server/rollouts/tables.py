@@ -28,7 +28,7 @@ from sqlalchemy import (
 __all__ = ["METADATA", "VERSION", "messages", "pieces", "recorders", "rollouts", "runs", "updates"]
 
 #: The version of these tables: the revision of the newest migration, and ``user_version`` of a SQLite file.
-VERSION = 3
+VERSION = 4
 
 METADATA = MetaData()
 
@@ -92,6 +92,8 @@ rollouts = Table(
     Column("owner", _TEXT),
     #: ``upload``, or ``session`` for a session that the server recorded.
     Column("source", _TEXT, nullable=False, server_default="upload"),
+    #: The id of the session that was recorded, or that an upload says it played.
+    Column("session", _TEXT),
     #: The sum of the rewards. It and ``max_reward`` are none where the rollout was lost.
     Column("total_reward", _REAL),
     #: The same for all rollouts of one task: a digest.
@@ -112,6 +114,7 @@ Index("rollouts_by_run", rollouts.c.run_id, rollouts.c.created_at, rollouts.c.id
 Index("rollouts_by_time", rollouts.c.created_at, rollouts.c.id)
 Index("rollouts_by_task", rollouts.c.task_key, rollouts.c.created_at, rollouts.c.id)
 Index("rollouts_by_recorder", rollouts.c.recorder)
+Index("rollouts_by_session", rollouts.c.session, rollouts.c.source, rollouts.c.owner)
 # What statistics of a run read, so that they do not read the rows, which are long.
 Index(
     "rollouts_statistics",
@@ -126,6 +129,8 @@ Index(
     rollouts.c.last_message_at,
     rollouts.c.owner,
     rollouts.c.total_reward,
+    rollouts.c.source,
+    rollouts.c.session,
 )
 
 messages = Table(

@@ -66,6 +66,16 @@ def small(number: int) -> Trajectory:
 # --- events --------------------------------------------------------------------------------------
 
 
+async def test_an_upload_names_the_session_that_was_played() -> None:
+    first, second = await played(), await played()
+    sessions = [rollout_events(each, LABELS)[0]["metadata"]["session"] for each in (first, second)]
+    assert sessions == [first.session, second.session]
+    assert len({*sessions, None}) == 3
+    own = dataclasses.replace(LABELS, metadata={"session": "the trainer's"})
+    assert rollout_events(first, own)[0]["metadata"]["session"] == "the trainer's"
+    assert "session" not in rollout_events(small(1), LABELS)[0]["metadata"]
+
+
 async def test_events_carry_the_tokens_of_each_turn_and_of_its_answer() -> None:
     trajectory = await played()
     assert all("tokens" not in event.get("metadata", {}) for event in rollout_events(trajectory, LABELS)[1:])

@@ -167,6 +167,7 @@ class ChatPlayer:
                 episode.stop("max_tokens")
         trajectory = Trajectory(
             rollout_id,
+            session=episode.session_id,
             messages=list(episode.messages),
             steps=list(episode.steps),
             turns=episode.turns,

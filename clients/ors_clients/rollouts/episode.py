@@ -160,6 +160,8 @@ class TurnEpisode:
         self.turns = 0
         self.stop_reason: StopReason | None = None
         self.failure: ClientError | None = None
+        #: The id of the session once it is open, where it has one.
+        self.session_id: str | None = None
         self._entered = False
 
     async def reset(self) -> EpisodeStart:
@@ -168,6 +170,7 @@ class TurnEpisode:
             raise ConfigurationError("The episode was begun before", "Make a TurnEpisode for each episode")
         self._entered = True
         await self.session.__aenter__()
+        self.session_id = getattr(self.session, "id", None)
         self.tools = await self.session.tools()
         self.messages = chat_messages(await self.session.messages())
         self.shown = self._to_show(self.messages)

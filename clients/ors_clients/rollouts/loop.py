@@ -61,6 +61,7 @@ async def rollout(
     )
     async with episode.playing():
         await _play(trajectory, episode, sampler, renderer, sampling or SamplingParameters())
+    trajectory.session = episode.session_id
     trajectory.messages = episode.messages
     trajectory.steps = episode.steps
     trajectory.turns = episode.turns

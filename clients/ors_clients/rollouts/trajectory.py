@@ -86,6 +86,8 @@ class Trajectory:
     rollout_id: str
     #: Where the task comes from, as the adapter gave it: free for its own use.
     task: Any = field(default=None, repr=False)
+    #: The id of the session that played it; None where none was opened.
+    session: str | None = None
     segments: list[Segment] = field(default_factory=list[Segment], repr=False)
     #: The whole conversation, with images in their place.
     messages: list[ChatMessage] = field(default_factory=list[ChatMessage], repr=False)

@@ -89,6 +89,7 @@ def summary(trajectory: Trajectory) -> dict[str, Any]:
     """Return the numbers of a trajectory that a reader of many wants."""
     return {
         "rollout_id": trajectory.rollout_id,
+        **({} if trajectory.session is None else {"session": trajectory.session}),
         "stop_reason": trajectory.stop_reason,
         "trainable": trajectory.trainable,
         "failure": None if trajectory.failure is None else trajectory.failure.text,

@@ -90,6 +90,7 @@ def episode_trajectory(episode: TurnEpisode, rollout_id: str, task: Any, seconds
     return Trajectory(
         rollout_id,
         task,
+        session=episode.session_id,
         messages=list(episode.messages),
         steps=list(episode.steps),
         turns=episode.turns,

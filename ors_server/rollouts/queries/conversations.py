@@ -12,6 +12,7 @@ from sqlalchemy import Connection, RowMapping, select
 from ors_server.rollouts.derived import LOST, merged
 from ors_server.rollouts.earned import RunRules
 from ors_server.rollouts.errors import RolloutError
+from ors_server.rollouts.queries.counterparts import counterparts
 from ors_server.rollouts.queries.listed import RolloutFilter, RolloutSummary, find_summary
 from ors_server.rollouts.queries.paging import iso_time
 from ors_server.rollouts.queries.runs import owned
@@ -92,6 +93,7 @@ def _rollout(connection: Connection, row: RowMapping, rules: RunRules) -> dict[s
     highest, total = max(rewards, default=None), bounded_total(rewards) if rewards else None
     rule = rules.of(row["run_id"])
     reward = rule.choose(highest=highest, total=total)
+    other = counterparts(connection, [row], rules).get(row["id"])
     return {
         "id": row["id"],
         "run_id": row["run_id"],
@@ -113,6 +115,7 @@ def _rollout(connection: Connection, row: RowMapping, rules: RunRules) -> dict[s
         "source": row["source"],
         "owner": row["owner"],
         "dropped": row["dropped"],
+        "counterpart": None if other is None else other.as_json(),
         "task_spec": _object(row["task_spec"]),
         "metadata": _object(row["metadata"]),
         "run_info": _object(row["run_info"]),

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, or_,
 
 from ors_server.rollouts.earned import RewardRule, RunRules
 from ors_server.rollouts.marks import MARK, mark_of_metadata
+from ors_server.rollouts.queries.counterparts import Counterpart, counted, counterparts
 from ors_server.rollouts.queries.paging import Listing, iso_time, moment, page_of, read_cursor
 from ors_server.rollouts.queries.runs import resolve_run
 from ors_server.rollouts.tables import messages, rollouts, runs
@@ -48,6 +49,8 @@ class RolloutSummary:
     last_message_at: datetime | None
     #: A reservation about the verdict (``marks``).
     verdict_mark: str | None = None
+    #: The other record of the same episode.
+    counterpart: Counterpart | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the rollout as the routes and commands list it."""
@@ -55,6 +58,7 @@ class RolloutSummary:
             "rollout_name": self.name,
             "created_at": iso_time(self.created_at),
             MARK: self.verdict_mark,
+            "counterpart": None if self.counterpart is None else self.counterpart.as_json(),
         }
 
 
@@ -81,6 +85,7 @@ class RolloutFilter:
 
     def conditions(self, connection: Connection) -> Iterable[ColumnElement[bool]]:
         """Return conditions on a row of ``rollouts``. Raises ``UnknownRun``."""
+        yield counted()
         if self.run is not None:
             yield rollouts.c.run_id == resolve_run(connection, self.run, self.owner)
         for name in ("task_key", "environment", "step", "outcome", "source", "owner"):
@@ -90,6 +95,7 @@ class RolloutFilter:
 
 
 _SUMMARY = select(
+    rollouts.c.session,
     runs.c.name.label("run_name"),
     *(
         rollouts.c[name]
@@ -135,6 +141,7 @@ def group_of(connection: Connection, rollout: RolloutSummary, *, limit: int = 64
         rollouts.c.run_id == rollout.run_id,
         rollouts.c.step.is_not_distinct_from(rollout.step),
         rollouts.c.owner.is_not_distinct_from(rollout.owner),
+        or_(rollouts.c.id == rollout.id, counted()),
     )
     query = query.order_by(rollouts.c.created_at, rollouts.c.id).limit(limit)
     return _summaries(connection, query, rollout.owner)
@@ -144,19 +151,21 @@ def _summaries(connection: Connection, query: Select[Any], owner: str | None) ->
     rows = list(connection.execute(query).mappings())
     marks = _marks_of(connection, [row["id"] for row in rows])
     rules = RunRules(connection, owner)
-    return [_summary(row, rules.of(row["run_id"]), marks.get(row["id"])) for row in rows]
+    others = counterparts(connection, rows, rules)
+    return [_summary(row, rules.of(row["run_id"]), marks.get(row["id"]), others.get(row["id"])) for row in rows]
 
 
-def _summary(row: RowMapping, rule: RewardRule, mark: str | None) -> RolloutSummary:
+def _summary(row: RowMapping, rule: RewardRule, mark: str | None, other: Counterpart | None) -> RolloutSummary:
     times = {name: None if row[name] is None else moment(row[name]) for name in ("created_at", "last_message_at")}
     reward = rule.choose(highest=row["max_reward"], total=row["total_reward"])
     made: dict[str, Any] = {
-        **row,
+        **{name: value for name, value in row.items() if name != "session"},
         **times,
         "reward": reward,
         "passed": rule.passes(reward),
         "finished": bool(row["finished"]),
         "verdict_mark": mark,
+        "counterpart": other,
     }
     return RolloutSummary(**made)
 

@@ -12,6 +12,7 @@ from ors_server.rollouts.additions import run_id
 from ors_server.rollouts.derived import LOST
 from ors_server.rollouts.earned import DEFAULT, RewardRule, RunRules
 from ors_server.rollouts.errors import UnknownRun
+from ors_server.rollouts.queries.counterparts import counted
 from ors_server.rollouts.queries.paging import Listing, iso_time, moment, page_of, read_cursor
 from ors_server.rollouts.sums import safe_mean
 from ors_server.rollouts.tables import rollouts, runs
@@ -81,7 +82,7 @@ def _of_runs(owner: str | None, rule: RewardRule = DEFAULT) -> Any:
         _BEGUN.label("created_at"),
         _LATEST.label("updated_at"),
     ).join_from(runs, rollouts, rollouts.c.run_id == runs.c.id)
-    return query.where(owned(owner)).group_by(runs.c.id, runs.c.name)
+    return query.where(owned(owner), counted()).group_by(runs.c.id, runs.c.name)
 
 
 def list_runs(
@@ -116,7 +117,7 @@ def count_runs(connection: Connection, *, search: str = "", owner: str | None = 
 
 
 def find_run(connection: Connection, run: str, *, owner: str | None = None) -> RunSummary:
-    """Find a run by its id or name. Raises ``UnknownRun``, also where ``owner`` made no rollout of it."""
+    """Find a run by its id or name. Raises ``UnknownRun``, also for one of which ``owner`` has no rollout."""
     found = resolve_run(connection, run, owner)
     rule = RunRules(connection, owner).of(found)
     row = connection.execute(_of_runs(owner, rule).where(runs.c.id == found)).mappings().one_or_none()
@@ -128,7 +129,7 @@ def find_run(connection: Connection, run: str, *, owner: str | None = None) -> R
 def resolve_run(connection: Connection, run: str, owner: str | None = None) -> str:
     """Return the id of a run that is given by its id or its name.
 
-    Raises ``UnknownRun``, also where ``owner`` made no rollout of it.
+    Raises ``UnknownRun``, also for one of which ``owner`` has no rollout that is counted.
     """
     for candidate in (run, run_id(run)):
         found = connection.scalar(select(runs.c.id).where(runs.c.id == candidate, _made_by(owner)))
@@ -143,7 +144,7 @@ def owned(owner: str | None) -> ColumnElement[bool]:
 
 
 def _made_by(owner: str | None) -> ColumnElement[bool]:
-    return true() if owner is None else exists().where(rollouts.c.run_id == runs.c.id, owned(owner))
+    return exists().where(rollouts.c.run_id == runs.c.id, owned(owner), counted())
 
 
 def _named_like(search: str) -> ColumnElement[bool]:

@@ -10,6 +10,7 @@ from ors_server import Settings
 from ors_server.keys.exposure import add_key
 from tests.server.pages.conftest import Browser, Page, Visit, is_safe, tags
 from tests.server.pages.test_foreign_texts import BAD, Hostile
+from tests.server.rollouts.support import record
 from tests.support.environments import Echo
 
 TOKENS = {"ids": [5, 6, 7], "pieces": ["let", " me", " see"], "logprobs": [-0.1, -3.0, None], "mask": [1, 1, 0]}
@@ -63,6 +64,36 @@ async def test_a_marked_verdict_is_shown(visit: Visit) -> None:
     is_safe(page)
     assert f"The verdict is marked: {words['verdict_mark']}." in page.text
     assert "is marked" not in (await browser.get("/ui/rollout?id=plain")).text
+
+
+async def test_an_upload_and_the_session_it_played_link_to_each_other(visit: Visit, tmp_path: Path) -> None:
+    browser = visit(Echo)
+    for session, reward in (("one", 0.0), ("two", 1.0)):
+        await upload(
+            browser,
+            rollout_event(f"up-{session}", metadata={"session": session}),
+            message_event(f"up-{session}", 0, "x", reward=1.0, isFinished=True),
+        )
+        await record(tmp_path, session, rewards=(reward,))
+    page = await browser.get("/ui/rollouts")
+    is_safe(page)
+    links = {each["href"].split("id=")[1] for each in tags(page, "a") if "/rollout?id=" in each.get("href", "")}
+    assert links == {"up-one", "up-two"}
+    assert [each["title"] for each in tags(page, "span") if "title" in each] == [
+        "The server recorded another reward: 0"
+    ]
+    for session, said in (("one", " too, with another reward: 0."), ("two", " too.")):
+        page = await browser.get(f"/ui/rollout?id=up-{session}")
+        is_safe(page)
+        assert f"Recorded by the server{said}" in shown_in(page).replace(" ,", ",")
+        links = [each["href"] for each in tags(page, "a") if "/rollout?id=" in each.get("href", "")]
+        [other] = [link for link in links if "id=up-" not in link]
+        page = await browser.get(other)
+        is_safe(page)
+        assert "Lists and statistics count the upload." in page.text
+        assert f"/ui/rollout?id=up-{session}" in [each.get("href") for each in tags(page, "a")]
+        # Its run has no other rollout, so there is no page of it.
+        assert not [each for each in tags(page, "a") if "/run?" in each.get("href", "")]
 
 
 async def test_runs_tasks_and_rollouts(visit: Visit) -> None:

@@ -12,9 +12,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from ors_server.rollouts.derived import Outcome
 from ors_server.rollouts.location import Location
 from ors_server.rollouts.queries.conversations import every_rollout
+from ors_server.rollouts.recorder import Recorder
+from ors_server.rollouts.records import End
 from ors_server.rollouts.store import RolloutStore
+from ors_server.rollouts.writer import RolloutWriter
 
 Event = dict[str, Any]
 #: A moment in 2023, in milliseconds.
@@ -57,6 +61,28 @@ def body(*events: object) -> bytes:
 def at(folder: Path) -> Location:
     """Return the database of a test: the file of a folder, or the PostgreSQL that the fixture ``database`` has set."""
     return Location(folder, os.environ.get("ORS_ROLLOUTS"))
+
+
+async def record(
+    folder: Path,
+    session: str = "s",
+    *,
+    owner: str | None = None,
+    rewards: Sequence[float] = (),
+    outcome: Outcome | None = "finished",
+) -> str:
+    """Store a session as a server records it; return the id of its rollout."""
+    writer = RolloutWriter(at(folder))
+    recorder = Recorder(writer)
+    place: dict[str, Any] = {"environment": "me/it", "split": "train", "index": 0, "task": {"id": "one"}}
+    recording = recorder.begin(sid=session, **place, secrets=(), owner=owner)
+    if rewards:
+        recording.max_reward, recording.total_reward = max(rewards), sum(rewards)
+    if outcome is not None:
+        recorder.end(recording, End(outcome, ""))
+    recorder.close()
+    await writer.close()
+    return recording.rollout_id
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A file of ors-server 0.2 is migrated when it is first opened, and nothing in it is lost."""
+"""A store of an earlier version is migrated when it is first opened, and nothing in it is lost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import text
 
 from ors_server.rollouts import migrating
 from ors_server.rollouts.additions import run_id
@@ -23,7 +24,7 @@ from ors_server.rollouts.queries.statistics import task_summaries
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.tables import METADATA, VERSION
 from ors_server.rollouts.writer import RolloutWriter
-from tests.server.rollouts.support import body, message, rows, stored
+from tests.server.rollouts.support import at, body, message, record, rollout, rows, stored
 
 #: The tables as 0.2.0 made them, and rows as it stored them.
 SCHEMA = Path(__file__).with_name("version_1.sql")
@@ -165,3 +166,37 @@ async def test_a_migration_that_fails_leaves_the_file_as_it_was(
     assert content(version_1) == before
     assert rows(version_1, "PRAGMA user_version") == [(1,)]
     assert len(await asyncio.to_thread(stored, version_1)) == 3
+
+
+#: From version 4 back to version 3, in both databases.
+_BACK = (
+    "DROP INDEX rollouts_by_session",
+    "DROP INDEX rollouts_statistics",
+    "ALTER TABLE rollouts DROP COLUMN session",
+    "CREATE INDEX rollouts_statistics ON rollouts (run_id, task_key, step, max_reward, num_messages, outcome, "
+    "created_at, started_at, last_message_at, owner, total_reward)",
+    "UPDATE alembic_version SET version_num = '0003'",
+)
+
+
+@pytest.mark.usefixtures("database")
+async def test_a_store_of_version_3_shows_what_it_showed(data_dir: Path) -> None:
+    """Its rollouts name no session; those that come afterwards do."""
+
+    async def add(session: str) -> str:
+        writer = RolloutWriter(at(data_dir))
+        await writer.store(body(rollout(f"upload of {session}", metadata={"session": session})))
+        await writer.close()
+        return await record(data_dir, session)
+
+    former = await add("former")
+    with closing(open_to_write(at(data_dir))) as connection, connection.begin():
+        for statement in _BACK:
+            connection.execute(text(statement))
+        if connection.dialect.name == "sqlite":
+            connection.execute(text("PRAGMA user_version = 3"))
+    assert {each["id"] for each in stored(data_dir)} == {"upload of former", former}
+    assert rows(data_dir, "SELECT version_num FROM alembic_version") == [(migrating.revision(VERSION),)]
+    assert rows(data_dir, "SELECT session FROM rollouts") == [(None,), (None,)]
+    await add("later")
+    assert {each["id"] for each in stored(data_dir)} == {"upload of former", former, "upload of later"}
