@@ -39,8 +39,14 @@ _GIT = (
 )
 #: git's own values of settings by which a repository changes what git prints. Those that the tests name are left out.
 _DISPLAY = {
+    "blame.blankBoundary": "false",
+    "blame.coloring": "none",
+    "blame.date": "iso",
     "blame.ignoreRevsFile": "",
+    "blame.markIgnoredLines": "false",
+    "blame.markUnblamableLines": "false",
     "blame.showEmail": "false",
+    "blame.showRoot": "false",
     "branch.sort": "refname",
     "color.branch": "auto",
     "color.diff": "auto",

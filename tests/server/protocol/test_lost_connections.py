@@ -69,14 +69,16 @@ def run_of(reply: Reply) -> int:
     return reply.output["metadata"]["run"]
 
 
-@pytest.mark.parametrize("milliseconds", [30, 400])
-async def test_cut_before_task_id_then_the_same_again_attaches(episode: Episode, milliseconds: int) -> None:
+@pytest.mark.parametrize("stream_after", [60, 0.05])
+async def test_cut_before_task_id_then_the_same_again_attaches(stream_after: float) -> None:
     """The tool finishes before the stream would open, or after."""
-    async with episode.server.connect() as connection:
-        await episode.post(connection, text="x", milliseconds=milliseconds)
-        await asyncio.sleep(0.01)
-    reply = await episode.call(text="x", milliseconds=milliseconds)
-    assert (run_of(reply), await episode.runs()) == (1, 1)
+    with live_server(heartbeat=0.1, stream_after=stream_after) as server:
+        episode = await Episode(server).open()
+        async with server.connect() as connection:
+            await episode.post(connection, text="x", milliseconds=2000)
+            await asyncio.sleep(0.01)
+        reply = await episode.call(text="x", milliseconds=2000)
+        assert (run_of(reply), await episode.runs()) == (1, 1)
 
 
 async def test_cut_before_task_id_and_long_done_when_the_same_comes_again(episode: Episode) -> None:
