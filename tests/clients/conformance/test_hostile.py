@@ -37,7 +37,8 @@ async def hostile(handler: Handler) -> AsyncGenerator[str]:
         task = asyncio.current_task()
         assert task is not None
         running.add(task)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError, ValueError):
+        faults = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError, ValueError)
+        with contextlib.suppress(*faults):
             head = await reader.readuntil(b"\r\n\r\n")
             await handler(head.split()[1], writer)
         writer.close()
