@@ -7,9 +7,10 @@ Each function takes a connection of ``RolloutStore.reading``, whose queries all 
             page = list_rollouts(connection, RolloutFilter(run="my-run"))
 
 ``runs`` has the runs, ``listed`` rollouts without their conversations, ``conversations`` those with them,
-``statistics`` the tasks and the curve of a run, and ``paging`` the pages of their lists. Where ``owner`` is given, only
-rollouts that this key made exist. Times are in UTC, by the clients' clocks. A rollout's ``max_reward`` is the highest
-reward of its messages, its ``total_reward`` their sum, its ``reward`` what it earned by the rule of its run
+``statistics`` the tasks and the curve of a run, ``paging`` the pages of their lists, and ``counterparts`` the one
+filter that leaves out recorded sessions which were uploaded too. Where ``owner`` is given, only rollouts that this key
+made exist. Times are in UTC, by the clients' clocks. A rollout's ``max_reward`` is the highest reward of its messages,
+its ``total_reward`` their sum, its ``reward`` what it earned by the rule of its run
 (``earned``); all are None where no message has a reward and where the rollout was lost. A lost one is in no mean and in
 no rate.
 """

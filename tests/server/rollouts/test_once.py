@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ors_server import Server, Settings
+from ors_server.keys.exposure import add_key
 from ors_server.rollouts.database import open_to_write
 from ors_server.rollouts.difficulty import Selection, task_difficulty
 from ors_server.rollouts.queries.conversations import find_rollout
@@ -88,12 +89,15 @@ def evaluating(command: Command, folder: Path) -> Generator[Command]:
 
 
 @pytest.mark.usefixtures("database")
-@pytest.mark.parametrize("first", ["session", "upload"])
+@pytest.mark.parametrize(("first", "key"), [("session", None), ("upload", None), ("upload", "anna")])
 def test_an_evaluation_is_counted_once(
-    command: Command, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+    command: Command, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, key: str | None
 ) -> None:
     monkeypatch.setattr("ors_server.rollouts.recorder.INTERVAL", 0.02 if first == "session" else 3600)
-    app = Server([Exam], settings=Settings(data_dir=data_dir, record=True)).app
+    settings = Settings(data_dir=data_dir, record=True)
+    if key is not None:
+        monkeypatch.setenv("ORS_API_KEY", add_key(settings, key))
+    app = Server([Exam], settings=settings).app
     with evaluating(command, tmp_path / "runs") as evaluate, serve_application(app) as url:
         if first == "session":
             evaluate(url, "none")
@@ -106,8 +110,9 @@ def test_an_evaluation_is_counted_once(
     app.recorder.close()
     asyncio.run(app.rollouts.close())
     assert sources(data_dir) == {"session": 6, "upload": 6}
-    assert numbers(data_dir) == every(6, passed=2)
-    assert {each["source"] for each in stored(data_dir)} == {"upload"}
+    assert numbers(data_dir) == numbers(data_dir, key) == every(6, passed=2)
+    assert {(each["source"], each["owner"]) for each in stored(data_dir)} == {("upload", key)}
+    assert not any(each["counterpart"]["differs"] for each in stored(data_dir))
 
 
 @pytest.mark.usefixtures("database")
