@@ -24,7 +24,7 @@ from ors_server.errors import OrsError
 from ors_server.hosting.author_exceptions import describe_error
 from ors_server.hosting.catalogue import HostedEnvironment
 from ors_server.hosting.dialects import overrides
-from ors_server.hosting.targets import failed_in_authors_code, load_targets
+from ors_server.hosting.targets import building_of_authors_code, load_targets
 from ors_server.hosting.task_source import names_in
 from ors_server.server import Server
 from ors_server.settings import Settings
@@ -157,17 +157,10 @@ def main(targets: Sequence[str]) -> None:
     """Serve until standard input ends. Raises what ``ors-server serve`` raises."""
     classes = load_targets(targets)
     teardowns = Teardowns(classes)
-    try:
+    with building_of_authors_code():
         # Its address, keys and records are its own, whatever the surroundings say.
         settings = Settings(host="127.0.0.1", port=0, listen=None, keys_file=None, record=False)
         server = Server(classes, settings=settings)
-    except OrsError:
-        raise
-    except (Exception, SystemExit) as error:
-        explained = failed_in_authors_code(error)
-        if explained is None:
-            raise
-        raise explained from error
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what environments print is not an answer
 

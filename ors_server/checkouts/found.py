@@ -46,7 +46,7 @@ class Failures:
         self.errors[name] = error
         self._say(f"{name} is not served: {error}")
 
-    def refuse_nothing(self, served: int) -> None:
+    def require_served(self, served: int) -> None:
         """Raise ``HostError`` where no checkout is left to serve."""
         if served or not self.errors:
             return

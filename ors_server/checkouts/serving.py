@@ -232,7 +232,7 @@ def variables_of_environments(environ: Mapping[str, str], url: str) -> dict[str,
     variables = {name: value for name, value in environ.items() if not name.startswith("PYTHON") or name == HASH_SEED}
     if "OPENAI_BASE_URL" in variables:
         variables.setdefault("OPENAI_API_KEY", LOCAL_TOKEN)
-    for name in _WEB_TOOLS.keys() & variables.keys():
+    for name in sorted(_WEB_TOOLS.keys() & variables.keys()):
         logger.warning(
             "variable not passed on: environments would send their key of this server there", extra={"variable": name}
         )

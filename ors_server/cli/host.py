@@ -84,7 +84,7 @@ def host(
     )
     if check:
         raise typer.Exit(1 if missing or failures.errors else 0)
-    failures.refuse_nothing(len(environments))
+    failures.require_served(len(environments))
     with listen_publicly(settings.host, settings.port):
         pass  # an address in use is reported before minutes of installing
     mounted, apart = mounted_data(environments, failures), kept_apart(say)
@@ -208,7 +208,7 @@ def _plans(
             plans[checkout.name] = Plan(
                 checkout.name, aliases, python, target, checkout.folder, found.data, mount, apart
             )
-    failures.refuse_nothing(len(plans))
+    failures.require_served(len(plans))
     return [plans.get(name) or Plan.not_served(name, str(failures.errors[name])) for name in names]
 
 

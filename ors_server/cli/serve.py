@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ors_server.cli.flags import misspelt_variables, with_settings
-from ors_server.errors import OrsError, TargetError
-from ors_server.hosting.targets import failed_in_authors_code, load_targets
+from ors_server.errors import TargetError
+from ors_server.hosting.targets import building_of_authors_code, load_targets
 from ors_server.http.addresses import parse_address
 from ors_server.keys.exposure import refuse_open_address
 from ors_server.settings import Settings
@@ -252,16 +252,8 @@ def _build(
     # Imported late: --help and a wrong target do not wait for the web framework.
     from ors_server.server import Server
 
-    try:
+    with building_of_authors_code():
         return Server(environments, settings=settings, aliases=aliases)
-    except OrsError:
-        raise
-    # Building a server runs the authors' list_splits, name and list_tools, which may even call sys.exit().
-    except (Exception, SystemExit) as error:
-        explained = failed_in_authors_code(error)
-        if explained is None:
-            raise
-        raise explained from error
 
 
 class _End:

@@ -14,13 +14,14 @@ names the author's file and line, and the remedy.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -35,9 +36,9 @@ from ors_server.sandboxes import hide_code_from_sandboxes
 
 __all__ = [
     "ENVIRONMENT_FILES",
+    "building_of_authors_code",
     "bundled_environments",
     "environment_files",
-    "failed_in_authors_code",
     "load_target",
     "load_targets",
 ]
@@ -187,7 +188,24 @@ def _import_module(name: str) -> tuple[ModuleType, str]:
         raise TargetError(f"The module {name} cannot be imported: {_description(error)}", remedy) from error
 
 
-def failed_in_authors_code(error: BaseException) -> TargetError | None:
+@contextlib.contextmanager
+def building_of_authors_code() -> Generator[None]:
+    """Raise a ``TargetError`` where an author's code fails in this block, in which a server is built.
+
+    Building a server runs the authors' list_splits, name and list_tools, which may even call sys.exit().
+    """
+    try:
+        yield
+    except OrsError:
+        raise
+    except (Exception, SystemExit) as error:
+        explained = _failed_in_authors_code(error)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def _failed_in_authors_code(error: BaseException) -> TargetError | None:
     """Return the error to report for an exception that an author's code raised while a server was built.
 
     None where only code of this package and of libraries ran: that is a fault of this package and needs its traceback.

@@ -131,14 +131,14 @@ def prove(path: str, words: Sequence[str], folder: str, look_up: Callable[[str],
     """
     if len(words) > _MOST_WORDS:
         return None
-    name = os.path.basename(path)  # noqa: PTH119
+    name = os.path.basename(path)  # noqa: PTH119 - pathlib is one import more, here and below
     proof = Proof()
     if re.fullmatch(_PYTHON, name):
         proof.is_python = True
         return proof if _python_reads(words[1:]) else None
     if name in _SHELLS:
         proof.is_line = proof.is_shell = True
-        proof.has_arrays = os.path.basename(os.path.realpath(path)) not in _WITHOUT_ARRAYS  # noqa: PTH119
+        proof.has_arrays = os.path.basename(os.path.realpath(path)) not in _WITHOUT_ARRAYS  # noqa: PTH119 - as above
         found = shell_text(words)
         plain = found is not None and found[0] == 1 and words[1] in ("-c", "-ec", "-euc", "-uc")
         return proof if plain and found and _line_reads(found[1], proof, folder, look_up) else None

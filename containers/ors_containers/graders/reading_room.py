@@ -59,7 +59,7 @@ class ReadingRoom:
         keep(self.programs)
         #: The folder in which a git that reads looks programs up: it contains git alone.
         self.alone = f"{folder}/{random_name()}"
-        os.mkdir(self.alone, 0o711)  # noqa: PTH102
+        os.mkdir(self.alone, 0o711)  # noqa: PTH102 - as above
         keep(self.alone)
         #: The home of readers. Some find the agent's by the password database unless there is a file here.
         self.home = f"{folder}/{random_name()}"

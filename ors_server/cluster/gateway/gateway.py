@@ -101,8 +101,8 @@ class Gateway:
         added, removed = self.workers.replace(members)
         for worker in removed:
             worker.die()
-            if worker in self._watchers:
-                self._watchers.pop(worker).cancel()
+            if (watcher := self._watchers.pop(worker, None)) is not None:
+                watcher.cancel()
         for worker in added:
             if worker.address:
                 self._watchers[worker] = asyncio.create_task(watch(worker, self.note_report))

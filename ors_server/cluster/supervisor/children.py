@@ -132,14 +132,7 @@ class WorkerChild(Child):
                 "-m",
                 pool.module,
                 *pool.arguments,
-                # Tasks that are made by way of ``hash`` or of a set's order are then the same in every worker.
-                env={
-                    **own,
-                    HASH_SEED: own.get(HASH_SEED) or "0",
-                    **variables,
-                    VARIABLE: json.dumps(given),
-                    "ORS_LISTEN": listen,
-                },
+                env={**own, **variables, VARIABLE: json.dumps(given), "ORS_LISTEN": listen},
                 cwd=pool.folder,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=piped,

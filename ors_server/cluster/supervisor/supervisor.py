@@ -285,10 +285,10 @@ class Supervisor:
                 failure: OrsError = WorkerFailed(slot.number, status)
                 if slot.pool.name:
                     failure = EnvironmentNotServed(slot.pool.name, status, *await slot.child.output.explain())
-                if slot.pool.names:
+                if slot.pool.names and len(self.hosts) > 1:  # the others serve
                     slot.environments = [slot.pool.names]
                     self._give_up(slot, failure.text)
-                if not slot.pool.names or (self._failure is not None and len(self.hosts) == 1):
+                else:
                     self._failure = failure
                     self._stopping.set()
                 return

@@ -3,9 +3,9 @@
 import json
 import signal
 import sys
-import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.server.cli.conftest import WriteEnvironment
@@ -46,7 +46,7 @@ def test_a_server_with_workers(tmp_path: Path, write_environment: WriteEnvironme
 def test_a_gateway_of_a_cluster(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ors_server", "gateway", "--port", "0"]
     with running(command, tmp_path, variables={"ORS_LOG_FORMAT": "json", "ORS_CLUSTER_KEY": KEY}) as server:
-        time.sleep(1)  # its event loop gets the signals
+        httpx.get(f"{server.url}/health", timeout=60)  # answered once its event loop gets the signals
         events = events_of(server)
     assert events[-2:] == ["stopping", "stopped"]
 

@@ -102,15 +102,15 @@ def test_each_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_the_reason_of_the_only_one_is_the_error() -> None:
     said: list[str] = []
     failures = Failures(said.append)
-    failures.refuse_nothing(0)
+    failures.require_served(0)
     first = HostError("the network is down", "Retry.")
     with failures.of("one"):
         raise first
-    failures.refuse_nothing(1)
+    failures.require_served(1)
     with pytest.raises(HostError) as caught:
-        failures.refuse_nothing(0)
+        failures.require_served(0)
     assert caught.value is first
     failures.add("two", HostError("no packages"))
     with pytest.raises(HostError, match="None of one, two can be served"):
-        failures.refuse_nothing(0)
+        failures.require_served(0)
     assert said == ["one is not served: the network is down. Retry.", "two is not served: no packages"]
