@@ -35,10 +35,11 @@ $(INSTALLED): $(SERVES)
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 
-lint: venv ## Check style, formatting, prose, timings in tests, which room imports which, and the table of mutants
+lint: venv ## Check style, formatting, prose, timings in tests, rooms and their imports, and the table of mutants
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python scripts/check-house
 	$(BIN)/python scripts/check-prose
 	$(BIN)/python scripts/check-timings
 	$(BIN)/python scripts/mutants --check
@@ -61,7 +62,7 @@ test: lint docs ## Lint, build the documentation, check types and run every test
 
 # The processes that run the tests; each takes about as long as the others. The last has what the others have not.
 TESTS := tests-sandboxes tests-terminal tests-others
-SANDBOXES := $(addprefix tests/,benchmarks containers server/cli server/gateway server/rollouts)
+SANDBOXES := $(addprefix tests/,benchmarks cli containers server/gateway server/rollouts)
 TERMINAL := $(addprefix tests/,environments server/protocol server/sandbox_service)
 
 # Each process adds what it left out, and why (tests/conftest.py); shown at the end, whatever the tests' status.

@@ -24,7 +24,7 @@ from ors_server.errors import OrsError
 from ors_server.hosting.author_exceptions import describe_error
 from ors_server.hosting.catalogue import HostedEnvironment
 from ors_server.hosting.dialects import overrides
-from ors_server.hosting.targets import building_of_authors_code, load_targets
+from ors_server.hosting.loading.targets import building_of_authors_code, load_targets
 from ors_server.hosting.task_source import names_in
 from ors_server.server import Server
 from ors_server.settings import Settings

@@ -93,7 +93,7 @@ def announce_code(worker: Identity) -> None:
 
 def hide_announced_code(worker: Identity) -> None:
     """Hide what the workers of the server have listed by now."""
-    from ors_containers.hidden_paths import keep_from_sandboxes
+    from ors_containers.linux.confinement.hidden_paths import keep_from_sandboxes
 
     for file in worker.folder.glob(f"{_LIST}*"):
         for path in filter(None, file.read_text(errors="surrogateescape").split("\0")):
@@ -282,19 +282,19 @@ async def sandboxes_unavailable(settings: Settings | None = None) -> str:
 
 async def _make(settings: Settings) -> SandboxService:
     from ors_containers.container import ContainerPolicy
-    from ors_containers.hidden_paths import keep_from_sandboxes
+    from ors_containers.linux.confinement.hidden_paths import keep_from_sandboxes
     from ors_containers.runtime import find_runtime
     from ors_containers.scheduling.admission import Admission
     from ors_containers.scheduling.capacity import CapacityReader
     from ors_containers.scheduling.pool import SandboxPool
-    from ors_containers.scheduling.promises import Promises, promises_of_node
+    from ors_containers.scheduling.reservations import Reservations, reservations_of_node
 
-    promises = Promises() if settings.node_table is None else promises_of_node(settings.node_table)
+    reservations = Reservations() if settings.node_table is None else reservations_of_node(settings.node_table)
     for path in _code:
         keep_from_sandboxes(path)
     runtime = find_runtime(settings.sandbox_runtime)()
     runtime.policy = ContainerPolicy(settings.sandbox_network, settings.sandbox_disk)
-    runtime.hold_files = promises.hold_files
+    runtime.hold_files = reservations.hold_files
     await runtime.start()
     capacity = CapacityReader(sandbox_memory=settings.sandbox_memory)
     if settings.sandbox_memory is not None and not capacity.measures_sandboxes:
@@ -308,7 +308,7 @@ async def _make(settings: Settings) -> SandboxService:
         timeout=settings.sandbox_queue_timeout,
         reserve=settings.sandbox_reserve,
         pressure=settings.sandbox_pressure,
-        promises=promises,
+        reservations=reservations,
     )
     pool = SandboxPool(runtime, admission, warm=settings.sandbox_warm, warm_total=settings.sandbox_warm_total)
     return SandboxService(settings, runtime, pool)

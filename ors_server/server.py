@@ -137,7 +137,7 @@ class Server:
     def _warn_if_open(self, host: str) -> None:
         if not self.app.authenticator.keys.wanted and not is_loopback(host):
             logger.warning(
-                "whoever reaches this address may use the server",
+                "every process that reaches this address may use the server",
                 extra={"host": host, "remedy": "`ors-server keys add NAME`, or host='127.0.0.1', or ORS_INSECURE=1"},
             )
 
@@ -145,5 +145,5 @@ class Server:
 def _as_class(environment: Any) -> type:
     cls: type = environment if isinstance(environment, type) else type(environment)
     if not hasattr(cls, "list_splits") or not any(hasattr(cls, name) for name in ("get_prompt", "get_messages")):
-        raise TypeError(f"{cls.__name__} is no Environment: derive it from ors_server.Environment")
+        raise TypeError(f"{cls.__name__} is not an Environment: derive it from ors_server.Environment")
     return cls

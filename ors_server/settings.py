@@ -173,7 +173,7 @@ class Settings(BaseSettings):
     sandbox_service: bool = Field(
         default=False,
         description="Serve OpenReward's sandbox service, which runs any command that a client of this address sends; "
-        "`ors-server host` serves it unless this is no.",
+        "`ors-server host` serves it unless this is off.",
     )
     sandbox_ttl: Seconds = Field(
         default=120.0, description="Seconds without a request or ping after which a sandbox of the service is ended."
@@ -183,7 +183,7 @@ class Settings(BaseSettings):
     )
     node_table: Path | None = Field(
         default=None,
-        description="File in which servers of one machine share what they promise to sandboxes; --workers sets it.",
+        description="File in which servers of one machine share what they reserve for sandboxes; --workers sets it.",
     )
 
     secrets_file: Path | None = Field(

@@ -21,9 +21,20 @@ from typing import Any, NamedTuple, cast
 from ors_server.errors import DefinitionError
 from ors_server.wire.version import HANDSHAKE
 
-__all__ = ["VARIABLE", "Announcement", "Identity", "announce", "identity", "read_announcement", "supervisor_ended"]
+__all__ = [
+    "PROGRAM",
+    "VARIABLE",
+    "Announcement",
+    "Identity",
+    "announce",
+    "identity",
+    "read_announcement",
+    "supervisor_ended",
+]
 
 VARIABLE = "ORS_WORKER"
+#: The module of the command line, by which a server starts others of its kind: workers, gateways, nodes.
+PROGRAM = "ors_cli"
 
 
 class Identity(NamedTuple):

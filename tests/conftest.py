@@ -4,6 +4,8 @@ If ``NOT_RUN`` names a file, the report is also appended to it: `make test` runs
 of all of them in one place.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

@@ -22,9 +22,9 @@ from pathlib import Path
 from rich.console import Console
 
 from ors_benchmarks.clients.command import FIGURES as CLIENT_FIGURES
-from ors_benchmarks.harness.figures import Figure
-from ors_benchmarks.harness.results import Report
-from ors_benchmarks.harness.table import limit, shown, verdict
+from ors_benchmarks.harness.reports.figures import Figure
+from ors_benchmarks.harness.reports.results import Report
+from ors_benchmarks.harness.reports.table import limit, shown, verdict
 from ors_benchmarks.rollout.figures import PARTS
 from ors_benchmarks.rollout.report import RolloutReport
 from ors_benchmarks.sandboxes.scenarios import FIGURES as SANDBOX_FIGURES

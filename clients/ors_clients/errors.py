@@ -1,25 +1,4 @@
-"""Every error of ors-clients, in one tree.
-
-    ClientError (OrsError)
-    ├── ConfigurationError (ValueError)      a setting, file or argument that cannot be used
-    │   ├── MissingPackage (ImportError)     a package that this takes is not installed (``optional_imports``)
-    │   ├── PromptTooLong                    a prompt that alone reaches the limit of a rollout's tokens
-    │   ├── EvaluationError                  a run of `ors-server eval` cannot begin, go on or be compared
-    │   └── EndpointRefused                  a model's endpoint refuses every request: key, model (``evaluation``)
-    ├── RequestRefused                       a 4xx: the caller has to change something
-    │   ├── NotAuthorized                    401, 403
-    │   └── NotFound                         404 of anything but a session: an environment, a route
-    ├── ToolFailed                           the tool itself raised; the episode may go on
-    └── InfrastructureFailure                not the agent's fault: never a reward, and nothing to train on
-        ├── ServerUnavailable (ConnectionError)   not reachable, or 5xx, after all retries
-        ├── SessionLost                      ended, expired, or lost with its machine
-        ├── CallOutcomeUnknown               the connection was lost, and it is unknown whether the tool ran
-        ├── DeadlineExceeded (TimeoutError)  the caller's own time limit
-        │   └── OutOfTime                    that of one request (``transport``)
-        ├── ResponseTooLarge                 a response above ORS_RESPONSE_LIMIT, cut
-        ├── SamplerFailed                    the inference engine failed, or its answer is not a generation
-        │   └── EndpointFailed               that of a model behind chat completions (``evaluation``)
-        └── EpisodeFailed                    an Atropos environment raised, or gave no score (``interception``)
+"""Errors of ors_clients.
 
 A trainer needs to tell two of them apart. ``InfrastructureFailure`` marks the sample as not to be trained on, in the
 trainer's own way. ``ToolFailed`` is an observation: its ``text`` goes to the model. The rest are mistakes in the run's

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ors_containers.container import Network as Network
     from ors_containers.container import Sidecar as Sidecar
     from ors_containers.errors import *  # noqa: F403 - every exception, by the `__all__` of the module
-    from ors_containers.hidden_paths import keep_from_sandboxes as keep_from_sandboxes
     from ors_containers.image import Directory as Directory
     from ors_containers.image import Image as Image
     from ors_containers.image import folder_image as folder_image
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from ors_containers.limits import Enforcement as Enforcement
     from ors_containers.limits import LimitName as LimitName
     from ors_containers.limits import Limits as Limits
+    from ors_containers.linux.confinement.hidden_paths import keep_from_sandboxes as keep_from_sandboxes
     from ors_containers.runtime import Description as Description
     from ors_containers.runtime import Runtime as Runtime
     from ors_containers.runtime import find_runtime as find_runtime
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ors_containers.runtimes.bubblewrap import BubblewrapRuntime as BubblewrapRuntime
     from ors_containers.sandbox import EXAMINATION as EXAMINATION
     from ors_containers.sandbox import CommandResult as CommandResult
+    from ors_containers.sandbox import ExecutionResult as ExecutionResult
     from ors_containers.sandbox import FileKind as FileKind
     from ors_containers.sandbox import FileStatus as FileStatus
     from ors_containers.sandbox import Sandbox as Sandbox
@@ -52,14 +53,14 @@ if TYPE_CHECKING:
 #: The names above by module; all names of ``errors``.
 _MODULES = {
     "container": ("Container", "ContainerPolicy", "ContainerSettings", "HostAlias", "Mount", "Network", "Sidecar"),
-    "hidden_paths": ("keep_from_sandboxes",),
+    "linux.confinement.hidden_paths": ("keep_from_sandboxes",),
     "image": ("Directory", "Image", "folder_image"),
     "images": ("ImageStore", "Recipe", "RecipeFile"),
     "limits": ("LIMIT_NAMES", "Enforcement", "LimitName", "Limits"),
     "runtime": ("Description", "Runtime", "find_runtime", "runtime_names"),
     "runtimes.apptainer": ("ApptainerRuntime",),
     "runtimes.bubblewrap": ("BubblewrapRuntime",),
-    "sandbox": ("EXAMINATION", "CommandResult", "FileKind", "FileStatus", "Sandbox"),
+    "sandbox": ("EXAMINATION", "CommandResult", "ExecutionResult", "FileKind", "FileStatus", "Sandbox"),
     "self_check": ("Check", "self_check"),
     "errors": (),
 }

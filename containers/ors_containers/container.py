@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -19,7 +19,7 @@ from typing import Literal, Self
 from ors_containers.errors import InvalidCommand, InvalidLimits, InvalidMount
 from ors_containers.image import Image
 from ors_containers.limits import MIB, Limits
-from ors_containers.sandbox import CommandResult, FileStatus
+from ors_containers.sandbox import CommandResult, ExecutionResult, FileStatus, OutputStream
 
 __all__ = ["Container", "ContainerPolicy", "ContainerSettings", "HostAlias", "Mount", "Network", "Sidecar"]
 
@@ -168,10 +168,11 @@ class Container(abc.ABC):
     private addresses. Root inside has Docker's default capabilities in a user namespace, and no right outside of it.
 
     **Commands.** Each is a new shell in the image's directory with the image's variables; any number run at a time.
-    Files and background processes last. Standard input is empty; standard output and error are one stream.
+    Files and background processes last. Standard input is empty; standard output and error are one stream. ``execute``
+    has the rest of ``docker exec``: an argument vector without a shell, an input, a user, separate outputs.
 
     **Errors.** Of every method: ``SandboxStopped`` after ``close``; ``SandboxDied``, an ``InfrastructureFailure``,
-    after the container ended by itself. A cancelled ``run`` ends its command as a time-out does.
+    after the container ended by itself. A cancelled ``run`` or ``execute`` ends its command as a time-out does.
     """
 
     #: Unique on this machine, and printable.
@@ -203,6 +204,39 @@ class Container(abc.ABC):
         """
 
     @abc.abstractmethod
+    async def execute(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        user: str | int | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        max_bytes: int | None = None,
+        on_output: Callable[[OutputStream, bytes], object] | None = None,
+    ) -> ExecutionResult:
+        """Run a program with the arguments ``argv``, without a shell; return when it has ended.
+
+        The program is looked for in its ``PATH``, in the image's directory or in ``cwd``, which is relative to that.
+        Its standard input is a pipe with ``stdin``, or empty. ``user`` is a name or id of the container's own
+        ``/etc/passwd`` at this time, or any id, and has the groups of ``/etc/group``. ``env`` adds variables.
+
+        The result has the first ``max_bytes`` bytes of standard output and of standard error, for None 256 MiB each;
+        the rest is read and dropped. ``on_output`` gets the same bytes as they are read, with the name of their stream.
+        It is called on the event loop, must return at once and should not raise: its errors go to the event loop's
+        handler. ``timeout``, in seconds, and background processes are as in ``run``.
+
+        A missing program is exit status 127. A program that cannot be executed, arguments that are too long for the
+        kernel, a ``cwd`` that cannot be entered and a user that does not exist are 126. In all these cases ``started``
+        of the result is False.
+
+        Raises ``InvalidCommand`` for an empty ``argv``, NUL characters and surrogates that stand for no byte, names of
+        variables that are empty or have ``=``, a time-out or limit below 0, and another user than the container's where
+        this machine gives a container one user id.
+        """
+
+    @abc.abstractmethod
     async def stat(self, path: str, *, follow: bool = False) -> FileStatus:
         """Describe an absolute ``path``, or with ``follow`` the target of a link. Raises ``FileError``."""
 
@@ -223,8 +257,9 @@ class Container(abc.ABC):
     ) -> int:
         """Write a regular file at ``offset``, made if it is missing; return its size.
 
-        With ``truncate`` what the file held is removed first, with ``parents`` the directories above it are made. The
-        last part of ``path`` is not a link. Raises ``FileError``, ``DiskFull`` among them.
+        A file that is there keeps its mode. With ``truncate`` what the file held is removed first, with ``parents`` the
+        directories above it are made. The last part of ``path`` is not a link. Raises ``FileError``, ``DiskFull`` among
+        them.
         """
 
     @abc.abstractmethod

@@ -1,39 +1,4 @@
-"""All errors of ors_containers, in one tree.
-
-    SandboxError
-    ├── CallerError                          the caller has to change something; the same request will fail again
-    │   ├── InvalidImage (ValueError)        an image that cannot be started: a missing folder or bash, …
-    │   │   ├── InvalidArchive               an archive that is truncated, altered, or leads out of the image
-    │   │   ├── InvalidDefinition            a mistake in a definition, Dockerfile or image map; has `file` and `line`
-    │   │   └── ImageTooLarge                more bytes than the store's limit for one image
-    │   ├── BuildFailed (RuntimeError)       a script of a definition or recipe failed; `output` is its last output
-    │   │   └── BuildNeedsNetwork            … because it had no network
-    │   ├── UnknownImage (LookupError)       no image of this name in the store
-    │   ├── InvalidLimits (ValueError)       limits in which no program can run
-    │   ├── InvalidCommand (ValueError)      a command that cannot be passed to a shell
-    │   ├── InvalidMount (ValueError)        a mount, host alias or host name that no container can have
-    │   ├── SandboxBusy                      a second command while one runs: a shell runs one at a time
-    │   ├── SandboxStopped                   used before `start` or after `stop`
-    │   ├── SandboxExpired (TimeoutError)    its wall time has passed
-    │   ├── UnknownRuntime (LookupError)     no runtime of this name is installed
-    │   └── FileError (OSError)              a file of the sandbox; `errno` says what
-    │       ├── NoSuchFile (FileNotFoundError)
-    │       ├── FileRefused (PermissionError)
-    │       ├── NotAFile                     a directory, device, pipe or socket where a regular file is needed
-    │       ├── FileTooLarge                 larger than the caller wants to read
-    │       └── DiskFull                     the sandbox's own disk limit, not the host's
-    └── InfrastructureFailure                the machine failed, not the agent: never score it as a reward
-        ├── RuntimeUnavailable               this runtime cannot isolate on this machine
-        ├── StartFailed                      the sandbox did not come up
-        ├── SandboxDied                      the sandbox ended, and this package did not stop it
-        ├── LauncherGone                     the process that starts sandboxes has ended, and all of them with it
-        ├── ShellFailed                      the sandbox lives, but a shell cannot be started in it
-        ├── ExaminationFailed                the sandbox lives, but could not be examined
-        │   └── ProcessesRemain              … because its processes survived being killed
-        ├── ProgramMissing                   a program that this machine lacks is needed
-        ├── MachineOverloaded                a time limit that others kept the sandbox from using, beyond its extension
-        ├── StoreFailed                      the image store cannot be written: full, read-only, another user's
-        └── Overloaded                       the machine has no room for another sandbox; a later request may succeed
+"""All errors of ors_containers.
 
 An environment needs only the two branches: it reports an ``InfrastructureFailure`` as such, and a ``CallerError`` is a
 mistake in its code or its input.

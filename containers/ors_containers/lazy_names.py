@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
+from ors_containers.distribution import DISTRIBUTION
+
 __all__ = ["lazy_name"]
 
 
@@ -18,7 +20,7 @@ def lazy_name(package: str, name: str, modules: Mapping[str, Iterable[str]]) -> 
     Raises ``AttributeError``.
     """
     if name == "__version__" and "." not in package:
-        return import_module("importlib.metadata").version("ors-server")
+        return import_module("importlib.metadata").version(DISTRIBUTION)
     public: list[str] = []
     for path, listed in modules.items():
         names = list(listed) or list(import_module(f"{package}.{path}").__all__)

@@ -12,11 +12,21 @@ from ors_containers.image import Image
 from ors_containers.limits import Limits
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
-__all__ = ["EXAMINATION", "TIMED_OUT_STATUS", "CommandResult", "FileKind", "FileStatus", "Sandbox"]
+__all__ = [
+    "EXAMINATION",
+    "TIMED_OUT_STATUS",
+    "CommandResult",
+    "ExecutionResult",
+    "FileKind",
+    "FileStatus",
+    "OutputStream",
+    "Sandbox",
+]
 
 #: The exit status of a command or an examination that was timed out.
 TIMED_OUT_STATUS = 124
 
+OutputStream = Literal["stdout", "stderr"]
 FileKind = Literal["file", "directory", "link", "pipe", "socket", "device", "unknown"]
 
 
@@ -46,6 +56,26 @@ class CommandResult:
     def text(self) -> str:
         """The output as text; bytes that are not UTF-8 are replaced."""
         return self.output.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """The exit status of a program, and its standard output and error."""
+
+    #: Exit status as a shell counts: 128 + n for signal n. ``TIMED_OUT_STATUS`` for a program that was timed out.
+    exit_status: int
+    stdout: bytes
+    stderr: bytes
+    #: Seconds it took.
+    seconds: float
+    #: It was killed at its time-out.
+    timed_out: bool = False
+    #: ``stdout`` or ``stderr`` lacks its end.
+    truncated: bool = False
+    #: False for a program that could not be executed; ``stderr`` then says why.
+    started: bool = True
+    #: Seconds of ``seconds`` in which it waited for processors, as in ``CommandResult``.
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +187,7 @@ class Sandbox(abc.ABC):
         limits that are used up. In a live one, processes of the agent have the program's own user: they cannot read
         or change its memory, descriptors, files and output. A runtime that cannot keep their signals away lets these
         end it (a result, and nothing a grader would reward). A program that starts programs of the agent gives them
-        its rights; before it does, it protects itself as ``ors_containers.graders.shield`` says.
+        its rights; before it does, it protects itself as ``ors_containers.graders.process_isolation`` says.
 
         The exit status is as a shell counts: 127 and 126 where the program is missing or cannot be executed. Raises
         ``InvalidCommand`` for arguments no program can be given, a file name that leads elsewhere and a time-out that

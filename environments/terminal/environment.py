@@ -23,17 +23,17 @@ from ors_containers.errors import UnknownImage
 from pydantic import BaseModel, Field
 
 from ors_server import DefinitionError, Environment, JSONObject, Split, TextBlock, ToolOutput, tool
-from ors_server.errors import InvalidTask
+from ors_server.hosting.errors import InvalidTask
 from ors_server.sandboxes import sandbox_service, sandboxes_unavailable
 from ors_server.wire.texts import shorten
 
-from .blame import grade_episode
-from .endless import EndlessSource
-from .generated import GeneratedSource
+from .failure_cause import grade_episode
 from .preparation import Service, episode_sandbox, grading_unavailable, program_finder
-from .references import completed
+from .reference_states import completed
 from .settings import TerminalSettings, read_settings
 from .task import TaskSource, TerminalTask
+from .tasks.folders import FolderSource
+from .tasks.generated import GeneratedSource
 
 __all__ = ["BashParameters", "TerminalEnvironment", "task_source"]
 
@@ -259,11 +259,7 @@ def _find_source(settings: TerminalSettings) -> TaskSource:
     for folder in settings.folders:
         keep_from_sandboxes(folder)  # tests and solutions
     if settings.folders:
-        return EndlessSource(
-            settings.folders,
-            solvable_only=settings.solvable_only,
-            tests_import_code=settings.tests_import_code,
-        )
+        return FolderSource(settings.folders, settings)
     try:
         has_program = program_finder(settings.image)
     except UnknownImage as error:

@@ -20,7 +20,7 @@ Outcomes and their rewards:
  they fail and were led to such a host by what the agent left | 0 |
  the examination cannot be made, or reports nothing | ``GradingFailed`` or what ``examine`` raises |
 
-An agent may have caused a failure all the same: ``blame`` decides that before a failure reaches a client.
+An agent may have caused a failure all the same: ``failure_cause`` decides that before a failure reaches a client.
 
 With ``import_code`` the agent's code may run in the tests' process. There it can do what the tests can, so the tests
 get one that must fail (``canary``), of which only this process knows. The verdict is a pass if this test alone has
@@ -46,9 +46,9 @@ from typing import Any, Literal, Protocol, cast
 from ors_containers import CommandResult, ExaminationFailed, InfrastructureFailure, ProcessesRemain, Sandbox
 from ors_containers.sandbox import EXAMINATION
 
-from .canary import name_of_canary, with_canary
-from .plain_tests import plain_tests
 from .states.program import with_seed
+from .tests_code.canary import name_of_canary, with_canary
+from .tests_code.plain_tests import plain_tests
 
 __all__ = ["CODE_RAN", "GradingFailed", "GradingLate", "TestsUnfit", "Tools", "Verdict", "run_tests"]
 
@@ -248,7 +248,7 @@ def _files() -> dict[str, bytes]:
 
 
 def _compiled(name: str) -> bytes:
-    source = Path(__file__).with_name(f"{name}.py").read_bytes()
+    source = (Path(__file__).parent / "trusted" / f"{name}.py").read_bytes()
     # Without the optimisation of this process: it may have been started with -O.
     code = compile(source, f"{EXAMINATION}/{name}.py", "exec", dont_inherit=True, optimize=0)
     unchecked = (1).to_bytes(4, "little")  # a flag: there is no source beside it to compare its hash with

@@ -35,7 +35,12 @@ class TerminalSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="ORS_TERMINAL_", extra="ignore", frozen=True)
 
     tasks: str = Field(
-        default="", description="Folders of Endless Terminals tasks, separated by `:`; empty for the generated tasks."
+        default="",
+        description="Folders of Endless Terminals and Harbor tasks, separated by `:`; empty for the generated tasks.",
+    )
+    task_variables: str = Field(
+        default="",
+        description="Variables of the server that `${NAME}` in a Harbor task's `env` may use, separated by commas.",
     )
     tests_import_code: TestsImportCode = Field(
         default="refuse",
@@ -79,6 +84,11 @@ class TerminalSettings(BaseSettings):
     def folders(self) -> tuple[Path, ...]:
         """The folders of ``tasks``."""
         return tuple(Path(part).expanduser().absolute() for part in self.tasks.split(os.pathsep) if part)
+
+    @property
+    def variable_names(self) -> tuple[str, ...]:
+        """The names in ``task_variables``."""
+        return tuple(name.strip() for name in self.task_variables.split(",") if name.strip())
 
     @property
     def family_names(self) -> tuple[str, ...]:

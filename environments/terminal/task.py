@@ -17,10 +17,19 @@ if TYPE_CHECKING:
     from .families.task import GeneratedFile
     from .states.program import State
 
-__all__ = ["BuiltImage", "PreparedImage", "TaskSource", "TerminalTask", "TestsImportCode"]
+__all__ = ["BuiltImage", "FolderProblem", "PreparedImage", "TaskSource", "TerminalTask", "TestsImportCode"]
 
 Grading = Literal["frozen", "live"]
 TestsImportCode = Literal["refuse", "flag"]
+
+
+class FolderProblem(Exception):
+    """A task folder that cannot be used: the file and the problem."""
+
+    def __init__(self, file: Path, cause: str, line: int | None = None) -> None:
+        self.file = file
+        place = f"{file}, line {line}" if line else str(file)
+        super().__init__(f"{place}: {cause}")
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class TerminalTask:
     solution: str | None = None
     #: Bash that nearly solves it and earns nothing.
     near_miss: str | None = None
-    #: Rules of the comparison with the solution's state (``references``); None where the tests are complete.
+    #: Rules of the comparison with the solution's state (``reference_states``); None where the tests are complete.
     state: State | None = None
     #: The task's source, for messages.
     origin: str = ""

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ors_containers.linux.apart import View, apart
+from ors_containers.linux.isolated_program import View, apart
 
 from ors_server.checkouts.errors import HostError
-from ors_server.checkouts.found import Failures, FoundCheckout
-from ors_server.checkouts.needs import DATA_MOUNT
+from ors_server.checkouts.loaded_checkouts import Failures, FoundCheckout
+from ors_server.checkouts.system_needs import DATA_MOUNT
 from ors_server.sandbox_service.data_folders import DataFolder
 
 __all__ = ["kept_apart", "mounted_data"]

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from ors_server.checkouts.errors import HostError
-from ors_server.hosting.targets import ENVIRONMENT_FILES
+from ors_server.hosting.loading.targets import ENVIRONMENT_FILES
 
 __all__ = ["dockerfile_instructions", "find_program"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from ors_server.checkouts.needs import DATA_MOUNT, UNKNOWN_IMAGE, Needs
+from ors_server.checkouts.system_needs import DATA_MOUNT, UNKNOWN_IMAGE, Needs
 
 __all__ = ["Host", "Row", "rows_of"]
 

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import ors_containers
-from ors_containers.linux.apart import View, apart
+from ors_containers.distribution import DISTRIBUTION
+from ors_containers.linux.isolated_program import View, apart
 
 import ors_server
 from ors_server.checkouts.errors import HostError
-from ors_server.checkouts.needs import DATA_MOUNT
+from ors_server.checkouts.system_needs import DATA_MOUNT
 from ors_server.cluster.supervisor.children import HASH_SEED
 from ors_server.cluster.supervisor.control import Control, control_folder
 from ors_server.cluster.supervisor.pools import SANDBOX_WORKER, Pool
@@ -256,7 +257,7 @@ def _link_packages(folder: Path) -> Path:
         (packages / source.name).symlink_to(source)
     # The version, and the runtimes of sandboxes as entry points.
     for place in map(Path, sys.path):
-        for found in place.glob("ors_server-*.dist-info"):
+        for found in place.glob(f"{DISTRIBUTION}-*.dist-info"):
             (packages / found.name).symlink_to(found.resolve())
             return packages
     return packages

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import requires
 from pathlib import Path
 
+from ors_containers.distribution import DISTRIBUTION
 from ors_containers.linux.file_locks import locked
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -79,7 +80,7 @@ def own_requirements() -> list[str]:
     if project.is_file():  # a checkout: what is installed of it may be the metadata of an earlier commit
         found = tomllib.loads(project.read_text("utf-8"))["project"]["dependencies"]
     else:
-        found = requires("ors-server") or []
+        found = requires(DISTRIBUTION) or []
     return sorted(text for text in found if "extra" not in str(Requirement(text).marker or ""))
 
 

@@ -35,7 +35,7 @@ from ors_server.rollouts.location import data_directory
 from ors_server.sandbox_service.data_folders import FindFolder, folders_below, listed_folders
 from ors_server.sandbox_service.registry import SandboxSessions
 from ors_server.sandboxes import hide_announced_code
-from ors_server.sessions.result_store import ResultStore
+from ors_server.sessions.calls.result_store import ResultStore
 from ors_server.settings import Settings
 from ors_server.worker import Identity, identity
 

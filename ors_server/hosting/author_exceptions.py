@@ -6,7 +6,8 @@ import logging
 import traceback
 from collections.abc import Sequence
 
-from ors_server.errors import EnvironmentFailed, InfrastructureFailure, MachineBusy, OrsError, RequestError
+from ors_server.errors import InfrastructureFailure, MachineBusy, OrsError, RequestError
+from ors_server.hosting.errors import EnvironmentFailed
 from ors_server.settings import ReturnErrors
 from ors_server.telemetry.redaction import forms_of, redact_text
 from ors_server.wire.encoding import NonFiniteReward

@@ -16,8 +16,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ors_server.errors import DefinitionError, InfrastructureFailure, NoEnvironments, UnknownEnvironment
+from ors_server.errors import DefinitionError, InfrastructureFailure
 from ors_server.hosting.dialects import Dialect, dialect_of, is_environment_class, overrides
+from ors_server.hosting.errors import NoEnvironments, UnknownEnvironment
 from ors_server.hosting.executors import Execution, LoopExecution, PoolExecution, SessionThreadExecution, ThreadPool
 from ors_server.hosting.task_agreement import TaskAgreement
 from ors_server.hosting.task_source import TaskSource, names_in, normalise_splits
@@ -240,7 +241,7 @@ def _name_of(cls: type, reserved_names: Collection[str]) -> str:
     name_method = getattr(cls, "name", None)
     name = _at_start(cls, "name", name_method) if callable(name_method) else cls.__name__
     if not isinstance(name, str):
-        raise DefinitionError(f"{cls.__name__}.name returned {name!r}, which is no text", "Return the name.")
+        raise DefinitionError(f"{cls.__name__}.name returned {name!r}, which is not a text", "Return the name.")
     _check_name(name, reserved_names)
     return name.lower()
 
@@ -276,7 +277,9 @@ def _check_class_methods(cls: type) -> None:
     own = ("unavailable",) if dialect_of(cls) is Dialect.OWN else ()
     for name in ("name", *own, "list_splits", "list_tasks", "num_tasks", "get_task", "get_task_range"):
         if overrides(cls, name) and inspect.isfunction(inspect.getattr_static(cls, name)):
-            raise DefinitionError(f"{cls.__name__}.{name} is no class method", f"Put @classmethod above `def {name}`.")
+            raise DefinitionError(
+                f"{cls.__name__}.{name} is not a class method", f"Put @classmethod above `def {name}`."
+            )
 
 
 def _splits_of(cls: type) -> Any:

@@ -13,8 +13,8 @@ import functools
 import importlib
 from typing import Any, cast
 
-from ors_server.errors import InvalidToolset
 from ors_server.hosting.dialects import Dialect, dialect_of
+from ors_server.hosting.errors import InvalidToolset
 from ors_server.hosting.tools import ToolTable, compile_tools, compile_toolset
 from ors_server.protocol import ListToolsOutput
 from ors_server.settings import ReturnErrors

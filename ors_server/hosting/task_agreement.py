@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ors_server.errors import TaskListsDiffer
+from ors_server.hosting.errors import TaskListsDiffer
 
 __all__ = ["TaskAgreement", "digest_of"]
 

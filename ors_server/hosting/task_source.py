@@ -20,15 +20,9 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from ors_server.errors import (
-    DefinitionError,
-    InvalidIndex,
-    InvalidIndexRange,
-    InvalidSplit,
-    InvalidTask,
-    TasksNotListable,
-)
+from ors_server.errors import DefinitionError
 from ors_server.hosting.dialects import overrides
+from ors_server.hosting.errors import InvalidIndex, InvalidIndexRange, InvalidSplit, InvalidTask, TasksNotListable
 from ors_server.hosting.executors import Execution
 from ors_server.hosting.task_agreement import TaskAgreement
 from ors_server.protocol import Split, SplitType
@@ -311,7 +305,7 @@ def names_in(cls: type, attribute: str) -> list[str]:
     if not is_list or not all(isinstance(name, str) and name for name in cast("list[Any]", value)):
         example = value if isinstance(value, str) else "name"
         raise DefinitionError(
-            f"{cls.__name__}.{attribute} is {value!r}, which is no list of names",
+            f"{cls.__name__}.{attribute} is {value!r}, which is not a list of names",
             f'Write {attribute} = ("{example}",), with the comma.',
         )
     return list(cast("list[str]", value))
@@ -323,7 +317,7 @@ def normalise_splits(cls: type, splits: Any) -> list[Split]:
     if splits is not None and (isinstance(splits, str) or not isinstance(splits, Iterable)):
         example = splits if isinstance(splits, str) else "train"
         raise DefinitionError(
-            f"{cls.__name__}.list_splits returned {splits!r}, which is no list", f'Return a list: ["{example}"].'
+            f"{cls.__name__}.list_splits returned {splits!r}, which is not a list", f'Return a list: ["{example}"].'
         )
     for split in cast("Iterable[Any]", splits or ()):
         if isinstance(split, str):
@@ -335,7 +329,7 @@ def normalise_splits(cls: type, splits: Any) -> list[Split]:
             normalised.append(Split(name=split.name, type=split.type))
         else:
             raise DefinitionError(
-                f"{cls.__name__}.list_splits returned {split!r}, which is no split",
+                f"{cls.__name__}.list_splits returned {split!r}, which is not a split",
                 'Return names, for example ["train", "test"], or Split objects.',
             )
     names = [split.name for split in normalised]

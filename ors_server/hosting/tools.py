@@ -103,7 +103,7 @@ def compile_tools(cls: type) -> ToolTable:
     toolsets: list[Any] = list(cast("list[Any]", declared)) if isinstance(declared, (list, tuple)) else [declared]
     for toolset in toolsets:
         if not inspect.isclass(toolset):
-            raise DefinitionError(f"{cls.__name__}.toolsets holds {toolset!r}, which is no class", "List the classes.")
+            raise DefinitionError(f"{cls.__name__}.toolsets: {toolset!r} is not a class", "List the classes.")
     owners: list[type | None] = [None, *toolsets]
     terminal: Tool | None = None
     for owner in owners:
@@ -184,7 +184,7 @@ def _compile_tool(cls: type, owner: type | None, name: str, function: Any, label
     )
     is_terminal = bool(getattr(function, "_env_tool_terminal", False))
     if not getattr(function, "_env_tool", False):
-        raise DefinitionError(f"{label} is marked @terminal but is no tool", "Put @tool above it as well.")
+        raise DefinitionError(f"{label} is marked @terminal but is not a tool", "Put @tool above it as well.")
     real = inspect.unwrap(function)
     try:
         hints = get_type_hints(real, include_extras=True)

@@ -31,7 +31,7 @@ from ors_server.pages.context import ServerContext
 from ors_server.rollouts.location import location_of
 from ors_server.rollouts.recorder import Recorder
 from ors_server.rollouts.store import RolloutStore
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.writer import RolloutWriter
 from ors_server.sandbox_service.data_folders import folders_below
 from ors_server.sandbox_service.registry import SandboxSessions
 from ors_server.sandboxes import hold_sandbox_service
@@ -134,6 +134,6 @@ class OrsApp(HotApp):
         waiting = self.rollouts.waiting + unsent
         found = [Sample(ROLLOUT_QUEUE, (), waiting), Sample(ROLLOUT_FAILING, (), int(self.rollouts.failing))]
         if recorder is not None:
-            found.append(Sample(ROLLOUTS_DROPPED, ("note",), recorder.dropped))
+            found.append(Sample(ROLLOUTS_DROPPED, ("event",), recorder.dropped))
             found.append(Sample(ROLLOUTS_DROPPED, ("session",), recorder.dropped_sessions))
         return found

@@ -16,8 +16,9 @@ from typing import Any, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from ors_server.errors import BodyTooLarge, InvalidBody, MissingSession, OrsError
+from ors_server.errors import InvalidBody, OrsError
 from ors_server.http.delivery import ConnectionDelivery
+from ors_server.http.errors import BodyTooLarge, MissingSession
 from ors_server.keys.authentication import key_of
 from ors_server.keys.key import Key
 from ors_server.wire.encoding import encode

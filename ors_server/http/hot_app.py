@@ -18,7 +18,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.routing import Route as PathRoute
 from starlette.types import Message, Receive, Scope, Send
 
-from ors_server.errors import BodyTooLarge, OrsError
+from ors_server.errors import OrsError
+from ors_server.http.errors import BodyTooLarge
 from ors_server.http.exchange import ClientDisconnected, Exchange
 from ors_server.http.openapi import add_keys, documented_router
 from ors_server.http.refusal import refuse

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from ors_containers.linux.file_locks import create_lock
 
-from ors_server.errors import DefinitionError, PortInUse
+from ors_server.errors import DefinitionError
 from ors_server.http.addresses import parse_address
+from ors_server.http.errors import PortInUse
 
 __all__ = ["listen_privately", "listen_publicly", "url_of"]
 

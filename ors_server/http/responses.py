@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ors_server.http.exchange import Exchange
-from ors_server.sessions.call import LARGE, Call
-from ors_server.sessions.call_ledger import CallLedger
-from ors_server.sessions.result_store import ResultStore
+from ors_server.sessions.calls.call import LARGE, Call
+from ors_server.sessions.calls.call_ledger import CallLedger
+from ors_server.sessions.calls.result_store import ResultStore
 from ors_server.wire.sse import task_frame
 
 __all__ = ["await_lost_twin", "deliver"]

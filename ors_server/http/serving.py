@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import uvicorn
+from ors_containers.linux.limits.file_limit import raise_file_limit
 
-from ors_server.file_limit import raise_file_limit
 from ors_server.http.acceptor import Acceptor
 from ors_server.http.hot_app import HotApp
 from ors_server.http.listeners import listen_privately, listen_publicly, url_of

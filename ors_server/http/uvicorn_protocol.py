@@ -248,6 +248,9 @@ def http_protocol(
                     raise ValueError("not a gateway")
             waiting = len(self.pipeline)
             HttpToolsProtocol.on_headers_complete(self)
+            # Older versions of uvicorn keep a connection open that the client wants closed.
+            if not self.parser.should_keep_alive():
+                self.cycle.keep_alive = False
             scope: Any = self.scope
             scope[CONNECTION] = connection = _Connection(self.cycle, delivery)
             if len(self.pipeline) == waiting:

@@ -1,23 +1,23 @@
 """The check of each request's key.
 
-A key is sent as ``X-API-Key`` or as ``Authorization: Bearer``; the first decides where both are sent, for a proxy may
-want the other one. A pair of address and key that was let in is found by one look into a dictionary. Any other key is
+A pair of address and key that was let in is found by one look into a dictionary. Any other key is
 hashed and compared in constant time, unless too many wrong ones came from its address (``guesses``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Any
 
-from ors_server.errors import NotAuthorized, TooManyGuesses
-from ors_server.keys.guesses import Guesses
+from ors_server.keys.credentials import credential_of_single, read_credential
+from ors_server.keys.errors import NotAuthorized, TooManyGuesses
 from ors_server.keys.key import ANYONE, Key
 from ors_server.keys.keys import Keys
+from ors_server.keys.login_throttle import LoginThrottle
 from ors_server.keys.usage import Usage
 
-__all__ = ["COOKIE", "FILES", "KEY", "OPEN_PATHS", "Authenticator", "credential_of", "key_of"]
+__all__ = ["COOKIE", "FILES", "KEY", "OPEN_PATHS", "Authenticator", "key_of"]
 
 #: Key in an ASGI scope of the request's ``Key``.
 KEY = "ors_server.key"
@@ -44,7 +44,7 @@ class Authenticator:
         self.keys = keys
         self._behind_proxy = behind_proxy
         self._behind_gateway = behind_gateway
-        self._guesses = Guesses()
+        self._throttle = LoginThrottle()
         self._known: dict[tuple[str, bytes], Key] = {}
         self._usage = usage
         #: Operations of environments: ``/ui/tools`` is not a page but asks for the tools of an environment "ui".
@@ -84,13 +84,13 @@ class Authenticator:
         known = self._known.get((address, credential))
         if known is not None:
             return known
-        pause = self._guesses.pause(address) if address and self._guesses else 0.0
+        pause = self._throttle.pause(address) if address and self._throttle else 0.0
         if pause:
             raise TooManyGuesses(pause)
         key = self.keys.find(credential)
         if key is None:
             if address:
-                self._guesses.add(address)
+                self._throttle.add(address)
             raise NotAuthorized("This server does not know the key of the request")
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
@@ -107,10 +107,9 @@ class Authenticator:
     def _read(self, scope: Any, headers: Mapping[bytes, bytes]) -> tuple[str, bytes]:
         """Return the address of a request's client, and the credential. Raises ``NotAuthorized``."""
         if len(headers) == len(scope["headers"]):  # none is repeated
-            credential = headers.get(b"x-api-key", b"").strip()
-            credential = credential or _bearer(headers.get(b"authorization", b"")) or b""
+            credential = credential_of_single(headers)
         else:
-            credential, several = _scan(scope["headers"])
+            credential, several = read_credential(scope["headers"])
             if several:
                 raise NotAuthorized("The request has several keys in one header: send one")
         return self._address(scope, headers), credential
@@ -147,30 +146,3 @@ class Authenticator:
 def key_of(scope: Mapping[str, Any]) -> Key:
     """Return the key of a request that was let in; ``ANYONE`` where the server wants none."""
     return scope.get(KEY, ANYONE)
-
-
-def credential_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return the key that headers carry; empty where they carry none."""
-    return _scan(headers)[0]
-
-
-def _bearer(authorization: bytes) -> bytes | None:
-    """Return the token of a header; None where it is of another scheme."""
-    scheme, _, given = authorization.strip().partition(b" ")
-    return given.strip() if scheme.lower() == b"bearer" else None
-
-
-def _scan(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bool]:
-    """Return the credential, and whether there are several."""
-    own = bearer = b""
-    several = False
-    for name, value in headers:
-        if name == b"x-api-key":
-            several = several or bool(own)
-            own = value.strip()
-        elif name == b"authorization":
-            given = _bearer(value)
-            if given is not None:
-                several = several or bool(bearer)
-                bearer = given
-    return own or bearer, several

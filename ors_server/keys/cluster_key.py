@@ -13,7 +13,7 @@ import hmac
 import os
 from pathlib import Path
 
-from ors_server.errors import ClusterError
+from ors_server.keys.errors import ClusterError
 
 __all__ = [
     "CLUSTER_HEADER",

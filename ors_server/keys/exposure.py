@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ors_server.errors import KeysError
+from ors_server.keys.errors import KeysError
 from ors_server.keys.file import changed, keys_file
 from ors_server.keys.key import Key, Limits, digest_of, make_secret
 from ors_server.keys.keys import Keys

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from ors_containers.linux.file_locks import try_lock
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from ors_server.errors import KeysError
+from ors_server.keys.errors import KeysError
 from ors_server.keys.key import NAME, Key, Limits
 from ors_server.settings import Settings
 

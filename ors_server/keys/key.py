@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from ors_server.machine_size import MachineSize
+from ors_server.keys.machine_size import MachineSize
 
 __all__ = ["ANYONE", "NAME", "Key", "Limits", "digest_of", "make_secret"]
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlencode
 
-from ors_server.errors import KeysError
+from ors_server.keys.errors import KeysError
 from ors_server.keys.file import Stamp, read_keys, stamp_of
 from ors_server.keys.key import Key, digest_of, make_secret
 

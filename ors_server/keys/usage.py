@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ors_containers.linux.file_locks import try_lock, try_locked
 
-from ors_server.errors import KeyBusy
+from ors_server.keys.errors import KeyBusy
 from ors_server.keys.key import Key
 
 __all__ = ["Kind", "Usage"]

@@ -22,13 +22,13 @@ from starlette.types import Receive, Scope, Send
 from ors_server.errors import OrsError
 from ors_server.pages.access import check_host
 from ors_server.pages.context import PagesContext, ServerContext, ViewRoute, visitor_of
-from ors_server.pages.environment_views import EnvironmentViews
-from ors_server.pages.live_views import LiveViews
-from ors_server.pages.login_views import LoginViews
-from ors_server.pages.playground_views import PlaygroundViews
 from ors_server.pages.responses import Responses
-from ors_server.pages.rollout_views import RolloutViews
-from ors_server.pages.sandbox_views import SandboxViews
+from ors_server.pages.views.environment_views import EnvironmentViews
+from ors_server.pages.views.live_views import LiveViews
+from ors_server.pages.views.login_views import LoginViews
+from ors_server.pages.views.playground_views import PlaygroundViews
+from ors_server.pages.views.rollout_views import RolloutViews
+from ors_server.pages.views.sandbox_views import SandboxViews
 
 __all__ = ["Pages"]
 

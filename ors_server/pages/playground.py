@@ -19,8 +19,8 @@ from ors_server.errors import OrsError
 from ors_server.keys.key import Key
 from ors_server.pages.episode_records import EpisodeCall, read_frames
 from ors_server.protocol import CreateSession
-from ors_server.sessions.call import Call
-from ors_server.sessions.call_ledger import ResultExpired
+from ors_server.sessions.calls.call import Call
+from ors_server.sessions.calls.call_ledger import ResultExpired
 from ors_server.sessions.registry import Sessions
 from ors_server.sessions.secrets import fill_secrets
 from ors_server.sessions.session import Session

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from ors_containers.distribution import install_command
+
 from ors_server.rollouts.errors import RolloutError
 from ors_server.wire.encoding import encode
 
@@ -53,7 +55,7 @@ def write_parquet(rollouts: Iterable[dict[str, Any]], output: IO[bytes]) -> None
     except ImportError as error:
         raise RolloutError(
             "Parquet needs pyarrow, which is not installed",
-            "Install it (pip install pyarrow), or use --format jsonl.",
+            f"Install it ({install_command('parquet')}), or use --format jsonl.",
         ) from error
     schema = _schema(pyarrow)
     with parquet.ParquetWriter(output, schema, compression="zstd") as writer:

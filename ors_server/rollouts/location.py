@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ors_containers.distribution import install_command
+
 from ors_server.errors import DefinitionError
 from ors_server.settings import Settings
 
@@ -69,7 +71,7 @@ def location_of(settings: Settings) -> Location:
     if url is not None and importlib.util.find_spec("psycopg") is None:
         raise DefinitionError(
             "ORS_ROLLOUTS names a PostgreSQL database, and psycopg is not installed",
-            "Install it: pip install '/path/to/ors-server[postgresql]'.",
+            f"Install it: {install_command('postgresql')}.",
         )
     return Location(data_directory(settings.data_dir), None if url is None else url.get_secret_value())
 

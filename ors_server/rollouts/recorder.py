@@ -1,9 +1,9 @@
 """Recording of the sessions that a server plays, as rollouts.
 
-The event loop notes what happens (``notes``) and hands the notes over about once a second; the writer's thread does
-the rest. Invariants: a call never waits for a record; at most ``limit`` bytes of notes wait, and
-what comes above that is dropped and counted; the values of a session's secrets are redacted before anything of it
-leaves the memory of this process.
+The event loop notes events (``events``) and hands them over about once a second, in batches; the writer's thread does
+the rest, and neither reads what the other changes. Invariants: a call never waits for a record; at most ``limit`` bytes
+of events wait, and what comes above that is dropped and counted; the values of a session's secrets are redacted before
+anything of it leaves the memory of this process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any, Protocol
 
 from pydantic_core import from_json, to_json
 
-from ors_server.rollouts.derived import TASK_TOKEN, Outcome, task_of
-from ors_server.rollouts.marks import mark_of_frames
-from ors_server.rollouts.records import End, Note, Part, Records
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.aggregates.derived_columns import TASK_TOKEN, Outcome, task_of
+from ors_server.rollouts.recording.batches import Batch, Batches, End, Event, Sofar, StoredSession
+from ors_server.rollouts.storing.writer import RolloutWriter
+from ors_server.rollouts.verdict_marks import mark_of_frames
 from ors_server.telemetry.redaction import forms_of
 from ors_server.wire.encoding import encode
 
@@ -34,16 +34,16 @@ __all__ = ["Recorder", "Recording"]
 
 logger = logging.getLogger("ors_server.rollouts")
 
-#: Bytes of notes that may wait to be stored.
+#: Bytes of events that may wait to be stored.
 LIMIT = 64 * 2**20
 #: Seconds between two handings-over.
 INTERVAL = 1.0
-#: Bytes of notes that are handed over sooner.
+#: Bytes of events that are handed over sooner.
 _BATCH = 4 * 2**20
 #: Seconds between two signs of life, and between two log lines about what was dropped.
 ALIVE_EVERY = 15.0
 _LOG_EVERY = 60.0
-#: Bytes that a note takes in memory besides its data, and that the row of a session takes.
+#: Bytes that an event takes in memory besides its data, and that the row of a session takes.
 _OVERHEAD = 200
 _ROW = 2000
 _LARGEST = sys.float_info.max
@@ -56,12 +56,12 @@ class Recorder:
         self._writer = writer
         self._limit = limit
         self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        #: Notes that were dropped because too many waited, since the start.
+        #: Events that were dropped because too many waited, since the start.
         self.dropped = 0
         #: Sessions that are not stored at all, for the same reason.
         self.dropped_sessions = 0
         #: What is not handed over yet; its bytes, and how many they may be before room is made again.
-        self._parts: list[tuple[Recording, Part]] = []
+        self._batches: list[tuple[Recording, Batch]] = []
         self._size = self._bound = 0
         self._timer: asyncio.TimerHandle | None = None
         self._alive: asyncio.TimerHandle | None = None
@@ -69,7 +69,7 @@ class Recorder:
 
     @property
     def waiting(self) -> int:
-        """Bytes of notes that wait to be stored."""
+        """Bytes of events that wait to be stored."""
         return self._size + self._writer.records_waiting
 
     def start(self) -> None:
@@ -98,12 +98,12 @@ class Recorder:
     ) -> Recording:
         """Begin to record a session. ``task`` is as clients see it; ``secrets`` are values that are never stored."""
         at = time.time_ns() // 1_000_000
-        recording = Recording(self, sid, forms_of(secrets))
+        recording = Recording(self, StoredSession(str(uuid.uuid4()), sid, forms_of(secrets)))
         spec = encode({name: value for name, value in task.items() if name != TASK_TOKEN}).decode()
         info = {} if index is None else {"task_index": index}
         known = task_of(environment, None, split, spec, info)
         row = {
-            "id": recording.rollout_id,
+            "id": recording.stored.rollout_id,
             "run_name": f"recorded-{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d}",
             "environment": environment,
             "split": split,
@@ -119,37 +119,37 @@ class Recorder:
         size = len(spec) + _ROW
         if self._make_room(size):
             self._size += size
-            self._new_part(recording).begun = row
+            self._new_batch(recording).begun = row
         else:
             recording.muted = True
             self.dropped_sessions += 1
         return recording
 
-    def note(self, recording: Recording, note: Note) -> None:
+    def note(self, recording: Recording, event: Event) -> None:
         """Note what a session did; count it as dropped where too much waits."""
-        part = recording.part
-        size = len(note[-1]) + _OVERHEAD
-        if part is None or self._size + size > self._bound:
-            part = self._part_with_room(recording, size)
-            if part is None:
+        batch = recording.batch
+        size = len(event[-1]) + _OVERHEAD
+        if batch is None or self._size + size > self._bound:
+            batch = self._batch_with_room(recording, size)
+            if batch is None:
                 return
         self._size += size
-        part.notes += note
+        batch.events += event
 
-    def _part_with_room(self, recording: Recording, size: int) -> Part | None:
-        """Return the part that takes a note; None where none does, for which the note is counted as dropped."""
+    def _batch_with_room(self, recording: Recording, size: int) -> Batch | None:
+        """Return the batch that takes an event; None where none does, for which the event is counted as dropped."""
         if recording.muted:
             return None
         if self._size + size > self._bound and not self._make_room(size):
             recording.dropped += 1
             return None
-        return recording.part or self._new_part(recording)
+        return recording.batch or self._new_batch(recording)
 
     def end(self, recording: Recording, end: End) -> None:
         """Note the end of a session. It is never dropped."""
         if not recording.muted:
             self._size += _OVERHEAD + len(end.reason)
-            (recording.part or self._new_part(recording)).end = end
+            (recording.batch or self._new_batch(recording)).end = end
 
     def _make_room(self, size: int) -> bool:
         """Return whether ``size`` bytes more may wait, and count what may not as dropped."""
@@ -169,23 +169,25 @@ class Recorder:
             )
         return False
 
-    def _new_part(self, recording: Recording) -> Part:
+    def _new_batch(self, recording: Recording) -> Batch:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._hand_over)
-        part = recording.part = Part()
-        self._parts.append((recording, part))
-        return part
+        batch = recording.batch = Batch(recording.stored)
+        self._batches.append((recording, batch))
+        return batch
 
     def _hand_over(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._parts:
+        if self._batches:
             offset = time.time() - time.monotonic()
-            for recording, _ in self._parts:
-                recording.part = None
-            self._writer.record(Records(self.name, self._parts, self._size, offset))
-            self._parts, self._size, self._bound = [], 0, 0
+            for recording, batch in self._batches:
+                batch.sofar = recording.sofar()
+                recording.batch = None
+            batches = [batch for _, batch in self._batches]
+            self._writer.record(Batches(self.name, batches, self._size, offset))
+            self._batches, self._size, self._bound = [], 0, 0
 
 
 class EndedCall(Protocol):
@@ -202,65 +204,49 @@ class EndedCall(Protocol):
 
 
 class Recording:
-    """The record of one session. The event loop writes it, except for what belongs to the writer's thread.
-
-    Times are by the monotonic clock.
-    """
+    """The record of one session, as the event loop has it. Times are by the monotonic clock."""
 
     __slots__ = (
+        "_mark",
         "_prompted",
         "_recorder",
-        "characters",
+        "batch",
         "dropped",
         "finished",
-        "last_at",
-        "mark",
         "max_reward",
         "muted",
-        "part",
-        "pieces",
-        "rollout_id",
-        "secrets",
-        "session",
         "stored",
-        "told",
-        "told_at",
         "total_reward",
     )
 
-    def __init__(self, recorder: Recorder, session: str, secrets: list[bytes]) -> None:
+    def __init__(self, recorder: Recorder, stored: StoredSession) -> None:
         self._recorder = recorder
-        self.session = session
-        #: Their forms are not stored.
-        self.secrets = secrets
-        self.rollout_id = str(uuid.uuid4())
+        #: What the writer's thread keeps of the session.
+        self.stored = stored
         #: True where none of it is stored.
         self.muted = False
         #: What the recorder has not handed over yet.
-        self.part: Part | None = None
+        self.batch: Batch | None = None
         self._prompted = False
         self.max_reward: float | None = None
         self.total_reward: float | None = None
         self.finished = False
         #: The reservation about the verdict (``marks``); empty for none.
-        self.mark = ""
-        #: Notes that were dropped.
+        self._mark = ""
+        #: Events that were dropped.
         self.dropped = 0
-        # Of the writer's thread: what is stored, and what the row of ``rollouts`` says of it.
-        self.pieces = 0
-        self.stored = 0
-        self.characters = 0
-        self.last_at = 0
-        self.told: tuple[float | None, bool] = (None, False)
-        self.told_at = 0
+
+    def sofar(self) -> Sofar:
+        """Return what the row of the session says of it until now."""
+        return Sofar(self.max_reward, self.total_reward, self.finished, self.dropped, self._mark)
 
     def prompt(self, kind: str, data: bytes) -> None:
         """Note the prompt that the client reads, the first time: ``blocks`` or ``messages``, as JSON."""
         if not self._prompted:
             self._prompted = True
             at = time.monotonic()
-            for part in [data] if kind == "blocks" else [to_json([message]) for message in from_json(data)]:
-                self._recorder.note(self, (at, None, kind, None, None, part))
+            for each in [data] if kind == "blocks" else [to_json([message]) for message in from_json(data)]:
+                self._recorder.note(self, (at, None, kind, None, None, each))
 
     def call(self, at: float, call_id: str, request: bytes) -> None:
         """Note that a call has begun, of the JSON object ``request`` with ``name`` and ``input``."""
@@ -276,7 +262,7 @@ class Recording:
             self.total_reward = total if -_LARGEST <= total <= _LARGEST else math.copysign(_LARGEST, total)
         if call.finished:
             self.finished = True
-            self.mark = mark_of_frames(frames) or self.mark
+            self._mark = mark_of_frames(frames) or self._mark
         waited = call.entered - call.started if call.entered else None
         inside = call.left - call.entered if call.left else None
         self._recorder.note(self, (at, call.task_id, call.name, waited, inside, frames))

@@ -34,7 +34,7 @@ class RolloutStore:
         """
         from sqlalchemy.exc import SQLAlchemyError
 
-        from ors_server.rollouts.database import FAULTS, explained, open_to_read, reading_engine
+        from ors_server.rollouts.storing.database import FAULTS, explained, open_to_read, reading_engine
 
         named = where or self.location.setting
         try:

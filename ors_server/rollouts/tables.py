@@ -25,10 +25,10 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
-__all__ = ["METADATA", "VERSION", "messages", "pieces", "recorders", "rollouts", "runs", "updates"]
+__all__ = ["METADATA", "VERSION", "batches", "messages", "recorders", "rollouts", "runs", "updates"]
 
 #: The version of these tables: the revision of the newest migration, and ``user_version`` of a SQLite file.
-VERSION = 4
+VERSION = 5
 
 METADATA = MetaData()
 
@@ -162,10 +162,10 @@ Index(
     messages.c.finished,
 )
 
-#: Messages of recorded sessions: what one session did between two writes, as JSON (``notes``). A row for each message
-#: would cost more than the call that it tells of.
-pieces = Table(
-    "pieces",
+#: Events of recorded sessions: what one session did between two writes, as JSON (``recording.events``). A row for each
+#: message would cost more than the call that it tells of.
+batches = Table(
+    "batches",
     METADATA,
     Column("rollout_id", _TEXT, nullable=False),
     Column("number", _NUMBER, nullable=False),

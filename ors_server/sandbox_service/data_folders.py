@@ -19,8 +19,10 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 
-from ors_server.errors import InvalidSandbox, OrsError, RequestError, UnknownEnvironment
+from ors_server.errors import OrsError, RequestError
+from ors_server.hosting.errors import UnknownEnvironment
 from ors_server.keys.key import Key
+from ors_server.sandbox_service.errors import InvalidSandbox
 
 __all__ = ["DataFolder", "DiskRefused", "FindFolder", "Listing", "UnknownFile", "folders_below", "listed_folders"]
 

@@ -12,7 +12,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from ors_server.errors import SandboxFileChanged, SandboxFileError, SandboxFileMissing, SandboxFileShorter, SessionGone
+from ors_server.sandbox_service.errors import (
+    SandboxFileChanged,
+    SandboxFileError,
+    SandboxFileMissing,
+    SandboxFileShorter,
+)
+from ors_server.sessions.errors import SessionGone
 
 if TYPE_CHECKING:
     from ors_containers.container import Container

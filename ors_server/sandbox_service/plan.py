@@ -8,10 +8,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ors_server.errors import InvalidSandbox
 from ors_server.keys.key import Key
-from ors_server.machine_size import MachineSize
+from ors_server.keys.machine_size import MachineSize
 from ors_server.sandbox_service.data_folders import FindFolder
+from ors_server.sandbox_service.errors import InvalidSandbox
 from ors_server.sandbox_service.requests import CreateSandbox, NetworkPolicy, SidecarContainer
 
 if TYPE_CHECKING:

@@ -16,17 +16,19 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ors_server.errors import KeyBusy, ServerBusy, SessionGone, ShuttingDown
+from ors_server.errors import ServerBusy
+from ors_server.keys.errors import KeyBusy
 from ors_server.keys.key import ANYONE, Key
 from ors_server.sandbox_service.data_folders import FindFolder
 from ors_server.sandbox_service.plan import check_size, plan_container
 from ors_server.sandbox_service.requests import CreateSandbox
 from ors_server.sandbox_service.session import SandboxSession
 from ors_server.sandboxes import close_sandbox_service, hold_sandbox_service, sandbox_service
-from ors_server.sessions.call import Call
-from ors_server.sessions.call_ledger import CallLedger
-from ors_server.sessions.call_slots import CallSlots
-from ors_server.sessions.result_store import ResultStore
+from ors_server.sessions.calls.call import Call
+from ors_server.sessions.calls.call_ledger import CallLedger
+from ors_server.sessions.calls.call_slots import CallSlots
+from ors_server.sessions.calls.result_store import ResultStore
+from ors_server.sessions.errors import SessionGone, ShuttingDown
 from ors_server.sessions.tombstones import Tombstones
 from ors_server.settings import Settings
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from ors_server.errors import InvalidSandbox
-from ors_server.machine_size import MachineSize
+from ors_server.keys.machine_size import MachineSize
+from ors_server.sandbox_service.errors import InvalidSandbox
 from ors_server.wire.texts import without_surrogates
 
 __all__ = ["Bucket", "CreateSandbox", "HostNames", "NetworkPolicy", "RunCommand", "SidecarContainer", "read_request"]
@@ -99,7 +99,7 @@ class CreateSandbox(_Request):
     @classmethod
     def _check_size(cls, size: str) -> str:
         if size.startswith("nvidia"):
-            raise ValueError(f"sandboxes of this server have no GPU, so {size!r} cannot be had; name a size as '2:4'")
+            raise ValueError(f"sandboxes of this server have no GPU: {size!r} is not available; name a size as '2:4'")
         MachineSize.read(size)
         return size
 

@@ -14,12 +14,14 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING
 
-from ors_server.errors import InvalidSandbox, OrsError, OutputTooLarge, SessionGone
+from ors_server.errors import OrsError
 from ors_server.hosting.author_exceptions import describe_error
+from ors_server.sandbox_service.errors import InvalidSandbox
 from ors_server.sandbox_service.plan import refused_policy
 from ors_server.sandbox_service.requests import CreateSandbox, NetworkPolicy, RunCommand
-from ors_server.sessions.call import Call
-from ors_server.sessions.call_ledger import CallLedger
+from ors_server.sessions.calls.call import Call
+from ors_server.sessions.calls.call_ledger import CallLedger
+from ors_server.sessions.errors import OutputTooLarge, SessionGone
 from ors_server.wire.encoding import encode
 from ors_server.wire.request_ids import call_id
 from ors_server.wire.sse import error_frame, result_frames

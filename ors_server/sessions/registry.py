@@ -15,28 +15,25 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextvars import Context
 from typing import Any
 
-from ors_server.errors import (
-    LOST_WITH_WORKER,
-    EnvironmentConflict,
-    InfrastructureFailure,
-    MachineBusy,
-    OrsError,
-    ServerBusy,
-    SessionExists,
-    SessionGone,
-    ShuttingDown,
-    UnknownSession,
-)
+from ors_server.errors import InfrastructureFailure, MachineBusy, OrsError, ServerBusy
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
 from ors_server.hosting.executors import ThreadPool
 from ors_server.keys.key import ANYONE, Key
 from ors_server.keys.usage import Kind, Usage
 from ors_server.protocol import CreateSession
-from ors_server.rollouts.derived import LOST, Outcome
+from ors_server.rollouts.aggregates.derived_columns import LOST, Outcome
 from ors_server.rollouts.recorder import Recorder
 from ors_server.sandboxes import close_sandbox_service, hold_sandbox_service
-from ors_server.sessions.call_slots import CallSlots
-from ors_server.sessions.result_store import ResultStore
+from ors_server.sessions.calls.call_slots import CallSlots
+from ors_server.sessions.calls.result_store import ResultStore
+from ors_server.sessions.errors import (
+    LOST_WITH_WORKER,
+    EnvironmentConflict,
+    SessionExists,
+    SessionGone,
+    ShuttingDown,
+    UnknownSession,
+)
 from ors_server.sessions.session import Session, SessionContext, State
 from ors_server.sessions.setup import TaskChoice
 from ors_server.sessions.tombstones import Tombstones

@@ -21,8 +21,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from ors_server.errors import DefinitionError, InvalidSecrets
+from ors_server.errors import DefinitionError
+from ors_server.keys.credentials import bearer_token
 from ors_server.keys.key import ANYONE, Key, digest_of
+from ors_server.sessions.errors import InvalidSecrets
 
 __all__ = ["LOCAL_TOKEN", "fill_secrets", "hidden_values", "read_secrets", "read_secrets_file"]
 
@@ -52,7 +54,8 @@ def fill_secrets(secrets: Mapping[str, str], file: Path | None, key: Key = ANYON
     filled = dict(secrets)
     if "api_key" in operators:
         for name, value in secrets.items():
-            if digest_of(value.strip().removeprefix("Bearer ").strip().encode(errors="replace")) == key.digest:
+            given = value.strip().encode(errors="replace")
+            if digest_of(bearer_token(given) or given) == key.digest:
                 filled[name] = operators["api_key"]
     for name, value in operators.items():
         filled[name] = filled.get(name) or value
@@ -92,11 +95,11 @@ def read_secrets_file(file: Path) -> dict[str, str]:
 
 def _values(source: Any, where: str, form: str) -> dict[str, str]:
     if not isinstance(source, Mapping):
-        raise InvalidSecrets(f"{where} is no object", form)
+        raise InvalidSecrets(f"{where} is not an object", form)
     values: dict[str, str] = {}
     for name, entry in cast("Mapping[str, Any]", source).items():
         value = cast("Mapping[str, Any]", entry).get("value") if isinstance(entry, Mapping) else entry
         if not isinstance(value, str):
-            raise InvalidSecrets(f"{where}: the value of {name!r} is no string", form)
+            raise InvalidSecrets(f"{where}: the value of {name!r} is not a string", form)
         values[name] = value
     return values

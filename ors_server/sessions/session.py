@@ -19,31 +19,25 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ors_server.errors import (
-    EnvironmentFailed,
-    InfrastructureFailure,
-    MachineBusy,
-    OrsError,
-    ScoringUnsupported,
-    SessionGone,
-    SessionStarting,
-)
+from ors_server.errors import InfrastructureFailure, MachineBusy, OrsError
 from ors_server.hosting.author_exceptions import as_request_error, log_and_describe
 from ors_server.hosting.call_overrides import OverridingRunner
 from ors_server.hosting.catalogue import HostedEnvironment
+from ors_server.hosting.errors import EnvironmentFailed
 from ors_server.hosting.tool_runner import RefusedCall, ToolRunner
 from ors_server.keys.key import ANYONE, Key
 from ors_server.keys.usage import Usage
 from ors_server.protocol import ScoreGroup
-from ors_server.rollouts.derived import LOST, Outcome
+from ors_server.rollouts.aggregates.derived_columns import LOST, Outcome
 from ors_server.rollouts.recorder import Recorder, Recording
-from ors_server.sessions.call import Call
-from ors_server.sessions.call_frames import outcome_frames, score_group
-from ors_server.sessions.call_ledger import CallLedger
-from ors_server.sessions.call_slots import CallSlots, LimitedSlots
+from ors_server.sessions.calls.call import Call
+from ors_server.sessions.calls.call_frames import outcome_frames, score_group
+from ors_server.sessions.calls.call_ledger import CallLedger
+from ors_server.sessions.calls.call_slots import CallSlots, LimitedSlots
+from ors_server.sessions.calls.result_store import ResultStore
 from ors_server.sessions.environment_instance import EnvironmentInstance
+from ors_server.sessions.errors import ScoringUnsupported, SessionGone, SessionStarting
 from ors_server.sessions.reading import checked, messages_json, prompt_json, task_tools_json
-from ors_server.sessions.result_store import ResultStore
 from ors_server.sessions.secrets import hidden_values
 from ors_server.sessions.setup import Setup, TaskChoice, took_too_long
 from ors_server.settings import Settings

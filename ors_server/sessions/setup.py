@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ors_server.errors import EnvironmentFailed, InfrastructureFailure, MachineBusy, OrsError
+from ors_server.errors import InfrastructureFailure, MachineBusy, OrsError
 from ors_server.hosting.author_exceptions import as_request_error
 from ors_server.hosting.catalogue import HostedEnvironment
+from ors_server.hosting.errors import EnvironmentFailed
 from ors_server.hosting.session_toolsets import find_toolset
 from ors_server.rollouts.recorder import Recorder, Recording
 from ors_server.sessions.environment_instance import EnvironmentInstance

@@ -132,7 +132,7 @@ ROLLOUTS_DROPPED = _define(
     "ors_rollout_dropped",
     "counter",
     ("what",),
-    "Parts of sessions (note), and whole sessions (session), that are not recorded because too much waits to be stored",
+    "Events of sessions, and whole sessions, that are not recorded because too much waits to be stored",
 )
 
 LOOP_LAG = _define(

@@ -97,7 +97,7 @@ def warn(settings: Settings, text: str) -> None:
 
 def note(event: str, level: int = logging.INFO, **fields: Any) -> None:
     """Write a line of JSON to stderr before the logs are started."""
-    record = logging.LogRecord("ors_server.cli", level, "", 0, event, None, None)
+    record = logging.LogRecord("ors_server.serve", level, "", 0, event, None, None)
     vars(record).update(fields)
     sys.stderr.write(f"{JSONFormatter().format(record)}\n")
 

@@ -13,7 +13,9 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ors_server.errors import TracesUnavailable
+from ors_containers.distribution import install_command
+
+from ors_server.telemetry.errors import TracesUnavailable
 from ors_server.wire.version import VERSION
 from ors_server.worker import identity
 
@@ -97,7 +99,7 @@ def start_tracing() -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        remedy = "Install it: pip install '/path/to/ors-server[traces]'."
+        remedy = f"Install it: {install_command('traces')}."
         raise TracesUnavailable(f"Traces need OpenTelemetry: {error}", remedy) from None
     provider = trace.get_tracer_provider()
     if not isinstance(provider, TracerProvider):

@@ -2,9 +2,11 @@
 
 from importlib.metadata import version
 
+from ors_containers.distribution import DISTRIBUTION
+
 __all__ = ["HANDSHAKE", "VERSION"]
 
-VERSION = version("ors-server")
+VERSION = version(DISTRIBUTION)
 
 #: Version of the protocol between gateways, workers, supervisors and nodes. Each of them refuses another version;
 #: packages of different versions with the same protocol work together, as during an update.

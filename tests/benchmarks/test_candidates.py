@@ -9,6 +9,7 @@ import pytest
 from ors_benchmarks.harness.candidates import OURS, Candidate, PeerUnavailable, packages
 from ors_benchmarks.server.command import CANDIDATES
 from ors_benchmarks.server.floor import FLOOR
+from ors_containers.distribution import DISTRIBUTION
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_an_environment_is_made_once_and_again_if_pip_failed(cache: Path) -> Non
 def test_versions_of_packages() -> None:
     found = packages(sys.executable)
     assert "uvicorn" in found
-    assert found["ors-server"]
+    assert found[DISTRIBUTION]
 
 
 def test_nothing_names_a_package_index() -> None:

@@ -6,8 +6,8 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.harness import charts
-from ors_benchmarks.harness.figures import Measured
+from ors_benchmarks.harness.reports import charts
+from ors_benchmarks.harness.reports.figures import Measured
 from ors_benchmarks.server.charts import draw
 
 from tests.benchmarks.test_results import gather, measured, report_of
@@ -21,7 +21,7 @@ needs_matplotlib = pytest.mark.skipif(
 def test_charts_of_what_was_measured(tmp_path: Path) -> None:
     gathered = gather()
     assert draw(report_of(gathered), tmp_path, "none") == []
-    measured(gathered, ours=[60, 70, 75], ors_sdk=[840, 850, 860], floor=[20])
+    measured(gathered, ours=[60, 70, 75], ors_sdk=[840, 850, 860], floor=[20, 20, 20])
     assert [path.name for path in draw(report_of(gathered), tmp_path, "some")] == ["some-cpu.png"]
     curve = [(1.0, 2.0), (512.0, 90.0)]
     gathered.add("ours", "latency", Measured(curves={"latency_p50": curve, "latency_p99": curve}), {})

@@ -6,24 +6,15 @@ import os
 import sys
 from pathlib import Path
 
+import ors_cli
 import pytest
 from ors_benchmarks.clients import command as clients
-from ors_benchmarks.harness.results import Report
 
-from ors_server import cli
+from tests.benchmarks.bench import ended, only_report
 
 
 def bench(*arguments: str | Path) -> int:
-    """Run ``ors-server bench clients``. Return the exit code."""
-    with pytest.raises(SystemExit) as end:
-        clients.main([str(argument) for argument in arguments])
-    assert isinstance(end.value.code, int)
-    return end.value.code
-
-
-def only_report(folder: Path) -> Report:
-    [path] = folder.glob("*.json")
-    return Report.model_validate_json(path.read_text())
+    return ended(clients.main, *arguments)
 
 
 @pytest.mark.long
@@ -74,6 +65,6 @@ def test_invalid_options(option: list[str], capsys: pytest.CaptureFixture[str]) 
 def test_it_is_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["ors-server", "bench", "clients", "--help"])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        ors_cli.main()
     assert end.value.code == 0
     assert "Usage: ors-server bench clients" in capsys.readouterr().out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ors_benchmarks.harness.checks import Refused, WrongAnswer
 from ors_benchmarks.harness.http11 import Response
-from ors_benchmarks.harness.latencies import Meter, percentile
+from ors_benchmarks.harness.reports.latencies import Meter, percentile
 
 
 def answered(started: float, seconds: float) -> Response:

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.machine import Machine
-from ors_benchmarks.harness.results import Gathered, Report, Summary, free_path
-from ors_benchmarks.harness.table import met, shown
-from ors_benchmarks.server.command import CANDIDATES, print_report
+from ors_benchmarks.harness.reports.figures import Measured
+from ors_benchmarks.harness.reports.results import Gathered, Report, Summary, free_path
+from ors_benchmarks.harness.reports.table import met, shown
+from ors_benchmarks.server.command import BENCHMARK, CANDIDATES
 from ors_benchmarks.server.rows import FIGURES, ROWS
 from rich.console import Console
 
@@ -35,7 +35,7 @@ def report_of(gathered: Gathered) -> Report:
         ),
         titles={candidate.name: candidate.title for candidate in CANDIDATES[:4]},
         packages={"ours": {"uvicorn": "1"}},
-        figures=gathered.figures("ours"),
+        figures=gathered.figures(),
         curves=gathered.curves(),
         failures={name: dict(failures) for name, failures in gathered.failures.items()},
         notes=dict(gathered.notes),
@@ -44,14 +44,15 @@ def report_of(gathered: Gathered) -> Report:
 
 def measured(gathered: Gathered, **values: list[float]) -> None:
     """CPU per call by candidate, round after round."""
-    for name, each in values.items():
-        for value in each:
+    for found in zip(*values.values(), strict=True):
+        for name, value in zip(values, found, strict=True):
             gathered.add(name.replace("_", "-"), "calls", Measured({"call_cpu": value}), {})
+        gathered.end_round()
 
 
 def printed(report: Report) -> str:
     console = Console(file=io.StringIO(), width=150)
-    print_report(report, console)
+    BENCHMARK.show(report, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -64,15 +65,24 @@ def test_ratios_are_of_the_same_round() -> None:
     gathered = gather()
     # A machine that slows down to half its speed: every round has the same ratio, so the spread is zero.
     measured(gathered, ours=[50, 100, 100], ors_sdk=[600, 1200, 1200])
-    ratio = gathered.figures("ours")["call_cpu_gain_ors-sdk"]["ours"]
+    ratio = gathered.figures()["call_cpu_gain_ors-sdk"]["ours"]
     assert (ratio.low, ratio.median, ratio.high) == (12, 12, 12)
+
+
+def test_a_round_that_failed_shifts_no_ratio() -> None:
+    gathered = gather()
+    gathered.add("ours", "calls", Measured({"call_cpu": 50.0}), {})
+    gathered.add("ors-sdk", "calls", Measured(), {"call: status 500": 1})
+    gathered.end_round()
+    measured(gathered, ours=[100], ors_sdk=[1200])
+    assert gathered.figures()["call_cpu_gain_ors-sdk"]["ours"].values == [12]
 
 
 def test_figures_of_a_measurement_with_failures_do_not_count() -> None:
     gathered = gather()
     measured(gathered, ours=[50])
     gathered.add("ours", "calls", Measured({"call_cpu": 1.0}, {"c": [(1, 1)]}), {"call: another text": 3})
-    assert gathered.figures("ours")["call_cpu"]["ours"].values == [50]
+    assert gathered.figures()["call_cpu"]["ours"].values == [50]
     assert gathered.curves() == {}
     assert gathered.failures["ours"] == {"calls: call: another text": 3}
 

@@ -20,6 +20,7 @@ from ors_benchmarks.rollout import command as rollout
 from ors_benchmarks.rollout import servers as rollout_servers
 from ors_benchmarks.rollout import tiny_model
 from ors_benchmarks.rollout.engines.base import UrlEngine
+from ors_benchmarks.rollout.opening import ENGINES
 
 from tests.benchmarks.engine_stand_in import EngineStandIn, echo_policy
 from tests.benchmarks.rollout_command import at, bench
@@ -131,7 +132,7 @@ def test_each_round_is_held_against_its_own_replay_from_an_empty_cache(tmp_path:
 def test_processor_time_is_that_of_the_run(
     tmp_path: Path, engine: EngineStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = rollout_benchmark.played_environment
+    original = rollout_servers.played_environment
 
     @asynccontextmanager
     async def played_environment(*arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
@@ -177,7 +178,7 @@ def test_an_engine_of_this_machine_has_cores_of_its_own(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setitem(rollout.ENGINES, "vllm", ())
+    monkeypatch.setitem(ENGINES, "vllm", ())
     monkeypatch.setattr("ors_benchmarks.rollout.opening.VLLMEngine", _Bound)
     order: list[str] = []
     monkeypatch.setattr(rollout, "set_environment", lambda: order.append("environment"))

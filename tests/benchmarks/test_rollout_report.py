@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ors_benchmarks.harness.machine import describe
-from ors_benchmarks.harness.results import Summary
+from ors_benchmarks.harness.reports.results import Summary
 from ors_benchmarks.rollout.figures import Cell
 from ors_benchmarks.rollout.report import RolloutReport, headline
 

@@ -14,16 +14,18 @@ from pathlib import Path
 
 import pytest
 from ors_benchmarks.harness.checks import WrongAnswer
-from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.http11 import Address, Connection, Failure
-from ors_benchmarks.harness.results import Gathered, Report, Summary
-from ors_benchmarks.harness.table import met
+from ors_benchmarks.harness.reports.figures import Measured
+from ors_benchmarks.harness.reports.results import Gathered, Summary
+from ors_benchmarks.harness.reports.table import met
 from ors_benchmarks.sandboxes import candidates as sandbox_candidates
-from ors_benchmarks.sandboxes import command as sandboxes
 from ors_benchmarks.sandboxes.by_hand import ByHand, candidates
 from ors_benchmarks.sandboxes.candidates import Box, Candidate, NotHere, Ours
+from ors_benchmarks.sandboxes.command import BENCHMARK, NothingToMeasure, main
 from ors_benchmarks.sandboxes.docker_like import ServiceBox
 from ors_benchmarks.sandboxes.scenarios import FIGURES, QUICK, ROWS
+
+from tests.benchmarks.bench import ended, only_report
 
 SMALL = dataclasses.replace(QUICK, starts=2, commands=5, crowds=(4,))
 
@@ -38,20 +40,11 @@ def _machine() -> None:  # pyright: ignore[reportUnusedFunction] - a fixture
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - a fixture
-    monkeypatch.setattr(sandboxes, "QUICK", SMALL)
+    monkeypatch.setattr(BENCHMARK, "quick", SMALL)
 
 
 def bench(*arguments: str | Path) -> int:
-    """Run ``ors-server bench sandboxes``. Return the exit code."""
-    with pytest.raises(SystemExit) as end:
-        sandboxes.main(["--quick", *(str(argument) for argument in arguments)])
-    assert isinstance(end.value.code, int)
-    return end.value.code
-
-
-def only_report(folder: Path) -> Report:
-    [path] = folder.glob("*.json")
-    return Report.model_validate_json(path.read_text())
+    return ended(main, "--quick", *arguments)
 
 
 @pytest.mark.long
@@ -129,10 +122,11 @@ def test_docker_like_sandboxes_in_process_and_through_the_service(
 
 def test_a_ratio_over_another_candidate_is_that_candidates() -> None:
     gathered = Gathered(FIGURES)
-    for name, seconds in {"bubblewrap": (0.5, 0.5), "service": (2.0, 4.0), "podman": (100.0, 200.0)}.items():
-        for value in seconds:
+    for seconds in ({"bubblewrap": 0.5, "service": 2.0, "podman": 100.0}, {"service": 4.0, "podman": 200.0}):
+        for name, value in seconds.items():
             gathered.add(name, "command", Measured({"command_p50": value}), {})
-    found = gathered.figures("bubblewrap")["command_podman"]
+        gathered.end_round()
+    found = gathered.figures()["command_podman"]
     assert {name: summary.values for name, summary in found.items()} == {"service": [50, 50]}
     [figure] = [figure for figure in FIGURES if figure.key == "command_podman"]
     assert met(figure, found["service"])
@@ -215,7 +209,7 @@ class Unsteady(Liar):
 def test_a_wrong_answer_fails_the_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sandboxes, "candidates", lambda: [Ours("bubblewrap"), Liar(), Unsteady(), Absent()])
+    monkeypatch.setattr(BENCHMARK, "candidates", [Ours("bubblewrap"), Liar(), Unsteady(), Absent()])
     assert bench("--rows", "cold,crowd", "--output", tmp_path, "--no-charts") == 1
     said = capsys.readouterr().out
     assert "liar failed 1 times: cold: a command answered b'1\\n'" in said
@@ -228,9 +222,9 @@ def test_a_wrong_answer_fails_the_candidate(
 
 
 def test_without_any_candidate_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandboxes, "candidates", lambda: [Absent()])
-    with pytest.raises(sandboxes.NothingToMeasure, match="doctor"):
-        sandboxes.main(["--quick", "--output", str(tmp_path), "--no-charts"])
+    monkeypatch.setattr(BENCHMARK, "candidates", [Absent()])
+    with pytest.raises(NothingToMeasure, match="doctor"):
+        main(["--quick", "--output", str(tmp_path), "--no-charts"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -261,7 +255,7 @@ def test_a_missed_budget_is_marked_and_does_not_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hard = [dataclasses.replace(figure, budget=1e-6) for figure in FIGURES]
-    monkeypatch.setattr(sandboxes, "FIGURES", hard)
+    monkeypatch.setattr(BENCHMARK, "figures", hard)
     assert bench("--candidates", "bubblewrap", "--rows", "command", "--output", tmp_path, "--no-charts") == 0
     assert "✗" in capsys.readouterr().out
 

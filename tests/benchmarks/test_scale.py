@@ -7,27 +7,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import ors_cli
 import pytest
 from ors_benchmarks.harness.client import Client
-from ors_benchmarks.harness.results import Report
-from ors_benchmarks.scale import command as scale
+from ors_benchmarks.harness.reports.figures import Measured, Quotient
+from ors_benchmarks.harness.reports.results import Gathered
 from ors_benchmarks.scale.candidates import CANDIDATES, Candidate
-from ors_benchmarks.scale.rows import FIGURES, ROWS, quotients
+from ors_benchmarks.scale.command import BENCHMARK, main
+from ors_benchmarks.scale.rows import FIGURES, ROWS
 
-from ors_server import cli
+from tests.benchmarks.bench import ended, only_report
 
 
 def bench(*arguments: str | Path) -> int:
-    """Run ``ors-server bench scale``. Return the exit code."""
-    with pytest.raises(SystemExit) as end:
-        scale.main([str(argument) for argument in arguments])
-    assert isinstance(end.value.code, int)
-    return end.value.code
-
-
-def only_report(folder: Path) -> Report:
-    [path] = folder.glob("*.json")
-    return Report.model_validate_json(path.read_text())
+    return ended(main, *arguments)
 
 
 def candidate(name: str) -> Candidate:
@@ -81,7 +74,7 @@ def test_a_wrong_answer_fails_it(
 ) -> None:
     # Bare uvicorn returns 200 for everything, and always the same response: as a server it is wrong.
     liar = replace(candidate("floor"), name="direct", client=Client)
-    monkeypatch.setattr(scale, "CANDIDATES", (liar,))
+    monkeypatch.setattr(BENCHMARK, "candidates", (liar,))
     code = bench("--quick", "--seconds", "0.5", "--rows", "calls,one", "--candidates", "direct", "--output", tmp_path)
     assert code == 1
     assert "failed" in capsys.readouterr().out
@@ -94,7 +87,7 @@ def test_a_proxy_that_is_not_installed_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = replace(candidate("nginx"), program="no-such-proxy")
-    monkeypatch.setattr(scale, "CANDIDATES", (missing, candidate("floor")))
+    monkeypatch.setattr(BENCHMARK, "candidates", (missing, candidate("floor")))
     code = bench("--quick", "--seconds", "0.5", "--rows", "calls", "--candidates", "nginx,floor", "--output", tmp_path)
     shown = capsys.readouterr().out
     assert code == 0, shown
@@ -103,16 +96,24 @@ def test_a_proxy_that_is_not_installed_is_left_out(
 
 
 def test_quotients_are_within_a_round() -> None:
-    found = quotients(
-        {
-            "gateway": {"call_front": 30.0, "call_worker": 90.0, "p50_1": 1.5},
-            "nginx": {"call_front": 20.0},
-            "direct": {"call_worker": 100.0, "p50_1": 1.0},
-            "floor": {"call_worker": 40.0},
-        }
-    )
-    assert found["gateway"] == {"front_floor": 0.75, "front_nginx": 1.5, "worker_direct": 0.9, "added_1": 0.5}
-    assert found["nginx"] == {"front_floor": 0.5}
+    gathered = Gathered(FIGURES)
+    measured = {
+        "gateway": {"call_front": 30.0, "call_worker": 90.0, "p50_1": 1.5},
+        "nginx": {"call_front": 20.0},
+        "direct": {"call_worker": 100.0, "p50_1": 1.0},
+        "floor": {"call_worker": 40.0},
+    }
+    for name, figures in measured.items():
+        gathered.add(name, "calls", Measured(figures), {})
+    gathered.end_round()
+    quotients = {figure.key for figure in FIGURES if isinstance(figure, Quotient)}
+    found = {key: {name: each.values for name, each in of.items()} for key, of in gathered.figures().items()}
+    assert {key: values for key, values in found.items() if key in quotients} == {
+        "front_floor": {"gateway": [0.75], "nginx": [0.5]},
+        "front_nginx": {"gateway": [1.5]},
+        "worker_direct": {"gateway": [0.9]},
+        "added_1": {"gateway": [0.5]},
+    }
 
 
 def test_rows_and_figures_name_each_other() -> None:
@@ -131,6 +132,6 @@ def test_invalid_options(option: list[str], capsys: pytest.CaptureFixture[str]) 
 def test_it_is_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["ors-server", "bench", "scale", "--help"])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        ors_cli.main()
     assert end.value.code == 0
     assert "Usage: ors-server bench scale" in capsys.readouterr().out

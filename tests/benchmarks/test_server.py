@@ -11,29 +11,21 @@ from pathlib import Path
 
 import pytest
 from ors_benchmarks.harness.candidates import OURS
-from ors_benchmarks.harness.figures import Measured
-from ors_benchmarks.harness.results import Report
-from ors_benchmarks.server import command as server
+from ors_benchmarks.harness.reports.figures import Measured
+from ors_benchmarks.harness.runs import turns
 from ors_benchmarks.server import scenarios
 from ors_benchmarks.server.closed_loop import Subject
-from ors_benchmarks.server.command import CANDIDATES
+from ors_benchmarks.server.command import BENCHMARK, CANDIDATES, main
 from ors_benchmarks.server.floor import FLOOR
 from ors_benchmarks.server.observed import OBSERVED, UNOBSERVED, arguments_of
 from ors_benchmarks.server.rows import ServerRow
-from ors_benchmarks.server.runner import Plan
+from ors_benchmarks.server.runner import applies
+
+from tests.benchmarks.bench import ended, only_report
 
 
 def bench(*arguments: str | Path) -> int:
-    """Run ``ors-server bench server``. Return the exit code."""
-    with pytest.raises(SystemExit) as end:
-        server.main([str(argument) for argument in arguments])
-    assert isinstance(end.value.code, int)
-    return end.value.code
-
-
-def only_report(folder: Path) -> Report:
-    [path] = folder.glob("*.json")
-    return Report.model_validate_json(path.read_text())
+    return ended(main, *arguments)
 
 
 async def few_calls_at_once(subject: Subject) -> Measured:
@@ -67,7 +59,7 @@ SMALL_ROWS = (
 
 @pytest.mark.long
 def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(server, "ROWS", SMALL_ROWS)
+    monkeypatch.setattr(BENCHMARK, "rows", SMALL_ROWS)
     allowed = os.sched_getaffinity(0)
     code = bench(
         "--candidates", "ours,floor", "--rounds", "1", "--seconds", "0.5", "--output", tmp_path, "--no-charts"
@@ -123,8 +115,7 @@ def test_the_observed_server_wants_its_key_and_records(tmp_path: Path) -> None:
 
 def test_candidates_take_turns_and_long_rows_are_measured_half_as_often() -> None:
     rows = [row for row in SMALL_ROWS if row.name in ("calls", "blocking")]
-    plan = Plan([OURS, FLOOR], rows, rounds=3, seconds=1.0)
-    order = [(number, row.name, candidate.name) for number, row, candidate in plan.measurements()]
+    order = [(number, row.name, candidate.name) for number, row, candidate in turns(3, rows, [OURS, FLOOR], applies)]
     assert order == [
         (1, "calls", "ours"),
         (1, "calls", "floor"),
@@ -142,7 +133,7 @@ def test_a_wrong_answer_fails_the_candidate(
 ) -> None:
     # The floor returns 200 for everything, and always the same response: as a server it is wrong.
     liar = replace(FLOOR, name="liar", title="liar")
-    monkeypatch.setattr(server, "CANDIDATES", (FLOOR, liar))
+    monkeypatch.setattr(BENCHMARK, "candidates", (FLOOR, liar))
     code = bench(
         "--candidates", "floor,liar", "--rows", "calls", "--rounds", "1", "--seconds", "0.5", "--output", tmp_path,
         "--no-charts",
@@ -163,7 +154,7 @@ def test_a_server_that_dies_fails_the_candidate(
         return await scenarios.calls(subject)
 
     monkeypatch.setattr(
-        server, "ROWS", (ServerRow("kill", "kill", kill), ServerRow("output", "output", scenarios.large_output))
+        BENCHMARK, "rows", (ServerRow("kill", "kill", kill), ServerRow("output", "output", scenarios.large_output))
     )
     code = bench("--candidates", "ours", "--rounds", "1", "--seconds", "0.5", "--output", tmp_path, "--no-charts")
     assert code == 1, capsys.readouterr().out

@@ -10,8 +10,8 @@ import random
 from importlib import import_module
 from typing import Any, ClassVar
 
+from ors_clients.client.local_sessions import local
 from ors_clients.errors import ToolFailed
-from ors_clients.local_sessions import local
 from ors_clients.tool_calls import ToolCall, find_format
 
 from tests.clients.trainer_environments import StepEnvironment

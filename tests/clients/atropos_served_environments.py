@@ -12,7 +12,7 @@ from tests.clients import atropos_stand_in
 
 atropos_stand_in.install()
 
-from ors_clients.atropos.served import AtroposEnvironment  # noqa: E402 - needs the stand-in
+from ors_clients.trainers.atropos.served import AtroposEnvironment  # noqa: E402 - needs the stand-in
 
 _CONFIG = {"tokenizer_name": os.environ.get("BYTE_TOKENIZER", "none")}
 

@@ -7,6 +7,7 @@ session server the parts that an agent function uses and that process its turns:
 ``miles/rollout/generate_utils/sample_utils.py`` and ``truncate_samples_by_total_tokens`` of
 ``miles/rollout/session/samples/merge.py``; of its template mergers (``tito_tokenizer.py`` of
 ``miles/utils/chat_template_utils``) the default one and Qwen's. ``install`` makes it importable under Miles' own names.
+What slime has as well is in ``slime_and_miles_stand_in``.
 
 ``tests/long/trainers/check_miles.py`` plays the same with Miles' own modules.
 """
@@ -17,22 +18,25 @@ import asyncio
 import atexit
 import contextlib
 import copy
-import importlib
 import inspect
 import json
-import logging
-import sys
-import types
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
 
 from tests.clients.scripted_engine import ScriptedEngine, serve_application
+from tests.clients.slime_and_miles_stand_in import (
+    BaseSample,
+    DynamicFilterOutput,
+    Trainer,
+    call_generate,
+    install_modules,
+    load_function,
+)
 
 __all__ = [
     "GenerateFnInput",
@@ -45,43 +49,12 @@ __all__ = [
     "install",
 ]
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass
-class Sample:
+class Sample(BaseSample):
     """``miles.utils.types.Sample``; it has no ``append_response_tokens``."""
 
-    group_index: int | None = None
-    index: int | None = None
-    prompt: str = ""
-    tokens: list[int] = field(default_factory=list[int])
-    response: str = ""
-    response_length: int = 0
-    label: str | None = None
-    reward: float | None = None
-    loss_mask: list[int] | None = None
-    weight_versions: list[str] = field(default_factory=list[str])
-    rollout_log_probs: list[float] | None = None
-    remove_sample: bool = False
-
-    class Status(Enum):
-        PENDING = "pending"
-        COMPLETED = "completed"
-        TRUNCATED = "truncated"
-        ABORTED = "aborted"
-        FAILED = "failed"
-
-    status: Status = Status.PENDING
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    generate_function_path: str | None = None
-    session_id: str | None = None
     routing_key: str | None = None
-    non_generation_time: float = 0.0
-
-    def get_reward_value(self, args: Any) -> float:
-        """Return the reward, or the one that ``--reward-key`` names."""
-        return self.reward[args.reward_key] if getattr(args, "reward_key", None) else self.reward  # type: ignore[index, return-value]
 
     def validate(self) -> None:
         """Check the lengths of the response's fields."""
@@ -97,10 +70,7 @@ class Sample:
     def update_from_meta_info(self, args: Any, meta_info: dict[str, Any]) -> None:
         """Read the engine's ``meta_info`` of a generation."""
         assert args.sglang_speculative_algorithm is None
-        if "weight_version" in meta_info:
-            self.weight_versions.append(meta_info["weight_version"])
-        finished = {"length": "TRUNCATED", "abort": "ABORTED", "stop": "COMPLETED"}
-        self.status = self.Status[finished[meta_info["finish_reason"]["type"]]]
+        self._finish(meta_info)
 
 
 @dataclass
@@ -134,31 +104,15 @@ class GenerateFnOutput:
     samples: Sample | list[Sample]
 
 
-@dataclass
-class DynamicFilterOutput:
-    """``miles.rollout.filter_hub.base_types.DynamicFilterOutput``."""
-
-    keep: bool
-    reason: str | None = None
-
-
 def install(monkeypatch: Any) -> None:
     """Make this module importable as Miles during a test."""
-    names: dict[str, dict[str, Any]] = {
-        "miles": {},
-        "miles.utils": {},
+    modules = {
         "miles.utils.types": {"Sample": Sample},
-        "miles.rollout": {},
         "miles.rollout.base_types": {"GenerateFnInput": GenerateFnInput, "GenerateFnOutput": GenerateFnOutput},
-        "miles.rollout.filter_hub": {},
-        "miles.rollout.generate_hub": {},
         "miles.rollout.generate_hub.agentic_tool_call": {"generate": _agentic_tool_call},
         "miles.rollout.filter_hub.base_types": {"DynamicFilterOutput": DynamicFilterOutput},
     }
-    for name, contents in names.items():
-        module = types.ModuleType(name)
-        vars(module).update(contents)
-        monkeypatch.setitem(sys.modules, name, module)
+    install_modules(monkeypatch, modules)
 
 
 Generate = Callable[[GenerateFnInput], Awaitable[GenerateFnOutput]]
@@ -166,61 +120,34 @@ Generate = Callable[[GenerateFnInput], Awaitable[GenerateFnOutput]]
 
 def load_generate_function(path: str) -> Generate:
     """Load a function by its path; wrap a function of the older form, which its parameters reveal."""
-    module, _, name = path.rpartition(".")
-    function: Any = getattr(importlib.import_module(module), name)
+    function = load_function(path)
     parameters = list(inspect.signature(function).parameters)
     return _wrapped(function) if len(parameters) >= 3 and parameters[0] != "input" else function
 
 
 def _wrapped(function: Any) -> Generate:
     async def generate(input: GenerateFnInput) -> GenerateFnOutput:
-        more = {"evaluation": input.evaluation} if "evaluation" in inspect.signature(function).parameters else {}
-        output = await function(input.args, input.sample, input.sampling_params, **more)
+        output = await call_generate(function, input.args, input.sample, input.sampling_params, input.evaluation)
         return output if isinstance(output, GenerateFnOutput) else GenerateFnOutput(output)
 
     return generate
+
+
+async def _generate(args: Any, state: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool) -> Any:
+    function = load_generate_function(sample.generate_function_path or args.custom_generate_function_path)
+    output = await function(GenerateFnInput(state, sample, sampling_params, evaluation))
+    assert isinstance(output, GenerateFnOutput)
+    return output.samples
+
+
+_MILES = Trainer(_generate, logs_errors=True, rewards_once=True, names_sessions=False)
 
 
 async def generate_and_rm(
     state: GenerateState, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False
 ) -> Sample | list[Sample]:
     """Run one sample through the custom functions, as Miles calls them."""
-    if sample.status in (Sample.Status.COMPLETED, Sample.Status.TRUNCATED):
-        assert state.args.group_rm or sample.reward is not None
-        return sample
-    if state.aborted:
-        sample.status = Sample.Status.ABORTED
-        return sample
-    generate = load_generate_function(state.args.custom_generate_function_path)
-    output = await generate(GenerateFnInput(state, sample, dict(sampling_params), evaluation))
-    assert isinstance(output, GenerateFnOutput)
-    if state.args.group_rm:
-        return output.samples
-    samples = output.samples if isinstance(output.samples, list) else [output.samples]
-    if not any(sample.status == Sample.Status.ABORTED for sample in samples):
-        await _set_rewards(state.args, [sample for sample in samples if sample.reward is None])
-    return output.samples
-
-
-async def _set_rewards(args: Any, samples: list[Sample]) -> None:
-    """Set rewards like ``batched_async_rm`` with ``inplace_set_reward_field``: existing rewards are kept."""
-    module, _, name = args.custom_rm_path.rpartition(".")
-    rewards = await getattr(importlib.import_module(module), name)(args, samples)
-    for sample, reward in zip(samples, rewards, strict=True):
-        assert sample.reward is None, "Overriding sample.reward"
-        sample.reward = reward
-
-
-async def _generate_group(state: GenerateState, group: list[Sample], sampling_params: dict[str, Any]) -> list[Any]:
-    played: list[Any] = await asyncio.gather(*(generate_and_rm(state, sample, sampling_params) for sample in group))
-    if state.args.group_rm and not state.aborted:
-        await _set_rewards(state.args, played)
-    return played
-
-
-def keep_all(args: Any, samples: Sequence[Any]) -> DynamicFilterOutput:
-    """Filter nothing."""
-    return DynamicFilterOutput(keep=True)
+    return await _MILES.generate_and_rm(state.args, state, sample, sampling_params, evaluation)
 
 
 def drop_all(args: Any, samples: Sequence[Any]) -> DynamicFilterOutput:
@@ -231,37 +158,8 @@ def drop_all(args: Any, samples: Sequence[Any]) -> DynamicFilterOutput:
 async def generate_rollout(
     state: GenerateState, prompts: Sequence[Sample], sampling_params: dict[str, Any], *, seconds: float = 40.0
 ) -> list[list[Any]]:
-    """Draw a batch like ``generate_rollout_async``: log a group's exception and draw another group.
-
-    The filter is called outside of that. Raises ``TimeoutError`` where Miles would go on without end.
-    """
-    args = state.args
-    module, _, name = (args.dynamic_sampling_filter_path or "tests.clients.miles_stand_in.keep_all").rpartition(".")
-    keep_group: Any = getattr(importlib.import_module(module), name)
-    data: list[list[Any]] = []
-    pending: set[asyncio.Task[list[Any]]] = set()
-    drawn = 0
-    async with asyncio.timeout(seconds):
-        while len(data) < args.rollout_batch_size:
-            while len(pending) < args.rollout_batch_size - len(data):
-                for _ in range(args.over_sampling_batch_size):
-                    prompt = prompts[drawn % len(prompts)]
-                    group = [copy.deepcopy(prompt) for _ in range(args.n_samples_per_prompt)]
-                    pending.add(asyncio.create_task(_generate_group(state, group, sampling_params)))
-                    drawn += 1
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                try:
-                    group = task.result()
-                except Exception:  # noqa: BLE001 - as Miles does
-                    _log.exception("[rollout] Task raised exception")
-                    continue
-                if keep_group(args, group).keep and len(data) < args.rollout_batch_size:
-                    data.append(group)
-        state.aborted = True
-        await asyncio.wait(pending) if pending else None  # nothing is cancelled: each ends by itself
-        state.aborted = False
-    return data
+    """Draw a batch like ``generate_rollout_async``."""
+    return (await _MILES.generate_rollout(state.args, state, prompts, sampling_params, seconds))[0]
 
 
 # --- the session server --------------------------------------------------------------------------
@@ -501,8 +399,7 @@ async def agentic_generate(
 
 async def _agentic_tool_call(input: GenerateFnInput) -> GenerateFnOutput:
     """Run the agent as Miles' command line does: agent and limit from the arguments, and the started server."""
-    module, _, name = input.args.custom_agent_function_path.rpartition(".")
-    agent: Any = getattr(importlib.import_module(module), name)
+    agent = load_function(input.args.custom_agent_function_path)
     assert input.sample.weight_versions == [], "the input sample must not carry weight versions"
     limit = getattr(input.args, "max_seq_len", None)
     samples = await agentic_generate(agent, input.args.session_server, input.sample, input.sampling_params, limit)

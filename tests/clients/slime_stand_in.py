@@ -5,7 +5,7 @@ Written in our own words after THUDM/slime: ``slime/utils/types.py`` (``Sample``
 evaluation), ``slime/rollout/fully_async_rollout.py``, ``slime/rollout/filter_hub/base_types.py``,
 ``slime/ray/rollout.py`` (samples to a training batch) and ``slime/observability/rollout_metrics.py`` (an evaluation's
 score). ``install`` makes it importable under slime's own names. This stand-in fails on every sample on which slime
-would fail.
+would fail. What Miles has as well is in ``slime_and_miles_stand_in``.
 
 ``tests/long/trainers/check_slime.py`` plays the same with slime's own modules.
 """
@@ -13,21 +13,22 @@ would fail.
 from __future__ import annotations
 
 import asyncio
-import copy
-import importlib
-import inspect
 import json
 import logging
 import statistics
-import sys
-import types
-import uuid
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from tests.clients.slime_and_miles_stand_in import (
+    BaseSample,
+    DynamicFilterOutput,
+    Trainer,
+    call_generate,
+    install_modules,
+    load_function,
+)
 
 __all__ = [
     "GenerateState",
@@ -45,43 +46,18 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Sample:
+class Sample(BaseSample):
     """``slime.utils.types.Sample``."""
 
-    group_index: int | None = None
-    index: int | None = None
     rollout_id: int | None = None
-    prompt: str | list[dict[str, Any]] = ""
-    tokens: list[int] = field(default_factory=list[int])
     multimodal_inputs: dict[str, Any] | None = None
     multimodal_train_inputs: dict[str, Any] | None = None
-    response: str = ""
-    response_length: int = 0
-    label: str | None = None
-    reward: float | dict[str, Any] | None = None
-    loss_mask: list[int] | None = None
-    weight_versions: list[str] = field(default_factory=list[str])
-    rollout_log_probs: list[float] | None = None
     rollout_top_p_token_ids: list[int] | None = None
     rollout_top_p_token_offsets: list[int] | None = None
     rollout_routed_experts: list[Any] | None = None
     teacher_log_probs: list[float] | None = None
-    remove_sample: bool = False
-
-    class Status(Enum):
-        PENDING = "pending"
-        COMPLETED = "completed"
-        TRUNCATED = "truncated"
-        ABORTED = "aborted"
-        FAILED = "failed"
-
-    status: Status = Status.PENDING
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    generate_function_path: str | None = None
     custom_rm_path: str | None = None
     train_metadata: dict[str, Any] | None = None
-    session_id: str | None = None
-    non_generation_time: float = 0.0
 
     @dataclass
     class PrefixCacheInfo:
@@ -95,10 +71,6 @@ class Sample:
         spec_verify_ct: int = 0
 
     spec_info: SpecInfo = field(default_factory=SpecInfo)
-
-    def get_reward_value(self, args: Any) -> float:
-        """Return the reward, or the one that ``--reward-key`` names."""
-        return self.reward[args.reward_key] if getattr(args, "reward_key", None) else self.reward  # type: ignore[index, return-value]
 
     def append_response_tokens(
         self,
@@ -130,10 +102,7 @@ class Sample:
         if meta_info is not None and update_terminal_info and "finish_reason" in meta_info:
             self.prefix_cache_info.cached_tokens += meta_info.get("cached_tokens", 0)
             self.prefix_cache_info.total_prompt_tokens += meta_info.get("prompt_tokens", 0)
-            if "weight_version" in meta_info:
-                self.weight_versions.append(meta_info["weight_version"])
-            finished = {"length": "TRUNCATED", "abort": "ABORTED", "stop": "COMPLETED"}
-            self.status = self.Status[finished[meta_info["finish_reason"]["type"]]]
+            self._finish(meta_info)
         assert len(self.loss_mask) == len(self.rollout_log_probs) == self.response_length
         if self.rollout_top_p_token_offsets is not None:
             assert len(self.rollout_top_p_token_offsets) == self.response_length + 1
@@ -172,37 +141,15 @@ class GenerateState:
         return cls._made
 
 
-@dataclass
-class DynamicFilterOutput:
-    """``slime.rollout.filter_hub.base_types.DynamicFilterOutput``."""
-
-    keep: bool
-    reason: str | None = None
-    keep_when_insufficient: bool = False
-
-
 def install(monkeypatch: Any) -> None:
     """Make this module importable as slime during a test."""
-    names = {
-        "slime": {},
-        "slime.utils": {},
+    modules = {
         "slime.utils.types": {"Sample": Sample},
-        "slime.rollout": {},
         "slime.rollout.sglang_rollout": {"GenerateState": GenerateState},
-        "slime.rollout.filter_hub": {},
         "slime.rollout.filter_hub.base_types": {"DynamicFilterOutput": DynamicFilterOutput},
     }
-    for name, contents in names.items():
-        module = types.ModuleType(name)
-        vars(module).update(contents)
-        monkeypatch.setitem(sys.modules, name, module)
+    install_modules(monkeypatch, modules)
     monkeypatch.setattr(GenerateState, "_made", None)
-
-
-def load_function(path: str) -> Callable[..., Any]:
-    """Load a function like ``slime.utils.misc.load_function``."""
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
 
 
 def read_rows(
@@ -226,88 +173,24 @@ def read_rows(
     ]
 
 
+async def _generate(args: Any, state: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool) -> Any:
+    function = load_function(sample.generate_function_path or args.custom_generate_function_path)
+    return await call_generate(function, args, sample, sampling_params, evaluation)
+
+
+_SLIME = Trainer(_generate, logs_errors=False, rewards_once=False, names_sessions=True)
+
+
 async def generate_and_rm(args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
     """Run one sample through the custom functions, as slime calls them."""
-    if sample.status in (Sample.Status.COMPLETED, Sample.Status.TRUNCATED):
-        assert args.group_rm or sample.reward is not None
-        return sample
-    state = GenerateState(args)
-    if state.aborted:
-        sample.status = Sample.Status.ABORTED
-        return sample
-    generate = load_function(sample.generate_function_path or args.custom_generate_function_path)
-    if "evaluation" in inspect.signature(generate).parameters:
-        sample = await generate(args, sample, sampling_params, evaluation=evaluation)
-    else:
-        sample = await generate(args, sample, sampling_params)
-    if args.group_rm or sample.status == Sample.Status.ABORTED:
-        return sample
-    if sample.reward is None:
-        sample.reward = await load_function(sample.custom_rm_path or args.custom_rm_path)(args, sample)
-    return sample
-
-
-async def generate_and_rm_group(args: Any, group: list[Sample], sampling_params: dict[str, Any]) -> list[Sample]:
-    """Run the samples of one prompt at the same time."""
-    for sample in group:
-        sample.session_id = sample.session_id or str(uuid.uuid4())
-    tasks = [asyncio.create_task(generate_and_rm(args, sample, dict(sampling_params))) for sample in group]
-    try:
-        group = list(await asyncio.gather(*tasks))
-    except BaseException:  # cancellation included: no task outlives its group
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-    if args.group_rm and not GenerateState(args).aborted:
-        rewards = await load_function(args.custom_rm_path)(args, group)
-        for sample, reward in zip(group, rewards, strict=True):
-            sample.reward = reward
-    return group
+    return await _SLIME.generate_and_rm(args, GenerateState(args), sample, sampling_params, evaluation)
 
 
 async def generate_rollout(
     args: Any, prompts: Sequence[Sample], sampling_params: dict[str, Any]
 ) -> tuple[list[list[Sample]], list[list[Sample]], dict[str, int]]:
-    """Draw a batch of ``rollout_batch_size`` groups in rounds, filter them, and abort the rest of the last round.
-
-    Return the groups, the groups to continue later (``partial_rollout``), and the number of dropped groups by reason.
-    """
-    state = GenerateState(args)
-    keep_group = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
-    pending: set[asyncio.Task[list[Sample]]] = set()
-    data: list[list[Sample]] = []
-    dropped: Counter[str] = Counter()
-    drawn = 0
-    while len(data) < args.rollout_batch_size:
-        while len(pending) + len(data) < args.rollout_batch_size:
-            for _ in range(args.over_sampling_batch_size):
-                prompt = prompts[drawn % len(prompts)]
-                group = [copy.deepcopy(prompt) for _ in range(args.n_samples_per_prompt)]
-                for place, sample in enumerate(group):  # as slime's data source numbers them
-                    sample.group_index, sample.index = drawn, drawn * len(group) + place
-                drawn += 1
-                pending.add(asyncio.create_task(generate_and_rm_group(args, group, sampling_params)))
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            group = task.result()
-            output = DynamicFilterOutput(True) if keep_group is None else keep_group(args, group)
-            if isinstance(output, bool):
-                output = DynamicFilterOutput(output)
-            if not output.keep:
-                dropped[f"rollout/dynamic_filter/drop_{output.reason}"] += 1
-            elif len(data) < args.rollout_batch_size:
-                data.append(group)
-    state.aborted = True
-    aborted: list[list[Sample]] = []
-    await asyncio.wait(pending) if pending else None  # nothing is cancelled: each ends by itself
-    if args.partial_rollout:
-        aborted = [task.result() for task in pending]
-        for sample in (sample for group in aborted for sample in group):
-            if sample.response:
-                sample.metadata.setdefault("start_rollout_id", 0)
-    state.aborted = False
-    return data, aborted, dict(dropped)
+    """Draw a batch; also return the groups to continue later, and the number of dropped groups by reason."""
+    return await _SLIME.generate_rollout(args, GenerateState(args), prompts, sampling_params)
 
 
 async def generate_rollout_fully_async(
@@ -324,7 +207,7 @@ async def generate_rollout_fully_async(
                 await asyncio.sleep(0.05)
                 continue
             try:
-                group = await generate_and_rm_group(args, buffer.pop(0), sampling_params)
+                group = await _SLIME.generate_group(args, GenerateState(args), buffer.pop(0), sampling_params)
             except Exception:  # noqa: BLE001 - as slime does
                 _log.exception("fully-async: process task raised")
                 continue

@@ -18,7 +18,7 @@ from tests.support.servers import served
 
 atropos_stand_in.install()
 
-from ors_clients.atropos import OrsAtroposConfig, OrsAtroposEnv  # noqa: E402 - needs the stand-in
+from ors_clients.trainers.atropos import OrsAtroposConfig, OrsAtroposEnv  # noqa: E402 - needs the stand-in
 
 ENVIRONMENTS = Path(__file__).with_name("trainer_environments.py")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
 from ors_clients.errors import NotFound, SessionLost
 
 from tests.clients import atropos_stand_in

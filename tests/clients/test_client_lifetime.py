@@ -13,10 +13,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.client.sessions import AsyncSession
+from ors_clients.client.sync_client import Client
 from ors_clients.errors import ConfigurationError, DeadlineExceeded, SessionLost
-from ors_clients.sessions import AsyncSession
-from ors_clients.sync_client import Client
 
 from tests.clients.workshop import JOURNAL, Site
 from tests.support.servers import launched
@@ -49,13 +49,13 @@ def brief(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
 
 @pytest.fixture
 def frequent_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ors_clients.keepalive._EVERY", 0.3)
-    monkeypatch.setattr("ors_clients.keepalive._TICK", 0.1)
+    monkeypatch.setattr("ors_clients.client.keepalive._EVERY", 0.3)
+    monkeypatch.setattr("ors_clients.client.keepalive._TICK", 0.1)
 
 
 @pytest.fixture
 def no_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ors_clients.keepalive._EVERY", 1000.0)
+    monkeypatch.setattr("ors_clients.client.keepalive._EVERY", 1000.0)
 
 
 def session(client: AsyncClient, subject: str) -> AsyncSession:
@@ -211,7 +211,7 @@ async def test_a_process_that_exits_ends_its_sessions(site: Site, tmp_path: Path
     subject = f"left-{host}"
     program = f"""
 import sys
-from ors_clients.sync_client import Client
+from ors_clients.client.sync_client import Client
 client = Client("http://{host}:{site.running.port}")
 environment = client.environment("workshop")
 sessions = [environment.session(task={{"subject": "{subject}"}}).open() for _ in range(3)]
@@ -227,7 +227,7 @@ async def test_forked_workers(site: Site, tmp_path: Path) -> None:
     """They use the inherited client for sessions of their own, and do not end their parent's sessions."""
     program = f"""
 import os, sys, gc
-from ors_clients.sync_client import Client
+from ors_clients.client.sync_client import Client
 client = Client("{site.url}")
 environment = client.environment("workshop")
 mine = environment.session(task={{"subject": "parent"}}).open()

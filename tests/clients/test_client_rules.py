@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.client.sessions import AsyncSession
 from ors_clients.errors import (
     CallOutcomeUnknown,
     ClientError,
@@ -29,7 +30,6 @@ from ors_clients.errors import (
     ToolFailed,
 )
 from ors_clients.models import Task
-from ors_clients.sessions import AsyncSession
 from ors_clients.transport.base import ConnectionLost, Request, Response
 
 from ors_server.protocol import TextBlock
@@ -614,7 +614,7 @@ async def test_inputs_that_are_not_json() -> None:
 
 
 async def test_tasks_that_cannot_be_listed_are_fetched_in_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ors_clients.environments._RANGE", 2)
+    monkeypatch.setattr("ors_clients.client.environments._RANGE", 2)
     unsupported = said(400, "list_tasks is not supported for this environment. Use the index-based API instead.")
     script = Script(
         unsupported,

@@ -11,8 +11,9 @@ from contextvars import ContextVar
 import httpx
 import pytest
 import pytest_asyncio
-from ors_clients.client import AsyncClient
-from ors_clients.environments import AsyncEnvironment
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.client.environments import AsyncEnvironment
+from ors_clients.client.sync_client import Client
 from ors_clients.errors import (
     CallOutcomeUnknown,
     DeadlineExceeded,
@@ -23,7 +24,6 @@ from ors_clients.errors import (
     ToolFailed,
 )
 from ors_clients.models import ToolResult
-from ors_clients.sync_client import Client
 from ors_clients.transport.base import Headers, Request, Response
 from ors_clients.transport.httpx_transport import HttpxTransport
 from ors_clients.transport.sockets import SocketTransport

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
 from ors_clients.errors import CallOutcomeUnknown, ConfigurationError, ServerUnavailable
 from ors_clients.transport.base import ConnectionLost, Headers, OutOfTime, Request, Transport
 from ors_clients.transport.httpx_transport import HttpxTransport
@@ -304,9 +304,13 @@ class Mute:
 async def test_a_call_that_is_never_answered(said: bool, promise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client retries where nothing can happen twice, until the retries end."""
     monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
-    for name in ("session_calls._FIRST_BYTE", "session_calls._FIRST_BYTE_OF_OTHERS", "transport.http11._SILENCE"):
+    for name in (
+        "client.session_calls._FIRST_BYTE",
+        "client.session_calls._FIRST_BYTE_OF_OTHERS",
+        "transport.http11._SILENCE",
+    ):
         monkeypatch.setattr(f"ors_clients.{name}", 0.3)
-    monkeypatch.setattr("ors_clients.session_calls._PROGRESS", 0.2)
+    monkeypatch.setattr("ors_clients.client.session_calls._PROGRESS", 0.2)
     mute = Mute(NAMED if said else b"", promise=promise)
     async with (
         listening(mute.serve) as port,
@@ -334,7 +338,7 @@ class Breaking(Mute):
 
 async def test_a_continuing_stream_is_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
-    monkeypatch.setattr("ors_clients.session_calls._PROGRESS", 0.1)
+    monkeypatch.setattr("ors_clients.client.session_calls._PROGRESS", 0.1)
     breaking = Breaking(NAMED, promise=False)
     async with (
         listening(breaking.serve) as port,
@@ -424,7 +428,7 @@ async def test_more_calls_than_files(tmp_path: Path) -> None:
         program.write_text(f"""
 import asyncio, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (320, 320))
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
 
 async def main():
     async with AsyncClient({server.url!r}) as client:
@@ -449,7 +453,7 @@ async def test_more_calls_than_files_were_allowed(tmp_path: Path) -> None:
         program.write_text(f"""
 import asyncio, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (320, 1024))
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
 
 async def main():
     async with AsyncClient({server.url!r}) as client:

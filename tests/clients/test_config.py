@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ors_clients.api_keys import server_key
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
 from ors_clients.errors import ConfigurationError
 from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.training.config import EnvironmentConfiguration, TrainingConfiguration, resolve_secrets
@@ -121,8 +121,8 @@ def test_every_reduction_has_a_name(tmp_path: Path, reduction: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no mapping"),
-        ("- a", "no mapping"),
+        ("", "not a mapping"),
+        ("- a", "not a mapping"),
         ("environments: [a]", "environments"),
         ("environments: {}", "environments"),
         ("thinking: true", "environments: Field required"),
@@ -135,7 +135,7 @@ def test_every_reduction_has_a_name(tmp_path: Path, reduction: str) -> None:
         ("environments: {a: {nonterminal_reward: .nan}}", "environment a: nonterminal_reward is nan"),
         ("environments: {a: }\ntool_call_format: xml", "No tool-call format 'xml'"),
         ("environments: {a: }\nrun_name: b", "run_name"),
-        ("environments: {a: {", "is no YAML: "),
+        ("environments: {a: {", "is not YAML: "),
     ],
 )
 def test_invalid_entries_are_refused_with_their_path(tmp_path: Path, text: str, said: str) -> None:
@@ -151,7 +151,7 @@ def test_a_missing_file_says_how_to_name_one(tmp_path: Path) -> None:
 
 def test_bytes_that_are_not_text_are_not_yaml(tmp_path: Path) -> None:
     (tmp_path / "train_config.yaml").write_bytes(b"environments: \xff\xfe")
-    with pytest.raises(ConfigurationError, match="is no YAML"):
+    with pytest.raises(ConfigurationError, match="is not YAML"):
         TrainingConfiguration.load(tmp_path / "train_config.yaml")
 
 
@@ -223,7 +223,7 @@ def test_an_empty_key_holds_no_secrets(tmp_path: Path) -> None:
 def test_an_error_of_yaml_says_its_kind_and_place_only(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         load(tmp_path, f"environments: {{a: }}\n{text}\n")
-    assert str(refusal.value).endswith(f"train_config.yaml is no YAML: {said}")
+    assert str(refusal.value).endswith(f"train_config.yaml is not YAML: {said}")
 
 
 def set_keys(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:

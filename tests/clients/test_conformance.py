@@ -37,7 +37,7 @@ from tests.clients.trainer_contracts import (
     miles,
     slime,
 )
-from tests.clients.trainer_setup import call, leaving, opened_folder, serving, until
+from tests.clients.trainer_setup import call, forget_variables, leaving, opened_folder, serving, until
 from tests.server.robustness.swallowing import swallowing
 
 EARN = call("earn", reward=0.25)
@@ -178,8 +178,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, trace: Path) -> Generator[str]
 
 @pytest.fixture
 async def stage(url: str, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Stage]:
-    for name in ("TRAIN_CONFIG", "ORS_URL", "HF_CHECKPOINT", "SGLANG_ROUTER_URL", "OPENREWARD_RUN_NAME"):
-        monkeypatch.delenv(name, raising=False)
+    forget_variables(monkeypatch)
     for name, value in CASES["secrets"].scene.secrets.items():
         monkeypatch.setenv(name.upper(), value)
     # For environments that run in this process.

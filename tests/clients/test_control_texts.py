@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import pytest
+from ors_clients.client.local_sessions import local
 from ors_clients.errors import ConfigurationError
-from ors_clients.local_sessions import local
 from ors_clients.rollouts.control_texts import ControlTexts, control_texts_of
 from ors_clients.rollouts.episode import TurnEpisode
 from ors_clients.tool_calls import find_format
-from ors_clients.trl.factories import slot_class
-from ors_clients.trl.slots import EnvironmentSlot, EnvironmentSpec
+from ors_clients.trainers.trl.factories import slot_class
+from ors_clients.trainers.trl.slots import EnvironmentSlot, EnvironmentSpec
 from pydantic import BaseModel
 
 from ors_server import Environment, TextBlock, ToolOutput, tool

@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import pytest
+from ors_clients.client.local_sessions import local
 from ors_clients.errors import (
     ConfigurationError,
     RequestRefused,
@@ -12,7 +13,6 @@ from ors_clients.errors import (
     SessionLost,
     ToolFailed,
 )
-from ors_clients.local_sessions import local
 from ors_clients.models import ToolResult
 from ors_clients.rollouts.episode import RolloutLimits, TurnEpisode, TurnResult
 from ors_clients.rollouts.rewards import RewardRule

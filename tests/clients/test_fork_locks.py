@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import pytest
-from ors_clients.roll import fork_locks
+from ors_clients.trainers.roll import fork_locks
 
 
 class Lock:

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ors_clients.atropos.interception import EpisodeFailed, InterceptedEpisode, current_episode
 from ors_clients.errors import ServerUnavailable
+from ors_clients.trainers.atropos.interception import EpisodeFailed, InterceptedEpisode, current_episode
 
 Make = Callable[[Callable[[], Awaitable[Any]]], InterceptedEpisode[Any]]
 

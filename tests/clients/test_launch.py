@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ors_clients.training.launch import main
+from ors_clients.training.launch.command import main
 
 from tests.support.paths import RECIPES
 
@@ -53,6 +53,13 @@ class Launcher:
         status = main([trainer, str(self.recipe(trainer)), *arguments])
         out, err = self._capsys.readouterr()
         return status, out, err
+
+    def help(self, trainer: str) -> str:
+        """Return the text of ``--help``, which ends the process."""
+        with pytest.raises(SystemExit) as ended:
+            main([trainer, str(self.recipe(trainer)), "--help"])
+        assert not ended.value.code
+        return self._capsys.readouterr().out
 
     def command(self, trainer: str, *arguments: str) -> list[str]:
         """Return the command that a run in the trainer's repository would exec."""
@@ -118,10 +125,11 @@ def checkpoints(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def megatron(tmp_path: Path) -> tuple[str, ...]:
-    """Return the options of every run with Megatron, except its weights."""
+    """Return the options of every run with Megatron, except its weights; the last ones are the trainer's."""
     model = tmp_path / "model.sh"
     model.write_text('echo noise\nMODEL_ARGS=(--num-layers 48 --hidden-size "2048")\nexport FROM_MODEL=yes\n')
-    return ("--train-backend", "megatron", "--model-args", str(model), "--save", str(tmp_path / "checkpoints"))
+    backend = ("--", "--train-backend", "megatron", "--save", str(tmp_path / "checkpoints"))
+    return ("--model-args", str(model), *backend)
 
 
 def value(words: list[str], flag: str) -> str:
@@ -130,50 +138,92 @@ def value(words: list[str], flag: str) -> str:
     return words[words.index(flag) + 1]
 
 
-# Another value than the default of each documented option, and the trainer's flag.
-DOCUMENTED = {
-    "--model": ("Qwen/Qwen3-4B", "--hf-checkpoint"),
-    "--lr": ("5e-6", "--lr"),
-    "--n-samples": ("8", "--n-samples-per-prompt"),
-    "--rollout-batch-size": ("64", "--rollout-batch-size"),
-    "--max-response-len": ("1024", "--rollout-max-response-len"),
-    "--max-tokens-per-gpu": ("16384", "--max-tokens-per-gpu"),
-    "--temperature": ("0.6", "--rollout-temperature"),
-    "--actor-gpus": ("8", "--actor-num-gpus-per-node"),
-    "--rollout-gpus": ("0", "--rollout-num-gpus"),
-    "--tp": ("2", "--rollout-num-gpus-per-engine"),
-    "--actor-nodes": ("2", "--actor-num-nodes"),
-    "--save-interval": ("5", "--save-interval"),
-    "--weight-decay": ("0.1", "--weight-decay"),
-    "--adam-beta1": ("0.8", "--adam-beta1"),
-    "--adam-beta2": ("0.98", "--adam-beta2"),
-    "--adam-eps": ("1e-6", "--adam-eps"),
-    "--lr-decay-style": ("cosine", "--lr-decay-style"),
-    "--max-total-len": ("32768", "--rollout-max-context-len"),
-    "--num-rollout": ("10", "--num-rollout"),
-    "--train-backend": ("fsdp", "--train-backend"),
+#: An option of ``run.sh`` with a value, the trainer's argument for it, and another value than the default.
+OWN = {"--model": ("--hf-checkpoint", "Qwen/Qwen3-4B"), "--tp": ("--rollout-num-gpus-per-engine", "2")}
+#: The trainers' arguments that have another value than theirs, and another one again.
+PASSED = {
+    "--lr": "5e-6",
+    "--n-samples-per-prompt": "8",
+    "--rollout-batch-size": "64",
+    "--rollout-max-response-len": "1024",
+    "--rollout-max-context-len": "32768",
+    "--rollout-temperature": "0.6",
+    "--max-tokens-per-gpu": "16384",
+    "--actor-num-gpus-per-node": "8",
+    "--actor-num-nodes": "2",
+    "--rollout-num-gpus": "0",
+    "--save-interval": "5",
+    "--weight-decay": "0.1",
+    "--adam-beta1": "0.8",
+    "--adam-beta2": "0.98",
+    "--adam-eps": "1e-6",
+    "--lr-decay-style": "cosine",
+    "--num-rollout": "10",
+    "--train-backend": "fsdp",
+    "--sglang-mem-fraction-static": "0.7",
 }
 
 
 @both
 def test_every_documented_option_and_its_default(trainer: str, launch: Launcher) -> None:
-    """The command has the default that ``--help`` and the table of the README name."""
+    """The command has the default that ``--help`` and the tables of the README name, or the value that is given."""
     readme = (RECIPES / trainer / "README.md").read_text()
     table = dict(re.findall(r"^\| `(--[\w-]+)` \| `([^`]+)` \|", readme, re.M))
     defaults = launch.command(trainer)
-    changed = launch.command(trainer, *(word for flag, (new, _) in DOCUMENTED.items() for word in (flag, new)))
-    status, out, _ = launch.printed(trainer, "--help")
-    assert status == 0
-    assert len(table) >= 8
-    assert table.keys() <= DOCUMENTED.keys()
-    for flag, (new, meant) in DOCUMENTED.items():
-        line = next(line for line in out.splitlines() if re.match(rf"\s+{flag} ", line))
-        default = value(defaults, meant)
-        assert f"default: {default}{',' if flag == '--train-backend' and trainer == 'slime' else ')'}" in line, flag
+    own = [word for flag, (_, new) in OWN.items() for word in (flag, new)]
+    changed = launch.command(trainer, *own, "--", *(f"{flag}={new}" for flag, new in PASSED.items()))
+    text = " ".join(launch.help(trainer).split())
+    assert len(table) >= 10
+    assert table.keys() <= {*OWN, *PASSED, "--wandb-project"}
+    for flag, (meant, new) in OWN.items():
+        assert table[flag] == value(defaults, meant)
+        assert re.search(rf"{flag} [A-Z]+ [^:]* \(default: {value(defaults, meant)}\)", text)
+        assert value(changed, meant) == new
+    for flag, new in PASSED.items():
+        default = value(defaults, flag)
         assert table.get(flag, default) == default
-        assert value(changed, meant) == new, flag
-    groups, samples = (int(value(changed, DOCUMENTED[flag][1])) for flag in ("--rollout-batch-size", "--n-samples"))
-    assert value(changed, "--global-batch-size") == str(groups * samples)
+        assert f"{flag} {default}" in text or flag == "--train-backend"
+        assert flag not in changed  # what the user gives takes the place of ours
+        assert changed.count(f"{flag}={new}") == 1
+
+
+@both
+def test_every_option_of_the_help_is_in_the_readme(trainer: str, launch: Launcher) -> None:
+    readme = (RECIPES / trainer / "README.md").read_text()
+    options = set(re.findall(r"^  (?:-h, )?(--[\w-]+)", launch.help(trainer), re.M)) - {"--help"}
+    assert len(options) == 11 + (trainer == "miles")
+    assert all(f"`{option}`" in readme for option in options)
+
+
+#: An option of release 0.2, and the trainer's argument that takes its place.
+REPLACED = {
+    "--lr 5e-6": "--lr 5e-6",
+    "--lr=5e-6 --temperature=0.6": "--lr=5e-6 --rollout-temperature=0.6",
+    "--n-samples 8 --rollout-batch-size 64": "--n-samples-per-prompt 8 --rollout-batch-size 64",
+    "--max-response-len 1024 --max-total-len 4096": "--rollout-max-response-len 1024 --rollout-max-context-len 4096",
+    "--actor-gpus 8 --actor-nodes 2 --rollout-gpus 4": "--actor-num-gpus-per-node 8 --actor-num-nodes 2"
+    " --rollout-num-gpus 4",
+    "--num-gpus 8": "--colocate --actor-num-gpus-per-node 8",
+    "--megatron-ckpt /w --load /l": "--train-backend megatron --ref-load /w --load /l",
+    "--no-dynamic-batch-size": "--micro-batch-size 1",
+    "--save 'a folder'": "--save 'a folder'",
+    "--train-backend fsdp --ref-load /w --colocate": "--train-backend fsdp --ref-load /w --colocate",
+    "--num-rollout 3 --save-interval 3": "--num-rollout 3 --save-interval 3",
+    "--lr-decay-style cosine --weight-decay .1": "--lr-decay-style cosine --weight-decay .1",
+    "--adam-beta1 .8 --adam-beta2 .9 --adam-eps 1": "--adam-beta1 .8 --adam-beta2 .9 --adam-eps 1",
+    "--max-tokens-per-gpu 4096": "--max-tokens-per-gpu 4096",
+    "--wandb-project p --tito-model qwen3": "--wandb-project p --tito-model qwen3",
+}
+
+
+@both
+@pytest.mark.parametrize(("old", "new"), REPLACED.items())
+def test_an_argument_of_the_trainers_before_the_dashes_is_refused_with_its_name(
+    trainer: str, old: str, new: str, launch: Launcher
+) -> None:
+    refused = launch.refusal(trainer, "--dry-run", "--model", "m", *shlex.split(old))
+    assert refused.startswith(f"error: {old}: run.sh has no such option")
+    assert refused.endswith(f": -- {new}\n")
 
 
 @both
@@ -202,8 +252,9 @@ def test_every_command_of_the_readme_is_taken(trainer: str, launch: Launcher) ->
     ("options", "present", "absent"),
     [
         ((), "--use-dynamic-batch-size --use-tis", "--ref-load --colocate --hidden-dropout --use-wandb --tito-model"),
-        (("--no-dynamic-batch-size",), "", "--use-dynamic-batch-size --max-tokens-per-gpu"),
-        (("--load", "/a/", "--save", "/b"), "--load /a/ --save /b", ""),
+        (("--", "--micro-batch-size", "2"), "--micro-batch-size 2", "--use-dynamic-batch-size"),
+        (("--", "--load", "/a/", "--save", "/b"), "--load /a/ --save /b", ""),
+        (("--", "--save=/b"), "--save=/b --load /b", "--save"),
         (("--no-importance-sampling",), "", "--use-tis"),
         (("--gradient-checkpointing",), "--gradient-checkpointing", ""),
         (("--no-gradient-checkpointing",), "", "--gradient-checkpointing"),
@@ -211,20 +262,13 @@ def test_every_command_of_the_readme_is_taken(trainer: str, launch: Launcher) ->
         (("--", "--use-tis"), "--use-tis", ""),
         (("--", "--kl-coef", "0.00"), "", "--ref-load"),
         (("--", "--kl-coef", "0e0"), "", "--ref-load"),
-        (("--weight-decay", ".5"), "--weight-decay .5", ""),
-        (("--weight-decay", "1."), "--weight-decay 1.", ""),
-        (("--weight-decay", "2.5E+3"), "--weight-decay 2.5E+3", ""),
-        # names of openreward-cookbook
+        # the trainers make the GPUs that generate of those that train
         (
-            ("--num-gpus", "8", "--actor-nodes", "2"),
-            "python train.py --colocate --actor-num-gpus-per-node 8 --rollout-num-gpus 16",
-            "train_async.py",
+            ("--", "--colocate", "--actor-num-gpus-per-node", "8"),
+            "python train.py --colocate --actor-num-gpus-per-node 8",
+            "train_async.py --rollout-num-gpus",
         ),
-        (
-            ("--colocate", "--actor-gpus", "8"),
-            "python train.py --colocate --actor-num-gpus-per-node 8 --rollout-num-gpus 8",
-            "train_async.py",
-        ),
+        (("--", "--coloc"), "python train.py --coloc", "train_async.py --rollout-num-gpus"),
     ],
 )
 def test_options_add_and_remove_arguments(
@@ -245,7 +289,7 @@ def test_gradient_checkpointing_is_the_default_of_miles_only(launch: Launcher) -
 @both
 def test_arguments_behind_two_dashes_are_passed_on_unchanged(trainer: str, launch: Launcher) -> None:
     rest = ["--context-parallel-size", "2", "--use-kl-loss", "--kl-loss-coef", "0.01", "a b", "--model", "$HOME", "--"]
-    assert launch.command(trainer, "--lr", "5e-6", "--", *rest)[-len(rest) :] == rest
+    assert launch.command(trainer, "--tp", "2", "--", *rest)[-len(rest) :] == rest
 
 
 @both
@@ -254,7 +298,7 @@ def test_megatron_trains_the_tokens_that_the_engine_sampled(
 ) -> None:
     """Megatron's own defaults are a dropout of 0.1, and no sequence parallelism, which mixtures of experts need."""
     options = (*megatron, "--ref-load", checkpoints["torch_dist"])
-    words = launch.command(trainer, *options, "--tp", "2")
+    words = launch.command(trainer, "--tp", "2", *options)
     assert value(words, "--train-backend") == "megatron"
     assert (value(words, "--num-layers"), value(words, "--hidden-size")) == ("48", "2048")
     assert value(words, "--tensor-model-parallel-size") == "2"
@@ -262,11 +306,11 @@ def test_megatron_trains_the_tokens_that_the_engine_sampled(
     assert "--gradient-checkpointing" not in words
     assert ("--recompute-granularity" in words) == (trainer == "miles")
     assert "--sequence-parallel" in words
-    assert "--sequence-parallel" not in launch.command(trainer, *options, "--tp", "1")
-    assert "--model-args" in launch.refusal(trainer, *options[:2], *options[-2:])
-    Path(megatron[3]).write_text("# nothing\n")
+    assert "--sequence-parallel" not in launch.command(trainer, "--tp", "1", *options)
+    assert "--model-args" in launch.refusal(trainer, *options[2:])
+    Path(megatron[1]).write_text("# nothing\n")
     assert "sets no MODEL_ARGS" in launch.refusal(trainer, *options)
-    Path(megatron[3]).write_text("false\n")
+    Path(megatron[1]).write_text("false\n")
     assert "model.sh failed" in launch.refusal(trainer, *options)
 
 
@@ -275,27 +319,23 @@ def test_megatron_starts_from_weights(
     trainer: str, megatron: tuple[str, ...], checkpoints: dict[str, str], tmp_path: Path, launch: Launcher
 ) -> None:
     refused = launch.refusal(trainer, "--dry-run", *megatron)
-    assert f"no checkpoint in {tmp_path}/checkpoints, and no --ref-load" in refused
+    assert f"no checkpoint in {tmp_path}/checkpoints, and no -- --ref-load" in refused
     assert "tools/convert_hf_to_torch_dist.py" in refused
     launch.refusal(trainer, "--dry-run", *megatron, "--load", str(tmp_path))
     weights = checkpoints["torch_dist"]
-    assert value(launch.command(trainer, *megatron, "--ref-load", weights), "--ref-load") == weights
-    assert launch.command(trainer, *megatron, "--", "--ref-load", weights)[-2:] == ["--ref-load", weights]
-    assert "--ref-load" not in launch.command(trainer, *megatron, "--", f"--ref-load={weights}")
+    assert launch.command(trainer, *megatron, "--ref-load", weights)[-2:] == ["--ref-load", weights]
+    assert "--ref-load" not in launch.command(trainer, *megatron, f"--ref-load={weights}")
     assert "--ref-load" not in launch.command(trainer, *megatron, "--load", weights)
-    assert "--ref-load" not in launch.command(trainer, *megatron, "--", "--load", weights)
 
 
 def test_megatron_reads_hugging_faces_folder_with_slime_and_over_miles_bridge(
     megatron: tuple[str, ...], checkpoints: dict[str, str], launch: Launcher
 ) -> None:
-    model, weights = checkpoints["hugging_face"], checkpoints["torch_dist"]
+    model = checkpoints["hugging_face"]
     assert value(launch.command("slime", *megatron, "--ref-load", model), "--ref-load") == model
     assert "--ref-load" not in launch.command("slime", *megatron, "--load", model)
-    named = launch.command("slime", "--megatron-ckpt", weights, *megatron[2:])
-    assert named == launch.command("slime", *megatron, "--ref-load", weights)
     for bridge in (["--megatron-to-hf-mode", "bridge"], ["--megatron-to-hf-mode=bridge"]):
-        assert value(launch.command("miles", *megatron, "--model", model, "--", *bridge), "--ref-load") == model
+        assert value(launch.command("miles", "--model", model, *megatron, *bridge), "--ref-load") == model
     for option in ("--ref-load", "--load"):
         refused = launch.refusal("miles", "--dry-run", *megatron, option, model)
         assert "-- --megatron-to-hf-mode bridge" in refused
@@ -313,11 +353,12 @@ def test_miles_reads_its_models_files(tmp_path: Path, checkpoints: dict[str, str
     )
     for file in (models / "qwen3.5-4B.py", models / "other.py", tmp_path / "alone.py"):
         file.touch()
-    options = ("--train-backend", "megatron", "--ref-load", checkpoints["torch_dist"], "--model-args")
-    words = launch.command("miles", *options, str(models / "qwen3.5-4B.py"))
+    passed = ("--", "--train-backend", "megatron", "--ref-load", checkpoints["torch_dist"])
+    words = launch.command("miles", "--model-args", str(models / "qwen3.5-4B.py"), *passed)
     assert (value(words, "--num-layers"), value(words, "--moe-layer-freq")) == ("32", "[1,1]")
-    assert f"Miles cannot read {models}/other.py" in launch.refusal("miles", *options, str(models / "other.py"))
-    refused = launch.refusal("miles", *options, str(tmp_path / "alone.py"))
+    refused = launch.refusal("miles", "--model-args", str(models / "other.py"), *passed)
+    assert f"Miles cannot read {models}/other.py" in refused
+    refused = launch.refusal("miles", "--model-args", str(tmp_path / "alone.py"), *passed)
     assert "in no scripts/models/ of a Miles repository" in refused
 
 
@@ -330,10 +371,9 @@ def test_a_penalty_has_a_reference_model(
 ) -> None:
     model = checkpoints["hugging_face"]
     assert value(launch.command(trainer, "--model", model, "--", *penalty), "--ref-load") == model
-    for options in (("--ref-load", model, "--", *penalty), ("--", *penalty, "--ref-load", model)):
-        assert value(launch.command(trainer, *options), "--ref-load") == model
-    refused = launch.refusal(trainer, *megatron, "--load", checkpoints["torch_dist"], "--", *penalty)
-    assert "need a reference model: --ref-load DIR" in refused
+    assert value(launch.command(trainer, "--", *penalty, "--ref-load", model), "--ref-load") == model
+    refused = launch.refusal(trainer, *megatron, "--load", checkpoints["torch_dist"], *penalty)
+    assert "need a reference model: -- --ref-load DIR" in refused
 
 
 @both
@@ -365,31 +405,19 @@ def test_a_slime_without_fsdp_is_refused(
     launch.run("slime", *options, folder=repository)
     (repository / "slime" / "backends" / "fsdp_utils" / "actor.py").unlink()
     for dry in ((), ("--dry-run",)):
-        named = ("--train-backend", "fsdp")
+        named = ("--", "--train-backend", "fsdp")
         refused = launch.run("slime", *options, *dry, *named, folder=repository, refused=True).stderr
         assert "this slime has no FSDP backend" in refused
-        assert "--train-backend megatron --model-args scripts/models/MODEL.sh --ref-load DIR" in refused
+        assert "--model-args scripts/models/MODEL.sh -- --train-backend megatron --ref-load DIR" in refused
         refused = launch.run("slime", *options, *dry, folder=repository, refused=True).stderr
         assert "megatron needs --model-args" in refused  # the only backend that this slime has
     weights = ("--ref-load", checkpoints["torch_dist"])
-    done = launch.run("slime", *options, *megatron[2:], *weights, folder=repository)
+    done = launch.run("slime", *options, *megatron[:2], "--", *megatron[-2:], *weights, folder=repository)
     assert value(done.stdout.split(), "--train-backend") == "megatron"
     done = launch.run("slime", *options, *megatron, *weights, folder=repository)
     words = done.stdout.split()
     assert value(words, "--ref-load") == checkpoints["torch_dist"]
     assert words[-1] == "yes"  # exported by the model's script
-
-
-def test_a_miles_without_context_parallelism_in_fsdp_is_refused(tmp_path: Path, launch: Launcher) -> None:
-    repository = trainer_repository(tmp_path, "miles")
-    options = ("--task-data", "tasks.jsonl", "--", "--context-parallel-size", "2")
-    launch.run("miles", *options, folder=repository)
-    (repository / "miles" / "utils").mkdir()
-    source = 'assert args.context_parallel_size == 1, "Context parallelism is not supported for FSDP backend."'
-    (repository / "miles" / "utils" / "arguments.py").write_text(source)
-    for dry in ((), ("--dry-run",)):
-        refused = launch.run("miles", *dry, *options, folder=repository, refused=True)
-        assert "--train-backend megatron" in refused.stderr
 
 
 @both
@@ -402,7 +430,7 @@ def test_weights_and_biases(trainer: str, launch: Launcher, monkeypatch: pytest.
     assert "wandb-secret" not in " ".join(words)
     monkeypatch.delenv("WANDB_API_KEY")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    words = launch.command(trainer, "--wandb-project", "p", "--wandb-run", "r 1")
+    words = launch.command(trainer, "--wandb-run", "r 1", "--", "--wandb-project", "p")
     assert (value(words, "--wandb-project"), value(words, "--wandb-group")) == ("p", "r 1")
 
 
@@ -427,9 +455,9 @@ def test_weights_and_biases(trainer: str, launch: Launcher, monkeypatch: pytest.
 def test_miles_session_server_writes_turns_as_the_models_family(
     model: str, family: str | None, launch: Launcher
 ) -> None:
-    options = ("--agent", "--model", model, "--max-total-len", "4000")
+    options = ("--agent", "--model", model, "--", "--rollout-max-context-len", "4000")
     if family is None:
-        assert "--tito-model" in launch.refusal("miles", "--dry-run", *options)
+        assert "-- --tito-model" in launch.refusal("miles", "--dry-run", *options)
         family, options = "default", (*options, "--tito-model", "default")
     words = launch.command("miles", *options)
     assert value(words, "--tito-model") == family
@@ -437,8 +465,8 @@ def test_miles_session_server_writes_turns_as_the_models_family(
     assert value(words, "--custom-generate-function-path") == "generate.generate_with_agent"
     assert value(words, "--custom-agent-function-path") == "generate.run"
     assert value(words, "--max-seq-len") == "4000"
-    assert launch.command("miles", *options, "--", "--tito-model", "qwen3").count("--tito-model") == 1
-    assert "no option --agent" in launch.refusal("slime", *options[:1], "x")
+    assert launch.command("miles", *options, "--tito-model", "qwen3")[-2:] == ["--tito-model", "qwen3"]
+    assert "--agent: run.sh has no such option" in launch.refusal("slime", *options[:1])
 
 
 @both
@@ -467,22 +495,17 @@ def test_variables_and_folder_of_the_trainer(trainer: str, tmp_path: Path, launc
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--modle", "x"), "no option --modle"),
-        (("--model",), "--model takes a value"),
+        (("--modle", "x"), "--modle x: run.sh has no such option (see --help)"),
+        (("--model",), "argument --model: expected one argument"),
+        (("--model", "--dry-run"), "argument --model: expected one argument"),
         (("stray",), "stray"),
-        (("--train-backend", "jax"), "fsdp or megatron"),
-        (("--n-samples", "08"), "--n-samples is a whole number over 0, not 08"),
-        (("--rollout-batch-size", "abc"), "--rollout-batch-size is a whole number over 0, not abc"),
-        (("--num-rollout", "0"), "--num-rollout is a whole number over 0, not 0"),
-        (("--tp", "a[$(touch evaluated)]"), "--tp is a whole number"),
-        (("--save-interval", ""), "--save-interval is a whole number"),
-        (("--rollout-gpus", "-1"), "--rollout-gpus is a whole number, not -1"),
-        (("--lr", "1e"), "--lr is a number, not 1e"),
-        (("--temperature", "hot"), "--temperature is a number, not hot"),
-        (("--load", "--dry-run"), "--load takes a value and is followed by the option --dry-run"),
+        (("--tp", "a[$(touch evaluated)]"), "argument --tp: invalid int value"),
+        (("--", "--train-backend", "jax"), "choose from 'fsdp', 'megatron'"),
+        (("--", "--load"), "argument --load: expected one argument"),
+        (("--", "--kl-coef", "high"), "argument --kl-coef: invalid float value: 'high'"),
         (("--config", "/nowhere.yaml"), "no training configuration at /nowhere.yaml"),
-        (("--ref-load", "/nowhere"), "no folder at /nowhere; --ref-load takes that of a checkpoint"),
-        (("--ref-load", "."), "no config.json in .; with fsdp"),
+        (("--", "--ref-load", "/nowhere"), "no folder at /nowhere; --ref-load takes that of a checkpoint"),
+        (("--", "--ref-load", "."), "no config.json in .; with fsdp"),
         (("--megatron-path", "."), "no Megatron-LM repository at ."),
         (("--task-data", "/nowhere.jsonl"), "prepare_tasks.py"),
         (("--task-data", "/dev/null"), "no tasks at /dev/null"),
@@ -505,41 +528,51 @@ def test_a_refused_run_says_what_to_change(
 @both
 def test_a_folder_that_cannot_be_entered_is_refused(trainer: str, launch: Launcher) -> None:
     refused = launch.refusal(trainer, f"--{trainer}-path", "/nowhere")
-    assert f"--{trainer}-path is no folder that can be entered" in refused
+    assert f"--{trainer}-path is not a folder that can be entered" in refused
 
 
-#: An option of the user's that would replace a function of ours, and what the refusal says.
+#: An option of the user's that would replace a function of ours, its shortest beginning that the trainers take for it,
+#: and what the refusal says.
 REPLACEMENTS = [
-    ("--dynamic-sampling-filter-path", "group_filter: PACKAGE.MODULE.FUNCTION"),
-    ("--dynamic-sampling-filter-p", "group_filter: PACKAGE.MODULE.FUNCTION"),  # the trainers take beginnings of names
-    ("--custom-reward-post-process-path", "leaves lost rollouts out of the baselines"),
-    ("--custom-convert-samples-to-train-data-path", "leaves lost rollouts out of the baselines"),
-    ("--custom-rollout-log-function-path", "counts lost rollouts"),
-    ("--custom-eval-rollout-log-function-path", "leaves lost rollouts out of evaluations"),
-    ("--custom-generate-function-path", "plays the episodes"),
+    ("--dynamic-sampling-filter-path", "--dy", "group_filter: PACKAGE.MODULE.FUNCTION"),
+    ("--custom-reward-post-process-path", "--custom-rew", "leaves lost rollouts out of the baselines"),
+    ("--custom-convert-samples-to-train-data-path", "--custom-conv", "leaves lost rollouts out of the baselines"),
+    ("--custom-rollout-log-function-path", "--custom-ro", "counts lost rollouts"),
+    ("--custom-eval-rollout-log-function-path", "--custom-e", "leaves lost rollouts out of evaluations"),
+    ("--custom-generate-function-path", "--custom-g", "plays the episodes"),
 ]
 
 
 @both
-@pytest.mark.parametrize(("option", "said"), REPLACEMENTS)
+@pytest.mark.parametrize(("option", "beginning", "said"), REPLACEMENTS)
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["run", "dry run"])
 def test_a_function_in_the_place_of_ours_is_refused(
-    trainer: str, option: str, said: str, dry: tuple[str, ...], launch: Launcher, tmp_path: Path
+    trainer: str, option: str, beginning: str, said: str, dry: tuple[str, ...], launch: Launcher, tmp_path: Path
 ) -> None:
-    for words in ((option, "mine.function"), (f"{option}=mine.function",)):
-        refused = launch.refusal(trainer, *dry, "--", *words)
-        assert said in refused
-        assert refused.count("\n") == 1
-    file = tmp_path / "custom.yaml"
-    file.write_text(f"a: 1\n{option.removeprefix('--').replace('-', '_')}: mine.function\n")
-    assert said in launch.refusal(trainer, *dry, "--", "--custom-config-path", str(file))
+    for flag in (option, option[:-4], beginning):
+        for words in ((flag, "mine.function"), (f"{flag}=mine.function",)):
+            refused = launch.refusal(trainer, *dry, "--", *words)
+            assert said in refused
+            assert refused.startswith(f"error: {option} would replace")
+            assert refused.count("\n") == 1
+    key, file = option.removeprefix("--").replace("-", "_"), tmp_path / "custom.yaml"
+    for text in (f"a: 1\n{key}: mine.function\n", f'"{key}": mine.function\n', f"{{{key} : mine.function}}\n"):
+        file.write_text(text)
+        for flag in ("--custom-config-path", "--custom-conf"):
+            assert said in launch.refusal(trainer, *dry, "--", flag, str(file))
 
 
 @both
-def test_functions_of_the_users_that_replace_none_of_ours_are_passed_on(trainer: str, launch: Launcher) -> None:
+def test_functions_of_the_users_that_replace_none_of_ours_are_passed_on(
+    trainer: str, launch: Launcher, tmp_path: Path
+) -> None:
+    file = tmp_path / "custom.yaml"
+    file.write_text("custom: 1\ncustom_reward: 2\ncustom_rm_path: mine.reward\n")  # keys have no beginnings
     own = ["--custom-rm-path", "mine.reward", "--rollout-sample-filter-path", "mine.f"]
-    own += ["--custom-config-path", __file__]
-    assert launch.command(trainer, "--", *own)[-len(own) :] == own
+    own += ["--custom-config-path", str(file)]
+    words = launch.command(trainer, "--", *own)
+    assert words[-len(own) :] == own
+    assert words.count("--custom-rm-path") == 1
 
 
 @both

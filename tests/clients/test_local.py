@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.client.local_sessions import local, local_sync
+from ors_clients.client.sessions import AsyncSession
 from ors_clients.errors import (
     ClientError,
     ConfigurationError,
@@ -19,9 +21,7 @@ from ors_clients.errors import (
     SessionLost,
     ToolFailed,
 )
-from ors_clients.local_sessions import local, local_sync
 from ors_clients.models import ToolResult
-from ors_clients.sessions import AsyncSession
 from ors_clients.transport.asgi import ApplicationTransport
 from pydantic import BaseModel
 

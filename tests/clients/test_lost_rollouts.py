@@ -12,8 +12,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from ors_clients import slime
 from ors_clients.errors import ConfigurationError, InfrastructureFailure, SessionLost
+from ors_clients.trainers import slime
 from ors_clients.training.baselines import normalized_rewards
 from ors_clients.training.losses import Losses
 

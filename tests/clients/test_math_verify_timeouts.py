@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from ors_clients.atropos.math_verify_timeouts import bound_math_verify
+from ors_clients.trainers.atropos.math_verify_timeouts import bound_math_verify
 
 from tests.clients import math_verify_stand_in
 from tests.clients.math_verify_stand_in import TimeoutException

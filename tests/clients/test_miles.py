@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from ors_clients import miles
 from ors_clients.errors import ConfigurationError, InfrastructureFailure
+from ors_clients.trainers import miles
 from ors_clients.training.sample_functions import RunEnded
 
 from tests.clients import miles_stand_in
@@ -26,7 +26,9 @@ from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.clients.trainer_setup import (
     call,
     closed,
+    forget_variables,
     make_arguments,
+    outcomes,
     row_of,
     serving,
     speaker,
@@ -47,8 +49,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 @pytest.fixture(autouse=True)
 async def in_miles(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[None]:
     miles_stand_in.install(monkeypatch)
-    for name in ("TRAIN_CONFIG", "ORS_URL", "HF_CHECKPOINT", "SGLANG_ROUTER_URL", "OPENREWARD_RUN_NAME"):
-        monkeypatch.delenv(name, raising=False)
+    forget_variables(monkeypatch)
     yield
     await miles.close()
 
@@ -168,12 +169,6 @@ def batch_of(state: GenerateState, **more: Any) -> GenerateState:
     }
     state.args.__dict__.update({**defaults, **more})
     return state
-
-
-def outcomes(*turns: str) -> Callable[[str], str]:
-    """Return a policy whose first turn differs in each episode."""
-    left = list(turns)
-    return lambda prompt: left.pop(0) if len(left) > 1 else left[0]
 
 
 REWARDS = [call("finish", reward=reward) for reward in (0.0, 0.25, 0.5, 1.0)]

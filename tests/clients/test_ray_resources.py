@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from ors_clients.roll.ray_resources import tolerant_ray, tolerant_resources
+from ors_clients.trainers.roll.ray_resources import tolerant_ray, tolerant_resources
 
 
 @pytest.mark.parametrize(

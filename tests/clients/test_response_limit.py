@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from ors_benchmarks.rollout.engines.base import UrlEngine
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
 from ors_clients.conformance.wire import LARGEST, Wire
 from ors_clients.errors import ClientError, ConfigurationError, InfrastructureFailure, ResponseTooLarge
-from ors_clients.evaluation.endpoint import ChatEndpoint, EndpointFailed, Usage
-from ors_clients.miles.chat_completions import complete
+from ors_clients.evaluation.endpoints.endpoint import ChatEndpoint, EndpointFailed, Usage
 from ors_clients.rollouts.sinks import RolloutsSink
 from ors_clients.samplers import CompletionsSampler
+from ors_clients.trainers.miles.chat_completions import complete
 from ors_clients.training.process_state import close_all
 from ors_clients.transport.asgi import ApplicationTransport
 from ors_clients.transport.base import ConnectionLost, Headers, Request, Transport, response_limit

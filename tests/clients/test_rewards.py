@@ -95,7 +95,7 @@ def test_every_reward_is_finite_and_in_its_bounds(
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, pytest.param(10**400, id="huge")])
 def test_a_reward_that_is_not_a_number_is_refused(reduction: Reduction, reward: float) -> None:
     rule = RewardRule(reduction, min_reward=0.0, max_reward=1.0)
-    with pytest.raises(InfrastructureFailure, match="no finite number"):
+    with pytest.raises(InfrastructureFailure, match="not a finite number"):
         rule.total([1.0, -reward, reward], terminal=True)
 
 

@@ -27,9 +27,9 @@ from tests.support.servers import served
 
 roll_stand_in.install()
 
-from ors_clients.roll import OpenRewardEnv, register_environments  # noqa: E402 - needs the stand-in
-from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
-from ors_clients.roll.group_filter import LostGroupFilter  # noqa: E402
+from ors_clients.trainers.roll import OpenRewardEnv, register_environments  # noqa: E402 - needs the stand-in
+from ors_clients.trainers.roll.env_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.trainers.roll.group_filter import LostGroupFilter  # noqa: E402
 
 from tests.clients.roll_stand_in import (  # noqa: E402
     AgentNativeStepEnvManager,

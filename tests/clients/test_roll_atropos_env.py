@@ -19,10 +19,10 @@ from tests.clients import atropos_stand_in, math_verify_stand_in, roll_stand_in
 roll_stand_in.install()
 atropos_stand_in.install()
 
-from ors_clients.atropos.host import AtroposSettings, shared_host  # noqa: E402 - needs the stand-ins
-from ors_clients.roll import register_environments  # noqa: E402
-from ors_clients.roll.atropos_env import AtroposEnv, reward_bridge  # noqa: E402
-from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.trainers.atropos.host import AtroposSettings, shared_host  # noqa: E402 - needs the stand-ins
+from ors_clients.trainers.roll import register_environments  # noqa: E402
+from ors_clients.trainers.roll.atropos_env import AtroposEnv, reward_bridge  # noqa: E402
+from ors_clients.trainers.roll.env_manager import OrsStepEnvManager  # noqa: E402
 
 from tests.clients.atropos_environments import ItemEnv  # noqa: E402
 from tests.clients.roll_stand_in import EpisodeStopReason, Rollout  # noqa: E402

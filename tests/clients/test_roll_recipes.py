@@ -6,6 +6,7 @@ composing them with Hydra is part of ``tests/long``.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
@@ -27,12 +28,12 @@ roll_stand_in.install()
 atropos_stand_in.install()
 
 from ors_clients.api_keys import server_key  # noqa: E402
-from ors_clients.atropos import OrsAtroposConfig  # noqa: E402 - needs the stand-ins
-from ors_clients.client import AsyncClient  # noqa: E402
-from ors_clients.roll import OpenRewardEnv  # noqa: E402
-from ors_clients.roll.atropos_env import AtroposEnv  # noqa: E402
-from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
-from ors_clients.roll.group_filter import LostGroupFilter  # noqa: E402
+from ors_clients.client.async_client import AsyncClient  # noqa: E402
+from ors_clients.trainers.atropos import OrsAtroposConfig  # noqa: E402 - needs the stand-ins
+from ors_clients.trainers.roll import OpenRewardEnv  # noqa: E402
+from ors_clients.trainers.roll.atropos_env import AtroposEnv  # noqa: E402
+from ors_clients.trainers.roll.env_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.trainers.roll.group_filter import LostGroupFilter  # noqa: E402
 
 from tests.clients.trainer_setup import sent_key  # noqa: E402
 
@@ -86,7 +87,7 @@ def test_environments_take_every_option(file: Path) -> None:
     document = load(file)
     classes: dict[str, Any] = {"openreward_env": OpenRewardEnv, "atropos_env": AtroposEnv}
     module, _, name = document["env_manager_cls"].rpartition(".")
-    assert (module, name) == (OrsStepEnvManager.__module__, OrsStepEnvManager.__name__)
+    assert getattr(importlib.import_module(module), name) is OrsStepEnvManager
     for environment in document["custom_envs"].values():
         assert {"max_steps", "max_tokens_per_step", "agent_system_template", "agent_template"} <= set(environment)
         inspect.signature(classes[environment["env_type"]]).bind(**environment["env_config"])
@@ -106,7 +107,8 @@ def test_roll_knows_every_strategy_and_the_estimator_fits_the_turns(file: Path) 
 @CONFIGURATIONS
 def test_groups_with_a_lost_episode_are_filtered(file: Path) -> None:
     document = load(file)
-    assert document["group_filter_cls"] == f"{LostGroupFilter.__module__}.{LostGroupFilter.__name__}"
+    module, _, name = document["group_filter_cls"].rpartition(".")
+    assert getattr(importlib.import_module(module), name) is LostGroupFilter
     for manager in ("train_env_manager", "val_env_manager"):
         assert document[manager]["group_filter_cls"] == "${group_filter_cls}"
 

@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.client.local_sessions import local
 from ors_clients.errors import (
     DeadlineExceeded,
     RequestRefused,
@@ -18,7 +19,6 @@ from ors_clients.errors import (
     ServerUnavailable,
     ToolFailed,
 )
-from ors_clients.local_sessions import local
 from ors_clients.models import ToolResult
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.rollouts.control_tokens import ControlTokens

@@ -129,18 +129,19 @@ def changed(answer: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "path", "value", "problem"),
     [
-        ("sglang", "meta_info", ..., "no generation: KeyError"),
-        ("sglang", "meta_info.finish_reason", None, "no generation: TypeError"),
+        ("sglang", "meta_info", ..., "not a generation: KeyError"),
+        ("sglang", "meta_info.finish_reason", None, "not a generation: TypeError"),
         ("sglang", "meta_info.output_token_logprobs", ..., "none with its log-probability"),
-        ("sglang", "meta_info.output_token_logprobs", [[None, 5]], "no generation"),
-        ("sglang", "meta_info.output_token_logprobs", [[-1.0]], "no generation"),
-        ("completions", "choices", ..., "no completion"),
-        ("completions", "choices", [], "no completion"),
+        ("sglang", "meta_info.output_token_logprobs", [[None, 5]], "not a generation"),
+        ("sglang", "meta_info.output_token_logprobs", [[-1.0]], "not a generation"),
+        ("completions", "choices", ..., "not a completion"),
+        ("completions", "choices", [], "not a completion"),
         ("completions", "choices.0.token_ids", ..., r"no choices\[0\].token_ids. Serve"),
         ("completions", "choices.0.logprobs", None, "token_logprobs"),
         ("completions", "choices.0.token_ids", [1], "1 token ids and"),
         ("completions", "choices.0.prompt_token_ids", [0, 3, 1, 4], "continued 4 other ids"),
-        ("completions", "choices.0.logprobs.token_logprobs.0", None, "no finite number"),
+        ("completions", "choices.0.prompt_token_ids", [3, 1, 5], "continued 3 other ids"),
+        ("completions", "choices.0.logprobs.token_logprobs.0", None, "not a finite number"),
     ],
 )
 async def test_a_response_without_a_generation_is_a_failure(kind: str, path: str, value: Any, problem: str) -> None:
@@ -317,7 +318,7 @@ def test_a_generation_without_finite_logprobs_is_a_failure(logprobs: list[Any]) 
 
 @pytest.mark.parametrize("url", ["localhost:30000", "ftp://host", "http://"])
 def test_an_invalid_address_is_a_mistake_of_configuration(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="no address of an engine"):
+    with pytest.raises(ConfigurationError, match="not an address of an engine"):
         SGLangSampler(url)
 
 

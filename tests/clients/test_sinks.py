@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request, Response
-from ors_clients.local_sessions import local
+from ors_clients.client.local_sessions import local
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.rollouts.loop import rollout
 from ors_clients.rollouts.sinks import JsonlSink, RolloutsSink

@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 import pytest
-from ors_clients import slime
 from ors_clients.errors import ConfigurationError, InfrastructureFailure
 from ors_clients.samplers.scripted import scripted_logprob
+from ors_clients.trainers import slime
 
 from tests.clients import slime_stand_in
 from tests.clients.scripted_engine import ScriptedEngine
@@ -28,7 +28,9 @@ from tests.clients.tiny_tokenizer import tiny_tokenizer
 from tests.clients.trainer_setup import (
     call,
     closed,
+    forget_variables,
     make_arguments,
+    outcomes,
     row_of,
     serving,
     speaker,
@@ -51,8 +53,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 @pytest.fixture(autouse=True)
 async def in_slime(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[None]:
     slime_stand_in.install(monkeypatch)
-    for name in ("TRAIN_CONFIG", "ORS_URL", "HF_CHECKPOINT", "SGLANG_ROUTER_URL", "OPENREWARD_RUN_NAME"):
-        monkeypatch.delenv(name, raising=False)
+    forget_variables(monkeypatch)
     yield
     await slime.close()
 
@@ -484,12 +485,6 @@ async def test_groups_that_the_infrastructure_failed_are_drawn_again(url: str, t
 
 
 FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
-
-
-def outcomes(*turns: str) -> Callable[[str], str]:
-    """Return a policy whose first turn differs in each episode."""
-    left = list(turns)
-    return lambda prompt: left.pop(0) if len(left) > 1 else left[0]
 
 
 def step_group(size: int) -> list[Sample]:

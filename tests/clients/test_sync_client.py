@@ -12,11 +12,11 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from ors_clients.client import AsyncClient
-from ors_clients.environments import AsyncEnvironment
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.client.environments import AsyncEnvironment
+from ors_clients.client.sessions import AsyncSession
+from ors_clients.client.sync_client import Client, Environment, Session
 from ors_clients.errors import DeadlineExceeded, ServerUnavailable
-from ors_clients.sessions import AsyncSession
-from ors_clients.sync_client import Client, Environment, Session
 from ors_clients.transport.loop_thread import LoopThread
 
 from tests.server.protocol.live import LiveServer, live_server
@@ -101,7 +101,7 @@ def test_an_interrupt_ends_the_session(server: LiveServer, tmp_path: Path) -> No
     # Tests in the background of a shell ignore interrupts, and so do their child processes.
     program.write_text(f"""
 import signal
-from ors_clients.sync_client import Client
+from ors_clients.client.sync_client import Client
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     with Client({server.url!r}) as client, client.environment("wire").session(split="train", index=0) as session:

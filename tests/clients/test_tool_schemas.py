@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from ors_clients.tool_schemas import openai_tools
+from ors_clients.client.tool_schemas import openai_tools
 
 from ors_server.protocol import ToolSpec
 

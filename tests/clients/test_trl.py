@@ -29,9 +29,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ors_clients.errors import ConfigurationError, RequestRefused, SessionLost
+from ors_clients.trainers.trl import EnvironmentMixture, EnvironmentSpec, environment_reward, unless_failed
+from ors_clients.trainers.trl.columns import task_columns, unite_columns
 from ors_clients.training.config import TrainingConfiguration
-from ors_clients.trl import EnvironmentMixture, EnvironmentSpec, environment_reward, unless_failed
-from ors_clients.trl.columns import task_columns, unite_columns
 
 from tests.clients.lost_rollout_table import expected
 from tests.clients.trl_environments import PIXEL
@@ -603,7 +603,7 @@ def test_sessions_end_with_the_mixture_and_with_their_slot(url: str) -> None:
 
 def test_sessions_end_with_the_process(url: str) -> None:
     script = f"""
-from ors_clients.trl import EnvironmentMixture
+from ors_clients.trainers.trl import EnvironmentMixture
 slot = EnvironmentMixture(["echoenvironment"], url={url!r}).environment_factory["echoenvironment"]()
 slot.reset(task_index=0)
 print(slot._session.id)

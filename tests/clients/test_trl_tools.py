@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ors_clients.trl.tools import tool_method, tool_name, tool_parameters
+from ors_clients.trainers.trl.tools import tool_method, tool_name, tool_parameters
 
 from ors_server.protocol import ToolSpec
 

@@ -29,15 +29,9 @@ from tests.clients.trainer_setup import make_arguments, row_of, script, speaker,
 atropos_stand_in.install()
 roll_stand_in.install()
 
-from ors_clients import miles, slime  # noqa: E402 - after the stand-ins
-from ors_clients.atropos import OrsAtroposConfig, OrsAtroposEnv  # noqa: E402
-from ors_clients.client import AsyncClient  # noqa: E402
+from ors_clients.client.async_client import AsyncClient  # noqa: E402
+from ors_clients.client.local_sessions import local  # noqa: E402
 from ors_clients.errors import DeadlineExceeded, SamplerFailed  # noqa: E402
-from ors_clients.local_sessions import local  # noqa: E402
-from ors_clients.roll import OpenRewardEnv  # noqa: E402
-from ors_clients.roll.atropos_env import AtroposEnv  # noqa: E402
-from ors_clients.roll.base import RollEnvironment  # noqa: E402
-from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
 from ors_clients.rollouts.chat_renderer import ChatRenderer  # noqa: E402
 from ors_clients.rollouts.episode import EpisodeSession, RolloutLimits, TurnEpisode  # noqa: E402
 from ors_clients.rollouts.loop import rollout  # noqa: E402
@@ -45,7 +39,13 @@ from ors_clients.rollouts.messages import text_of  # noqa: E402
 from ors_clients.rollouts.rewards import RewardRule  # noqa: E402
 from ors_clients.samplers import CallbackSampler, Generation, SamplingParameters  # noqa: E402
 from ors_clients.tool_calls import ToolCall, find_format  # noqa: E402
-from ors_clients.trl import EnvironmentMixture, EnvironmentSpec, environment_reward  # noqa: E402
+from ors_clients.trainers import miles, slime  # noqa: E402 - after the stand-ins
+from ors_clients.trainers.atropos import OrsAtroposConfig, OrsAtroposEnv  # noqa: E402
+from ors_clients.trainers.roll import OpenRewardEnv  # noqa: E402
+from ors_clients.trainers.roll.atropos_env import AtroposEnv  # noqa: E402
+from ors_clients.trainers.roll.base import RollEnvironment  # noqa: E402
+from ors_clients.trainers.roll.env_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.trainers.trl import EnvironmentMixture, EnvironmentSpec, environment_reward  # noqa: E402
 
 __all__ = [
     "CONTRACTS",

@@ -13,8 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import yaml
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
 
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.clients.tiny_tokenizer import tiny_tokenizer
@@ -23,9 +24,11 @@ from tests.support.servers import served
 __all__ = [
     "call",
     "closed",
+    "forget_variables",
     "leaving",
     "make_arguments",
     "opened_folder",
+    "outcomes",
     "row_of",
     "script",
     "sent_key",
@@ -53,6 +56,12 @@ def script(*turns: str) -> Callable[[str], str]:
         return turns[min(prompt.count("<|im_start|>assistant\n"), len(turns)) - 1]
 
     return policy
+
+
+def outcomes(*turns: str) -> Callable[[str], str]:
+    """Return a policy whose first turn differs in each episode."""
+    left = list(turns)
+    return lambda prompt: left.pop(0) if len(left) > 1 else left[0]
 
 
 class Speaker(ScriptedEngine):
@@ -108,6 +117,12 @@ def make_arguments(configuration: Path, engine: ScriptedEngine, **more: Any) -> 
         "n_samples_per_prompt": 1,
     }
     return SimpleNamespace(**{**defaults, **more})
+
+
+def forget_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unset the variables that the functions of slime and Miles read."""
+    for name in ("TRAIN_CONFIG", "ORS_URL", "HF_CHECKPOINT", "SGLANG_ROUTER_URL", "OPENREWARD_RUN_NAME"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def sent_key(client: AsyncClient) -> str:

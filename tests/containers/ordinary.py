@@ -18,6 +18,7 @@ from ors_containers import (
     ApptainerRuntime,
     BubblewrapRuntime,
     ContainerSettings,
+    InvalidCommand,
     Limits,
     RuntimeUnavailable,
     Sidecar,
@@ -100,6 +101,12 @@ async def in_containers(runtime: NamespaceRuntime) -> dict[str, str]:
         said["the server's interpreter"] = str((await container.run(change, shell="/proc/self/exe")).exit_status)
         timed = await container.run("sleep 30", timeout=0.2)
         said["timed out"] = f"{timed.exit_status} {timed.timed_out}"
+        for user in ("root", 5):
+            try:
+                found = await container.execute(["sh", "-c", "id -u; cat; echo apart >&2"], stdin=b"in", user=user)
+                said[f"executed as {user}"] = f"{found.stdout.decode()} {found.stderr.decode()}"
+            except InvalidCommand as error:
+                said[f"executed as {user}"] = str(error)
     return said
 
 

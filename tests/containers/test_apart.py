@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ors_containers.linux.apart import View, apart
 from ors_containers.linux.bound_folder import REFUSED
+from ors_containers.linux.isolated_program import View, apart
 
 _PROBE = subprocess.run([*apart(View()), "true"], capture_output=True, check=False)
 pytestmark = pytest.mark.skipif(_PROBE.returncode != 0, reason="this machine keeps no program apart")
@@ -57,6 +57,24 @@ def test_its_status_and_signals_are_those_of_the_command() -> None:
         process.stdout.readline()
         process.terminate()
         assert process.wait(20) == 5
+
+
+def test_a_signal_is_not_lost_while_the_command_is_started() -> None:
+    """Sent the moment that the command says something, when what passes signals on may not be there yet."""
+    command = [*apart(View()), "sh", "-c", "trap 'exit 5' TERM; echo; while :; do sleep 0.05; done"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(20)]
+    for process in running:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+    try:
+        assert [process.wait(60) for process in running] == [5] * len(running)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
 
 
 @pytest.mark.parametrize("how", ["ends", "is killed"])

@@ -26,7 +26,7 @@ from ors_containers import (
     folder_image,
 )
 from ors_containers.launcher.client import LauncherClient
-from ors_containers.linux.proc_stat import process_status
+from ors_containers.linux.limits.proc_stat import process_status
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

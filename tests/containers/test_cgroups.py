@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ors_containers.limits import MIB, Limits
-from ors_containers.linux.cgroups import ControlGroups, charged_memory, make_room
+from ors_containers.linux.limits.cgroups import ControlGroups, charged_memory, make_room
 
 _LIMITS = Limits(memory=100 * MIB, disk=8 * MIB, pids=10, cpu=0.5)
 

@@ -19,9 +19,9 @@ import pytest
 import pytest_asyncio
 from ors_containers import BubblewrapRuntime, Container, ContainerPolicy, ContainerSettings, RuntimeUnavailable
 from ors_containers.linux.host_support import IDS
-from ors_containers.runtimes import container_start
+from ors_containers.runtimes.containers import container_start
+from ors_containers.runtimes.containers.open_network import blocked_networks, why_not_open
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
-from ors_containers.runtimes.open_network import blocked_networks, why_not_open
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -30,7 +30,7 @@ from ors_containers import (
     Sidecar,
 )
 from ors_containers.linux.leases import sweep
-from ors_containers.linux.pause_program import elf_file
+from ors_containers.linux.programs.pause_program import elf_file
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 from tests.support.waiting import until
@@ -205,6 +205,9 @@ async def test_files(container: Container) -> None:
     assert await container.digest("/made/here/file") == (hashlib.sha256(content + b"END").hexdigest(), len(content) + 3)
     assert (await container.read("/made/here/file"))[0] == content + b"END"
     assert (await container.read("/made/here/file", offset=10**9, length=1))[0] == b""
+    await output(container, "chmod 755 /made/here/file")
+    await container.write("/made/here/file", content + b"END")
+    assert (await container.stat("/made/here/file")).mode == 0o755
     await container.rename("/made/here/file", "/made/new")
     found = await container.stat("/made/new")
     assert (found.kind, found.size, found.user) == ("file", len(content) + 3, 0)

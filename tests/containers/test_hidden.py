@@ -37,12 +37,12 @@ def place() -> Iterator[Path]:
             site / "ors_server/secret.py",
             site / "ors_clients/x.py",
             site / "ors_server-1.0.dist-info/RECORD",
-            site / "ors_server-2.0.dist-info/RECORD",
+            site / "orsd-2.0.dist-info/RECORD",
             tree / "src/built/pyproject.toml",
-            tree / "src/built/dist/ors_server-2.0-py3-none-any.whl",
+            tree / "src/built/dist/orsd-2.0-py3-none-any.whl",
             tree / "src/built/environments/terminal/task.py",
-            tree / "wheels/ors_server-3.0-py3-none-any.whl",
-            site / "ors_server-3.0.dist-info/RECORD",
+            tree / "wheels/orsd-3.0-py3-none-any.whl",
+            site / "orsd-3.0.dist-info/RECORD",
             tree / "src/checkout/environments/terminal/task.py",
             tree / "local/lib/python3.99/site-packages/ors_server/other_pythons.py",
             folder / "root/usr/local/lib/python3.98/site-packages/ors_server/in_a_layer.py",
@@ -51,10 +51,11 @@ def place() -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(_SOLUTION)
         about = {"url": (tree / "src/checkout").as_uri(), "dir_info": {"editable": True}}
+        # Versions up to 0.2 were installed under another name.
         (site / "ors_server-1.0.dist-info/direct_url.json").write_text(json.dumps(about))
-        for version, wheel in ((2, "src/built/dist/ors_server-2.0"), (3, "wheels/ors_server-3.0")):
+        for version, wheel in ((2, "src/built/dist/orsd-2.0"), (3, "wheels/orsd-3.0")):
             url = (tree / f"{wheel}-py3-none-any.whl").as_uri()
-            (site / f"ors_server-{version}.0.dist-info/direct_url.json").write_text(json.dumps({"url": url}))
+            (site / f"orsd-{version}.0.dist-info/direct_url.json").write_text(json.dumps({"url": url}))
         (site / "other.py").write_text("other\n")
         (folder / "root/layer").mkdir()
         (folder / "root/layer/kept").write_text("kept\n")

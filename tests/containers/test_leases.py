@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from ors_containers import BubblewrapRuntime, Limits
-from ors_containers.linux.cgroups import ControlGroups
 from ors_containers.linux.leases import Owner, make_state, sweep
+from ors_containers.linux.limits.cgroups import ControlGroups
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 from tests.support.waiting import until

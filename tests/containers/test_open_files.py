@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from ors_containers import ContainerSettings, Limits, Overloaded, RuntimeUnavailable
-from ors_containers.linux.open_files import files_for_sandboxes, limit_files, raise_file_max
+from ors_containers.linux.limits.open_files import files_for_sandboxes, limit_files, raise_file_max
 from ors_containers.runtimes.bubblewrap import BubblewrapRuntime
 from ors_containers.scheduling import admission as admission_module
 from ors_containers.scheduling.admission import Admission
 from ors_containers.scheduling.capacity import CapacityReader
-from ors_containers.scheduling.promises import Promises
+from ors_containers.scheduling.reservations import Reservations
 
 PLENTY = 2**63 - 1
 
@@ -52,50 +52,50 @@ async def test_admission_keeps_the_sum_within_the_bound(tmp_path: Path, monkeypa
     available = files_for_sandboxes(bound)
     monkeypatch.setattr(admission_module, "limit_files", partial(limit_files, available=available))
     total = limit_files(256, available=available).total
-    promises = Promises()
-    admission = Admission(CapacityReader(tmp_path), queue=0, promises=promises)
+    reservations = Reservations()
+    admission = Admission(CapacityReader(tmp_path), queue=0, reservations=reservations)
 
     async def start() -> None:
         async with admission.starts(Limits(pids=256)):
-            promises.hold_files(total)  # as its runtime does
+            reservations.hold_files(total)  # as its runtime does
 
     for number in range(1, 16):
         await start()
-        assert promises.totals().files == number * total
+        assert reservations.totals().files == number * total
     await start()
     with pytest.raises(Overloaded, match=r"seven eighths of fs\.file-max"):
         await start()
     assert 16 * total <= available < 17 * total
-    promises.hold_files(-total)
+    reservations.hold_files(-total)
     await start()
-    assert promises.totals().files == 16 * total
+    assert reservations.totals().files == 16 * total
 
 
 async def test_a_sandbox_counts_from_its_start_to_its_end(tmp_path: Path) -> None:
-    promises = Promises()
+    reservations = Reservations()
     runtime = BubblewrapRuntime()
-    runtime.hold_files = promises.hold_files
+    runtime.hold_files = reservations.hold_files
     try:
         await runtime.start()
     except RuntimeUnavailable as error:
         pytest.skip(str(error))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(runtime.close)
-        assert promises.totals().files == 0
+        assert reservations.totals().files == 0
         limit = limit_files(64)
         sandbox = runtime.sandbox(runtime.host_image(), Limits(pids=64))
-        assert promises.totals().files == 0
+        assert reservations.totals().files == 0
         async with sandbox:
-            assert promises.totals().files == limit.total
+            assert reservations.totals().files == limit.total
             assert (await sandbox.run("ulimit -n; ulimit -Hn", timeout=20)).text.split() == [str(limit.each)] * 2
-        assert promises.totals().files == 0
+        assert reservations.totals().files == 0
         of_container = limit_files(128, container=True)
         settings = ContainerSettings(pids=128, disk=64 * 2**20, memory=256 * 2**20)
         async with await runtime.open_container(runtime.host_image(), settings) as container:
-            assert promises.totals().files == of_container.total
+            assert reservations.totals().files == of_container.total
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             assert (await container.run("ulimit -n")).text.strip() == str(min(of_container.each, hard))
-        assert promises.totals().files == 0
+        assert reservations.totals().files == 0
         described = runtime.describe()
         if os.geteuid() == 0 and described.enforcements[0].holds and os.access("/proc/sys/fs/file-max", os.W_OK):
             assert files_for_sandboxes() > 2**59

@@ -112,7 +112,10 @@ def test_docker_like_containers(python: str, sources: Path, ids: str) -> None:
     assert "permission denied" in refused
     assert seen.splitlines()[-1] == "1"
     assert not [line for line in seen.splitlines() if line.startswith("/")]
+    *rest, as_root, as_5 = rest
     assert rest == ["70", "124 True"]
+    assert as_root == "0\nin apart\n"
+    assert as_5.startswith("5\nin apart\n" if ids == "a range" else "No command can run as 5: this machine gives a")
 
 
 @pytest.mark.parametrize("ids", ["one id", "a range"])

@@ -15,8 +15,8 @@ import pytest
 from ors_containers import MachineOverloaded, Sandbox
 from ors_containers.container import ContainerSettings
 from ors_containers.limits import Limits
-from ors_containers.runtimes import time_limit
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
+from ors_containers.runtimes.shells import time_limit
 
 from tests.support.sampling import sample
 

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ors_containers import FileError, InvalidLimits, Limits, SandboxError, UnknownRuntime, find_runtime, runtime_names
 from ors_containers.errors import RuntimeUnavailable, file_error
+from ors_containers.linux.confinement.seccomp import ARCHITECTURES, seccomp_filter
 from ors_containers.linux.host_support import find_bubblewrap
-from ors_containers.linux.pause_program import MACHINES, pause_program
-from ors_containers.linux.seccomp import ARCHITECTURES, seccomp_filter
-from ors_containers.runtimes.output_buffer import HeadAndTail
+from ors_containers.linux.programs.pause_program import MACHINES, pause_program
+from ors_containers.runtimes.shells.output_buffer import HeadAndTail
 
 
 @given(limit=st.integers(2, 50), pieces=st.lists(st.binary(max_size=40), max_size=20))

@@ -23,9 +23,9 @@ RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 RUNNER = b"""
 import os, sys
 sys.path[:0] = ["/.grader/packages"]
-import shield, pytest
+import process_isolation, pytest
 source = open("/.examination/test_it.py").read()
-shield.up()
+process_isolation.up()
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir=/.examination", "-c", "/dev/null",
                       "--confcutdir=/.examination", "/.examination/test_it.py"]))
 """
@@ -175,7 +175,7 @@ PLANTED = {
     "> $d/openssl.cnf; done",
     "modules": "for d in /usr/lib/python3 /usr/lib/python3.11 /root ~/.local/lib/python3.11/site-packages; do "
     "mkdir -p $d; echo 'import ctypes; ctypes.CDLL(\"/evil/libevil.so\")' | tee $d/sitecustomize.py $d/pytest.py "
-    "$d/usercustomize.py $d/shield.py $d/x.pth $d/conftest.py; done",
+    "$d/usercustomize.py $d/process_isolation.py $d/x.pth $d/conftest.py; done",
     "home of the interpreter": "for d in / /root; do echo home = /evil > $d/pyvenv.cfg; done",
 }
 
@@ -202,7 +202,7 @@ async def test_nothing_that_root_plants_is_loaded(
     image = dataclasses.replace(image, environment={"LD_LIBRARY_PATH": "/odd"}, binds=(*image.binds, (evil, "/evil")))
     script = (
         "import sys; sys.path[:0] = ['/.grader/packages']\n"
-        "import pytest, shield, pwd, hashlib, locale, sqlite3, threading, ctypes, socket, zoneinfo\n"
+        "import pytest, process_isolation, pwd, hashlib, locale, sqlite3, threading, ctypes, socket, zoneinfo\n"
         "t = threading.Thread(target=int); t.start(); t.join(); locale.setlocale(locale.LC_ALL, ''); hashlib.md5(b'')\n"
         "try: pwd.getpwnam('nobody-at-all')\n"
         "except KeyError: pass\n"
@@ -244,8 +244,8 @@ async def test_a_program_that_a_test_starts_cannot_reach_the_tests(runtime: Runt
         await sandbox.write_file("solution", GRANDCHILD.encode())
         result = await _run_python(sandbox, toolset, RUNNER, test_it=tests)
         assert (result.exit_status, "1 passed" in result.text) == (0, True), result.text
-        # Without the shield it could.
-        result = await _run_python(sandbox, toolset, RUNNER.replace(b"shield.up()", b""), test_it=tests)
+        # Without isolation it could.
+        result = await _run_python(sandbox, toolset, RUNNER.replace(b"process_isolation.up()", b""), test_it=tests)
         assert "SEEN environ" in result.text
 
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import pytest
 from ors_containers.errors import MachineOverloaded
-from ors_containers.linux import processor_time
-from ors_containers.linux.processor_time import GroupAccount, Machine, Quota, WaitMeter
-from ors_containers.runtimes import time_limit
-from ors_containers.runtimes.time_limit import LEAST, MOST, TimeLimit
+from ors_containers.linux.limits import processor_time
+from ors_containers.linux.limits.processor_time import GroupAccount, Machine, Quota, WaitMeter
+from ors_containers.runtimes.shells import time_limit
+from ors_containers.runtimes.shells.time_limit import LEAST, MOST, TimeLimit
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

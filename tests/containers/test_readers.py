@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ors_containers.graders.closed_places import is_closed
 from ors_containers.graders.python_commands import ignores_folder, pythons_ignore_folder
-from ors_containers.graders.readers import prove, shell_text
+from ors_containers.graders.read_only_commands import prove, shell_text
+from ors_containers.graders.unchanged_places import is_unchanged
 
 HOME = "/tmp"
 
@@ -25,7 +25,8 @@ def as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_the_systems(path: str) -> bool:
         return not path.startswith("/tmp")
 
-    monkeypatch.setattr("ors_containers.graders.readers.is_closed", is_the_systems)
+    monkeypatch.setattr("ors_containers.graders.read_only_commands.is_unchanged", is_the_systems)
+    monkeypatch.setattr("ors_containers.graders.read_only_commands.is_root", lambda: False)
 
 
 READS = (
@@ -46,6 +47,12 @@ READS = (
     ["awk", "{print $1}", "x"],
     ["ps", "aux"],
     ["ss", "-ltn"],
+    ["sh", "-c", "sed -n 2p -- *"],
+    ["sh", "-c", "for f in a b; do wc -l $f; done"],
+    ["sh", "-c", "find x -type f | xargs wc -l"],
+    ["sh", "-c", "echo 'select 1' > y; sqlite3 x.db 'select 1;'"],
+    ["bash", "-c", "[ $HOME = /root ]"],
+    ["dash", "-c", "read x < y; [ $x -eq 1 ]"],
 )
 EXECUTES = (
     ["bash", "x.sh"],
@@ -108,6 +115,31 @@ EXECUTES = (
     ["make"],
     ["perl", "-ne", "print"],
     ["node", "x.js"],
+    # A file's name may be an option, which names a program.
+    ["sh", "-c", "sed -n 2p *"],
+    ["sh", "-c", "sort x ?*"],
+    ["sh", "-c", "cat x; file [ab]*"],
+    ["sh", "-c", "for f in *; do sed -n 2p $f; done"],
+    ["sh", "-c", 'for f in *; do sed -n 2p "$f"; done'],
+    ["sh", "-c", "ls | while read f; do jq . $f; done"],
+    ["sh", "-c", "ls x | xargs sed -n 2p"],
+    ["sh", "-c", "ls x | xargs -I{} git log {}"],
+    ["sh", "-c", "ls x | xargs env"],
+    ["xargs", "find"],
+    # SQLite executes commands of its input where no argument is a statement.
+    ["sh", "-c", "cat x | sqlite3 x.db"],
+    ["sh", "-c", "sqlite3 x.db < y"],
+    ["timeout", "5", "sqlite3", "x.db"],
+    ["timeout", "5", "sqlite3", "-readonly", "x.db"],
+    # A shell with arrays evaluates a number, in which the index of an array may be a command.
+    ["bash", "-c", "read x < y; [[ $x -eq 1 ]]"],
+    ["bash", "-c", "[[ $(cat x) -eq 1 ]]"],
+    ["bash", "-c", "for f in *; do test $f -gt 3; done"],
+    ["bash", "-c", "read x < y; echo ${z[x]}"],
+    ["bash", "-c", "read x < y; echo ${z:x}"],
+    ["bash", "-c", "for f in *; do unset $f; done"],
+    ["bash", "-c", "for f in *; do printf -v $f x; done"],
+    ["bash", "-c", "for f in *; do read $f; done"],
 )
 
 
@@ -123,18 +155,32 @@ def test_a_command_that_may_execute_something_is_not(words: list[str]) -> None:
     assert not proven(*words)
 
 
+@pytest.mark.parametrize(
+    "words", [["python3", "-c", "import json"], ["curl", "http://x"], ["sh", "-c", "curl http://x | cat"]], ids=" ".join
+)
+def test_what_takes_code_from_roots_places_does_not_only_read_for_root(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is missing")
+    assert proven(*words)
+    monkeypatch.setattr("ors_containers.graders.read_only_commands.is_root", lambda: True)
+    assert not proven(*words)
+    assert proven("cat", "x")
+
+
 def test_a_link_to_a_program_of_the_system_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def is_foreign(path: str) -> bool:
         return not path.startswith(str(tmp_path))
 
-    monkeypatch.setattr("ors_containers.graders.closed_places._is_foreign", is_foreign)
+    monkeypatch.setattr("ors_containers.graders.unchanged_places._is_foreign", is_foreign)
     monkeypatch.setattr("os.getuid", lambda: 1000)
     (tmp_path / "cat").symlink_to("/bin/cat")
     (tmp_path / "folder").symlink_to("/bin")
-    assert is_closed("/bin/cat")
-    assert not is_closed(str(tmp_path / "cat"))
-    assert not is_closed(str(tmp_path / "folder" / "cat"))
-    assert not is_closed("/nowhere/../" + str(tmp_path / "cat"))
+    assert is_unchanged("/bin/cat")
+    assert not is_unchanged(str(tmp_path / "cat"))
+    assert not is_unchanged(str(tmp_path / "folder" / "cat"))
+    assert not is_unchanged("/nowhere/../" + str(tmp_path / "cat"))
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ors_containers import Runtime
-from ors_containers.self_check import CHECKS, run_check
+from ors_containers import Runtime, Sandbox
+from ors_containers.self_check import CHECKS, promises, run_check
 
 from tests.support.sampling import sample
 
@@ -29,13 +29,31 @@ async def _holds(runtime: Runtime, name: str) -> None:
     assert check.outcome == "passed", check.detail
 
 
-@pytest.mark.asyncio(loop_scope="module")
-async def test_a_broken_contract_is_reported(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def wrong(*_: object, **__: object) -> None:
-        raise TimeoutError("it hung")
+async def _hangs(runtime: Runtime, sandbox: Sandbox) -> None:
+    raise TimeoutError("it hung")
 
+
+async def _prints_another_text(runtime: Runtime, sandbox: Sandbox) -> None:
+    await promises.expect_output(sandbox, "echo one", "another\n")
+
+
+async def _allows_what_it_forbids(runtime: Runtime, sandbox: Sandbox) -> None:
+    await promises.expect_failure(sandbox, "echo allowed")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (_hangs, "it hung"),
+        (_prints_another_text, "'echo one' gave 0 and 'one\\n', not 0 and 'another\\n'"),
+        (_allows_what_it_forbids, "'echo allowed' was allowed: 'allowed\\n'"),
+    ],
+)
+async def test_a_broken_contract_is_reported(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, body: promises.Body, detail: str
+) -> None:
     name = "standard input is empty"
-    definition = CHECKS[name]
-    monkeypatch.setitem(CHECKS, name, type(definition)(wrong, None))
+    monkeypatch.setitem(CHECKS, name, promises.Definition(body, None))
     check = await run_check(runtime, name)
-    assert (check.outcome, check.detail) == ("failed", "it hung")
+    assert (check.outcome, check.detail) == ("failed", detail)

@@ -16,9 +16,9 @@ import compose_spec
 import pytest
 import typer
 import yaml
+from ors_cli.application import application
+from ors_cli.flags import variable_of
 
-from ors_server.cli.application import application
-from ors_server.cli.flags import variable_of
 from ors_server.settings import Settings
 from tests.support.paths import DOCS, ROOT
 
@@ -85,7 +85,8 @@ def test_commands_are_accepted(path: Path) -> None:
     assert found or path.name == "raycluster.yaml"  # Ray's own commands only
     group: Any = typer.main.get_command(application)
     for name, *arguments in found:
-        group.commands[name].make_context(name, arguments)
+        _, command, _ = group.resolve_command(typer.Context(group), [name])
+        command.make_context(name, arguments)
 
 
 @named(FILES)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ors_benchmarks.harness.http11 import Address, Connection, Response
-from ors_benchmarks.harness.latencies import percentile
+from ors_benchmarks.harness.reports.latencies import percentile
 
 from tests.support.events import Reply, parse_events
 from tests.support.servers import Running

@@ -59,7 +59,7 @@ PROBE = [f"ors_clients.conformance.own_probe:{name}" for name in ("OrsProbe", "O
 def checked(target: str, folder: Path, *arguments: str) -> tuple[int, dict[str, str]]:
     """Run the command; return its exit status and the outcome of each rule."""
     file = folder / "report.json"
-    command = [sys.executable, "-m", "ors_server", "check", target, "--json", str(file), *arguments]
+    command = [sys.executable, "-m", "ors_cli", "check", target, "--json", str(file), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert file.exists(), done.stderr
     report: Any = json.loads(file.read_text())
@@ -100,7 +100,7 @@ def test_ours_behind_nginx(tmp_path: Path) -> None:
         "ORS_DATA_DIR": str(tmp_path / "data"),
         "ORS_LISTEN": "tcp:127.0.0.1:0",
     }
-    command = [sys.executable, "-m", "ors_server", "serve", *PROBE]
+    command = [sys.executable, "-m", "ors_cli", "serve", *PROBE]
     with running(command, tmp_path / "server", variables=variables) as server:
         (tmp_path / "nginx").mkdir()
         port = free_port()

@@ -230,7 +230,7 @@ def space(
         source.mkdir()
         shutil.copy(ROOT / "environments" / "echo" / "environment.py", source)
     folder = tmp_path_factory.mktemp("space") / "echo"
-    command = [sys.executable, "-m", "ors_server", "deploy", "space", str(source), "--output", str(folder)]
+    command = [sys.executable, "-m", "ors_cli", "deploy", "space", str(source), "--output", str(folder)]
     subprocess.run(command, check=True, capture_output=True)
     return podman.build("localhost/echo-space", folder, *offline.options)
 

@@ -31,7 +31,7 @@ _PATIENCE = 1200
 @pytest.mark.skipif(not checkouts(), reason=f"{VARIABLE} names no folder with checkouts of published environments")
 @pytest.mark.parametrize("checkout", checkouts(), ids=lambda checkout: checkout.name)
 def test_an_episode_is_played(checkout: Path, tmp_path: Path) -> None:
-    host = (sys.executable, "-m", "ors_server", "host", str(checkout), "--check")
+    host = (sys.executable, "-m", "ors_cli", "host", str(checkout), "--check")
     checked = subprocess.run(host, capture_output=True, text=True, check=False)
     assert checked.returncode in (0, 1), checked.stderr
     if checked.returncode == 1:

@@ -43,7 +43,7 @@ def play(checkout: Path, name: str, python: Path, folder: Path) -> Transcript:
     folder = folder / name
     folder.mkdir()
     if name == "here":
-        command: list[str | Path] = [python, "-m", "ors_server", "serve", checkout, "--port", str(port)]
+        command: list[str | Path] = [python, "-m", "ors_cli", "serve", checkout, "--port", str(port)]
     else:
         command = [python, HERE / "reference.py", checkout, str(port)]
     variables = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ors_server.rollouts.export import row_of
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.writer import RolloutWriter
 from tests.server.rollouts.support import NOON, at, body, message, rollout, stored
 from tests.support.servers import executable
 from tests.support.virtualenvs import made_by

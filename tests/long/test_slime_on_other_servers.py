@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ors_clients import slime
+from ors_clients.trainers import slime
 from ors_clients.training.config import TrainingConfiguration
 from ors_clients.training.dataset import prepare_tasks
 

@@ -46,7 +46,7 @@ def trainers_python() -> Path:
 def run(python: Path, *arguments: str | Path) -> str:
     """Run a command there. Return its output."""
     variables = {
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}:{ROOT / 'containers'}",
+        "PYTHONPATH": ":".join(str(ROOT / name) for name in ("", "cli", "clients", "containers")),
         "HF_HUB_OFFLINE": "1",
         "WANDB_MODE": "disabled",
         "TOKENIZERS_PARALLELISM": "false",  # some tests fork

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_clients import keepalive
-from ors_clients.trl import EnvironmentMixture, environment_reward
+from ors_clients.client import keepalive
+from ors_clients.trainers.trl import EnvironmentMixture, environment_reward
 
 from tests.clients.test_trl import ANSWERING, AWKWARD, slot_of
 from tests.long.test_trl import PYTHONPATH, ROOT, relayed, run_script, trl_python

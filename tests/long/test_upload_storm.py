@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from ors_benchmarks.harness.http11 import Address, Connection
-from ors_benchmarks.harness.latencies import percentile
+from ors_benchmarks.harness.reports.latencies import percentile
 
 from tests.server.rollouts.conftest import data_dir as data_dir
 from tests.server.rollouts.conftest import start_server as start_server

@@ -134,7 +134,7 @@ def served(folder: Path, *targets: str | Path, **variables: str) -> Generator[st
 
     Its output and uploaded rollouts are kept in ``folder``.
     """
-    command = [sys.executable, "-m", "ors_server", "serve", *map(str, targets), "--port", "0"]
+    command = [sys.executable, "-m", "ors_cli", "serve", *map(str, targets), "--port", "0"]
     with running(command, folder, variables={"ORS_DATA_DIR": str(folder / "data"), **variables}) as server:
         yield server.url
     status = server.process.returncode
@@ -150,7 +150,7 @@ def launched(
     command = [sys.executable, "-m", f"tests.{module}", *arguments]
     if WORKERS and not arguments:
         file = ROOT.joinpath("tests", *module.split(".")).with_suffix(".py")
-        command = [sys.executable, "-m", "ors_server", "serve", str(file), "--workers", WORKERS, "--gateways", "2"]
+        command = [sys.executable, "-m", "ors_cli", "serve", str(file), "--workers", WORKERS, "--gateways", "2"]
         surroundings["ORS_LOG_LEVEL"] = "info"
     with running(command, folder, cwd=ROOT, variables=surroundings) as server:
         yield server
@@ -167,7 +167,7 @@ def running_workers(
     **variables: str,
 ) -> Generator[Running]:
     """Run ``ors-server serve`` with several workers behind gateways."""
-    command = [sys.executable, "-m", "ors_server", "serve", *map(str, targets), "--host", host, "--port", str(port)]
+    command = [sys.executable, "-m", "ors_cli", "serve", *map(str, targets), "--host", host, "--port", str(port)]
     command += ["--workers", str(workers), "--gateways", str(gateways)]
     with running(command, folder, variables={"ORS_DATA_DIR": str(folder / "data"), **variables}) as server:
         yield server

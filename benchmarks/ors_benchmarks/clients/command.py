@@ -1,8 +1,7 @@
 """``ors-server bench clients``: our client beside the ``openreward`` client, against our server, in one run.
 
 ``python -m ors_benchmarks.clients`` is the same. Each measurement is a process of its own on one core, the server has
-the other. The same episodes, the same calls; every answer is verified. The exit code says whether every answer was
-right, never how fast.
+the other. The same episodes, the same calls; every answer is verified.
 """
 
 from __future__ import annotations
@@ -11,38 +10,22 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from rich.console import Console
-
+from ors_benchmarks.harness.benchmark import Benchmark, Measuring
 from ors_benchmarks.harness.candidates import OURS as OUR_SERVER
 from ors_benchmarks.harness.candidates import SDKS, packages
-from ors_benchmarks.harness.commands import (
-    RESULTS,
-    Output,
-    Rows,
-    as_program,
-    choose,
-    finish,
-    new_console,
-    rounds_option,
-    seconds_option,
-    section,
-)
-from ors_benchmarks.harness.figures import Figure, Measured, Row
-from ors_benchmarks.harness.processes import ServerProcess, cores, on_core, raise_file_limit, without_settings
-from ors_benchmarks.harness.results import Report
-from ors_benchmarks.harness.runs import MEASUREMENT_LIMIT, Run, turns
-from ors_benchmarks.harness.table import Layout
-from ors_benchmarks.harness.table import print_report as print_table
+from ors_benchmarks.harness.processes import ServerProcess, cores, on_core, without_settings
+from ors_benchmarks.harness.reports.figures import Figure, Measured, Row
+from ors_benchmarks.harness.reports.table import Layout
+from ors_benchmarks.harness.runs import MEASUREMENT_LIMIT, Run, Size
 
-__all__ = ["FIGURES", "benchmark", "main"]
+__all__ = ["BENCHMARK", "FIGURES", "main"]
 
 _DRIVER = Path(__file__).with_name("script_driver.py")
 #: By candidate: the client of its own kind that its figures are divided by.
@@ -103,80 +86,36 @@ FIGURES: Sequence[Figure] = (
 )
 
 
-def benchmark(
-    rounds: Annotated[int | None, rounds_option(3)] = None,
-    seconds: Annotated[float | None, seconds_option(4)] = None,
-    candidates: Annotated[
-        str, typer.Option(metavar="NAME,...", help="The clients to measure, in this order.")
-    ] = ",".join(client.name for client in CLIENTS),
-    rows: Rows = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One round, 1 s stretches, no 4,096 sessions.")] = False,
-    output: Output = RESULTS,
-) -> None:
-    """Measure our client beside openreward's: CPU, rate, memory and start, every answer verified.
-
-    \b
-    Each client is a process on one core, our server has another. They take
-    turns, round after round, and the table shows medians with their spread.
-    It ends with 1 if any answer was wrong or missing, and never because
-    something was slow.
-    """
-    console = new_console()
-    default = ",".join(row.name for row in ROWS if not quick or row.sessions <= 64)
-    chosen = choose(candidates, CLIENTS, "--candidates")
-    chosen_rows = choose(rows or default, ROWS, "--rows")
-    output.mkdir(parents=True, exist_ok=True)
-    report = _run(chosen, chosen_rows, rounds or (1 if quick else 3), seconds or (1.0 if quick else 4.0), console)
-    finish(report, "clients", output, console, _print_report)
-
-
-main = as_program(
-    benchmark,
-    section("Rows", ROWS),
-    section("Candidates", CLIENTS),
-    section(
-        "Examples",
-        [
-            "ors-server bench clients --quick          once pip has run, within 90 s",
-            "ors-server bench clients                  everything, about ten minutes",
-            "ors-server bench clients --candidates ours,openreward --rows one,some",
-        ],
-    ),
-)
-
-
-def _run(clients: Sequence[Client], rows: Sequence[ClientRow], rounds: int, seconds: float, console: Console) -> Report:
-    pythons = {client.name: client.python() for client in clients}
-    run = Run(FIGURES, console)
-    raise_file_limit()
+@contextmanager
+def _measuring(
+    clients: Sequence[Client], size: Size, folder: Path, run: Run
+) -> Generator[Measuring[ClientRow, Client]]:
     assigned = cores()
-    order = turns(rounds, rows, clients, lambda _, row, client: row.sessions <= client.most)
-    with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
-        server = ServerProcess.start(OUR_SERVER.command(sys.executable), Path(folder), assigned.server, name="server")
-        try:
-            with on_core(assigned.load):
-                for turn in run.each(order):
-                    run.add(turn, *_measure(turn.row, turn.candidate, pythons[turn.candidate.name], server, seconds))
-        finally:
-            server.stop()
-    return run.report(
-        rounds=rounds,
-        window_seconds=seconds,
-        rows=rows,
-        titles={client.name: client.title for client in clients},
-        packages={name: packages(python) for name, python in pythons.items()},
-        ours="ours",
-    )
+    server = ServerProcess.start(OUR_SERVER.command(sys.executable), folder, assigned.server, name="server")
+    try:
+        with on_core(assigned.load):
+            yield Measuring(clients, lambda turn: _measure(turn.row, turn.candidate, server, size.seconds))
+    finally:
+        server.stop()
 
 
 def _measure(
-    row: ClientRow, client: Client, python: str, server: ServerProcess, seconds: float
+    row: ClientRow, client: Client, server: ServerProcess, seconds: float
 ) -> tuple[Measured, Mapping[str, int]]:
     url = f"http://{server.address.host}:{server.address.port}"
     variables = without_settings()
     if client.ours:
         variables["PYTHONPATH"] = os.pathsep.join(sys.path)
-    command = [python, "-P", str(_DRIVER), client.name, url, str(row.sessions), str(seconds), str(time.monotonic())]
+    command = [
+        client.python(),
+        "-P",
+        str(_DRIVER),
+        client.name,
+        url,
+        str(row.sessions),
+        str(seconds),
+        str(time.monotonic()),
+    ]
     try:
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=MEASUREMENT_LIMIT)
     except subprocess.TimeoutExpired:
@@ -188,11 +127,36 @@ def _measure(
     return Measured(answer["figures"]), answer["failures"]
 
 
-def _print_report(report: Report, console: Console) -> None:
-    layout = Layout(
-        figures=FIGURES,
+BENCHMARK = Benchmark(
+    name="clients",
+    help="""Measure our client beside openreward's: CPU, rate, memory and start, every answer verified.
+
+    \b
+    Each client is a process on one core, our server has another. They take
+    turns, round after round, and the table shows medians with their spread.
+    It ends with 1 if any answer was wrong or missing, and never because
+    something was slow.
+    """,
+    examples=[
+        "ors-server bench clients --quick          once pip has run, within 90 s",
+        "ors-server bench clients                  everything, about ten minutes",
+        "ors-server bench clients --candidates ours,openreward --rows one,some",
+    ],
+    quick_help="One round, 1 s stretches, no 4,096 sessions.",
+    quick_rows=[row.name for row in ROWS if row.sessions <= 64],
+    rows=ROWS,
+    candidates=CLIENTS,
+    figures=FIGURES,
+    full=Size(rounds=3, seconds=4.0),
+    quick=Size(rounds=1, seconds=1.0),
+    measuring=_measuring,
+    applies=lambda _, row, client: row.sessions <= client.most,
+    prepare=Client.python,
+    packages=lambda client: packages(client.python()),
+    layout=lambda _: Layout(
         ours=["ours"],
         bases={name: {base: ""} for name, base in _BASES.items()},
         legend="× is over the openreward client of the same kind.",
-    )
-    print_table(report, layout, console)
+    ),
+)
+main = BENCHMARK.program()

@@ -63,7 +63,7 @@ def resident() -> int:
 
 def ours(url: str, stack: AsyncExitStack) -> tuple[Any, Any]:
     """``AsyncClient`` with its defaults."""
-    from ors_clients.client import AsyncClient
+    from ors_clients.client.async_client import AsyncClient
 
     client = AsyncClient(url)
     stack.push_async_callback(client.close)
@@ -73,7 +73,7 @@ def ours(url: str, stack: AsyncExitStack) -> tuple[Any, Any]:
 def over_httpx(url: str, stack: AsyncExitStack) -> tuple[Any, Any]:
     """``AsyncClient`` over httpx."""
     import httpx
-    from ors_clients.client import AsyncClient
+    from ors_clients.client.async_client import AsyncClient
     from ors_clients.transport.bounded_httpx import BoundedAsyncClient
     from ors_clients.transport.httpx_transport import HttpxTransport
 
@@ -149,7 +149,7 @@ def run_sync(candidate: str, url: str, count: int, seconds: float) -> Any:
     tally = Tally()
     with ExitStack() as stack:
         if candidate == "ours-sync":
-            from ors_clients.sync_client import Client
+            from ors_clients.client.sync_client import Client
 
             environment: Any = stack.enter_context(Client(url)).environment(ENVIRONMENT)
 

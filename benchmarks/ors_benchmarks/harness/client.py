@@ -7,7 +7,7 @@ from typing import Any
 
 from ors_benchmarks.harness.checks import Refused, WrongAnswer, check_call, read_json, read_session_id
 from ors_benchmarks.harness.http11 import Address, Connection, Failure
-from ors_benchmarks.harness.latencies import Meter
+from ors_benchmarks.harness.reports.latencies import Meter
 
 __all__ = ["LOAD", "TARGETS", "Client"]
 

@@ -1,40 +1,34 @@
-"""Options, help and end of the benchmarks' commands."""
+"""Options and help of the benchmarks' commands."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import typer
 from rich.console import Console
 
-from ors_benchmarks.harness.results import Report, free_path
-from ors_server.cli.errors import print_error
 from ors_server.errors import OrsError
+from ors_server.telemetry.console import print_error
 
 __all__ = [
     "RESULTS",
     "Charts",
     "Output",
     "Program",
-    "Rows",
-    "as_program",
     "choose",
     "choose_names",
-    "finish",
+    "make_folder",
     "new_console",
-    "rounds_option",
     "run_program",
-    "seconds_option",
     "section",
 ]
 
 #: The default folder of results.
 RESULTS = Path("benchmarks/results")
 
-Rows = Annotated[str | None, typer.Option("--rows", metavar="NAME,...", help="Rows to measure. Default: all.")]
 Output = Annotated[
     Path, typer.Option("--output", metavar="DIR", help="Folder for the JSON and the charts.", file_okay=False)
 ]
@@ -53,46 +47,37 @@ class Named(Protocol):
 Choice = TypeVar("Choice", bound=Named)
 
 
-class Program(Protocol):
-    """A benchmark as a program: runs with these arguments, or those of this process, and ends the process.
+class Program:
+    """A benchmark as a command: one of ``ors-server bench``, and a program of its own."""
 
-    Raises ``OrsError`` if something has to be corrected first.
-    """
+    def __init__(self, command: Callable[..., None], *epilog: str) -> None:
+        """``epilog``: the parts of the text below its options."""
+        self._command = command
+        self._epilog = "\n".join(epilog)
 
-    def __call__(self, arguments: Sequence[str] | None = None, program: str | None = None) -> None: ...
+    def add_to(self, application: typer.Typer, name: str) -> None:
+        """Add it to an application of several commands."""
+        application.command(name, epilog=self._epilog)(self._command)
 
+    def __call__(self, arguments: Sequence[str] | None = None) -> None:
+        """Run it with these arguments, or those of this process, and end the process.
 
-def rounds_option(default: int, more: str = "") -> Any:
-    """Return the option ``--rounds``."""
-    return typer.Option("--rounds", min=1, help=f"How often each row is measured{more}. Default {default}.")
-
-
-def seconds_option(default: int) -> Any:
-    """Return the option ``--seconds``."""
-    return typer.Option("--seconds", min=0.1, help=f"Seconds of each stretch of calls. Default {default}.")
+        Raises ``OrsError`` if something has to be corrected first.
+        """
+        application = typer.Typer(
+            add_completion=False,
+            rich_markup_mode="rich",
+            pretty_exceptions_enable=False,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        application.command(epilog=self._epilog)(self._command)
+        application(arguments, prog_name=f"python -m {self._command.__module__.rpartition('.')[0]}")
 
 
 def section(title: str, entries: Iterable[Named | str]) -> str:
     """Return a section of ``--help``: names with their titles, or lines as they are."""
     lines = [entry if isinstance(entry, str) else f"{entry.name:<16} {entry.title}" for entry in entries]
     return "\n".join([f"[bold]{title}[/bold]", *(f"  {line}" for line in lines), ""])
-
-
-def as_program(command: Callable[..., None], *epilog: str) -> Program:
-    """Return the program of a command, with the parts of the text below its options."""
-    application = typer.Typer(
-        add_completion=False,
-        rich_markup_mode="rich",
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    application.command(epilog="\n".join(epilog))(command)
-    default = f"python -m {command.__module__.rpartition('.')[0]}"
-
-    def run(arguments: Sequence[str] | None = None, program: str | None = None) -> None:
-        application(arguments, prog_name=program or default)
-
-    return run
 
 
 def run_program(program: Program) -> None:
@@ -107,6 +92,14 @@ def run_program(program: Program) -> None:
 def new_console() -> Console:
     """Return the console of a benchmark. A table in a file or a pipe is not cut to the width of a terminal."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of results. Raises ``typer.BadParameter``, before anything is measured, where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"{folder} cannot be made: {error.strerror}.", param_hint="--output") from None
 
 
 def choose(names: str | None, known: Sequence[Choice], option: str) -> list[Choice]:
@@ -126,23 +119,3 @@ def choose_names(names: str, known: Iterable[str], option: str) -> list[str]:
         if name not in known:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}.", param_hint=option)
     return chosen
-
-
-def finish(
-    report: Report,
-    name: str,
-    folder: Path,
-    console: Console,
-    show: Callable[[Report, Console], None],
-    draw: Callable[[Report, Path, str], list[Path]] | None = None,
-) -> None:
-    """Write the report and its charts, print it, and end with 1 if anything failed."""
-    path = free_path(folder, f"{name}-{report.started:%Y-%m-%d}")
-    report.write(path)
-    written = [path, *(draw(report, folder, path.stem) if draw is not None else ())]
-    console.print()
-    show(report, console)
-    for file in written:
-        console.print(f"written: {file}", soft_wrap=True)
-    if report.failures:
-        raise typer.Exit(1)

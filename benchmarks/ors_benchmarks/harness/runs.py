@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, NamedTuple, TypeVar
 
@@ -15,18 +16,29 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from ors_benchmarks.harness.commands import Named
-from ors_benchmarks.harness.figures import Figure, Measured, Row
 from ors_benchmarks.harness.machine import Observer, describe
-from ors_benchmarks.harness.results import Gathered, Report
-from ors_benchmarks.harness.table import shown
+from ors_benchmarks.harness.reports.figures import Figure, Measured, Row
+from ors_benchmarks.harness.reports.results import Gathered, Report
+from ors_benchmarks.harness.reports.table import shown
 
-__all__ = ["MEASUREMENT_LIMIT", "Run", "Turn", "new_bar", "turns"]
+__all__ = ["MEASUREMENT_LIMIT", "AnyCandidate", "AnyRow", "AnySize", "Run", "Size", "Turn", "new_bar", "turns"]
 
 #: Seconds one measurement may take before it counts as hung.
 MEASUREMENT_LIMIT = 600.0
 
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Repetitions of a run."""
+
+    rounds: int
+    #: Of each stretch of calls; 0 for a benchmark that has none.
+    seconds: float = 0.0
+
+
 AnyRow = TypeVar("AnyRow", bound=Row)
 AnyCandidate = TypeVar("AnyCandidate", bound=Named)
+AnySize = TypeVar("AnySize", bound=Size)
 
 
 class Turn(NamedTuple, Generic[AnyRow, AnyCandidate]):
@@ -109,27 +121,29 @@ class Run:
             soft_wrap=True,
         )
 
+    def leave_out(self, candidate: Named, reason: str) -> None:
+        """Note that a candidate is not measured, and print the reason."""
+        self._console.print(f"[dim]{candidate.title}: {reason}[/dim]", soft_wrap=True)
+        self.gathered.notes[candidate.name].append(f"not measured: {reason}")
+
     def report(
         self,
-        *,
-        rounds: int,
-        window_seconds: float,
+        size: Size,
         rows: Sequence[Row],
         titles: Mapping[str, str],
         packages: Mapping[str, Mapping[str, str]],
-        ours: str,
     ) -> Report:
         """Return the report of all measurements. Call it after the servers ended (``Observer.finish``)."""
         return Report(
             started=self._started.replace(microsecond=0),
             seconds=round(time.monotonic() - self._clock, 1),
-            rounds=rounds,
-            window_seconds=window_seconds,
+            rounds=size.rounds,
+            window_seconds=size.seconds,
             rows=[row.name for row in rows],
             machine=self._observer.finish(describe()),
             titles=dict(titles),
             packages={name: dict(versions) for name, versions in packages.items()},
-            figures=self.gathered.figures(ours),
+            figures=self.gathered.figures(),
             curves=self.gathered.curves(),
             failures={name: dict(failures) for name, failures in self.gathered.failures.items()},
             notes=dict(self.gathered.notes),

@@ -245,7 +245,7 @@ def classes(target: str) -> list[type]:
     """Return the environments of a target."""
     if target in ("load", "echo"):
         return [EchoEnvironment] if target == "echo" else [LoadEnvironment, SlowSetup, RebuiltTasks]
-    from ors_server.hosting.targets import load_target
+    from ors_server.hosting.loading.targets import load_target
 
     return load_target(target)
 

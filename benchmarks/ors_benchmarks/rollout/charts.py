@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ors_benchmarks.harness.charts import line, new_figure, plain, save
-from ors_benchmarks.harness.table import shown
+from ors_benchmarks.harness.reports.charts import line, new_figure, plain, save
+from ors_benchmarks.harness.reports.table import shown
 from ors_benchmarks.rollout.figures import PARTS, Cell
 from ors_benchmarks.rollout.report import RolloutReport
 

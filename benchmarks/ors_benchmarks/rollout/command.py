@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,14 +25,21 @@ import typer
 import uvloop
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.samplers.generations import SamplingParameters
-from rich.console import Console
-from rich.text import Text
 
 from ors_benchmarks.harness.candidates import packages
-from ors_benchmarks.harness.commands import RESULTS, Charts, Output, as_program, choose_names, new_console, section
+from ors_benchmarks.harness.commands import (
+    RESULTS,
+    Charts,
+    Output,
+    Program,
+    choose_names,
+    make_folder,
+    new_console,
+    section,
+)
 from ors_benchmarks.harness.machine import Observer, describe
 from ors_benchmarks.harness.processes import raise_file_limit
-from ors_benchmarks.harness.results import free_path
+from ors_benchmarks.harness.reports.results import write_results
 from ors_benchmarks.rollout import charts as rollout_charts
 from ors_benchmarks.rollout import tiny_model
 from ors_benchmarks.rollout.benchmark import CellPlan, Findings, Plan, measure, on_cores
@@ -146,10 +154,7 @@ def benchmark(
     chosen_clients = choose_names(clients, CLIENTS, "--clients")
     arguments = _options(engine_option)
     check_available(engine, model, with_charts=with_charts)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"{output} cannot be made: {error.strerror}.", param_hint="--output") from None
+    make_folder(output)
     raise_file_limit()
     started, clock = datetime.now(UTC), time.monotonic()
     observer = Observer()
@@ -254,36 +259,13 @@ def benchmark(
     console.print()
     print_report(report, console)
     stem = f"rollout-{_slug(name or env or 'echo')}-{report.started:%Y-%m-%d}"
-    written = _write(report, output, stem, console, with_charts=with_charts)
+    draw = partial(rollout_charts.draw, report, output) if with_charts else None
+    written = write_results(report, output, stem, draw, console)
     if crash is not None:
         raise crash
     failed = any(cell.failures or cell.environment_errors or cell.notes for cell in report.cells)
     if report.ended_early or failed or not written:
         raise typer.Exit(1)
-
-
-def _write(report: RolloutReport, folder: Path, stem: str, console: Console, *, with_charts: bool) -> bool:
-    """Write the JSON and the charts; returns False if the JSON had to go to the temporary folder, or charts failed."""
-    for target in (folder, Path(tempfile.gettempdir())):
-        path = free_path(target, stem)
-        try:
-            report.write(path)
-        except OSError as error:
-            console.print(Text(f"The results cannot be written to {path}: {error.strerror}.", style="bold red"))
-            with contextlib.suppress(OSError):
-                path.unlink()  # half a report
-            continue
-        console.print(f"written: {path}", soft_wrap=True)
-        if target is not folder:
-            return False
-        try:
-            for chart in rollout_charts.draw(report, folder, path.stem) if with_charts else ():
-                console.print(f"written: {chart}", soft_wrap=True)
-        except OSError as error:
-            console.print(Text(f"The charts cannot be written to {folder}: {error.strerror}.", style="bold red"))
-            return False
-        return True
-    return False
 
 
 def _rounds(found: Findings) -> int:
@@ -348,7 +330,7 @@ def _slug(target: str) -> str:
     return "".join(sign if sign.isalnum() else "-" for sign in Path(target).name).strip("-").lower() or "environment"
 
 
-main = as_program(
+main = Program(
     benchmark,
     section(
         "Models",

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ors_benchmarks.harness.latencies import percentile
-from ors_benchmarks.harness.results import Summary
+from ors_benchmarks.harness.reports.latencies import percentile
+from ors_benchmarks.harness.reports.results import Summary
 from ors_benchmarks.rollout.recording import EpisodeRecord, Span, SpanKind
 from ors_benchmarks.rollout.runs import CUT_OFF, NotSteered, Run
 

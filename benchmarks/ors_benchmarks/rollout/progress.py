@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import TextColumn
 from rich.text import Text
 
+from ors_benchmarks.harness.reports.table import shown
 from ors_benchmarks.harness.runs import new_bar
-from ors_benchmarks.harness.table import shown
 from ors_benchmarks.rollout.benchmark import CellPlan, Watcher
 from ors_benchmarks.rollout.figures import Figures
 from ors_benchmarks.rollout.recording import EpisodeRecord

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ors_benchmarks.harness.machine import Machine
-from ors_benchmarks.harness.results import Summary
-from ors_benchmarks.harness.table import shown
+from ors_benchmarks.harness.reports.results import Results, Summary
+from ors_benchmarks.harness.reports.table import shown
 from ors_benchmarks.rollout.figures import PARTS, Cell
 
 __all__ = ["BUDGET", "RolloutReport", "headline", "print_report"]
@@ -35,7 +33,7 @@ BUDGET = {"cpu": _Budget(0.90, ("echo",), 64), "cuda": _Budget(0.95, ("echo", "t
 _SAME = ("client", "concurrency", "think_time")
 
 
-class RolloutReport(BaseModel):
+class RolloutReport(Results):
     """A whole run."""
 
     #: Throughput with environments ÷ throughput of the same generations without, of the first cell: its median over the
@@ -60,10 +58,6 @@ class RolloutReport(BaseModel):
     timeline: list[dict[str, Any]]
     #: Whether the engine's prefix cache was empty before each run and each replay; None where nothing was run.
     cache_emptied: bool | None = None
-
-    def write(self, path: Path) -> None:
-        """Write the report as JSON."""
-        path.write_text(self.model_dump_json(indent=1) + "\n")
 
     @property
     def budget(self) -> float | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
 from ors_clients.errors import ClientError
 from ors_clients.rollouts.episode import EpisodeSession
 
@@ -138,7 +138,7 @@ async def played_environment(
     try:
         client_of_ours = AsyncClient(url, retries=RETRIES)
     except ClientError as error:
-        raise NoEnvironment(f"{without_user(url)!r} is no address of a server", error.remedy) from None
+        raise NoEnvironment(f"{without_user(url)!r} is not an address of a server", error.remedy) from None
     async with client_of_ours as ours:
         try:
             names = await ours.environments()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ors_benchmarks.harness.charts import bars, new_figure, save, source
-from ors_benchmarks.harness.results import Report
+from ors_benchmarks.harness.reports.charts import bars, new_figure, save, source
+from ors_benchmarks.harness.reports.results import Report
 from ors_benchmarks.sandboxes.scenarios import FIGURES
 
 __all__ = ["draw"]
@@ -19,7 +19,7 @@ _CHARTED = ("cold_p50", "command_p50", "stop_p50", "crowd_500_wall", "crowd_100_
 _OURS, _OTHERS = "#0072b2", "#888888"
 
 
-def draw(report: Report, ours: Sequence[str], folder: Path, stem: str) -> list[Path]:
+def draw(ours: Sequence[str], report: Report, folder: Path, stem: str) -> list[Path]:
     """Write the chart as ``<stem>.png``; returns its path, or nothing if there is nothing to draw."""
     figures = {figure.key: figure for figure in FIGURES}
     charted = [figures[key] for key in _CHARTED if key in report.figures][:4]

@@ -24,13 +24,14 @@ from ors_containers.scheduling.pool import SandboxPool
 
 from ors_benchmarks.harness.checks import WrongAnswer
 from ors_benchmarks.harness.client import Client
-from ors_benchmarks.harness.figures import Figure, Measured, Row
 from ors_benchmarks.harness.http11 import Failure
-from ors_benchmarks.harness.latencies import Meter, percentile
 from ors_benchmarks.harness.processes import ServerProcess
+from ors_benchmarks.harness.reports.figures import Figure, Measured, Quotient, Row
+from ors_benchmarks.harness.reports.latencies import Meter, percentile
+from ors_benchmarks.harness.runs import Size
 from ors_benchmarks.sandboxes.candidates import LIMITS, PATIENCE, Box, Candidate, Ours, OursBox, server_command
 
-__all__ = ["FIGURES", "FULL", "QUICK", "ROWS", "SandboxRow", "Size"]
+__all__ = ["FIGURES", "FULL", "QUICK", "ROWS", "SandboxRow", "SandboxSize"]
 
 #: Sessions of one group, as GRPO has them.
 GROUP = 16
@@ -39,25 +40,24 @@ SETUP_SECONDS = 0.5
 _SETTLE = 1.0
 
 
-@dataclass(frozen=True)
-class Size:
+@dataclass(frozen=True, kw_only=True)
+class SandboxSize(Size):
     """Repetitions of a round."""
 
-    rounds: int
     starts: int
     commands: int
     crowds: Sequence[int]
 
 
-FULL = Size(rounds=3, starts=40, commands=500, crowds=(100, 500))
-QUICK = Size(rounds=1, starts=10, commands=100, crowds=(100,))
+FULL = SandboxSize(rounds=3, starts=40, commands=500, crowds=(100, 500))
+QUICK = SandboxSize(rounds=1, starts=10, commands=100, crowds=(100,))
 
 
 @dataclass(frozen=True)
 class SandboxRow(Row):
     """A row of the sandboxes' benchmark."""
 
-    measure: Callable[[Candidate, Size], Awaitable[Measured]]
+    measure: Callable[[Candidate, SandboxSize], Awaitable[Measured]]
     applies: Callable[[Candidate], bool] = lambda _: True
 
 
@@ -70,7 +70,7 @@ def _ours(candidate: Candidate) -> Ours:
     return candidate
 
 
-async def cold_starts(candidate: Candidate, size: Size) -> Measured:
+async def cold_starts(candidate: Candidate, size: SandboxSize) -> Measured:
     """Start sandboxes one after the other: start, first answer, stop."""
     creations, starts, stops = list[float](), list[float](), list[float]()
     for _ in range(size.starts):
@@ -92,7 +92,7 @@ async def cold_starts(candidate: Candidate, size: Size) -> Measured:
     return Measured(figures)
 
 
-async def warm_starts(candidate: Candidate, size: Size) -> Measured:
+async def warm_starts(candidate: Candidate, size: SandboxSize) -> Measured:
     """Take sandboxes one after the other from a pool that has had time to fill.
 
     Raises ``WrongAnswer`` for a pool that starts another, and what its sandboxes' answers raise.
@@ -134,7 +134,7 @@ async def _opened(pool: SandboxPool, ours: Ours) -> Sandbox:
         raise Failure(f"{type(error).__name__}: {error}"[:200]) from error
 
 
-async def commands(candidate: Candidate, size: Size) -> Measured:
+async def commands(candidate: Candidate, size: SandboxSize) -> Measured:
     """Commands in one sandbox, one after the other."""
     box = await candidate.start()
     seconds: list[float] = []
@@ -149,7 +149,7 @@ async def commands(candidate: Candidate, size: Size) -> Measured:
     return Measured(_spread("command", seconds))
 
 
-async def through_http(candidate: Candidate, size: Size) -> Measured:
+async def through_http(candidate: Candidate, size: SandboxSize) -> Measured:
     """Sessions of a server in a process of its own, and commands in the last of them."""
     with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
         command = server_command(_ours(candidate))
@@ -188,7 +188,7 @@ async def _command(client: Client, sid: str, number: int) -> None:
     await client.call(sid, "bash", {"text": f"echo $(({token} + {number}))"}, f"{token + number}\n")
 
 
-async def crowd(candidate: Candidate, size: Size) -> Measured:
+async def crowd(candidate: Candidate, size: SandboxSize) -> Measured:
     """Idle sandboxes at once: until the last has come up, what each takes, and whether each of them works."""
     figures: dict[str, float] = {}
     for count in size.crowds:
@@ -235,7 +235,7 @@ def _starts(candidate: Candidate, count: int) -> list[Awaitable[Box]]:
     return [admitted() for _ in range(count)]
 
 
-async def group(candidate: Candidate, size: Size) -> Measured:
+async def group(candidate: Candidate, size: SandboxSize) -> Measured:
     """Open the sessions of a group: 16 at once of one task with a set-up of half a second, and one of another task."""
     ours = _ours(candidate)
     with tempfile.TemporaryDirectory(prefix="ors-bench-") as folder:
@@ -277,7 +277,7 @@ async def _group(ours: Ours, store: ImageStore, count: int) -> float:
     return wall
 
 
-async def examinations(candidate: Candidate, size: Size) -> Measured:
+async def examinations(candidate: Candidate, size: SandboxSize) -> Measured:
     """Run a program from outside that reads what a command left, after every process of the sandbox was ended.
 
     Raises ``WrongAnswer`` for another output, and ``Failure`` if there is none.
@@ -321,13 +321,14 @@ FIGURES: Sequence[Figure] = (
     Figure("cold_p50", "cold", "cold start to first output, p50", "ms", budget=40),
     Figure("cold_p95", "cold", "cold start to first output, p95", "ms"),
     Figure("create_p50", "cold", "creation alone, p50", "ms"),
-    Figure(
+    Quotient(
         "create_strict",
         "cold",
         "creation, sandbox service ÷ strict",
-        "×",
         budget=2.5,
-        ratio=("create_p50", "service"),
+        of="create_p50",
+        peer="service",
+        candidates=("bubblewrap",),
     ),
     Figure("warm_p50", "warm", "warm start to first output, p50", "ms", budget=10),
     Figure("warm_p95", "warm", "warm start to first output, p95", "ms"),
@@ -335,15 +336,15 @@ FIGURES: Sequence[Figure] = (
     Figure("stop_p95", "cold", "stop, p95", "ms"),
     Figure("command_p50", "command", "command round trip, p50", "ms"),
     Figure("command_p95", "command", "command round trip, p95", "ms"),
-    Figure(
+    Quotient(
         "command_podman",
         "command",
         "podman exec ÷ sandbox service",
-        "×",
-        "more",
+        better="more",
         budget=3,
-        ratio=("command_p50", "podman"),
-        over="service",
+        of="command_p50",
+        peer="podman",
+        candidates=("service",),
     ),
     Figure("http_p50", "http", "command round trip through /call, p50", "ms", budget=2),
     Figure("http_p95", "http", "command round trip through /call, p95", "ms"),

@@ -51,7 +51,7 @@ class Candidate:
 
 
 def _serve(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "ors_server", "serve", TARGET, *arguments]
+    return [sys.executable, "-m", "ors_cli", "serve", TARGET, *arguments]
 
 
 def _floor(folder: Path, cores: Cores, workers: int) -> Servers:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from ors_benchmarks.harness.figures import Figure, Row
+from ors_benchmarks.harness.reports.figures import Figure, Quotient, Row
 from ors_benchmarks.scale import scenarios
 from ors_benchmarks.scale.scenarios import Scenario
 
-__all__ = ["FIGURES", "ROWS", "Quotient", "ScaleRow", "quotients"]
+__all__ = ["FIGURES", "ROWS", "ScaleRow"]
 
 
 @dataclass(frozen=True)
@@ -22,18 +23,6 @@ class ScaleRow(Row):
     #: Whether it needs servers that nothing was measured on, and whether it leaves servers for nothing else.
     fresh: bool = False
     spoils: bool = False
-
-
-@dataclass(frozen=True)
-class Quotient(Figure):
-    """A figure of candidates ÷ a figure of the same round, less ``minus``."""
-
-    of: str = ""
-    over: str = ""
-    #: Whose figure it is divided by; "" for the candidate's own.
-    base: str = ""
-    minus: float = 0.0
-    candidates: Sequence[str] = ("gateway", "nginx", "haproxy")
 
 
 _FRONTS = ("gateway", "gateway-tcp", "nginx", "haproxy", "direct")
@@ -54,181 +43,92 @@ ROWS: Sequence[ScaleRow] = (
     ScaleRow("spread", "10,000 sessions over 4 workers", scenarios.spread, ("gateway",), 4, fresh=True, spoils=True),
 )
 
+_GATEWAY, _TCP, _BUT_NGINX = ("gateway",), ("gateway-tcp",), ("gateway", "gateway-tcp", "haproxy")
+
+
+def _quotient(
+    key: str,
+    row: str,
+    title: str,
+    budget: float,
+    of: str,
+    over: str,
+    base: str = "",
+    candidates: Sequence[str] = ("gateway", "nginx", "haproxy"),
+    *,
+    better: Literal["less", "more"] = "less",
+    minus: float = 0.0,
+) -> Quotient:
+    return Quotient(
+        key, row, title, "×", better, budget, of=of, over=over, base=base, minus=minus, candidates=candidates
+    )
+
+
 FIGURES: Sequence[Figure] = (
     Figure("call_front", "calls", "CPU per /call, gateway or proxy", "µs"),
     Figure("call_worker", "calls", "CPU per /call, worker", "µs"),
-    Quotient(
-        "front_floor",
-        "calls",
-        "gateway or proxy ÷ bare uvicorn",
-        "×",
-        "less",
-        0.70,
-        of="call_front",
-        over="call_worker",
-        base="floor",
-    ),
-    Quotient(
-        "front_floor_tcp",
-        "calls",
-        "… with workers on TCP",
-        "×",
-        "less",
-        0.80,
-        of="call_front",
-        over="call_worker",
-        base="floor",
-        candidates=("gateway-tcp",),
-    ),
-    Quotient(
-        "front_nginx",
-        "calls",
-        "gateway ÷ nginx",
-        "×",
-        "less",
-        1.2,
-        of="call_front",
-        over="call_front",
-        base="nginx",
-        candidates=("gateway", "gateway-tcp", "haproxy"),
-    ),
-    Quotient(
-        "worker_direct",
-        "calls",
-        "worker ÷ one worker alone",
-        "×",
-        "less",
-        1.0,
-        of="call_worker",
-        over="call_worker",
-        base="direct",
-    ),
-    Quotient(
-        "worker_direct_tcp",
-        "calls",
-        "… with workers on TCP",
-        "×",
-        "less",
-        1.1,
-        of="call_worker",
-        over="call_worker",
-        base="direct",
-        candidates=("gateway-tcp",),
-    ),
+    _quotient("front_floor", "calls", "gateway or proxy ÷ bare uvicorn", 0.70, "call_front", "call_worker", "floor"),
+    _quotient("front_floor_tcp", "calls", "… with workers on TCP", 0.80, "call_front", "call_worker", "floor", _TCP),
+    _quotient("front_nginx", "calls", "gateway ÷ nginx", 1.2, "call_front", "call_front", "nginx", _BUT_NGINX),
+    _quotient("worker_direct", "calls", "worker ÷ one worker alone", 1.0, "call_worker", "call_worker", "direct"),
+    _quotient("worker_direct_tcp", "calls", "… with workers on TCP", 1.1, "call_worker", "call_worker", "direct", _TCP),
     Figure("p50_1", "one", "/call p50, 1 session", "ms"),
-    Quotient(
+    _quotient(
         "added_1",
         "one",
         "p50 added ÷ p50 of one worker alone",
-        "×",
-        "less",
         0.35,
-        of="p50_1",
-        over="p50_1",
-        base="direct",
+        "p50_1",
+        "p50_1",
+        "direct",
+        _FRONTS[:-1],
         minus=1.0,
-        candidates=_FRONTS[:-1],
     ),
     Figure("p50_64", "many", "/call p50, 64 sessions", "ms"),
-    Quotient(
+    _quotient(
         "p50_64_direct",
         "many",
         "p50 ÷ one worker alone, front on its own core",
-        "×",
-        "less",
         1.5,
-        of="p50_64_alone",
-        over="p50_64",
-        base="direct",
-        candidates=_FRONTS[:-1],
+        "p50_64_alone",
+        "p50_64",
+        "direct",
+        _FRONTS[:-1],
     ),
     Figure("cpu_64", "many", "CPU per /call, all processes", "µs"),
-    Quotient(
-        "cpu_64_direct",
-        "many",
-        "CPU ÷ one worker alone",
-        "×",
-        "less",
-        1.5,
-        of="cpu_64",
-        over="cpu_64",
-        base="direct",
-        candidates=_FRONTS[:-1],
-    ),
+    _quotient("cpu_64_direct", "many", "CPU ÷ one worker alone", 1.5, "cpu_64", "cpu_64", "direct", _FRONTS[:-1]),
     Figure("ping_front", "pings", "CPU per /ping, gateway", "µs"),
     Figure("ping_worker", "pings", "CPU per /ping, worker", "µs"),
     Figure("episode_front", "episodes", "CPU to create, prompt and end, gateway", "µs"),
     Figure("episode_worker", "episodes", "CPU to create, prompt and end, worker", "µs"),
     Figure("output_front", "output", "CPU per 1 MiB of output, gateway or proxy", "ms"),
     Figure("output_worker", "output", "CPU per 1 MiB of output, worker", "ms"),
-    Quotient(
+    _quotient(
         "output_front_worker",
         "output",
         "gateway or proxy ÷ worker",
-        "×",
-        "less",
         0.35,
-        of="output_front",
-        over="output_worker",
-        candidates=_FRONTS[:-1],
+        "output_front",
+        "output_worker",
+        "",
+        _FRONTS[:-1],
     ),
-    Quotient(
-        "output_front_nginx",
-        "output",
-        "gateway ÷ nginx",
-        "×",
-        "less",
-        0.6,
-        of="output_front",
-        over="output_front",
-        base="nginx",
-        candidates=("gateway", "gateway-tcp", "haproxy"),
+    _quotient(
+        "output_front_nginx", "output", "gateway ÷ nginx", 0.6, "output_front", "output_front", "nginx", _BUT_NGINX
     ),
     Figure("stream_front", "streams", "memory per open event stream, gateway", "KiB", "less", 6),
     Figure("stream_worker", "streams", "memory per open event stream, worker", "KiB", "less", 12),
     Figure("burn_rate", "burn", "10 ms burns on all cores", "1/s", "more"),
     Figure("burn_allowed", "burn", "two bare interpreters ÷ one, then", "×", "more"),
-    Quotient(
-        "burn_gain",
-        "burn",
-        "2 workers ÷ 1 worker",
-        "×",
-        "more",
-        1.6,
-        of="burn_rate",
-        over="burn_rate",
-        base="direct",
-        candidates=("gateway",),
+    _quotient(
+        "burn_gain", "burn", "2 workers ÷ 1 worker", 1.6, "burn_rate", "burn_rate", "direct", _GATEWAY, better="more"
     ),
     Figure("burn_cpu", "burn", "CPU per burn, worker", "ms"),
-    Quotient(
-        "burn_cpu_direct",
-        "burn",
-        "CPU per burn ÷ one worker alone",
-        "×",
-        "less",
-        1.03,
-        of="burn_cpu",
-        over="burn_cpu",
-        base="direct",
-        candidates=("gateway",),
+    _quotient(
+        "burn_cpu_direct", "burn", "CPU per burn ÷ one worker alone", 1.03, "burn_cpu", "burn_cpu", "direct", _GATEWAY
     ),
     Figure("fullest", "spread", "fullest of 4 workers ÷ mean", "×", "less", 1.05),
     Figure("killed", "killed", "worker killed: its sessions answer 410 after", "ms", "less", 100),
     Figure("killed_in_flight", "killed", "worker killed: its call under way ends after", "ms", "less", 100),
     Figure("stopped", "stopped", "worker stopped: its sessions answer 410 after", "s", "less", 11),
 )
-
-
-def quotients(figures: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the quotients of a round by candidate; ``figures`` are its figures by candidate."""
-    found: dict[str, dict[str, float]] = {}
-    for figure in FIGURES:
-        if not isinstance(figure, Quotient):
-            continue
-        for name in figure.candidates:
-            value = figures.get(name, {}).get(figure.of)
-            divisor = figures.get(figure.base or name, {}).get(figure.over)
-            if value is not None and divisor:
-                found.setdefault(name, {})[figure.key] = value / divisor - figure.minus
-    return found

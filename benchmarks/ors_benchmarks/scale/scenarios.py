@@ -19,17 +19,18 @@ from dataclasses import dataclass, field
 
 from ors_benchmarks.harness.checks import CallLost, Refused, WrongAnswer
 from ors_benchmarks.harness.client import Client
-from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.http11 import ConnectionLost, Failure
-from ors_benchmarks.harness.latencies import Meter
+from ors_benchmarks.harness.reports.figures import Measured
+from ors_benchmarks.harness.reports.latencies import Meter
+from ors_benchmarks.harness.runs import Size
 from ors_benchmarks.scale.servers import Parts, Servers
 from ors_benchmarks.server.closed_loop import Session, Subject, closed_loop, each, probing
 
 __all__ = [
     "FULL",
     "QUICK",
+    "ScaleSize",
     "ScaleSubject",
-    "Size",
     "burn",
     "calls",
     "episodes",
@@ -56,19 +57,17 @@ _BUSY_LOOP = "import time; n = 0; end = time.monotonic() + {}\nwhile time.monoto
 _texts = itertools.count()
 
 
-@dataclass(frozen=True)
-class Size:
+@dataclass(frozen=True, kw_only=True)
+class ScaleSize(Size):
     """Repetitions and amounts of a run."""
 
-    rounds: int
-    seconds: float
     streams: int
     sessions: int
     outputs: int
 
 
-FULL = Size(rounds=5, seconds=3.0, streams=2000, sessions=10_000, outputs=30)
-QUICK = Size(rounds=1, seconds=1.0, streams=500, sessions=1000, outputs=20)
+FULL = ScaleSize(rounds=5, seconds=3.0, streams=2000, sessions=10_000, outputs=30)
+QUICK = ScaleSize(rounds=1, seconds=1.0, streams=500, sessions=1000, outputs=20)
 
 
 @dataclass
@@ -76,7 +75,7 @@ class ScaleSubject(Subject):
     """The servers that are measured, in one measurement."""
 
     servers: Servers = field(kw_only=True)
-    size: Size = field(kw_only=True)
+    size: ScaleSize = field(kw_only=True)
     _looks: list[Parts] = field(default_factory=list[Parts])
 
     def cpu(self) -> float:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ors_benchmarks.harness.charts import bars, line, new_figure, plain, save, source
-from ors_benchmarks.harness.results import Point, Report
+from ors_benchmarks.harness.reports.charts import bars, line, new_figure, plain, save, source
+from ors_benchmarks.harness.reports.results import Point, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+import uvloop
+
 from ors_benchmarks.harness.client import Client
 from ors_benchmarks.harness.http11 import Address, Failure
-from ors_benchmarks.harness.latencies import Meter
 from ors_benchmarks.harness.processes import cpu_seconds
+from ors_benchmarks.harness.reports.figures import Measured
+from ors_benchmarks.harness.reports.latencies import Meter
+from ors_benchmarks.harness.runs import MEASUREMENT_LIMIT
 
-__all__ = ["Session", "Subject", "Window", "closed_loop", "each", "probing"]
+__all__ = ["Session", "Subject", "Window", "closed_loop", "each", "measure", "probing"]
 
 #: Connections over which sessions are opened, pinged and closed.
 CONNECTIONS = 64
@@ -105,6 +111,42 @@ class Subject:
             await client.close(session.sid)
 
         await each(self, sessions, one)
+
+
+AnySubject = TypeVar("AnySubject", bound=Subject)
+
+
+def measure(
+    scenario: Callable[[AnySubject], Awaitable[Measured]], subject: AnySubject
+) -> tuple[Measured, Counter[str]]:
+    """Run a scenario on an event loop of its own; return its figures and its failures.
+
+    This process's garbage collector stands still meanwhile: its pauses would be in the latencies.
+    """
+    failures = subject.meter.failures
+
+    async def limited() -> Measured:
+        try:
+            async with asyncio.timeout(MEASUREMENT_LIMIT):
+                return await scenario(subject)
+        finally:
+            await subject.disconnect()
+
+    measured = Measured()
+    gc.collect()
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            measured = runner.run(limited())
+    except TimeoutError:
+        failures[f"not done after {MEASUREMENT_LIMIT:g} s"] += 1
+    except Failure as failure:
+        # The client has counted it, unless it is about several requests.
+        if not failures:
+            failures[str(failure)] += 1
+    finally:
+        gc.enable()
+    return measured, failures
 
 
 @dataclass(frozen=True)

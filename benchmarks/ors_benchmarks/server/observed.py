@@ -8,7 +8,7 @@ from pathlib import Path
 from ors_benchmarks.harness.candidates import Candidate
 from ors_benchmarks.harness.client import Client
 from ors_benchmarks.harness.http11 import Address
-from ors_benchmarks.harness.latencies import Meter
+from ors_benchmarks.harness.reports.latencies import Meter
 from ors_server import Settings
 from ors_server.keys.exposure import add_key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from ors_benchmarks.harness.figures import Figure, Measured, Row
+from ors_benchmarks.harness.reports.figures import Figure, Measured, Quotient, Row
 from ors_benchmarks.server import scenarios
 from ors_benchmarks.server.closed_loop import Subject
 from ors_benchmarks.server.observed import OBSERVED, UNOBSERVED
@@ -58,70 +58,74 @@ BUDGET_FLOOR = 23.0
 
 FIGURES: Sequence[Figure] = (
     Figure("call_cpu", "calls", "CPU per /call, 32 sessions", "µs", budget=80, processor=True),
-    Figure(
+    Quotient(
         "call_cpu_gain_ors-sdk",
         "calls",
         "CPU per /call, ors-sdk ÷ ours",
-        "×",
-        "more",
+        better="more",
         budget=11,
-        ratio=("call_cpu", "ors-sdk"),
+        of="call_cpu",
+        peer="ors-sdk",
+        candidates=("ours",),
     ),
-    Figure(
+    Quotient(
         "call_cpu_gain_openreward",
         "calls",
         "CPU per /call, openreward ÷ ours",
-        "×",
-        "more",
+        better="more",
         budget=15,
-        ratio=("call_cpu", "openreward"),
+        of="call_cpu",
+        peer="openreward",
+        candidates=("ours",),
     ),
     Figure("call_instructions", "calls", "instructions per /call, 32 sessions", "k"),
-    Figure(
+    Quotient(
         "call_instructions_gain_ors-sdk",
         "calls",
         "instructions per /call, ors-sdk ÷ ours",
-        "×",
-        "more",
-        ratio=("call_instructions", "ors-sdk"),
+        better="more",
+        of="call_instructions",
+        peer="ors-sdk",
+        candidates=("ours",),
     ),
-    Figure(
+    Quotient(
         "call_instructions_gain_openreward",
         "calls",
         "instructions per /call, openreward ÷ ours",
-        "×",
-        "more",
-        ratio=("call_instructions", "openreward"),
+        better="more",
+        of="call_instructions",
+        peer="openreward",
+        candidates=("ours",),
     ),
     Figure("call_rate", "calls", "/call on one core, 32 sessions", "1/s", "more"),
     Figure("observed_cpu", "observed", "CPU per /call, keys, metrics and recording on", "µs"),
-    Figure(
+    Quotient(
         "observed_cost",
         "observed",
         "CPU per /call, with them ÷ without",
-        "×",
         budget=1.25,
-        ratio=("observed_cpu", OBSERVED.name),
-        over=UNOBSERVED.name,
+        of="observed_cpu",
+        peer=OBSERVED.name,
+        candidates=(UNOBSERVED.name,),
     ),
-    Figure(
+    Quotient(
         "observed_gain_ors-sdk",
         "observed",
         "CPU per /call, ors-sdk ÷ ours with them",
-        "×",
-        "more",
+        better="more",
         budget=11,
-        ratio=("observed_cpu", "ors-sdk"),
-        over=OBSERVED.name,
+        of="observed_cpu",
+        peer="ors-sdk",
+        candidates=(OBSERVED.name,),
     ),
     Figure("observed_instructions", "observed", "instructions per /call, keys, metrics and recording on", "k"),
-    Figure(
+    Quotient(
         "observed_instructions_cost",
         "observed",
         "instructions per /call, with them ÷ without",
-        "×",
-        ratio=("observed_instructions", OBSERVED.name),
-        over=UNOBSERVED.name,
+        of="observed_instructions",
+        peer=OBSERVED.name,
+        candidates=(UNOBSERVED.name,),
     ),
     Figure("episode_cpu", "episodes", "CPU per 8-call episode", "ms", budget=1.5, processor=True),
     Figure("episode_rate", "episodes", "8-call episodes on one core", "1/s", "more"),

@@ -14,11 +14,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from ors_benchmarks.harness.client import TARGETS, Client
-from ors_benchmarks.harness.figures import Measured
 from ors_benchmarks.harness.http11 import Failure
 from ors_benchmarks.harness.instructions import counting
-from ors_benchmarks.harness.latencies import Meter
 from ors_benchmarks.harness.processes import resident_bytes
+from ors_benchmarks.harness.reports.figures import Measured
+from ors_benchmarks.harness.reports.latencies import Meter
 from ors_benchmarks.server.closed_loop import Session, Subject, Window, closed_loop, each, probing
 
 __all__ = [

@@ -8,20 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ors_clients.conformance import rules_calls, rules_discovery, rules_limits, rules_sessions
 from ors_clients.conformance.rule import Broken, NotTried, Outcome, Result, Rule, Severity, Warned, plain
 from ors_clients.conformance.subject import Subject
 from ors_clients.errors import ConfigurationError
 
-__all__ = ["SERVER_RULES", "Report", "check", "chosen"]
+__all__ = ["Report", "check", "chosen"]
 
-#: The rules that are tried on any server, in the order in which they are tried.
-SERVER_RULES: Sequence[Rule] = (
-    *rules_discovery.RULES,
-    *rules_sessions.RULES,
-    *rules_calls.RULES,
-    *rules_limits.RULES,
-)
 #: Seconds that one rule may take beside the time limit of its requests.
 _RULE_LIMIT = 120.0
 
@@ -58,7 +50,7 @@ class Report:
 def chosen(rules: Sequence[Rule], only: Sequence[str], skip: Sequence[str]) -> list[Rule]:
     """Return the rules of these ids, or below them (``call`` for ``call.events``). Raises ``ConfigurationError``."""
     ids = [rule.id for rule in rules]
-    groups = {id.partition(".")[0] for id in ids}
+    groups = {rule.group for rule in rules}
     for name in (*only, *skip):
         if name not in ids and name not in groups:
             near = difflib.get_close_matches(name, [*ids, *groups], n=1)
@@ -68,7 +60,7 @@ def chosen(rules: Sequence[Rule], only: Sequence[str], skip: Sequence[str]) -> l
             )
 
     def named(rule: Rule, names: Sequence[str]) -> bool:
-        return rule.id in names or rule.id.partition(".")[0] in names
+        return rule.id in names or rule.group in names
 
     return [rule for rule in rules if (not only or named(rule, only)) and not named(rule, skip)]
 
@@ -108,6 +100,7 @@ async def check(
 async def _try(subject: Subject, rule: Rule, limit: float) -> Result:
     start = time.monotonic()
     try:
+        subject.check_needs(rule)
         async with asyncio.timeout(limit):
             outcome, came = Outcome.PASSED, await rule.run(subject)
     except Broken as broken:

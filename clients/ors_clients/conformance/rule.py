@@ -13,7 +13,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Broken", "NotTried", "Outcome", "Result", "Rule", "Severity", "Warned", "plain", "rules_of"]
+__all__ = [
+    "OURS",
+    "RECOMMENDED",
+    "REQUIRED",
+    "Broken",
+    "NotTried",
+    "Outcome",
+    "Result",
+    "Rule",
+    "Rules",
+    "Severity",
+    "Warned",
+    "kept",
+    "plain",
+]
 
 #: Longest text of a server in a report, in characters.
 _LONGEST = 300
@@ -28,6 +42,9 @@ class Severity(StrEnum):
     RECOMMENDED = "recommended"
     #: An extension of ors-server, which no other client needs.
     OURS = "ours"
+
+
+REQUIRED, RECOMMENDED, OURS = Severity
 
 
 class Outcome(StrEnum):
@@ -59,14 +76,37 @@ Try = Callable[[Any], Awaitable[str]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One promise: what is tried, what is expected, and which client breaks without it."""
+    """One promise: what is tried, what is expected, which client breaks without it, and the function that tries it."""
 
+    #: Its group, a dot and its name.
     id: str
     severity: Severity
     tried: str
     expected: str
     why: str
     run: Try
+    #: Whether it is tried on the probe's environment only.
+    probe: bool = False
+    #: Seconds it takes, where it is tried with ``--slow`` only; else 0.
+    slow: int = 0
+
+    @property
+    def group(self) -> str:
+        """The first part of the id."""
+        return self.id.partition(".")[0]
+
+
+class Rules(list[Rule]):
+    """The rules of a module, in the order in which they are tried. A decorator, which adds a function as a rule."""
+
+    def __call__(self, id: str, severity: Severity, **promise: Any) -> Callable[[Try], Try]:
+        """Add the decorated function as a rule; ``promise`` has the other fields of ``Rule``."""
+
+        def add(run: Try) -> Try:
+            self.append(Rule(id, severity, run=run, **promise))
+            return run
+
+        return add
 
 
 @dataclass(frozen=True)
@@ -80,19 +120,11 @@ class Result:
     seconds: float
 
 
-def rules_of(
-    registry: list[Rule],
-) -> Callable[..., Callable[[Try], Try]]:
-    """Return a decorator that adds a rule to ``registry``: ``@rule(id, severity, tried=…, expected=…, why=…)``."""
-
-    def rule(id: str, severity: Severity, *, tried: str, expected: str, why: str) -> Callable[[Try], Try]:
-        def add(run: Try) -> Try:
-            registry.append(Rule(id, severity, tried, expected, why, run))
-            return run
-
-        return add
-
-    return rule
+def kept(promise: bool, came: object) -> str:
+    """Return what came, as text. Raises ``Broken`` with that text where the promise is not kept."""
+    if not promise:
+        raise Broken(str(came))
+    return str(came)
 
 
 def plain(text: str, longest: int = _LONGEST) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ors_clients.conformance.generator import Generator, NoInput
-from ors_clients.conformance.rule import Broken, NotTried, plain
+from ors_clients.conformance.rule import Broken, NotTried, Rule, plain
 from ors_clients.conformance.target import Observer, State
 from ors_clients.conformance.values import as_list, as_object
 from ors_clients.conformance.wire import Answer, Wire
@@ -198,10 +198,12 @@ class Subject:
                 return name
         raise NotTried("one environment is hosted; the rule needs two")
 
-    def need_probe(self) -> None:
-        """Raise ``NotTried`` where the environment is not the probe."""
-        if self._environment != PROBE:
+    def check_needs(self, rule: Rule) -> None:
+        """Raise ``NotTried`` where the rule needs the probe or time that this check does not have."""
+        if rule.probe and self._environment != PROBE:
             raise NotTried(f"needs the environment {PROBE} (docs/checking.md)")
+        if rule.slow and not self.options.slow:
+            raise NotTried(f"takes {rule.slow} s: --slow tries it")
 
     def path(self, last: str, environment: str | None = None) -> str:
         """Return the path of an environment's route."""

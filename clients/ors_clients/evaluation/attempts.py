@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from ors_clients.errors import ClientError, SamplerFailed
-from ors_clients.evaluation.endpoint import EndpointFailed, Usage
+from ors_clients.evaluation.endpoints.endpoint import EndpointFailed, Usage
 from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.tool_calls import MalformedCall
 from ors_server.wire.texts import shorten
@@ -22,7 +22,7 @@ __all__ = ["LARGEST_REWARD", "MISTAKES", "Attempt", "Loss", "mistakes_of", "usag
 
 #: What a model may do wrong within an episode, by the name in reports.
 MISTAKES: Mapping[str, str] = {
-    "malformed_calls": "tool calls that are no JSON, or cannot be read",
+    "malformed_calls": "tool calls that are not JSON, or cannot be read",
     "unknown_tools": "calls of tools that do not exist",
     "invalid_inputs": "calls whose input the tool's schema refuses",
     "failed_tools": "calls whose tool raised an error",

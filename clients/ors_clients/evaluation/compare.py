@@ -53,7 +53,7 @@ def read_compared(folder: Path, name: str) -> ComparedRun:
             return ComparedRun(report["run"], settings, [row.task for row in rows], rows)
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise EvaluationError(
-                f"{name} is no report of a run: {error!r:.200}", "Give report.json of --report, or a run's name."
+                f"{name} is not a report of a run: {error!r:.200}", "Give report.json of --report, or a run's name."
             ) from error
     return ComparedRun.of(read_run(path if path.is_dir() else folder / name))
 

@@ -27,7 +27,7 @@ __all__ = ["JOURNAL", "Journal", "RunRecord", "read_run"]
 #: Name of the file in a run's folder.
 JOURNAL = "journal.jsonl"
 _VERSION = 2
-_NEW = "Begin the run anew, under another name."
+_NEW = "Begin the run again, under another name."
 
 
 @dataclass

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ors_clients.client.tool_schemas import openai_tools
 from ors_clients.errors import InfrastructureFailure, SamplerFailed
 from ors_clients.evaluation.attempts import LARGEST_REWARD, mistakes_of, usage_of
-from ors_clients.evaluation.completions import Completion
-from ors_clients.evaluation.endpoint import ChatEndpoint, ContextOverflow, Usage, connect, refused_endpoint
-from ors_clients.evaluation.overflow import FINAL, is_overflow
+from ors_clients.evaluation.endpoints.completions import Completion
+from ors_clients.evaluation.endpoints.endpoint import ChatEndpoint, ContextOverflow, Usage, connect, refused_endpoint
+from ors_clients.evaluation.endpoints.overflow import FINAL, is_overflow
 from ors_clients.evaluation.settings import EvaluationSettings
 from ors_clients.rollouts.chat_messages import MessageFormat, replies, wire_message
 from ors_clients.rollouts.chat_renderer import ChatRenderer
@@ -29,7 +30,6 @@ from ors_clients.samplers import Sampler, SamplingParameters
 from ors_clients.samplers.engine_requests import EngineRequests
 from ors_clients.tool_calls import FoundCall, ToolCallFormat, find_format
 from ors_clients.tool_calls.calls import Unreadable, named_call
-from ors_clients.tool_schemas import openai_tools
 from ors_server import ToolSpec
 
 __all__ = ["CONTEXT_OVERFLOW", "ChatPlayer", "Played", "Player", "TokenPlayer", "seed_of"]

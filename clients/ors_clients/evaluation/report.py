@@ -165,7 +165,7 @@ def _infrastructure(report: Mapping[str, Any]) -> _Section:
     for kind, count in found["requests_sent_again"].items():
         rows.append((f"requests to the model sent again: {kind}", str(count)))
     if found["interrupted"]:
-        rows.append(("cut off by an end of the run", f"{found['interrupted']}, begun anew when it goes on"))
+        rows.append(("cut off by an end of the run", f"{found['interrupted']}, begun again when it goes on"))
     return _Section("Infrastructure (in no score)", rows)
 
 

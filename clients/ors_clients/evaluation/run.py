@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 
 from ors_clients.api_keys import server_key
-from ors_clients.client import AsyncClient
-from ors_clients.environments import AsyncEnvironment
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.client.environments import AsyncEnvironment
 from ors_clients.errors import EvaluationError, InfrastructureFailure, ResponseTooLarge
 from ors_clients.evaluation.attempts import Attempt
 from ors_clients.evaluation.compare import ComparedRun, compare, read_compared
-from ors_clients.evaluation.endpoint import ChatEndpoint
+from ors_clients.evaluation.endpoints.endpoint import ChatEndpoint
 from ors_clients.evaluation.journal import JOURNAL, Journal
 from ors_clients.evaluation.players import ChatPlayer, Played, Player, TokenPlayer
 from ors_clients.evaluation.progress import RunProgress
@@ -258,7 +258,7 @@ def run_name(settings: EvaluationSettings, name: str | None) -> str:
         words = ("eval", settings.environment or settings.target, model, now, uuid.uuid4().hex[:4])
         name = re.sub(r"[^\w.-]+", "-", "-".join(words)).strip("-.")
     if not re.fullmatch(r"\w[\w.-]{0,199}", name):
-        raise EvaluationError(f"{name!r} is no name of a run", "Use letters, digits, dots, - and _.")
+        raise EvaluationError(f"{name!r} is not a name of a run", "Use letters, digits, dots, - and _.")
     return name
 
 

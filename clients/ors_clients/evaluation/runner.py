@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from ors_clients.environments import AsyncEnvironment
+from ors_clients.client.environments import AsyncEnvironment
 from ors_clients.errors import InfrastructureFailure
 from ors_clients.evaluation.attempts import Attempt, Loss
 from ors_clients.evaluation.journal import Journal

@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ors_clients.client import AsyncClient
-from ors_clients.environments import AsyncEnvironment
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.client.environments import AsyncEnvironment
 from ors_clients.errors import EvaluationError
 from ors_clients.models import Task
 

@@ -58,7 +58,7 @@ def unnoted(folder: Path, noted: Container[tuple[int, int, int]]) -> Iterator[At
                     attempt = Attempt.from_json(decoder.raw_decode(text, len(_ATTEMPT))[0])
                 except ValueError as error:
                     raise EvaluationError(
-                        f"Line {number} of {path} cannot be read: {error}", "Begin the run anew, under another name."
+                        f"Line {number} of {path} cannot be read: {error}", "Begin the run again, under another name."
                     ) from error
                 if (attempt.task, attempt.sample, attempt.attempt) not in noted:
                     yield attempt

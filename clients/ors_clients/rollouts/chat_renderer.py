@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
+from ors_clients.client.tool_schemas import openai_tools
 from ors_clients.errors import ConfigurationError
 from ors_clients.rollouts.chatml import chatml, merge_system, part_text, parts_of, without_images, wrapped
 from ors_clients.rollouts.control_tokens import ControlTokens
 from ors_clients.rollouts.messages import ChatMessage
 from ors_clients.tokenizer import Tokenizer
-from ors_clients.tool_schemas import openai_tools
 from ors_server import ToolSpec
 
 __all__ = ["ChatRenderer", "Rendered"]

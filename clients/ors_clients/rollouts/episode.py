@@ -41,7 +41,7 @@ __all__ = ["EpisodeSession", "EpisodeStart", "RolloutLimits", "TurnEpisode", "Tu
 
 _NO_CALL = "No tool call was found. Use one of the tools to go on."
 _CUT_OFF = "The turn was cut off at its token limit before it held a complete tool call. Write a shorter one."
-_AGAIN = "Write the call again in the form you were told."
+_AGAIN = "Write the call again in the form that the prompt describes."
 #: Seconds between two looks at whether the trainer has stopped.
 _WATCH_SECONDS = 0.5
 #: Marks of the end of a turn in the chat templates of the field, where a trainer hands over a text with them.

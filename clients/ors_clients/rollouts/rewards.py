@@ -91,7 +91,7 @@ def check_reward(reward: float) -> None:
         finite = False
     if not finite:
         raise InfrastructureFailure(
-            f"A step's reward is {reward}, which is no finite number", "Look at the environment."
+            f"A step's reward is {reward}, which is not a finite number", "Look at the environment."
         )
 
 

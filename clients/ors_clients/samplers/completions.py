@@ -81,7 +81,7 @@ def _generation(answer: dict[str, Any], prompt: list[int]) -> Generation:
         seen = choice.get("prompt_token_ids")
         finish = choice.get("finish_reason")
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise SamplerFailed(f"The answer is no completion: {type(error).__name__}: {error}") from None
+        raise SamplerFailed(f"The answer is not a completion: {type(error).__name__}: {error}") from None
     if ids is None or logprobs is None:
         missing = "choices[0].token_ids" if ids is None else "choices[0].logprobs.token_logprobs"
         raise SamplerFailed(f"The engine gave no {missing}", "Serve the model with vLLM 0.10.2 or later")

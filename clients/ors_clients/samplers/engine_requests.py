@@ -39,7 +39,7 @@ class EngineRequests:
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, attempts: int = 6) -> None:
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.hostname:
-            raise ConfigurationError(f"{url!r} is no address of an engine", "Write it as http://host:port.")
+            raise ConfigurationError(f"{url!r} is not an address of an engine", "Write it as http://host:port.")
         secure = address.scheme == "https"
         self._transport = SocketTransport(address.hostname, address.port or (443 if secure else 80), secure=secure)
         self._prefix = address.path.rstrip("/")

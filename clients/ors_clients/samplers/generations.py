@@ -60,7 +60,7 @@ class Generation:
         except (TypeError, ValueError, OverflowError):
             finite = False
         if not finite:
-            raise SamplerFailed("The engine gave a log-probability that is no finite number")
+            raise SamplerFailed("The engine gave a log-probability that is not a finite number")
 
 
 class Sampler(Protocol):

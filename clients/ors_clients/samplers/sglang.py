@@ -68,7 +68,7 @@ def sglang_generation(answer: Mapping[str, Any]) -> Generation:
         logprobs = [float(pair[0]) for pair in pairs]
         text = answer.get("text") or ""
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise SamplerFailed(f"SGLang's answer is no generation: {type(error).__name__}: {error}") from None
+        raise SamplerFailed(f"SGLang's answer is not a generation: {type(error).__name__}: {error}") from None
     if not ids and meta.get("completion_tokens"):
         raise SamplerFailed(
             f"SGLang generated {meta['completion_tokens']} tokens and sent none with its log-probability",

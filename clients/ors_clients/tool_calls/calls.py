@@ -92,7 +92,7 @@ class Unreadable(Exception):
 
 
 def _refuse_constant(name: str) -> Any:
-    raise Unreadable(f"{name} is no JSON value")
+    raise Unreadable(f"{name} is not a JSON value")
 
 
 # Control characters in strings are let through: models write code with bare line breaks in it.
@@ -145,9 +145,9 @@ def named_call(value: Any) -> tuple[str, dict[str, Any]]:
         text = arguments
         arguments, end = decode_value(text, 0)
         if text[end:].strip():
-            raise Unreadable('"arguments" is no JSON object')
+            raise Unreadable('"arguments" is not a JSON object')
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
-        raise Unreadable('"arguments" is no JSON object')
+        raise Unreadable('"arguments" is not a JSON object')
     return name.strip(), cast("dict[str, Any]", arguments)

@@ -136,14 +136,14 @@ class TrainingConfiguration(BaseModel):
                 f"No training configuration at {file}: {error.strerror}", "Name one with --config or TRAIN_CONFIG"
             ) from error
         except (yaml.YAMLError, ValueError) as error:  # ValueError: no text, or a date or number that is none
-            raise ConfigurationError(f"{file} is no YAML: {_where(error)}") from None
+            raise ConfigurationError(f"{file} is not YAML: {_where(error)}") from None
         return cls.parse(data, source=str(file))
 
     @classmethod
     def parse(cls, data: Any, *, source: str = "the training configuration") -> TrainingConfiguration:
         """Return the configuration of what a YAML file holds. Raises ``ConfigurationError``, which names ``source``."""
         if not isinstance(data, Mapping):
-            raise ConfigurationError(f"{source} is no mapping", "Its first key is `environments:`")
+            raise ConfigurationError(f"{source} is not a mapping", "Its first key is `environments:`")
         try:
             configuration = cls.model_validate(data)
         except ValidationError as error:

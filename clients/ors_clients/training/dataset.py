@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ors_clients.client import AsyncClient
-from ors_clients.environments import AsyncEnvironment
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.client.environments import AsyncEnvironment
 from ors_clients.errors import ConfigurationError, RequestRefused
 from ors_clients.models import Task
 from ors_clients.training.config import TrainingConfiguration

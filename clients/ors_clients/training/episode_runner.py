@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.client.sessions import AsyncSession
 from ors_clients.errors import ClientError, InfrastructureFailure, PromptTooLong
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.rollouts.episode import TurnEpisode
@@ -24,7 +25,6 @@ from ors_clients.rollouts.sinks import TrajectorySink
 from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.rollouts.upload_events import RolloutLabels
 from ors_clients.samplers import Generation, Sampler, SamplingParameters
-from ors_clients.sessions import AsyncSession
 from ors_clients.training.config import TrainingConfiguration, resolve_secrets
 from ors_clients.training.dataset import TaskRow
 from ors_clients.training.losses import Losses

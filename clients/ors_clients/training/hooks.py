@@ -32,16 +32,18 @@ _CONVERSION = "--custom-convert-samples-to-train-data-path"
 _NEEDS_FILTER = "reinforce_plus_plus"
 
 
-def replaced_options(given: Iterable[str]) -> list[str]:
-    """Return a sentence for each option of ``given`` that would take the place of a function of ours.
+def replaced_options(flags: Iterable[str], keys: Iterable[str] = ()) -> list[str]:
+    """Return a sentence for each option or key that would take the place of a function of ours.
 
-    Trainers also take the beginning of an option's name, and its name as a key of ``--custom-config-path``
-    (``dynamic_sampling_filter_path``).
+    ``flags``: names of options with their dashes, or the beginnings of names that trainers also take. ``keys``: names
+    in the file of ``--custom-config-path`` (``dynamic_sampling_filter_path``).
     """
-    flags = ["--" + name.removeprefix("--").replace("_", "-") for name in given]
     ours = (*HOOKS, _CONVERSION, "--custom-generate-function-path")
-    # A beginning that several options share is refused by the trainer itself.
-    return [_refusal(option) for flag in flags for option in ours if option.startswith(flag) and len(flag) > 9]
+    given = [flag.replace("_", "-") for flag in flags]
+    # A beginning that several options share is refused by the trainer itself, as are --c and --d.
+    replaced = [option for flag in given for option in ours if option.startswith(flag) and len(flag) > len("--d")]
+    named = {"--" + key.replace("_", "-") for key in keys}
+    return [_refusal(option) for option in (*replaced, *(option for option in ours if option in named))]
 
 
 def _refusal(option: str) -> str:
@@ -100,7 +102,7 @@ def load_hook(key: str, path: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"{key}: no function {path}: {error}", "Give it as PACKAGE.MODULE.FUNCTION") from error
     if not callable(function):
-        raise ConfigurationError(f"{key}: {path} is no function", "Give it as PACKAGE.MODULE.FUNCTION")
+        raise ConfigurationError(f"{key}: {path} is not a function", "Give it as PACKAGE.MODULE.FUNCTION")
     return function
 
 

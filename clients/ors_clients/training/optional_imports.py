@@ -8,12 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ors_containers.distribution import install_command
+
 from ors_clients.errors import ConfigurationError
 
 __all__ = ["INSTALL_ATROPOS", "INSTALL_TRAIN", "MissingPackage", "import_trainer_module"]
 
-#: Not by name: ors-server on PyPI is another project.
-INSTALL_TRAIN = "Install the project with its `train` extra: pip install '<clone>[train]'"
+INSTALL_TRAIN = f"Install it: {install_command('train')}"
 INSTALL_ATROPOS = "Install it beside ors-server: pip install atroposlib"
 
 

@@ -74,7 +74,7 @@ class Connection:
             host, port, address = None, None, urlsplit("")
         if address.scheme not in ("http", "https") or not host:
             raise ConfigurationError(
-                f"{self.url!r} is no address of a server" if "@" not in self.url else "The server's address is none",
+                f"{self.url!r} is not a server's address" if "@" not in self.url else "The server's address is none",
                 "Write it as http://host:port.",
             )
         if address.username is not None or address.query or address.fragment:

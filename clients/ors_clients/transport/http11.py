@@ -156,7 +156,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(self._lost(f"what came is no HTTP response ({error})"))
+            self._fail(self._lost(f"what came is not a HTTP response ({error})"))
             return
         if self._complete is not None:
             response, self._complete = self._complete, None

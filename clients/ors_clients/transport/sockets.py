@@ -24,9 +24,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ors_containers.linux.limits.file_limit import raise_file_limit
+
 from ors_clients.transport.base import ConnectionLost, OutOfTime, Request, Response
 from ors_clients.transport.http11 import HttpConnection, reason_of
-from ors_server.file_limit import raise_file_limit
 
 __all__ = ["SocketTransport"]
 

@@ -153,7 +153,7 @@ def program(folder: Path, name: str, command: Sequence[str], **variables: str) -
 @contextlib.contextmanager
 def ors_server(folder: Path, name: str, target: str, **variables: str) -> Generator[str]:
     """``ors-server serve``; its address."""
-    command = [sys.executable, "-m", "ors_server", "serve", target, "--port", "0"]
+    command = [sys.executable, "-m", "ors_cli", "serve", target, "--port", "0"]
     with program(folder, name, command, **variables) as log:
         yield waited_for(lambda: (found := re.search(r"listens on (http://\S+);", log.read_text())) and found[1])
 
@@ -227,7 +227,7 @@ def verify_out(checks: Checks, folder: Path, tokenizer: Any) -> None:
 
 def verify_back(checks: Checks, folder: Path) -> None:
     """Return an Atropos environment, played over ORS."""
-    from ors_clients.client import AsyncClient
+    from ors_clients.client.async_client import AsyncClient
 
     (folder / "counting.py").write_text(COUNTING.replace("TOKENIZER", repr(str(folder / "tokenizer"))))
 

@@ -35,7 +35,7 @@ GENERATIONS = 16
 @contextlib.contextmanager
 def echo_server() -> Generator[str, None, None]:
     """Return a server with the echo environment, on a free port; its address."""
-    command = [sys.executable, "-m", "ors_server", "serve", "echo", "--port", "0"]
+    command = [sys.executable, "-m", "ors_cli", "serve", "echo", "--port", "0"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:

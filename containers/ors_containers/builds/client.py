@@ -28,10 +28,10 @@ from ors_containers.layers.ownership import LayerOwners, interpreter
 from ors_containers.layers.tree import clean_layer
 from ors_containers.layers.writer import too_large
 from ors_containers.limits import Limits
-from ors_containers.linux.cgroups import ControlGroups, Controller, remove_group
 from ors_containers.linux.host_support import IDS, likely_remedy
 from ors_containers.linux.leases import Owner, make_state, state_directory
-from ors_containers.linux.open_files import OPEN_FILES
+from ors_containers.linux.limits.cgroups import ControlGroups, Controller, remove_group
+from ors_containers.linux.limits.open_files import OPEN_FILES
 from ors_containers.linux.subprocesses import MOST_LINE, child_process, output_lines
 
 __all__ = ["BuildLimits", "Built", "run_scripts"]

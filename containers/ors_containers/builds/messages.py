@@ -5,7 +5,7 @@
 from typing import NamedTuple
 
 from ors_containers.launcher.messages import Bind, RootDirectory
-from ors_containers.linux.user_namespaces import IdMap
+from ors_containers.linux.confinement.user_namespaces import IdMap
 
 __all__ = ["OVER_LIMIT", "SCRIPT_AT", "BuildRequest", "BuildScript", "HomeOwner"]
 

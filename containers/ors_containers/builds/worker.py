@@ -27,16 +27,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from ors_containers.builds.messages import OVER_LIMIT, SCRIPT_AT, BuildRequest, BuildScript, HomeOwner
-from ors_containers.launcher.private_devices import DEVICES
+from ors_containers.launcher.mounts.private_devices import DEVICES
+from ors_containers.launcher.mounts.rootfs import make_stage
 from ors_containers.launcher.privileges import enter_directory, limit_resources, place, sealed_file
 from ors_containers.launcher.records import from_json
-from ors_containers.launcher.rootfs import make_stage
 from ors_containers.layers.tree import LayeredTree, clean_layer, measure_layer
 from ors_containers.layers.writer import LayerWriter
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.enter_program import REPORT_AT, enter_program
-from ors_containers.linux.seccomp import seccomp_filter
-from ors_containers.linux.user_namespaces import join_mapped_namespace, map_one_id, mapped_namespace
+from ors_containers.linux.confinement.seccomp import seccomp_filter
+from ors_containers.linux.confinement.user_namespaces import join_mapped_namespace, map_one_id, mapped_namespace
+from ors_containers.linux.programs.enter_program import REPORT_AT, enter_program
 
 __all__ = ["main"]
 

@@ -67,12 +67,12 @@ _NOT_COPIED = shutil.ignore_patterns(
 #: Extension modules left out: tests, what needs a terminal or a display, and what reads configurations that load code.
 _NO_MODULES = re.compile(r"_ssl|_hashlib|_tkinter|readline|nis|_test.*|_ctypes_test|xx.*|_xx(?!subinterpreters).*")
 _PACKAGE = "pytest"
-#: Modules of this package that a program imports by their last name: ``shield``.
+#: Modules of this package that a program imports by their last name: ``process_isolation``.
 _MODULES = tuple(
     Path(__file__).with_name(f"{name}.py")
     for name in (
-        *("admission", "closed_places", "elf", "leftovers"),
-        *("python_commands", "readers", "reading_git", "reading_room", "shield"),
+        *("elf", "process_isolation", "program_rights", "python_commands", "read_only_commands", "read_only_git"),
+        *("read_only_programs", "reader_variables", "sealed_programs", "stray_processes", "unchanged_places"),
     )
 )
 #: Loaded by name when a thread ends; ``ldd`` does not know.
@@ -106,7 +106,7 @@ class Toolset:
 
     @property
     def packages(self) -> str:
-        """The folder to put first on ``sys.path`` in order to import ``pytest``, ``shield`` and the others."""
+        """The folder to put first on ``sys.path`` to import ``pytest``, ``process_isolation`` and the others."""
         return f"{AT}/packages"
 
 

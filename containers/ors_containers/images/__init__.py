@@ -11,12 +11,12 @@ layers, and concurrent requests for a layer make it once. See ``docs/images.md``
 
 from __future__ import annotations
 
+from ors_containers.images.building.recipe import Recipe, RecipeFile
 from ors_containers.images.image_map import ImageMap, Lookup
 from ors_containers.images.map_file import MapRow, default_map_path
 from ors_containers.images.progress import Progress, Step
-from ors_containers.images.recipe import Recipe, RecipeFile
-from ors_containers.images.records import ImageRecord
 from ors_containers.images.store import ImageStore
+from ors_containers.images.storing.records import ImageRecord
 
 __all__ = [
     "ImageMap",

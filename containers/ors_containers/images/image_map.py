@@ -28,11 +28,11 @@ from ors_containers.errors import (
 from ors_containers.image import Image, host_image
 from ors_containers.images.map_file import MapRow, default_map_path, read_image_map
 from ors_containers.images.progress import Progress
-from ors_containers.images.records import ImageRecord
 from ors_containers.images.references import parse_reference, store_names
 from ors_containers.images.registry import fetch_image, find_fetcher
-from ors_containers.images.singleflight import SingleFlight
 from ors_containers.images.store import ImageStore
+from ors_containers.images.storing.records import ImageRecord
+from ors_containers.images.storing.singleflight import SingleFlight
 
 __all__ = ["ImageMap", "Lookup"]
 

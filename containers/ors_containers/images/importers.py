@@ -19,11 +19,11 @@ from ors_containers.errors import InvalidArchive, InvalidImage, ProgramMissing
 from ors_containers.image import Image
 from ors_containers.images.accounts import find_account
 from ors_containers.images.archive_formats import ArchivedLayer, LayeredArchive, find_squashfs, kind_of, read_layered
-from ors_containers.images.layer_store import layer_key, new_upper
+from ors_containers.images.building.script_variables import apptainer_environment
 from ors_containers.images.progress import Progress, Step
-from ors_containers.images.records import ImageRecord
 from ors_containers.images.repository import ImageRepository
-from ors_containers.images.script_variables import apptainer_environment
+from ors_containers.images.storing.layer_store import layer_key, new_upper
+from ors_containers.images.storing.records import ImageRecord
 from ors_containers.layers.tar import decompressed
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.layers.writer import too_large

@@ -8,8 +8,8 @@ from ors_containers.errors import ProgramMissing
 from ors_containers.images.importers import import_image
 from ors_containers.images.programs import run_program
 from ors_containers.images.progress import Progress, Step, line_progress
-from ors_containers.images.records import ImageRecord
 from ors_containers.images.repository import ImageRepository
+from ors_containers.images.storing.records import ImageRecord
 
 __all__ = ["fetch_image", "find_fetcher"]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from ors_containers.errors import UnknownImage
 from ors_containers.image import Image, host_image
 from ors_containers.images.accounts import added_account, docker_account, find_account, find_shell
-from ors_containers.images.layer_store import LayerStore, layer_key, new_upper
-from ors_containers.images.records import ImageRecord, stem_of
-from ors_containers.images.store_folder import default_root, store_errors
+from ors_containers.images.storing.layer_store import LayerStore, layer_key, new_upper
+from ors_containers.images.storing.records import ImageRecord, stem_of
+from ors_containers.images.storing.store_folder import default_root, store_errors
 from ors_containers.layers.ownership import LayerOwners
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.linux.leases import make_state, state_directory

@@ -18,18 +18,18 @@ from pathlib import Path
 
 from ors_containers.image import Image, host_image
 from ors_containers.images.apptainer_def.build import build_definition, check_definition
-from ors_containers.images.derive import derived_image
+from ors_containers.images.building.derive import derived_image
+from ors_containers.images.building.recipe import Recipe
 from ors_containers.images.dockerfile.build import build_dockerfile
 from ors_containers.images.dockerfile.plan import BaseFinder, BuildOptions
 from ors_containers.images.importers import import_host, import_image
-from ors_containers.images.layer_store import LayerInformation
 from ors_containers.images.progress import Progress, Step, line_progress
-from ors_containers.images.pruning import plan_pruning
-from ors_containers.images.recipe import Recipe
-from ors_containers.images.records import ImageRecord, checked_name, stem_of
 from ors_containers.images.references import store_names
 from ors_containers.images.repository import DEFAULT_MAX_SIZE, ImageRepository
-from ors_containers.images.singleflight import SingleFlight
+from ors_containers.images.storing.layer_store import LayerInformation
+from ors_containers.images.storing.pruning import plan_pruning
+from ors_containers.images.storing.records import ImageRecord, checked_name, stem_of
+from ors_containers.images.storing.singleflight import SingleFlight
 from ors_containers.runtime import Runtime
 
 __all__ = ["ImageStore", "Pruned"]

@@ -27,15 +27,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from ors_containers.launcher.messages import Done, SettleContainer, StartApptainer
-from ors_containers.launcher.private_devices import DEVICES, OWN_DEVICES, has_own_devices
+from ors_containers.launcher.mounts.private_devices import DEVICES, OWN_DEVICES, has_own_devices
+from ors_containers.launcher.mounts.rootfs import bound_trees, prepare_root, shared_text
 from ors_containers.launcher.privileges import default_signals, place
-from ors_containers.launcher.rootfs import bound_trees, prepare_root, shared_text
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.kernel_limits import TERMINAL_OPTIONS
-from ors_containers.linux.proc_masks import masks
-from ors_containers.linux.proc_stat import mount_points
+from ors_containers.linux.confinement.proc_masks import masks
+from ors_containers.linux.confinement.user_namespaces import map_one_id
+from ors_containers.linux.limits.kernel_limits import TERMINAL_OPTIONS
+from ors_containers.linux.limits.proc_stat import mount_points
 from ors_containers.linux.sandbox_paths import EXAMINATION
-from ors_containers.linux.user_namespaces import map_one_id
 
 __all__ = ["settle_container", "start_apptainer"]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ors_containers.launcher.messages import StartBubblewrap
-from ors_containers.launcher.private_devices import DEVICES, OWN_DEVICES, has_own_devices
+from ors_containers.launcher.mounts.private_devices import DEVICES, OWN_DEVICES, has_own_devices
+from ors_containers.launcher.mounts.rootfs import bound_trees, make_mount_point, prepare_root, shared_text
 from ors_containers.launcher.privileges import default_signals, join_groups, place, sealed_file
-from ors_containers.launcher.rootfs import bound_trees, make_mount_point, prepare_root, shared_text
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.kernel_limits import TERMINAL_OPTIONS
-from ors_containers.linux.proc_masks import masks
+from ors_containers.linux.confinement.proc_masks import masks
+from ors_containers.linux.limits.kernel_limits import TERMINAL_OPTIONS
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
 __all__ = ["start_bubblewrap"]

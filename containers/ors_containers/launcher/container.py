@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from ors_containers.launcher.messages import StartContainer
-from ors_containers.launcher.private_devices import DEVICES, OWN_DEVICES, has_own_devices
+from ors_containers.launcher.mounts.private_devices import DEVICES, OWN_DEVICES, has_own_devices
+from ors_containers.launcher.mounts.rootfs import Joined, bound_trees, make_mount_point, prepare_root, shared_text
 from ors_containers.launcher.privileges import join_groups, place, sealed_file
-from ors_containers.launcher.rootfs import Joined, bound_trees, make_mount_point, prepare_root, shared_text
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.interfaces import block_networks, bring_up
-from ors_containers.linux.kernel_limits import TERMINAL_OPTIONS, limit_ipc
-from ors_containers.linux.proc_masks import masks
+from ors_containers.linux.confinement.interfaces import block_networks, bring_up
+from ors_containers.linux.confinement.proc_masks import masks
+from ors_containers.linux.limits.kernel_limits import TERMINAL_OPTIONS, limit_ipc
 
 __all__ = ["start_container"]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from ors_containers.launcher.messages import Enter, Entered, Failed
+from ors_containers.launcher.messages import Enter, Entered, Failed, PackedProgram, Program
 from ors_containers.launcher.privileges import (
     default_signals,
     give_pipe,
@@ -20,11 +21,12 @@ from ors_containers.launcher.privileges import (
     place,
     sealed_file,
 )
+from ors_containers.launcher.records import from_json
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.enter_program import REPORT_AT
+from ors_containers.linux.confinement.proc_masks import mask
 from ors_containers.linux.fd_passing import receive
-from ors_containers.linux.kernel_limits import limit_ipc
-from ors_containers.linux.proc_masks import mask
+from ors_containers.linux.limits.kernel_limits import limit_ipc
+from ors_containers.linux.programs.enter_program import REPORT_AT
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
 __all__ = ["enter_sandbox"]
@@ -32,6 +34,8 @@ __all__ = ["enter_sandbox"]
 _OOM_SCORE = 500  # the kernel kills an agent's process before the sandbox's process 1
 #: The kernel's limit for one argument is 128 KiB.
 _LONGEST_ARGUMENT = 120 * 1024
+#: Characters of a program's name that an error has.
+_SHOWN = 200
 
 
 def enter_sandbox(
@@ -39,7 +43,9 @@ def enter_sandbox(
 ) -> Entered | Failed:
     """Start a program in a sandbox, under the filter ``seccomp``, by ``linux.enter_program``, which is ``enter``."""
     process_1, *passed = descriptors
-    program = message.program
+    program, directory = message.program, ""
+    if message.packed:
+        program, directory = _unpacked(program, passed.pop())
     # Root of a strict sandbox of a root server owns no file of the machine: its first command need not wait for this.
     through = sealed_file("ors-enter", enter) if program.user.capabilities or os.geteuid() != 0 else -1
     groups: list[int] = []
@@ -85,6 +91,8 @@ def enter_sandbox(
             else:
                 lower(program)
                 system.set_seccomp(seccomp)
+            if directory:
+                _require_directory(directory)
             path = _find(program.arguments[0], program.environment)
             arguments = [path, *program.arguments[1:], *(_script(message.at[-1]) if message.script else ())]
             default_signals()
@@ -105,8 +113,28 @@ def enter_sandbox(
         if len(number) == 1 and not problem:  # of the program that executes it
             number, problem = str(ord(number)), os.strerror(ord(number))
         # Without a problem it was killed by a process of the sandbox.
-        return Failed(int(number or errno.ESRCH), f"{program.arguments[0]}: {problem or 'it ended as it started'}")
+        return Failed(
+            int(number or errno.ESRCH), f"{program.arguments[0][:_SHOWN]}: {problem or 'it ended as it started'}"
+        )
     return Entered(process, int(inner), bounded)
+
+
+def _unpacked(program: Program, descriptor: int) -> tuple[Program, str]:
+    """Return a program with the parts that a file has, and the directory that it must be in."""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        packed = from_json(PackedProgram, json.load(file))
+    directory = packed.directory or program.directory
+    program = program._replace(arguments=packed.arguments, environment=packed.environment, directory=directory)
+    return program, packed.directory
+
+
+def _require_directory(path: str) -> None:
+    """Change to a directory. Raises ``OSError`` (``EACCES``), as for a program that cannot be executed."""
+    try:
+        os.chdir(path)
+    except OSError as error:
+        raise OSError(errno.EACCES, f"its directory {path!a} cannot be entered: {error.strerror}") from error
 
 
 def _find(name: str, environment: Mapping[str, str]) -> str:

@@ -26,7 +26,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from ors_containers.launcher.ending import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 from ors_containers.launcher.examiners import examiners, hide_processes, show_processes
 from ors_containers.launcher.messages import Examine, Examining, Failed, Program
 from ors_containers.launcher.privileges import (
@@ -38,9 +37,10 @@ from ors_containers.launcher.privileges import (
     place,
     sealed_file,
 )
+from ors_containers.launcher.termination import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.enter_program import REPORT_AT
-from ors_containers.linux.kernel_limits import TERMINAL_OPTIONS
+from ors_containers.linux.limits.kernel_limits import TERMINAL_OPTIONS
+from ors_containers.linux.programs.enter_program import REPORT_AT
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
 __all__ = ["start_examination"]

@@ -47,7 +47,8 @@ def open_file(message: OpenFile, descriptors: list[int]) -> Opened:
         raise OSError(errno.EISDIR, f"{_kind(found.st_mode)}, not a regular file")
     if flags & os.O_TRUNC:
         os.ftruncate(descriptor, 0)
-        os.fchmod(descriptor, message.mode)
+        if not message.keep_mode:
+            os.fchmod(descriptor, message.mode)
     return Opened(descriptor, found.st_size)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ors_containers.launcher.records import InvalidRecord, from_json, to_json
-from ors_containers.linux.user_namespaces import IdMap
+from ors_containers.linux.confinement.user_namespaces import IdMap
 
 __all__ = [
     "MESSAGE_SIZE",
@@ -29,6 +29,7 @@ __all__ = [
     "FileFound",
     "OpenFile",
     "Opened",
+    "PackedProgram",
     "Program",
     "RenameFile",
     "Request",
@@ -183,6 +184,17 @@ class Enter(NamedTuple):
     at: list[int]
     #: The last descriptor is a file with the text of a command for the program, a shell.
     script: bool = False
+    #: The last descriptor is a file with a ``PackedProgram`` as JSON instead, and the program gets no number for it.
+    packed: bool = False
+
+
+class PackedProgram(NamedTuple):
+    """The parts of a program that may be longer than a message."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    #: A directory that must be there; empty for the program's own.
+    directory: str
 
 
 class Examine(NamedTuple):
@@ -208,6 +220,8 @@ class OpenFile(NamedTuple):
     parents: bool
     user: User
     directory: str
+    #: ``mode`` is for a new file only; one that is there keeps its own.
+    keep_mode: bool = False
 
 
 class StatFile(NamedTuple):

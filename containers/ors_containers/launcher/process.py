@@ -33,7 +33,6 @@ from typing import Any, NoReturn
 from ors_containers.launcher.apptainer import settle_container, start_apptainer
 from ors_containers.launcher.bubblewrap import start_bubblewrap
 from ors_containers.launcher.container import start_container
-from ors_containers.launcher.ending import end_command, end_processes
 from ors_containers.launcher.enter import enter_sandbox
 from ors_containers.launcher.examination import start_examination
 from ors_containers.launcher.file_operations import open_file, rename_file, stat_file
@@ -63,13 +62,14 @@ from ors_containers.launcher.messages import (
 )
 from ors_containers.launcher.privileges import open_groups, place
 from ors_containers.launcher.records import InvalidRecord
+from ors_containers.launcher.termination import end_command, end_processes
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.enter_program import enter_program
+from ors_containers.linux.confinement.proc_masks import prepare as prepare_masks
+from ors_containers.linux.confinement.seccomp import seccomp_filter
 from ors_containers.linux.fd_passing import receive
-from ors_containers.linux.monitor_program import monitor_program
-from ors_containers.linux.pause_program import pause_program
-from ors_containers.linux.proc_masks import prepare as prepare_masks
-from ors_containers.linux.seccomp import seccomp_filter
+from ors_containers.linux.programs.enter_program import enter_program
+from ors_containers.linux.programs.monitor_program import monitor_program
+from ors_containers.linux.programs.pause_program import pause_program
 
 __all__ = ["main"]
 

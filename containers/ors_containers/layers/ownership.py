@@ -7,18 +7,27 @@ server's event loop, and cancelling the caller ends them. Short operations run i
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from ors_containers import errors
-from ors_containers.errors import SandboxError, StoreFailed
+from ors_containers.errors import StoreFailed
 from ors_containers.layers.copying import CopySource, CopyTarget
+from ors_containers.layers.messages import (
+    CopyFiles,
+    CopyFolder,
+    Failure,
+    Operation,
+    Remove,
+    Request,
+    Result,
+    Unpack,
+    Unsquash,
+    Write,
+    decode_answer,
+)
 from ors_containers.layers.tar import Unpacked
 from ors_containers.layers.tree import remove_layer
 from ors_containers.layers.writer import Entry, write_layer
@@ -71,26 +80,8 @@ class LayerOwners:
             return await asyncio.to_thread(
                 write_layer, folder, entries, below, owners=not self.one_id, limit=limit, defaults=defaults
             )
-        coded = [
-            [
-                entry.path,
-                entry.kind,
-                base64.b64encode(entry.content).decode(),
-                entry.source,
-                entry.mode,
-                entry.user,
-                entry.group,
-            ]
-            for entry in entries
-        ]
-        return await self._run_worker(
-            "write",
-            folder=str(folder),
-            entries=coded,
-            below=[str(layer) for layer in below],
-            limit=limit,
-            defaults=dict(defaults or {}),
-        )
+        below_it = [str(layer) for layer in below]
+        return (await self._run_worker(Write(str(folder), entries, below_it, limit, defaults or {}))).size
 
     async def unpack(
         self,
@@ -104,17 +95,9 @@ class LayerOwners:
         progress: ByteProgress | None = None,
     ) -> Unpacked:
         """Unpack a tar archive, or its ``member``, compressed or not; see ``tar.unpack_layer``."""
-        result = await self._run_worker(
-            "unpack",
-            progress,
-            archive=str(archive),
-            member=member,
-            folder=str(folder),
-            below=[str(layer) for layer in below],
-            limit=limit,
-            digest=digest,
-        )
-        return Unpacked(*result)
+        below_it = [str(layer) for layer in below]
+        asked = Unpack(str(archive), member, str(folder), below_it, limit, digest)
+        return Unpacked(*await self._run_worker(asked, progress))
 
     async def copy(
         self,
@@ -128,37 +111,20 @@ class LayerOwners:
         progress: ByteProgress | None = None,
     ) -> Unpacked:
         """Copy a folder; see ``tar.copy_layer``. An unprivileged user's files become root's or the home's user's."""
-        result = await self._run_worker(
-            "copy",
-            progress,
-            source=str(source),
-            folder=str(folder),
-            limit=limit,
-            home=home.strip("/"),
-            home_user=home_user,
-            home_group=home_group,
-        )
-        return Unpacked(*result)
+        asked = CopyFolder(str(source), str(folder), limit, home.strip("/"), home_user, home_group)
+        return Unpacked(*await self._run_worker(asked, progress))
 
     async def copy_files(
         self, folder: Path, below: Sequence[Path], sources: Sequence[CopySource], target: CopyTarget, *, limit: int = 0
     ) -> int:
         """Copy files of a context or of other layers into a layer; see ``copying.write_copies``."""
-        return await self._run_worker(
-            "copy_files",
-            folder=str(folder),
-            below=[str(layer) for layer in below],
-            sources=sources,
-            target=target,
-            owners=not self.one_id,
-            limit=limit,
-        )
+        below_it = [str(layer) for layer in below]
+        asked = CopyFiles(str(folder), below_it, sources, target, not self.one_id, limit)
+        return (await self._run_worker(asked)).size
 
     async def unsquash(self, archive: Path, folder: Path, program: str, begin: int, *, limit: int = 0) -> int:
         """Unpack the squashfs at byte ``begin`` of a file with ``unsquashfs``; return the bytes of its files."""
-        return await self._run_worker(
-            "unsquash", archive=str(archive), folder=str(folder), program=program, begin=begin, limit=limit
-        )
+        return (await self._run_worker(Unsquash(str(archive), str(folder), program, begin, limit))).size
 
     async def remove(self, folder: Path) -> None:
         """Remove a tree; see ``tree.remove_layer``."""
@@ -167,40 +133,27 @@ class LayerOwners:
         except PermissionError:
             if self.mapping.by != "helper":
                 raise
-            await self._run_worker("remove", folder=str(folder))  # some files belong to mapped users
+            await self._run_worker(Remove(str(folder)))  # some files belong to mapped users
 
-    async def _run_worker(self, operation: str, progress: ByteProgress | None = None, /, **arguments: Any) -> Any:
+    async def _run_worker(self, operation: Operation, progress: ByteProgress | None = None) -> Result:
         """Run an operation in a process. Raises its error, and ``StoreFailed`` where it ended without an answer."""
-        request = {
-            "server": os.getpid(),
-            "mapping": self.mapping.of_sandbox(0)._asdict(),
-            "operation": operation,
-            "arguments": arguments,
-        }
+        request = Request(os.getpid(), self.mapping.of_sandbox(0), operation)
         pipe = asyncio.subprocess.PIPE
         command = interpreter("layers.worker")
         async with child_process(*command, stdin=pipe, stdout=pipe, stderr=pipe, env={}, cwd="/") as process:
             assert process.stdin is not None and process.stdout is not None and process.stderr is not None
             with contextlib.suppress(ConnectionError):
-                process.stdin.write(json.dumps(request).encode())
+                process.stdin.write(request.encode())
                 await process.stdin.drain()
                 process.stdin.close()
             while line := await process.stdout.readline():
-                answer = json.loads(line)
-                if "progress" in answer:
-                    if progress is not None:
-                        progress(answer["progress"])
-                elif "error" in answer:
-                    raise _error(answer)
-                else:
-                    return answer["result"]
+                answer = decode_answer(line)
+                if isinstance(answer, Failure):
+                    raise answer.error()
+                if isinstance(answer, Result):
+                    return answer
+                if progress is not None:
+                    progress(answer.size)
             stderr = (await process.stderr.read()).decode(errors="replace").strip()
             last = stderr.splitlines()[-1] if stderr else "it was killed"
             raise StoreFailed(f"The process that writes layers has failed: {last}")
-
-
-def _error(answer: Mapping[str, Any]) -> Exception:
-    if answer["error"] == "OSError":
-        return OSError(answer["errno"], answer["cause"], answer["file"])
-    kind: type[SandboxError] = getattr(errors, answer["error"])
-    return kind(answer["cause"], answer["remedy"])

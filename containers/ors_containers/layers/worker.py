@@ -6,20 +6,32 @@ yet.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import BinaryIO, NoReturn, cast
 
 from ors_containers.errors import InvalidArchive, SandboxError
+from ors_containers.layers.messages import (
+    Answer,
+    CopyFiles,
+    CopyFolder,
+    Failure,
+    Operation,
+    Remove,
+    Request,
+    Result,
+    Unpack,
+    Unsquash,
+    Write,
+    Written,
+    encode_answer,
+)
 from ors_containers.layers.tree import clean_layer, remove_layer
-from ors_containers.layers.writer import Entry, too_large, write_layer
+from ors_containers.layers.writer import too_large, write_layer
 from ors_containers.linux import syscalls
-from ors_containers.linux.user_namespaces import IdMap, join_mapped_namespace
+from ors_containers.linux.confinement.user_namespaces import join_mapped_namespace
 
 __all__ = ["main"]
 
@@ -28,28 +40,43 @@ _REPORT_EVERY = 8 << 20
 
 def main() -> NoReturn:
     """Read a request from standard input, run it in the namespace it names, and answer in lines of standard output."""
-    request = json.loads(sys.stdin.buffer.read())
+    request = Request.decode(sys.stdin.buffer.read())
     try:
-        mapping = IdMap(**request["mapping"])
-        if mapping.by == "helper":
-            join_mapped_namespace(mapping, 0)
+        if request.mapping.by == "helper":
+            join_mapped_namespace(request.mapping, 0)
         syscalls.end_with_parent()
-        if os.getppid() != request["server"]:
+        if os.getppid() != request.server:
             os._exit(1)
         os.umask(0o022)
-        _answer({"result": _OPERATIONS[request["operation"]](**request["arguments"])})
+        _answer(_done(request.operation))
     except SandboxError as error:
-        _answer({"error": type(error).__name__, "cause": error.cause, "remedy": error.remedy})
+        _answer(Failure(type(error).__name__, error.cause, error.remedy))
     except OSError as error:
-        file = str(error.filename or "")
-        _answer({"error": "OSError", "errno": error.errno or 5, "cause": error.strerror or str(error), "file": file})
+        _answer(Failure("OSError", error.strerror or str(error), "", error.errno or 5, str(error.filename or "")))
     sys.stdout.flush()
     os._exit(0)
 
 
-def _answer(message: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
+def _answer(answer: Answer) -> None:
+    sys.stdout.write(encode_answer(answer))
     sys.stdout.flush()
+
+
+def _done(operation: Operation) -> Result:
+    match operation:
+        case Write():
+            return _write(operation)
+        case Unpack():
+            return _unpack(operation)
+        case CopyFolder():
+            return _copy(operation)
+        case CopyFiles():
+            return _copy_files(operation)
+        case Unsquash():
+            return _unsquash(operation)
+        case Remove():
+            remove_layer(Path(operation.folder))
+            return Result(0)
 
 
 class _Reporter:
@@ -61,68 +88,70 @@ class _Reporter:
     def __call__(self, size: int) -> None:
         if size >= self._next:
             self._next = size + _REPORT_EVERY
-            _answer({"progress": size})
+            _answer(Written(size))
 
 
-def _write(folder: str, entries: list[list[Any]], below: list[str], limit: int, defaults: Mapping[str, Any]) -> int:
-    decoded = [
-        Entry(path, kind, base64.b64decode(content), source, mode, user, group)
-        for path, kind, content, source, mode, user, group in entries
-    ]
-    known = {path: (mode, user, group) for path, (mode, user, group) in defaults.items()}
-    layers = [Path(layer) for layer in below]
-    return write_layer(Path(folder), decoded, layers, owners=True, limit=limit, defaults=known)
+def _write(asked: Write) -> Result:
+    layers = [Path(layer) for layer in asked.below]
+    return Result(
+        write_layer(Path(asked.folder), asked.entries, layers, owners=True, limit=asked.limit, defaults=asked.defaults)
+    )
 
 
-def _unpack(archive: str, member: str, folder: str, below: list[str], limit: int, digest: str) -> list[int]:
+def _unpack(asked: Unpack) -> Result:
     # Imported here: most workers do not read an archive, and these modules are slow to import.
     import tarfile
 
     from ors_containers.layers.tar import decompressed, unpack_layer
 
     with contextlib.ExitStack() as open_files:
-        stream: BinaryIO = open_files.enter_context(Path(archive).open("rb"))
-        if member:
+        stream: BinaryIO = open_files.enter_context(Path(asked.archive).open("rb"))
+        if asked.member:
             outer = open_files.enter_context(tarfile.open(fileobj=stream, mode="r:"))
             try:
-                found = outer.extractfile(member)
+                found = outer.extractfile(asked.member)
             except KeyError:
                 found = None
             if found is None:
-                raise InvalidArchive(f"{archive} lacks {member}, which its manifest names")
+                raise InvalidArchive(f"{asked.archive} lacks {asked.member}, which its manifest names")
             stream = cast(BinaryIO, found)
-        plain = open_files.enter_context(decompressed(stream))
-        layers = [Path(layer) for layer in below]
-        owners = os.geteuid() == 0
         done = unpack_layer(
-            plain, Path(folder), layers, owners=owners, limit=limit, digest=digest, progress=_Reporter()
+            open_files.enter_context(decompressed(stream)),
+            Path(asked.folder),
+            [Path(layer) for layer in asked.below],
+            owners=os.geteuid() == 0,
+            limit=asked.limit,
+            digest=asked.digest,
+            progress=_Reporter(),
         )
-    return [done.size, done.skipped]
+    return Result(done.size, done.skipped)
 
 
-def _copy(source: str, folder: str, limit: int, home: str, home_user: int, home_group: int) -> list[int]:
+def _copy(asked: CopyFolder) -> Result:
     from ors_containers.layers.tar import copy_layer
 
+    source = Path(asked.source)
     # All files in an unprivileged user's folder belong to that user, which is 0 in the mapped namespace as well.
     done = copy_layer(
-        Path(source),
-        Path(folder),
+        source,
+        Path(asked.folder),
         owners=os.geteuid() == 0,
-        limit=limit,
-        own=Path(source).stat().st_uid if _is_mapped() else -1,
-        home=home,
-        home_user=home_user,
-        home_group=home_group,
+        limit=asked.limit,
+        own=source.stat().st_uid if _is_mapped() else -1,
+        home=asked.home,
+        home_user=asked.home_user,
+        home_group=asked.home_group,
         progress=_Reporter(),
     )
-    return [done.size, done.skipped]
+    return Result(done.size, done.skipped)
 
 
-def _unsquash(archive: str, folder: str, program: str, begin: int, limit: int) -> int:
+def _unsquash(asked: Unsquash) -> Result:
     import subprocess
 
+    program, folder = asked.program, Path(asked.folder)
     done = subprocess.run(
-        [program, "-no-xattrs", "-no-progress", "-f", "-o", str(begin), "-d", folder, archive],
+        [program, "-no-xattrs", "-no-progress", "-f", "-o", str(asked.begin), "-d", folder, asked.archive],
         capture_output=True,
         check=False,
     )
@@ -130,35 +159,21 @@ def _unsquash(archive: str, folder: str, program: str, begin: int, limit: int) -
     output = (done.stderr or done.stdout).decode(errors="replace").strip()
     if done.returncode not in (0, 2):
         last = output.splitlines()[-1] if output else f"{program} ended with {done.returncode}"
-        raise InvalidArchive(f"{archive} cannot be unpacked: {last}")
-    Path(folder).chmod(0o755)
-    size = clean_layer(Path(folder))
-    if limit and size > limit:
-        raise too_large(limit)
-    return size
+        raise InvalidArchive(f"{asked.archive} cannot be unpacked: {last}")
+    folder.chmod(0o755)
+    size = clean_layer(folder)
+    if asked.limit and size > asked.limit:
+        raise too_large(asked.limit)
+    return Result(size)
 
 
-def _copy_files(folder: str, below: list[str], sources: list[Any], target: list[Any], owners: bool, limit: int) -> int:
-    from ors_containers.layers.copying import CopySource, CopyTarget, SelectedFile, write_copies
+def _copy_files(asked: CopyFiles) -> Result:
+    from ors_containers.layers.copying import write_copies
 
-    decoded = [CopySource(name, [SelectedFile(*file) for file in files], *others) for name, files, *others in sources]
-    layers = [Path(layer) for layer in below]
-    return write_copies(Path(folder), layers, decoded, CopyTarget(*target), owners=owners, limit=limit)
-
-
-def _remove(folder: str) -> None:
-    remove_layer(Path(folder))
+    layers = [Path(layer) for layer in asked.below]
+    size = write_copies(Path(asked.folder), layers, asked.sources, asked.target, owners=asked.owners, limit=asked.limit)
+    return Result(size)
 
 
 def _is_mapped() -> bool:
     return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
-
-
-_OPERATIONS: dict[str, Callable[..., Any]] = {
-    "write": _write,
-    "unpack": _unpack,
-    "copy": _copy,
-    "copy_files": _copy_files,
-    "unsquash": _unsquash,
-    "remove": _remove,
-}

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from ors_containers.linux import syscalls as system
-from ors_containers.linux.user_namespaces import map_one_id
+from ors_containers.linux.confinement.user_namespaces import map_one_id
 
 __all__ = ["REFUSED", "bind_folder", "main"]
 

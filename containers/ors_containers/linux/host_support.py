@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from ors_containers.errors import RuntimeUnavailable
-from ors_containers.linux.pause_program import MACHINES
-from ors_containers.linux.user_namespaces import IdMap
+from ors_containers.linux.confinement.user_namespaces import IdMap
+from ors_containers.linux.programs.pause_program import MACHINES
 
 __all__ = [
     "IDS",

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from ors_containers.errors import RuntimeUnavailable
-from ors_containers.linux.cgroups import remove_group
 from ors_containers.linux.file_locks import create_lock, try_locked
-from ors_containers.linux.proc_stat import process_status
+from ors_containers.linux.limits.cgroups import remove_group
+from ors_containers.linux.limits.proc_stat import process_status
 
 __all__ = ["Owner", "make_state", "state_directory", "sweep"]
 

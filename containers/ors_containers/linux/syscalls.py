@@ -13,7 +13,7 @@ import signal
 from collections.abc import Collection
 from pathlib import Path
 
-from ors_containers.linux.proc_stat import process_status
+from ors_containers.linux.limits.proc_stat import process_status
 
 __all__ = [
     "ALL_CAPABILITIES",
@@ -86,7 +86,7 @@ _MNT_DETACH = 2
 
 ALL_CAPABILITIES = range(64)
 
-#: CAP_SETGID, which takes the examiners' group from a program that an examination starts. ``shield`` gives it to none.
+#: CAP_SETGID, which takes the examiners' group from a program that an examination starts, and is given to none.
 GROUPS = 6
 
 #: Capabilities that permit nothing in a sandbox: the kernel asks for each in the host's user namespace only (LINUX_
@@ -94,7 +94,7 @@ GROUPS = 6
 #: MAC_OVERRIDE, SYSLOG, WAKE_ALARM, BLOCK_SUSPEND, AUDIT_READ). But a process that has one cannot be inspected by those
 #: that have it not: its memory, descriptors, root, directory, environment and maps in /proc are closed to them
 #: (ptrace(2), "Ptrace access mode checking"), user ids being the same or not. There are several so that the programs of
-#: an examination can be kept apart as well (``shield``).
+#: an examination can be kept apart as well (``process_isolation``).
 SHIELD = (9, 16, 17, 20, 25, 26, 27, 29, 30, 32, 34, 35, 36, 37)
 
 _PR_SET_PDEATHSIG = 1

@@ -19,8 +19,8 @@ from ors_containers.errors import InvalidCommand, MachineOverloaded
 from ors_containers.launcher.client import OperationFailed
 from ors_containers.launcher.messages import Done, EndCommand, Examine, Examining
 from ors_containers.runtimes.namespaces import Namespaces
-from ors_containers.runtimes.output_buffer import HeadAndTail
-from ors_containers.runtimes.time_limit import TimeLimit
+from ors_containers.runtimes.shells.output_buffer import HeadAndTail
+from ors_containers.runtimes.shells.time_limit import TimeLimit
 from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult
 
 __all__ = ["START_PATIENCE", "ExaminationLimits", "check_examination", "pack", "run_examination"]
@@ -45,7 +45,7 @@ def check_examination(program: Sequence[str], files: Mapping[str, bytes], timeou
         if not name or any(part in ("", ".", "..") for part in name.split("/")):
             raise InvalidCommand(f"{name!r} is not a relative file name without `..`")
     if not (timeout > 0 and math.isfinite(timeout)):
-        raise InvalidCommand(f"A time-out of {timeout} s is no time")
+        raise InvalidCommand(f"A time-out of {timeout} s is too short")
 
 
 def _require_text(text: str, what: str) -> None:
@@ -54,7 +54,7 @@ def _require_text(text: str, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidCommand(f"The {what} {text!r} is no Unicode text") from error
+        raise InvalidCommand(f"The {what} {text!r} is not Unicode text") from error
 
 
 def pack(files: Mapping[str, bytes]) -> int:

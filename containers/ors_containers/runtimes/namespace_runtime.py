@@ -21,14 +21,14 @@ from ors_containers.errors import Overloaded, RuntimeUnavailable, StartFailed
 from ors_containers.image import Image, host_image
 from ors_containers.launcher.client import LauncherClient
 from ors_containers.limits import SMALL_LAYER_FILES, SMALL_LAYER_SIZE, Enforcement, Limits
-from ors_containers.linux.cgroups import CONTROLLERS, ControlGroups, remove_group
 from ors_containers.linux.host_support import find_mapping, likely_remedy, linux_version
 from ors_containers.linux.leases import Owner, make_state, state_directory, sweep
-from ors_containers.linux.open_files import files_for_sandboxes, limit_files, raise_file_max
+from ors_containers.linux.limits.cgroups import CONTROLLERS, ControlGroups, remove_group
+from ors_containers.linux.limits.open_files import files_for_sandboxes, limit_files, raise_file_max
 from ors_containers.runtime import Description, Runtime
-from ors_containers.runtimes.container_disks import find_mkfs
-from ors_containers.runtimes.namespace_container import NamespaceContainer
-from ors_containers.runtimes.open_network import why_not_open
+from ors_containers.runtimes.containers.container_disks import find_mkfs
+from ors_containers.runtimes.containers.namespace_container import NamespaceContainer
+from ors_containers.runtimes.containers.open_network import why_not_open
 from ors_containers.runtimes.runtime_state import RuntimeState
 
 __all__ = ["NamespaceRuntime"]
@@ -157,8 +157,9 @@ class NamespaceRuntime(Runtime):
                 yield "Ids inside are mapped to this user's range in /etc/subuid, shared by all sandboxes."
             case _:
                 yield (
-                    "A sandbox has one user only, this one: files of others in an image seem to be nobody's. For more, "
-                    "install uidmap and add a range of 65536 for this user to /etc/subuid and /etc/subgid."
+                    "A sandbox has one user only, this one: files of others in an image seem to belong to the user "
+                    "`nobody`. For more, install uidmap and add a range of 65536 for this user to /etc/subuid and "
+                    "/etc/subgid."
                 )
         if not state.mapping.own_account:
             yield (

@@ -42,16 +42,16 @@ from ors_containers.launcher.messages import (
     User,
 )
 from ors_containers.limits import Limits
-from ors_containers.linux.cgroups import remove_group
-from ors_containers.linux.kernel_limits import RESOURCES
-from ors_containers.linux.open_files import limit_files
+from ors_containers.linux.limits.cgroups import remove_group
+from ors_containers.linux.limits.kernel_limits import RESOURCES
+from ors_containers.linux.limits.open_files import limit_files
 from ors_containers.runtimes.examination import START_PATIENCE, ExaminationLimits, check_examination, run_examination
 from ors_containers.runtimes.lifecycle import Lifecycle, State, start_whole
 from ors_containers.runtimes.namespaces import Namespaces, shared_places
 from ors_containers.runtimes.opened_file import read_content, write_content
 from ors_containers.runtimes.runtime_state import RuntimeState, examination_of
-from ors_containers.runtimes.shell import Shell
 from ors_containers.runtimes.shell_host import ContainerShellHost
+from ors_containers.runtimes.shells.shell import Shell
 from ors_containers.sandbox import CommandResult, FileStatus, Sandbox
 
 __all__ = ["NamespaceSandbox"]

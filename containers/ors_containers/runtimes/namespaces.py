@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 
 from ors_containers.errors import StartFailed
-from ors_containers.hidden_paths import hidden_in
 from ors_containers.image import Image
 from ors_containers.launcher.client import LauncherClient
 from ors_containers.launcher.messages import (
@@ -32,8 +31,9 @@ from ors_containers.launcher.messages import (
     Started,
 )
 from ors_containers.limits import Limits
-from ors_containers.linux.proc_stat import ProcessStatus, process_status, read_status
-from ors_containers.runtimes.object_stores import object_stores_in
+from ors_containers.linux.confinement.hidden_paths import hidden_in
+from ors_containers.linux.limits.proc_stat import ProcessStatus, process_status, read_status
+from ors_containers.runtimes.containers.object_stores import object_stores_in
 from ors_containers.runtimes.runtime_state import RuntimeState
 
 __all__ = ["Namespaces", "root_of", "shared_places"]

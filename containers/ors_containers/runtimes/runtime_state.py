@@ -10,13 +10,13 @@ from pathlib import Path
 
 from ors_containers.container import Container
 from ors_containers.launcher.client import LauncherClient
-from ors_containers.linux.cgroups import ControlGroups
 from ors_containers.linux.host_support import IDS, IdMapping
 from ors_containers.linux.leases import Owner
-from ors_containers.linux.processor_time import WaitMeter
+from ors_containers.linux.limits.cgroups import ControlGroups
+from ors_containers.linux.limits.processor_time import WaitMeter
 from ors_containers.runtime import HardLinks
-from ors_containers.runtimes.container_disks import ContainerDisks
-from ors_containers.runtimes.time_limit import TimeLimit
+from ors_containers.runtimes.containers.container_disks import ContainerDisks
+from ors_containers.runtimes.shells.time_limit import TimeLimit
 from ors_containers.sandbox import Sandbox
 
 __all__ = ["RuntimeState", "examination_of"]

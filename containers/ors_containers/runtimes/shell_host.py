@@ -13,9 +13,9 @@ from ors_containers.launcher.client import OperationFailed
 from ors_containers.launcher.messages import Done, EndCommand, Enter, Entered, Program
 from ors_containers.runtimes.namespaces import Namespaces
 from ors_containers.runtimes.runtime_state import RuntimeState
-from ors_containers.runtimes.shell import Ending
-from ors_containers.runtimes.shell_protocol import SHELL_ARGUMENTS
-from ors_containers.runtimes.time_limit import TimeLimit
+from ors_containers.runtimes.shells.shell import Ending
+from ors_containers.runtimes.shells.shell_protocol import SHELL_ARGUMENTS
+from ors_containers.runtimes.shells.time_limit import TimeLimit
 
 __all__ = ["ContainerShellHost"]
 

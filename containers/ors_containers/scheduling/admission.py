@@ -3,7 +3,7 @@
 The capacity is what is free now, less what sandboxes that have just started are expected to grow by; the number of
 sandboxes is not limited. Processor pressure delays starts but never refuses one: while work waits for a processor
 nearly all the time, at most as many sandboxes start at a time as there are processors. Servers that share a table of
-promises (``scheduling.promises``) admit as one: each subtracts the promises of all, and the starts of all count.
+reservations (``scheduling.reservations``) admit as one: each subtracts those of all, and the starts of all count.
 
 Invariants: starts are admitted in the order of the requests. At most ``queue`` requests wait, none longer than
 ``timeout`` seconds. A refused request starts nothing.
@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 from ors_containers.errors import Overloaded
 from ors_containers.limits import MIB, Limits
-from ors_containers.linux.cgroups import charged_memory
-from ors_containers.linux.open_files import limit_files
+from ors_containers.linux.limits.cgroups import charged_memory
+from ors_containers.linux.limits.open_files import limit_files
 from ors_containers.scheduling.capacity import Capacity, CapacityReader
-from ors_containers.scheduling.promises import Promise, Promises
+from ors_containers.scheduling.reservations import Reservation, Reservations
 
 __all__ = ["Admission"]
 
@@ -46,7 +46,7 @@ class Admission:
 
     ``queue`` and ``timeout`` (seconds) bound the waiting. ``reserve`` is the number of bytes a sandbox is expected to
     grow by at first, and ``pressure`` the percentage from which the number of simultaneous starts is limited.
-    ``promises`` are those that other servers of the machine know, too; by default there are no others.
+    ``reservations`` are those that other servers of the machine know, too; by default there are no others.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Admission:
         timeout: float = 60.0,
         reserve: int = 16 * MIB,
         pressure: float = 95.0,
-        promises: Promises | None = None,
+        reservations: Reservations | None = None,
     ) -> None:
-        self._promises = promises or Promises()
+        self._reservations = reservations or Reservations()
         self._reader = capacity or CapacityReader()
         self._queue = queue
         self._timeout = timeout
@@ -75,8 +75,8 @@ class Admission:
 
     @property
     def shared(self) -> bool:
-        """True if other servers may share the promises."""
-        return self._promises.shared
+        """True if other servers may share the reservations."""
+        return self._reservations.shared
 
     @property
     def waiting(self) -> int:
@@ -85,8 +85,8 @@ class Admission:
 
     @property
     def starting(self) -> int:
-        """The number of sandboxes that are being started, by all servers that share the promises."""
-        return self._promises.totals().starting
+        """The number of sandboxes that are being started, by all servers that share the reservations."""
+        return self._reservations.totals().starting
 
     @asynccontextmanager
     async def starts(self, limits: Limits, *, container: bool = False) -> AsyncGenerator[None]:
@@ -95,25 +95,25 @@ class Admission:
         The files that the sandbox may open count during the block; its runtime counts them as long as it lives.
         """
         files = limit_files(limits.pids, container=container).total
-        promise = None if self._waiters else self._try_admit(limits, files)
-        if promise is None:
-            promise = await self._wait(limits, files)
+        reservation = None if self._waiters else self._try_admit(limits, files)
+        if reservation is None:
+            reservation = await self._wait(limits, files)
         try:
             yield
         except BaseException:  # whatever it is: the sandbox did not start, and will not grow
-            self._promises.withdraw(promise)
+            self._reservations.withdraw(reservation)
             raise
         finally:
             self._end_start(files)
             self._admit_waiters()
 
     def _end_start(self, files: int) -> None:
-        self._promises.end_start()
-        self._promises.hold_files(-files)
+        self._reservations.end_start()
+        self._reservations.hold_files(-files)
 
-    def reserve_growth(self, limits: Limits) -> Promise:
-        """Promise the growth of a sandbox that starts or was handed out: it will use more than is measured now."""
-        return self._promises.add(min(self._reserve, charged_memory(limits)), _PIDS)
+    def reserve_growth(self, limits: Limits) -> Reservation:
+        """Reserve the growth of a sandbox that starts or was handed out: it will use more than is measured now."""
+        return self._reservations.add(min(self._reserve, charged_memory(limits)), _PIDS)
 
     def has_spare(self) -> bool:
         """Return whether a sandbox may start without a request: nothing waits or starts, and twice as much is free."""
@@ -125,8 +125,8 @@ class Admission:
         )
 
     def others_ask_for_room(self) -> bool:
-        """Return whether requests of another server wait that shares the promises."""
-        return self._promises.shared and self._promises.others_ask_for_room()
+        """Return whether requests of another server wait that shares the reservations."""
+        return self._reservations.shared and self._reservations.others_ask_for_room()
 
     @property
     def cpu_saturated(self) -> bool:
@@ -143,20 +143,20 @@ class Admission:
             self._poller.cancel()
             await asyncio.wait([self._poller])
 
-    def _try_admit(self, limits: Limits, files: int) -> Promise | None:
-        """Promise capacity for a start and count it; None where the next request has to wait."""
-        self.capacity()  # before the lock, which is held for the check of the promises alone
-        with self._promises.exclusive() as checked:
+    def _try_admit(self, limits: Limits, files: int) -> Reservation | None:
+        """Reserve capacity for a start and count it; None where the next request has to wait."""
+        self.capacity()  # before the lock, which is held for the check of the reservations alone
+        with self._reservations.exclusive() as checked:
             short = bool(self._shortage(1.0, files))
             if checked and not short and not self._starts_are_limited():
-                self._promises.begin_start()
-                self._promises.hold_files(files)
+                self._reservations.begin_start()
+                self._reservations.hold_files(files)
                 return self.reserve_growth(limits)
         if short and not self.evict():
-            self._promises.ask_for_room()
+            self._reservations.ask_for_room()
         return None
 
-    async def _wait(self, limits: Limits, files: int) -> Promise:
+    async def _wait(self, limits: Limits, files: int) -> Reservation:
         if len(self._waiters) >= self._queue:
             raise self._overloaded(f"{len(self._waiters)} wait for it already (ORS_SANDBOX_QUEUE)", files)
         waiter = _Waiter(limits, files, asyncio.get_running_loop().create_future())
@@ -173,7 +173,7 @@ class Admission:
             elif not waiter.admitted.cancelled() and waiter.admitted.exception() is None:
                 # Admitted in the same moment.
                 self._end_start(files)
-                self._promises.withdraw(waiter.admitted.result())
+                self._reservations.withdraw(waiter.admitted.result())
             self._admit_waiters()
             if isinstance(error, TimeoutError):
                 raise self._overloaded(f"{self._timeout:g} s were waited (ORS_SANDBOX_QUEUE_TIMEOUT)", files) from None
@@ -192,11 +192,11 @@ class Admission:
         while self._waiters:
             waiter = self._waiters[0]
             if not waiter.admitted.done():
-                # Promised now and not when the waiter wakes, or the next would get the same capacity.
-                promise = self._try_admit(waiter.limits, waiter.files)
-                if promise is None:
+                # Reserved now and not when the waiter wakes, or the next would get the same capacity.
+                reservation = self._try_admit(waiter.limits, waiter.files)
+                if reservation is None:
                     return
-                waiter.admitted.set_result(promise)
+                waiter.admitted.set_result(reservation)
             self._waiters.popleft()
 
     def _starts_are_limited(self) -> bool:
@@ -206,14 +206,14 @@ class Admission:
         """
         limit = self._processors
         if not self.cpu_saturated:
-            if not self._promises.shared:
+            if not self._reservations.shared:
                 return False  # the runtime's own limit is enough
             limit *= 2
-        totals = self._promises.totals()
+        totals = self._reservations.totals()
         return totals.starting >= limit and totals.own_starting >= max(1, limit // totals.active)
 
     def capacity(self) -> Capacity:
-        """Return the capacity as last measured; promises made since are counted by ``_shortage``."""
+        """Return the capacity as last measured; reservations made since are counted by ``_shortage``."""
         now = time.monotonic()
         if self._reading is None or now - self._reading[0] > _READING_LIFETIME:
             self._reading = (now, self._reader.read())
@@ -222,21 +222,21 @@ class Admission:
     def _shortage(self, margin: float, files: int) -> str:
         """Describe what is short; empty where nothing is. ``margin`` multiplies the amounts that are kept free."""
         free = self.capacity()
-        promised = self._promises.totals()
+        reserved = self._reservations.totals()
         kept = round(max(_FREE_MEMORY, free.memory_total * _FREE_SHARE) * margin)
-        needed = kept + self._reserve + promised.memory
+        needed = kept + self._reserve + reserved.memory
         if free.memory < needed:
             return (
                 f"of memory, {free.memory // MIB} MiB are left and {math.ceil(needed / MIB)} MiB needed ({kept // MIB} "
-                f"stay free, {promised.memory // MIB} are promised to sandboxes that have just started, "
+                f"stay free, {reserved.memory // MIB} are reserved for sandboxes that have just started, "
                 f"{self._reserve // MIB} are for this one: ORS_SANDBOX_RESERVE)"
             )
-        wanted = round(max(_FREE_PIDS, free.pids_total * _FREE_SHARE) * margin) + _PIDS + promised.pids
+        wanted = round(max(_FREE_PIDS, free.pids_total * _FREE_SHARE) * margin) + _PIDS + reserved.pids
         if free.pids < wanted:
             return f"of process ids, {free.pids} are left and {wanted} needed (kernel.pid_max, or the group's pids.max)"
-        if free.files < promised.files + files:
+        if free.files < reserved.files + files:
             return (
-                f"sandboxes may open {promised.files} files and this one {files}, which is more than {free.files}, "
+                f"sandboxes may open {reserved.files} files and this one {files}, which is more than {free.files}, "
                 "seven eighths of fs.file-max (as root: sysctl fs.file-max=9223372036854775807)"
             )
         return ""
@@ -257,4 +257,4 @@ class _Waiter:
 
     limits: Limits
     files: int
-    admitted: asyncio.Future[Promise]
+    admitted: asyncio.Future[Reservation]

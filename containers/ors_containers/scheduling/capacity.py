@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ors_containers.linux.cgroups import LEAF
-from ors_containers.linux.open_files import files_for_sandboxes
+from ors_containers.linux.limits.cgroups import LEAF
+from ors_containers.linux.limits.open_files import files_for_sandboxes
 
 __all__ = ["Capacity", "CapacityReader"]
 

@@ -2,8 +2,8 @@
 
 Starting a sandbox takes tens of milliseconds, handing out a running one takes one. The pool keeps a few sandboxes of
 each image in demand. It starts them in the background, while nothing else starts and the machine has memory to spare,
-and stops them for any request that would have to wait, also one of another server that shares the promises. An image
-is in demand from its second request on.
+and stops them for any request that would have to wait, also one of another server that shares the reservations. An
+image is in demand from its second request on.
 
 Invariants: a warm sandbox is handed out once and never returned. A sandbox is handed out only after it has just run a
 command. The pool stops the sandboxes that it did not hand out; the caller stops the others.

@@ -12,7 +12,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from ors_containers.hidden_paths import hidden_in
+from ors_containers.linux.confinement.hidden_paths import hidden_in
 from ors_containers.runtime import Runtime
 from ors_containers.sandbox import Sandbox
 from ors_containers.self_check.promises import SMALL, PromiseBroken, Promises, expect, expect_failure, expect_output

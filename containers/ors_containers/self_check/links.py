@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ors_containers.errors import StoreFailed
-from ors_containers.images.store_folder import default_root
+from ors_containers.images.storing.store_folder import default_root
 from ors_containers.limits import MIB, SMALL_LAYER_SIZE, Limits
 from ors_containers.runtime import HardLinks, Runtime
 from ors_containers.sandbox import Sandbox

@@ -48,7 +48,7 @@ async def binary_output_is_unchanged(runtime: Runtime, sandbox: Sandbox) -> None
     expect(result.output == b"\0\1\xff\x1eend\n\r\x80", result.output)
 
 
-@promise("a command that closes or redirects its output leaves the next one's alone")
+@promise("a command that closes or redirects its output leaves that of the next command alone")
 async def redirections_end_with_their_command(runtime: Runtime, sandbox: Sandbox) -> None:
     for command in ("exec >&- 2>&-", "exec >/tmp/elsewhere 2>&1", "exec </dev/zero", "exec 0<&- 1>&- 2>&-; set -x"):
         await sandbox.run(command, timeout=20)

@@ -2,7 +2,8 @@
 
 The modules beside this one are put together into one module that needs the standard library alone, without docstrings
 and annotations, so that the grader compiles little. Its line ``REFERENCE = None`` stands for the solution's state,
-which is made once a task in a sandbox (``references``), and its line ``SEED = 0`` for the seed of the drawn cases.
+which is made once a task in a sandbox (``reference_states``), and its line ``SEED = 0`` for the seed of the drawn
+cases.
 
 Invariant: the text is the same for the same ``State`` in every process and Python.
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from ..parsing import parse
+from ..tests_code.parsing import parse
 
 __all__ = ["DEFINED", "State", "printing_state", "read_state", "state_tests", "with_reference", "with_seed"]
 

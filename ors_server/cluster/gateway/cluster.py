@@ -7,12 +7,12 @@ import socket
 import time
 
 import uvloop
+from ors_containers.linux.limits.file_limit import raise_file_limit
 
 from ors_server.cluster.gateway.gateway import Gateway
 from ors_server.cluster.gateway.members.nodes import Nodes
 from ors_server.cluster.gateway.members.workers import Workers
 from ors_server.cluster.gateway.routing.private_routes import PrivateRoutes
-from ors_server.file_limit import raise_file_limit
 from ors_server.http.delivery import greeting
 from ors_server.keys.cluster_key import ClusterKey
 from ors_server.settings import Settings

@@ -31,8 +31,9 @@ from ors_server.cluster.gateway.routing.auth import Guard, Visitor
 from ors_server.cluster.gateway.routing.router import Router
 from ors_server.cluster.gateway.routing.routes import Later, Own, WithBody
 from ors_server.cluster.gateway.routing.session_lookup import Search, find
-from ors_server.errors import BodyTooLarge, OrsError
+from ors_server.errors import OrsError
 from ors_server.http.delivery import GATEWAY_HEADER
+from ors_server.http.errors import BodyTooLarge
 
 __all__ = ["Downstream"]
 

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import uvloop
+from ors_containers.linux.limits.file_limit import raise_file_limit
 
 from ors_server.cluster.gateway.gateway import Gateway
 from ors_server.cluster.gateway.members.placed_ids import KEY_VARIABLE
 from ors_server.cluster.gateway.members.workers import Life, Member, Workers
-from ors_server.file_limit import raise_file_limit
 from ors_server.settings import Settings
 from ors_server.telemetry.logs import start_logging
 from ors_server.wire.version import HANDSHAKE, VERSION

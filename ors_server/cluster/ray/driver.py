@@ -1,4 +1,4 @@
-"""The driver: the one process of ours that imports Ray. It places a holder on every fitting node of the cluster.
+"""The driver: the one process of ours that imports Ray. It places a node on every fitting machine of the cluster.
 
 The launcher starts it, and starts it again when it ends: Ray ends drivers when its head has been away for a minute.
 Nothing depends on it while requests run. The launcher writes its ``DriverOrder`` as a line of JSON to the standard
@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ors_server.cluster.ray.holder import Holder
-from ors_server.cluster.ray.orders import REFUSED, DriverOrder, HolderFailed, NodeOrder, refuse_subreaper
+from ors_server.cluster.ray.node_actor import NodeActor
+from ors_server.cluster.ray.orders import REFUSED, DriverOrder, NodeFailed, NodeOrder
 from ors_server.settings import Settings
 from ors_server.telemetry.logs import start_logging
 
@@ -29,11 +29,11 @@ __all__ = ["NAMESPACE", "fits"]
 logger = logging.getLogger("ors_server.ray")
 
 NAMESPACE = "ors-server"
-#: Label by which Ray pins an actor to a node.
-_NODE_LABEL = "ray.io/node-id"
-#: Seconds between looks at the nodes of the cluster.
+#: Label by which Ray pins an actor to a machine, which it calls a node.
+_MACHINE_LABEL = "ray.io/node-id"
+#: Seconds between looks at the machines of the cluster.
 _LOOK = 2.0
-#: Seconds before a holder that failed is tried again.
+#: Seconds before a machine whose node failed gets another.
 _RETRY = 30.0
 #: Seconds that a stopped node gets beyond those in which its sessions end.
 _GRACE = 20.0
@@ -56,38 +56,38 @@ class _Driver:
         self._ray = ray
         self._order = order
         self._settings = settings
-        self._holders: dict[str, Any] = {}
-        #: Holders that are being made: the first answer of each.
-        self._pending: dict[Any, str] = {}
-        self._held = False
-        #: When a holder that failed is tried again, by node.
+        self._actors: dict[str, Any] = {}
+        #: The machine of each call to an actor that runs: for the node's process, then for its end.
+        self._starts: dict[Any, str] = {}
+        self._ends: dict[Any, str] = {}
+        self._has_started = False
+        #: When a machine whose node failed gets another, by machine.
         self._retries: dict[str, float] = {}
         here = str(ray.util.get_node_ip_address())
         #: Addresses of the gateways, as nodes reach them.
         self._join = ",".join(re.sub(r"//(0\.0\.0\.0|\[::\])(?=[:/])", f"//{here}", url) for url in order.join)
 
     def look(self) -> None:
-        """Start holders on new nodes, and forget those of nodes that have gone. Raises ``HolderFailed``."""
+        """Start nodes on new machines, and forget those that have gone. Raises ``NodeFailed``."""
         fitting = {str(node["NodeID"]) for node in self._ray.nodes() if fits(node, self._order)}
-        for node_id in self._holders.keys() - fitting:
-            # Ray would wait for the node without end: an actor that is pinned to it fits nowhere else.
-            self._ray.kill(self._holders.pop(node_id), no_restart=True)
-            logger.error("node left Ray", extra={"node": node_id[:16]})
+        for machine in self._actors.keys() - fitting:
+            # Ray would wait for the machine without end: an actor that is pinned to it fits nowhere else.
+            self._ray.kill(self._actors.pop(machine), no_restart=True)
+            logger.error("machine left Ray", extra={"machine": machine[:16]})
         now = time.monotonic()
-        for node_id in fitting - self._holders.keys():
-            if self._retries.get(node_id, now) > now:
-                continue
-            holder = self._holders[node_id] = self._make(node_id)
-            self._pending[holder.state.remote()] = node_id
-        self._note_answers()
+        for machine in fitting - self._actors.keys():
+            if self._retries.get(machine, now) <= now:
+                actor = self._actors[machine] = self._make(machine)
+                self._starts[actor.process.remote()] = machine
+        self._note_starts()
+        self._note_ends()
 
-    def _make(self, node_id: str) -> Any:
+    def _make(self, machine: str) -> Any:
         order = self._order
-        arguments = [*order.arguments, "--join", self._join, "--name", f"ray-{node_id[:12]}"]
-        node_order = NodeOrder(order.cluster, node_id, order.key, arguments, order.variables, order.folder)
-        # The holder itself computes nothing: these are the resources of its node.
-        remote = self._ray.remote(Holder).options(
-            name=f"holder-{order.cluster}-{node_id}",
+        arguments = [*order.arguments, "--join", self._join, "--name", f"ray-{machine[:12]}"]
+        # The actor itself computes nothing: these are the resources of its node.
+        remote = self._ray.remote(NodeActor).options(
+            name=f"node-{order.cluster}-{machine}",
             namespace=NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
@@ -96,41 +96,61 @@ class _Driver:
             max_concurrency=4,
             num_cpus=order.cpus,
             memory=order.memory,
-            label_selector={_NODE_LABEL: node_id},
+            label_selector={_MACHINE_LABEL: machine},
         )
-        return remote.remote(node_order)
+        return remote.remote(NodeOrder(order.key, arguments, order.variables, order.folder))
 
-    def _note_answers(self) -> None:
-        if not self._pending:
-            return
-        for reference in self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)[0]:
-            node_id = self._pending.pop(reference)
-            try:
-                state = self._ray.get(reference)
-            except self._ray.exceptions.RayError as error:
-                # A holder that could not be made; its node may also have died meanwhile.
-                self._ray.kill(self._holders.pop(node_id), no_restart=True)
-                self._retries[node_id] = time.monotonic() + _RETRY
-                if not self._held:
-                    raise HolderFailed(_last_line(error)) from None
-                logger.error("no node here", extra={"node": node_id[:16], "reason": _last_line(error)})
+    def _note_starts(self) -> None:
+        for machine, process, failure in self._answers(self._starts):
+            if failure is None:
+                self._has_started = True
+                logger.info("node started", extra={"machine": machine[:16], "pid": process})
+                self._ends[self._actors[machine].wait.remote()] = machine
                 continue
-            self._held = True
-            logger.info("node held", extra={"node": node_id[:16], "pid": state["pid"], "adopted": state["adopted"]})
+            # An actor that could not be made; its machine may also have died meanwhile.
+            self._give_up(machine)
+            if not self._has_started:
+                raise NodeFailed(failure)
+            logger.error("no node here", extra={"machine": machine[:16], "reason": failure})
+
+    def _note_ends(self) -> None:
+        for machine, status, failure in self._answers(self._ends):
+            logger.error("node ended", extra={"machine": machine[:16], "status": status, "reason": failure})
+            self._give_up(machine)
+
+    def _answers(self, calls: dict[Any, str]) -> list[tuple[str, Any, str | None]]:
+        """Take out calls that have ended, of machines that are there: the machine, the answer, the failure or None."""
+        answers: list[tuple[str, Any, str | None]] = []
+        if not calls:
+            return answers
+        for reference in self._ray.wait(list(calls), num_returns=len(calls), timeout=0)[0]:
+            machine = calls.pop(reference)
+            try:
+                answer, failure = self._ray.get(reference), None
+            except self._ray.exceptions.RayError as error:
+                answer, failure = None, _last_line(error)
+            if machine in self._actors:
+                answers.append((machine, answer, failure))
+        return answers
+
+    def _give_up(self, machine: str) -> None:
+        """Have a machine without a node until the next try."""
+        self._ray.kill(self._actors.pop(machine), no_restart=True)
+        self._retries[machine] = time.monotonic() + _RETRY
 
     def stop(self) -> None:
-        """Stop all nodes, and end their holders."""
+        """Stop all nodes, and end their actors."""
         seconds = self._settings.shutdown_timeout + _GRACE
-        stops = [holder.stop.remote(seconds) for holder in self._holders.values()]
+        stops = [actor.stop.remote(seconds) for actor in self._actors.values()]
         if stops:
             self._ray.wait(stops, num_returns=len(stops), timeout=seconds + _GRACE)
-        for holder in self._holders.values():
-            self._ray.kill(holder, no_restart=True)
+        for actor in self._actors.values():
+            self._ray.kill(actor, no_restart=True)
 
     def hurry(self) -> None:
         """End the wait of stopped nodes for their sessions."""
-        for holder in self._holders.values():
-            holder.hurry.remote()
+        for actor in self._actors.values():
+            actor.hurry.remote()
 
 
 class _Launcher:
@@ -162,13 +182,12 @@ def _last_line(error: Exception) -> str:
 
 
 def _run(order: DriverOrder, settings: Settings, events: int) -> None:
-    refuse_subreaper(os.environ)
     ray = import_module("ray")
     try:
         ray.init(address=order.address, namespace=NAMESPACE, logging_level="warning")
         logging.setLogRecordFactory(logging.LogRecord)  # Ray's adds a time to each line
     except ConnectionError as error:
-        raise HolderFailed(f"There is no Ray at {order.address!r}: {_last_line(error)}") from None
+        raise NodeFailed(f"There is no Ray at {order.address!r}: {_last_line(error)}") from None
     os.write(events, b"connected\n")
     driver, launcher = _Driver(ray, order, settings), _Launcher()
     launcher.follow(driver)
@@ -188,7 +207,7 @@ def main() -> int:
     logs = start_logging(Settings())
     try:
         _run(order, Settings(), events)
-    except HolderFailed as error:
+    except NodeFailed as error:
         logger.error(str(error))
         return REFUSED
     finally:

@@ -18,10 +18,11 @@ from functools import partial
 
 from ors_containers.linux.syscalls import end_with_parent
 
+from ors_server.cluster.errors import RayFailed
 from ors_server.cluster.ray.key_pipe import key_pipe
 from ors_server.cluster.ray.orders import REFUSED, DriverOrder
-from ors_server.errors import RayFailed
 from ors_server.settings import Settings
+from ors_server.worker import PROGRAM
 
 __all__ = ["Launcher"]
 
@@ -84,7 +85,7 @@ class Launcher:
         arguments = ["gateway", "--host", self._settings.host, "--port", str(self._port)]
         with key_pipe(self._order.key) as (descriptor, variables):
             self._gateway = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "ors_server", *arguments),
+                *(sys.executable, "-m", PROGRAM, *arguments),
                 env={**os.environ, **self._order.variables, **variables},
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(descriptor,),

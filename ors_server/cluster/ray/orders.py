@@ -1,16 +1,14 @@
-"""Orders of the launcher for the driver, and of the driver for a holder."""
+"""Orders of the launcher for the driver, and of the driver for a node's actor."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["REFUSED", "DriverOrder", "HolderFailed", "NodeOrder", "refuse_subreaper"]
+__all__ = ["REFUSED", "DriverOrder", "NodeFailed", "NodeOrder"]
 
 #: Exit status of a driver that would fail again.
 REFUSED = 3
-#: Flag of Ray with which a raylet also kills detached processes of its workers.
-_SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
 
 
 class DriverOrder(NamedTuple):
@@ -36,25 +34,13 @@ class DriverOrder(NamedTuple):
 
 
 class NodeOrder(NamedTuple):
-    """The node that a holder keeps."""
+    """The node that an actor starts."""
 
-    cluster: str
-    #: Ray's id of the node.
-    node: str
     key: str
     arguments: Sequence[str]
     variables: Mapping[str, str]
     folder: str
 
 
-class HolderFailed(RuntimeError):
-    """A node cannot be held; the text has the cause and the remedy."""
-
-
-def refuse_subreaper(variables: Mapping[str, str]) -> None:
-    """Raise ``HolderFailed`` where Ray kills detached processes with the worker that started them."""
-    if variables.get(_SUBREAPER, "0").lower() in ("1", "true"):
-        raise HolderFailed(
-            f"{_SUBREAPER} is set: Ray would kill nodes with their holders. Start Ray without it; "
-            "RAY_process_group_cleanup_enabled also ends what other actors leave"
-        )
+class NodeFailed(RuntimeError):
+    """No node can be started; the text has the cause and the remedy."""

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from ors_server.cluster.gateway.members.placed_ids import KEY_VARIABLE
 from ors_server.cluster.gateway.members.workers import Member
-from ors_server.cluster.supervisor.output import Output
 from ors_server.cluster.supervisor.pools import Pool
+from ors_server.cluster.supervisor.worker_output import Output
 from ors_server.wire.version import HANDSHAKE
 from ors_server.worker import VARIABLE, Announcement, read_announcement
 

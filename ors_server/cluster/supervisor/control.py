@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
+from ors_server.cluster.errors import ControlError
 from ors_server.cluster.supervisor.slots import Slot
 from ors_server.cluster.supervisor.supervisor import Supervisor
-from ors_server.errors import ControlError
 
 __all__ = ["Control", "ask", "control_folder", "has_left_gateways", "row_of"]
 

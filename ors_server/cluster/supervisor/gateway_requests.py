@@ -8,8 +8,9 @@ import json
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ors_server.errors import ClusterError, ControlError
+from ors_server.cluster.errors import ControlError
 from ors_server.keys.cluster_key import CLUSTER_HEADER
+from ors_server.keys.errors import ClusterError
 
 __all__ = ["GatewayAddress", "ask_gateway", "host_and_port", "request"]
 

@@ -21,7 +21,7 @@ from typing import Any
 from ors_server.cluster.gateway.members.placed_ids import SLOTS, Place
 from ors_server.cluster.gateway.members.workers import Member
 from ors_server.cluster.supervisor.gateway_requests import GatewayAddress, host_and_port, request
-from ors_server.errors import ClusterError
+from ors_server.keys.errors import ClusterError
 from ors_server.wire.version import HANDSHAKE, VERSION
 
 __all__ = ["Joining", "first_slot"]

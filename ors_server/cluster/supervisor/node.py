@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from ors_server.cluster.supervisor.control import row_of
-from ors_server.cluster.supervisor.holding import Holding
 from ors_server.cluster.supervisor.joining import Joining
 from ors_server.cluster.supervisor.pools import Pool
 from ors_server.cluster.supervisor.slots import Network
 from ors_server.cluster.supervisor.supervisor import Supervisor
 from ors_server.http.delivery import greeting
 from ors_server.keys.cluster_key import ClusterKey
+from ors_server.keys.errors import ClusterError
 from ors_server.settings import Settings
 from ors_server.telemetry.logs import start_logging
 
 __all__ = ["Node", "serve_node"]
 
 logger = logging.getLogger("ors_server.node")
+
+#: Seconds between looks at whether a gateway takes the node.
+_TICK = 0.2
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,10 @@ class Node:
     advertise: str | None
     #: Port of the first worker; 0 for free ones.
     first_port: int
-    #: The socket for a holder of this node, and the seconds without one after which the node ends.
-    hold: Path | None
-    orphan_ttl: float
+    #: Whether the node ends with its standard input, and its sessions with it.
+    ends_with_stdin: bool
+    #: Seconds without a gateway after which the node ends; None for never.
+    orphan_ttl: float | None
 
 
 def serve_node(node: Node, settings: Settings, key: ClusterKey) -> None:
@@ -48,21 +54,12 @@ def serve_node(node: Node, settings: Settings, key: ClusterKey) -> None:
     logs = start_logging(settings)
     try:
         with contextlib.suppress(asyncio.CancelledError):
-            asyncio.run(_hold(node, settings, key))
+            asyncio.run(_run(node, settings, key))
     finally:
         logs.stop()
 
 
-async def _hold(node: Node, settings: Settings, key: ClusterKey) -> None:
-    """Run a node, with the socket for its holder if it is to have one."""
-    if node.hold is None:
-        await _run(node, settings, key, None)
-        return
-    async with Holding(node.hold) as holding:
-        await _run(node, settings, key, holding)
-
-
-async def _run(node: Node, settings: Settings, key: ClusterKey, holding: Holding | None) -> None:
+async def _run(node: Node, settings: Settings, key: ClusterKey) -> None:
     total = sum(pool.workers for pool in node.pools)
     joining = Joining(node.urls, key.node_token, node.name, total)
     main = asyncio.current_task()
@@ -72,12 +69,15 @@ async def _run(node: Node, settings: Settings, key: ClusterKey, holding: Holding
         loop.add_signal_handler(number, main.cancel)  # until the supervisor has its own
     stop: Callable[[], object] = main.cancel
 
-    async def follow_holder(holding: Holding) -> None:
-        reason = await holding.lost(node.orphan_ttl, lambda: joining.joined)
+    def end_at_once(reason: str) -> None:
         logger.info("node ends", extra={"node": node.name, "reason": reason})
         stop()
 
-    following = None if holding is None else asyncio.create_task(follow_holder(holding))
+    if node.ends_with_stdin:
+        _follow_stdin(loop, lambda: end_at_once("its standard input has ended"))
+    watching = None
+    if node.orphan_ttl is not None:
+        watching = asyncio.create_task(_watch_gateways(joining, node.orphan_ttl, end_at_once))
     logger.info("node is looking for the gateways", extra={"node": node.name, "gateways": ",".join(node.urls)})
     await joining.claim()
     # Workers that are reached by another name than this machine's own address listen on all of its addresses.
@@ -110,13 +110,37 @@ async def _run(node: Node, settings: Settings, key: ClusterKey, holding: Holding
 
     registering = asyncio.create_task(joining.run())
     registering.add_done_callback(lambda _: supervisor.stop())  # it ends by a fault only
-    stop = supervisor.stop
+    stop = partial(supervisor.stop, 0.0)
     try:
         await supervisor.run(None, ready)
         if registering.done():
             registering.result()
     finally:
-        for task in (registering, following, *draining):
+        for task in (registering, watching, *draining):
             if task is not None:
                 task.cancel()
         await joining.leave()
+
+
+def _follow_stdin(loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+    """Call ``ended`` when the standard input ends. Raises ``ClusterError`` where it is not a pipe."""
+    stdin = sys.stdin.fileno()
+
+    def read() -> None:
+        if not os.read(stdin, 4096):
+            loop.remove_reader(stdin)
+            ended()
+
+    try:
+        loop.add_reader(stdin, read)
+    except PermissionError:  # a file or /dev/null: the kernel tells no end of these
+        raise ClusterError("--end-with-stdin needs a pipe as its standard input", "Leave it out.") from None
+
+
+async def _watch_gateways(joining: Joining, ttl: float, ended: Callable[[str], None]) -> None:
+    """Call ``ended`` with the reason when no gateway has taken a node for so many seconds."""
+    apart = 0.0
+    while apart <= ttl:
+        await asyncio.sleep(_TICK)
+        apart = 0.0 if joining.joined else apart + _TICK
+    ended(f"no gateway has taken this node for {ttl:g} s")

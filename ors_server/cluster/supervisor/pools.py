@@ -21,7 +21,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ors_server.errors import PoolsError
+from ors_server.cluster.errors import PoolsError
+from ors_server.worker import PROGRAM
 
 __all__ = ["SANDBOX_WORKER", "Pool", "Program", "read_pools"]
 
@@ -42,7 +43,7 @@ class Pool(NamedTuple):
     #: Interpreter that runs them.
     python: str = sys.executable
     #: The rest is for ``ors-server host`` and for the worker of the sandboxes.
-    module: str = "ors_server"
+    module: str = PROGRAM
     #: Name in the log; the lines of a pool that has one begin with it.
     name: str = ""
     #: Working folder, which is then not on the path of imports.

@@ -13,7 +13,7 @@ from ors_server.cluster.gateway.members.placed_ids import INCARNATIONS
 from ors_server.cluster.gateway.members.workers import Life, Worker
 from ors_server.cluster.supervisor.children import WorkerChild
 from ors_server.cluster.supervisor.pools import Pool
-from ors_server.cluster.supervisor.restarts import RestartBudget
+from ors_server.cluster.supervisor.restart_pauses import RestartBudget
 
 __all__ = ["Network", "Slot"]
 

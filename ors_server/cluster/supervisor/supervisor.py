@@ -19,19 +19,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ors_containers.linux.cgroups import make_room
+from ors_containers.linux.limits.cgroups import make_room
 
+from ors_server.cluster.errors import EnvironmentNotServed, NoWorkerLeft, WorkerFailed
 from ors_server.cluster.gateway.members.health import watch
 from ors_server.cluster.gateway.members.placed_ids import INCARNATIONS, KEY_VARIABLE, Place
 from ors_server.cluster.gateway.members.workers import Life, Member, Worker
 from ors_server.cluster.supervisor.children import Child, GatewayChild, WorkerChild
-from ors_server.cluster.supervisor.folders import own_folder
+from ors_server.cluster.supervisor.dead_worker_cleanup import sweep_dead_workers
 from ors_server.cluster.supervisor.pools import Pool
-from ors_server.cluster.supervisor.restarts import RestartBudget
+from ors_server.cluster.supervisor.restart_pauses import RestartBudget
 from ors_server.cluster.supervisor.slots import Network, Slot
-from ors_server.cluster.supervisor.sweeping import sweep_dead_workers
+from ors_server.cluster.supervisor.socket_folders import own_folder
 from ors_server.cluster.supervisor.task_lists import TaskLists
-from ors_server.errors import EnvironmentNotServed, NoWorkerLeft, OrsError, WorkerFailed
+from ors_server.errors import OrsError
 from ors_server.http.delivery import GREETING
 from ors_server.settings import Settings
 from ors_server.wire.version import HANDSHAKE, VERSION
@@ -45,8 +46,8 @@ logger = logging.getLogger("ors_server.supervisor")
 _WORKERS_PER_GATEWAY = 6
 #: Settings that are limits of the whole server, of which each worker gets its part.
 _DIVIDED = ("max_sessions", "max_calls", "sandbox_warm_total", "sandbox_queue")
-#: File of the supervisor's folder in which the workers share what they promise to sandboxes.
-_TABLE = "promises"
+#: File of the supervisor's folder in which the workers share what they reserve for sandboxes.
+_TABLE = "reservations"
 #: Settings of the listening socket, which are the gateways'.
 _OF_GATEWAYS = ("host", "port", "listen")
 #: Seconds between reminders that a worker is not ready yet.

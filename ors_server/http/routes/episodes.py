@@ -5,14 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable
 
-from ors_server.errors import InvalidIdempotencyKey
+from ors_server.http.errors import InvalidIdempotencyKey
 from ors_server.http.exchange import Exchange, parse
 from ors_server.http.responses import await_lost_twin, deliver
 from ors_server.http.routes.table import routes_of
 from ors_server.protocol import CreateSession, ScoreGroup, ToolCall
 from ors_server.sandbox_service.registry import SandboxSessions
-from ors_server.sessions.call import Call
-from ors_server.sessions.call_ledger import ResultExpired
+from ors_server.sessions.calls.call import Call
+from ors_server.sessions.calls.call_ledger import ResultExpired
 from ors_server.sessions.registry import Sessions
 from ors_server.sessions.secrets import fill_secrets, read_secrets
 from ors_server.sessions.session import Session

@@ -25,7 +25,7 @@ from ors_server.protocol import (
     Split,
     ToolCall,
 )
-from ors_server.rollouts.events import Upload
+from ors_server.rollouts.uploads import Upload
 from ors_server.sandbox_service.requests import CreateSandbox, NetworkPolicy, RunCommand
 
 __all__ = ["OPERATIONS", "RESERVED_NAMES", "Header", "Operation", "Stored", "Tag"]
@@ -129,7 +129,7 @@ def _sandbox(
 
 
 _SANDBOX = {
-    400: "It cannot be had, or not from this server",
+    400: "It is not available, or not from this server",
     410: "The sandbox has ended",
     501: "This server has no sandbox service",
 }

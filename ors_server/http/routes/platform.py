@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 
-from ors_server.errors import NoOrganisation
 from ors_server.hosting.catalogue import Catalogue, HostedEnvironment
+from ors_server.http.errors import NoOrganisation
 from ors_server.http.routes.rollouts import Limit, Offset, owner_of
 from ors_server.rollouts.store import RolloutStore
 
@@ -92,7 +92,7 @@ def platform_router(catalogue: Catalogue, store: RolloutStore) -> APIRouter:
 
         def read() -> list[dict[str, Any]]:
             # Imported by the thread that needs SQLAlchemy.
-            from ors_server.rollouts.difficulty import Selection, task_difficulty
+            from ors_server.rollouts.queries.difficulty import Selection, task_difficulty
 
             key = owner_of(request)
             selection = Selection(split, variant, model_name, min_model_params, max_model_params, training_stage, key)

@@ -16,7 +16,7 @@ from ors_server.http.routes.table import routes_of
 from ors_server.keys.authentication import key_of
 from ors_server.rollouts.errors import UnknownRun
 from ors_server.rollouts.store import RolloutStore
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.writer import RolloutWriter
 from ors_server.wire.encoding import encode
 
 __all__ = ["Limit", "Offset", "RolloutRoutes", "owner_of", "platform_error", "runs_router"]

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from ors_server.errors import InvalidSandbox, NoSandboxService
+from ors_server.http.errors import NoSandboxService
 from ors_server.http.exchange import Exchange
 from ors_server.http.responses import await_lost_twin, deliver
 from ors_server.http.routes.table import Route, routes_of
+from ors_server.sandbox_service.errors import InvalidSandbox
 from ors_server.sandbox_service.files import commit_file, read_part, stat_file, write_part
 from ors_server.sandbox_service.registry import SandboxSessions
 from ors_server.sandbox_service.requests import CreateSandbox, NetworkPolicy, RunCommand, read_request
 from ors_server.sandbox_service.session import SandboxSession
-from ors_server.sessions.call import Call
+from ors_server.sessions.calls.call import Call
 from ors_server.settings import Settings
 from ors_server.wire.encoding import encode
 from ors_server.wire.sse import error_frame

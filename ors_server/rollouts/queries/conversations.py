@@ -9,16 +9,16 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
-from ors_server.rollouts.derived import LOST, merged
-from ors_server.rollouts.earned import RunRules
+from ors_server.rollouts.aggregates.derived_columns import LOST, merged
+from ors_server.rollouts.aggregates.finite_sums import bounded_total
+from ors_server.rollouts.aggregates.reward_rule import RunRules
 from ors_server.rollouts.errors import RolloutError
 from ors_server.rollouts.queries.counterparts import counterparts
 from ors_server.rollouts.queries.listed import RolloutFilter, RolloutSummary, find_summary
 from ors_server.rollouts.queries.paging import iso_time
 from ors_server.rollouts.queries.runs import owned
-from ors_server.rollouts.records import messages_of_notes
-from ors_server.rollouts.sums import bounded_total
-from ors_server.rollouts.tables import messages, pieces, rollouts, runs, updates
+from ors_server.rollouts.recording.batches import messages_of_batches
+from ors_server.rollouts.tables import batches, messages, rollouts, runs, updates
 
 __all__ = ["RolloutDetail", "every_rollout", "find_rollout", "messages_of", "read_rollout"]
 
@@ -149,9 +149,9 @@ _MESSAGE = (
 def messages_of(connection: Connection, rollout: str, source: str) -> Iterable[dict[str, Any]]:
     """Return the conversation of a rollout, in its order."""
     if source != "upload":
-        query = select(pieces.c.messages).where(pieces.c.rollout_id == rollout).order_by(pieces.c.number)
-        notes = messages_of_notes(connection.scalars(query))
-        return [{**message, "sent_at": iso_time(message["sent_at"])} for message in notes]
+        query = select(batches.c.messages).where(batches.c.rollout_id == rollout).order_by(batches.c.number)
+        recorded = messages_of_batches(connection.scalars(query))
+        return [{**message, "sent_at": iso_time(message["sent_at"])} for message in recorded]
     query = select(*_MESSAGE).where(messages.c.rollout_id == rollout)
     query = query.order_by(messages.c.position, messages.c.sent_at, messages.c.id)
     return [_uploaded(row) for row in connection.execute(query).mappings()]

@@ -16,8 +16,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, literal, or_, select
 
-from ors_server.rollouts.derived import LOST
-from ors_server.rollouts.earned import RewardRule, RunRules
+from ors_server.rollouts.aggregates.derived_columns import LOST
+from ors_server.rollouts.aggregates.reward_rule import RewardRule, RunRules
 from ors_server.rollouts.tables import rollouts
 
 __all__ = ["Counterpart", "counted", "counterparts"]

@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, or_, select
 
-from ors_server.rollouts.earned import RewardRule, RunRules
-from ors_server.rollouts.marks import MARK, mark_of_metadata
+from ors_server.rollouts.aggregates.reward_rule import RewardRule, RunRules
 from ors_server.rollouts.queries.counterparts import Counterpart, counted, counterparts
 from ors_server.rollouts.queries.paging import Listing, iso_time, moment, page_of, read_cursor
 from ors_server.rollouts.queries.runs import resolve_run
 from ors_server.rollouts.tables import messages, rollouts, runs
+from ors_server.rollouts.verdict_marks import MARK, mark_of_metadata
 
 __all__ = ["RolloutFilter", "RolloutSummary", "count_rollouts", "find_summary", "group_of", "list_rollouts"]
 

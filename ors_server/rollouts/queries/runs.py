@@ -8,13 +8,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, exists, func, or_, select, true
 
-from ors_server.rollouts.additions import run_id
-from ors_server.rollouts.derived import LOST
-from ors_server.rollouts.earned import DEFAULT, RewardRule, RunRules
+from ors_server.rollouts.aggregates.derived_columns import LOST
+from ors_server.rollouts.aggregates.finite_sums import safe_mean
+from ors_server.rollouts.aggregates.reward_rule import DEFAULT, RewardRule, RunRules
 from ors_server.rollouts.errors import UnknownRun
 from ors_server.rollouts.queries.counterparts import counted
 from ors_server.rollouts.queries.paging import Listing, iso_time, moment, page_of, read_cursor
-from ors_server.rollouts.sums import safe_mean
+from ors_server.rollouts.storing.additions import run_id
 from ors_server.rollouts.tables import rollouts, runs
 
 __all__ = ["RunSummary", "count_runs", "find_run", "list_runs", "owned", "resolve_run", "statistics_by"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, func, select
 
-from ors_server.rollouts.earned import DEFAULT, RewardRule
+from ors_server.rollouts.aggregates.reward_rule import DEFAULT, RewardRule
 from ors_server.rollouts.queries.listed import RolloutFilter
 from ors_server.rollouts.queries.paging import Listing, cursor, moment, read_cursor
 from ors_server.rollouts.queries.runs import statistics_by

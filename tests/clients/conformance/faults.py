@@ -13,7 +13,7 @@ from ors_clients.conformance import probe
 
 from tests.clients.conformance.in_process import App
 
-__all__ = ["FAULTS", "Exchange", "Fault", "broken"]
+__all__ = ["FAULTS", "FURTHER_FAULTS", "Exchange", "Fault", "broken"]
 
 
 @dataclass
@@ -298,6 +298,33 @@ def all_of_it(exchange: Exchange) -> None:
 def stream_end(exchange: Exchange) -> None:
     exchange.status = -1
 
+
+def other_rewards(times: int) -> Change:
+    """Send the results of a call with another reward, after it was sent so many times."""
+
+    def response(exchange: Exchange) -> None:
+        count = exchange.memory[exchange.sid] = exchange.memory.get(exchange.sid, 0) + 1
+        if count > times:
+            exchange.result(lambda value: value["output"].update(reward=0.0))
+
+    return response
+
+
+def as_nan(exchange: Exchange) -> None:
+    output: dict[str, Any] = {"blocks": [], "metadata": None, "reward": float("nan"), "finished": False}
+    exchange.events(("task_id", "1"), ("end", json.dumps({"ok": True, "output": output})))
+
+
+#: Rules with a further fault on which they fail.
+FURTHER_FAULTS: Mapping[str, tuple[str, Fault]] = {
+    "another result for a task_id": ("call.resume", Fault("call", other_rewards(1))),
+    "another result at the second time": ("call.resume", Fault("call", other_rewards(2))),
+    "a result with NaN": ("call.nan-reward", of_tool("probe_nan", as_nan)),
+    "a refusal without its reason": (
+        "call.finished",
+        of_tool("probe_finish", lambda exchange: exchange.result(lambda value: void(value.pop("reason", None)))),
+    ),
+}
 
 #: By rule: the fault on which it fails.
 FAULTS: Mapping[str, Fault] = {

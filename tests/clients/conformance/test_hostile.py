@@ -13,10 +13,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from ors_clients.conformance.check import SERVER_RULES, Report, check
+from ors_clients.conformance.check import Report, check
 from ors_clients.conformance.generator import Generator, NoInput
 from ors_clients.conformance.report import as_json, print_report
 from ors_clients.conformance.rule import Outcome, plain
+from ors_clients.conformance.rules import SERVER_RULES
 from ors_clients.conformance.schemas import Schema, SchemaTooCostly
 from ors_clients.conformance.subject import Subject
 from ors_clients.conformance.wire import LARGEST, Wire

@@ -7,17 +7,21 @@ from collections.abc import AsyncGenerator
 
 import pytest
 import pytest_asyncio
-from ors_clients.conformance import rules_calls, rules_limits, rules_sessions, rules_target
-from ors_clients.conformance.check import SERVER_RULES, check
+from ors_clients.conformance.check import check
 from ors_clients.conformance.probe import probe_environments
 from ors_clients.conformance.rule import Outcome, Result
+from ors_clients.conformance.rules import RULES as ALL_RULES
+from ors_clients.conformance.rules import SERVER_RULES
+from ors_clients.conformance.rules import calls as rules_calls
+from ors_clients.conformance.rules import limits as rules_limits
+from ors_clients.conformance.rules import sessions as rules_sessions
 from ors_clients.conformance.subject import Options, Subject
 from ors_clients.conformance.wire import Wire
 from ors_clients.errors import ConfigurationError
 
 import ors_server
 from ors_server import Server, Settings
-from tests.clients.conformance.faults import FAULTS, Fault, broken
+from tests.clients.conformance.faults import FAULTS, FURTHER_FAULTS, Fault, broken
 from tests.clients.conformance.in_process import App, AsgiStreams
 from tests.support.environments import Echo
 from tests.support.paths import DOCS
@@ -62,7 +66,7 @@ async def tried(app: App, *ids: str, timeout: float = 5.0) -> dict[str, Result]:
 
 async def test_each_rule_has_a_faulty_server() -> None:
     assert set(FAULTS) | BELOW_ASGI == set(RULES)
-    assert len(RULES) == len(SERVER_RULES)
+    assert len({rule.id for rule in ALL_RULES}) == len(ALL_RULES)
 
 
 async def test_our_server_passes(app: App) -> None:
@@ -77,6 +81,11 @@ async def test_a_rule_fails_where_it_is_broken(id: str, fault: Fault, app: App) 
     result = (await tried(broken(app, fault), id, timeout=0.5 if id == "call.cancelled" else 5.0))[id]
     assert result.outcome is Outcome.FAILED, result.came
     assert result.came
+
+
+@pytest.mark.parametrize(("id", "fault"), FURTHER_FAULTS.values(), ids=list(FURTHER_FAULTS))
+async def test_a_rule_fails_on_its_further_faults(id: str, fault: Fault, app: App) -> None:
+    assert (await tried(broken(app, fault), id))[id].outcome is Outcome.FAILED
 
 
 async def test_an_environment_that_is_not_listed_is_a_mistake_of_the_caller(app: App) -> None:
@@ -95,7 +104,6 @@ async def test_a_second_environment_is_told_from_the_default_without_the_second_
 
 async def test_the_documentation_has_the_rules() -> None:
     rows = [line for line in (DOCS / "checking.md").read_text("utf-8").splitlines() if re.match(r"\| `\w+\.", line)]
-    rules = (*SERVER_RULES, *rules_target.RULES)
     assert rows == [
-        f"| `{rule.id}` | {rule.severity} | {rule.tried} | {rule.expected} | {rule.why} |" for rule in rules
+        f"| `{rule.id}` | {rule.severity} | {rule.tried} | {rule.expected} | {rule.why} |" for rule in ALL_RULES
     ]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ors_clients.conformance import rules_target
 from ors_clients.conformance.check import check
 from ors_clients.conformance.rule import Outcome, Result
+from ors_clients.conformance.rules import target as rules_target
 from ors_clients.conformance.subject import Options, Subject
 from ors_clients.conformance.target import State, serving
 from ors_clients.conformance.wire import Wire

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from ors_clients.evaluation.completions import BadAnswer, Completion, StreamedAnswer, read_completion
-from ors_clients.evaluation.endpoint import Usage
+from ors_clients.evaluation.endpoints.completions import BadAnswer, Completion, StreamedAnswer, read_completion
+from ors_clients.evaluation.endpoints.endpoint import Usage
 from ors_clients.transport.json_codec import read_json
 
 WHOLE: dict[str, Any] = {

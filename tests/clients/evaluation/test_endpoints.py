@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from ors_clients.errors import ConfigurationError
-from ors_clients.evaluation.endpoint import ChatEndpoint, EndpointRefused, Usage
+from ors_clients.evaluation.endpoints.endpoint import ChatEndpoint, EndpointRefused, Usage
 from ors_clients.evaluation.journal import JOURNAL
 from ors_clients.evaluation.report import markdown, write_report
 from ors_clients.evaluation.summary import Prices

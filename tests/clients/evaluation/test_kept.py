@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 import httpx
 import pytest
+from ors_cli.measuring import eval_run as command
 from ors_clients.errors import EvaluationError
-from ors_clients.evaluation import command
 from ors_clients.evaluation.journal import JOURNAL, read_run
 from ors_clients.evaluation.report import markdown, write_report
-from ors_clients.evaluation.run import Outcome
+from ors_clients.evaluation.run import Outcome, RunOptions
 from ors_clients.evaluation.uploads import EPISODES
 
 from tests.clients.chat_stand_in import ChatStandIn, call, said
@@ -155,8 +155,8 @@ def test_the_page_of_the_run_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = {"target": exam_url, "model": "scripted", "base_url": shared_endpoint[1], "split": "train", "limit": 1}
-    options = {"runs": tmp_path / "evals", "name": "shown", "quiet": True}
-    code = command.run(given, options, no_serving, as_json=True, report=None, data_dir=None)
+    plan = RunOptions(runs=tmp_path / "evals", name="shown", quiet=True)
+    code = command.run(given, plan, no_serving, as_json=True, report=None, data_dir=None)
     printed = capsys.readouterr()
     assert code == 0
     [address] = re.findall(r"http\S+/ui/run\?run=\S+", printed.err)

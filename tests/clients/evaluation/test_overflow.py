@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from ors_clients.evaluation.overflow import error_text, is_overflow
+from ors_clients.evaluation.endpoints.overflow import error_text, is_overflow
 
 VLLM = (
     "This model's maximum context length is 4096 tokens. However, you requested 4472 tokens (376 in the messages, 4096 "

@@ -127,7 +127,7 @@ def test_runs_of_other_tasks_or_rules_are_not_compared(play: Evaluate, tmp_path:
         play(success_at=0.5, options={"compare": "older", "name": "newer"})
     assert not (tmp_path / "evals" / "newer").exists()
     (tmp_path / "report.json").write_text('{"run": "x"}')
-    with pytest.raises(EvaluationError, match="no report"):
+    with pytest.raises(EvaluationError, match="not a report"):
         play(options={"compare": str(tmp_path / "report.json")})
 
 
@@ -159,7 +159,7 @@ def test_the_test_split_is_what_is_evaluated(play: Evaluate) -> None:
 
 @pytest.mark.parametrize("name", ["a/b", "..", "", "-x"])
 def test_names_of_runs(play: Evaluate, name: str) -> None:
-    with pytest.raises(EvaluationError, match="no name of a run"):
+    with pytest.raises(EvaluationError, match="not a name of a run"):
         play(options={"name": name})
 
 

@@ -47,7 +47,7 @@ def serving(hosted: Literal["all", "one"], folder: Path, **settings: str) -> Gen
             f"{package}.{environment.__module__.rpartition('.')[2]}:{environment.__name__}"
             for environment in hosted_environments(hosted)
         ]
-        command = [sys.executable, "-m", "ors_server", "serve", *targets, "--workers", WORKERS, "--gateways", "2"]
+        command = [sys.executable, "-m", "ors_cli", "serve", *targets, "--workers", WORKERS, "--gateways", "2"]
     with running(
         command, folder, cwd=ROOT, variables=settings | {"ORS_PORT": "0", VARIABLE: str(journal.path)}
     ) as server:

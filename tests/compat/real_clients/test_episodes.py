@@ -300,7 +300,7 @@ async def test_the_version(openreward_client: Client) -> None:
     async with environment.session(split="train", index=0) as session:
         version = await session.run(session.sdk.version)
 
-    assert version == {"version": metadata.version("ors-server"), "build_sha": None}
+    assert version == {"version": metadata.version("orsd"), "build_sha": None}
 
 
 async def test_a_toolset_by_name_is_refused_clearly(openreward_client: Client) -> None:

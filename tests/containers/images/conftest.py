@@ -10,8 +10,6 @@ import io
 import json
 import os
 import platform
-import shutil
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,37 +23,13 @@ from ors_containers import BubblewrapRuntime, RuntimeUnavailable
 from ors_containers.images import ImageStore
 from ors_containers.layers.ownership import LayerOwners
 
-_PROGRAMS = (
-    *("bash", "dash", "cat", "chmod", "chown", "cp", "env", "grep", "id", "ln", "ls", "mkdir", "mv", "printf", "rm"),
-    *("rmdir", "sed", "seq", "sleep", "stat", "touch", "dd", "find", "mkfifo"),
-)
+from tests.support.root_folders import make_root_folder
 
 
 @pytest.fixture(scope="session")
 def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create an unpacked root file system, with its programs in /usr as distributions have them."""
-    root = tmp_path_factory.mktemp("rootfs") / "tiny"
-    for name in ("etc", "home", "opt", "root", "srv", "tmp", "usr/share/doc/old", "usr/bin", "usr/lib", "var/tmp"):
-        (root / name).mkdir(parents=True)
-    (root / "tmp").chmod(0o1777)
-    (root / "bin").symlink_to("usr/bin")
-    for program in _PROGRAMS:
-        found = shutil.which(program)
-        assert found is not None, program
-        shutil.copy(Path(found).resolve(), root / "usr/bin" / program)
-        for library in _libraries(found):
-            target = root / str(library).removeprefix("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(library, target)
-    (root / "usr/bin/sh").symlink_to("dash")
-    (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n")
-    (root / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
-    return root
-
-
-def _libraries(program: str) -> list[Path]:
-    said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-    return [Path(word) for line in said.splitlines() for word in line.split() if word.startswith("/")]
+    return make_root_folder(tmp_path_factory.mktemp("rootfs") / "tiny")
 
 
 @pytest.fixture(scope="module")

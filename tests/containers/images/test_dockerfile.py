@@ -180,7 +180,7 @@ def test_a_file_that_is_no_dockerfile(content: bytes, tmp_path: Path) -> None:
         (["**/*.txt"], ["a.txt", "a/b.txt", "a/b/c.txt"], ["a/b"]),
         (["a"], ["a", "a/b", "a/b/c"], ["ab", "b/a"]),
         (["/a/", "./b"], ["a/x", "b"], ["c"]),
-        (["a/**"], ["a/b", "a/b/c"], ["b"]),
+        (["a/**"], ["a/b", "a/b/c"], ["a", "b"]),
         (["**/node_modules"], ["node_modules/x", "a/b/node_modules/c/d"], ["node_module"]),
         (["*", "!a/b"], ["a", "a/c", "c"], ["a/b", "a/b/d"]),
         (["*.md", "!README*.md", "README-secret.md"], ["x.md", "README-secret.md"], ["README.md"]),

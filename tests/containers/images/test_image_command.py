@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ors_cli.application import application
 from ors_containers import BubblewrapRuntime, RuntimeUnavailable
 from typer.testing import CliRunner
 
-from ors_server.cli.application import application
-from ors_server.cli.errors import print_error
 from ors_server.errors import OrsError
+from ors_server.telemetry.console import print_error
 
 Make = Callable[..., Any]
 Command = Callable[..., str]
@@ -150,7 +150,7 @@ def test_files_of_this_machine_take_a_flag(command: Command, archive: Path, buil
 
 
 def test_the_program_itself_shows_no_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ors_server", "image", "remove", "nothing"]
+    command = [sys.executable, "-m", "ors_cli", "image", "remove", "nothing"]
     done = subprocess.run(
         command, env={"ORS_IMAGES": str(tmp_path), "HOME": "/"}, capture_output=True, text=True, timeout=60, check=False
     )

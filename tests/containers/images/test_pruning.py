@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from ors_containers.errors import UnknownImage
 from ors_containers.images import ImageStore, Recipe, RecipeFile, Step
-from ors_containers.images.layer_store import LayerInformation
-from ors_containers.images.pruning import plan_pruning
-from ors_containers.images.records import ImageRecord
+from ors_containers.images.storing.layer_store import LayerInformation
+from ors_containers.images.storing.pruning import plan_pruning
+from ors_containers.images.storing.records import ImageRecord
 
 Make = Callable[..., Any]
 _DAY = 86400.0

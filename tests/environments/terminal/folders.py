@@ -67,7 +67,7 @@ def run_tasks(images: Path, *arguments: str | Path) -> subprocess.CompletedProce
     """Run ``ors-server tasks`` with a store of images."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
     return subprocess.run(
-        [sys.executable, "-m", "ors_server", "tasks", *map(str, arguments)],
+        [sys.executable, "-m", "ors_cli", "tasks", *map(str, arguments)],
         env=clean | {"ORS_IMAGES": str(images), "COLUMNS": "200"},
         capture_output=True,
         text=True,

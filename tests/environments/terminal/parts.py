@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ors_server.hosting.folder_imports import folder_package
+from ors_server.hosting.loading.folder_imports import folder_package
 from tests.support.paths import ROOT
 
 __all__ = [
     "FOLDER",
-    "blame",
     "canary",
     "endless",
     "environment",
+    "failure_cause",
     "generated",
     "generation",
     "grading",
+    "harbor_discovery",
+    "harbor_files",
+    "harbor_folder",
+    "harbor_reward",
+    "harbor_source",
+    "harbor_templates",
     "imported_code",
     "plain_tests",
     "preparation",
     "reading_programs",
-    "references",
+    "reference_states",
     "settings",
     "task",
+    "task_folders",
+    "terminal_bench",
     "trusted_surroundings",
     "verification",
     "writing",
@@ -31,41 +39,42 @@ __all__ = [
 FOLDER = ROOT / "environments" / "terminal"
 
 if TYPE_CHECKING:
-    from environments.terminal import (
-        blame,
-        canary,
-        endless,
-        environment,
-        generated,
-        generation,
-        grading,
-        imported_code,
-        plain_tests,
-        preparation,
-        reading_programs,
-        references,
-        settings,
-        task,
-        trusted_surroundings,
-        verification,
-        writing,
-    )
+    from environments.terminal import environment, failure_cause, grading, preparation, reference_states, settings, task
+    from environments.terminal.harbor import discovery as harbor_discovery
+    from environments.terminal.harbor import files as harbor_files
+    from environments.terminal.harbor import folder as harbor_folder
+    from environments.terminal.harbor import reward as harbor_reward
+    from environments.terminal.harbor import source as harbor_source
+    from environments.terminal.harbor import templates as harbor_templates
+    from environments.terminal.harbor.terminal_bench import conversion as terminal_bench
+    from environments.terminal.tasks import endless, generated, generation, verification, writing
+    from environments.terminal.tasks import folders as task_folders
+    from environments.terminal.tests_code import canary, imported_code, plain_tests, reading_programs
+    from environments.terminal.trusted import trusted_surroundings
 else:
     _package = folder_package(FOLDER)
-    blame = _package.load("blame")
-    canary = _package.load("canary")
-    imported_code = _package.load("imported_code")
+    failure_cause = _package.load("failure_cause")
+    canary = _package.load("tests_code.canary")
+    harbor_discovery = _package.load("harbor.discovery")
+    harbor_files = _package.load("harbor.files")
+    harbor_folder = _package.load("harbor.folder")
+    harbor_reward = _package.load("harbor.reward")
+    harbor_source = _package.load("harbor.source")
+    harbor_templates = _package.load("harbor.templates")
+    imported_code = _package.load("tests_code.imported_code")
     environment = _package.load("environment")
-    endless = _package.load("endless")
-    generated = _package.load("generated")
-    generation = _package.load("generation")
+    endless = _package.load("tasks.endless")
+    generated = _package.load("tasks.generated")
+    generation = _package.load("tasks.generation")
     grading = _package.load("grading")
-    plain_tests = _package.load("plain_tests")
+    plain_tests = _package.load("tests_code.plain_tests")
     preparation = _package.load("preparation")
-    references = _package.load("references")
-    reading_programs = _package.load("reading_programs")
+    reference_states = _package.load("reference_states")
+    reading_programs = _package.load("tests_code.reading_programs")
     settings = _package.load("settings")
+    terminal_bench = _package.load("harbor.terminal_bench.conversion")
+    task_folders = _package.load("tasks.folders")
     task = _package.load("task")
-    trusted_surroundings = _package.load("trusted_surroundings")
-    verification = _package.load("verification")
-    writing = _package.load("writing")
+    trusted_surroundings = _package.load("trusted.trusted_surroundings")
+    verification = _package.load("tasks.verification")
+    writing = _package.load("tasks.writing")

@@ -18,7 +18,7 @@ from xml.parsers import expat
 
 import pytest
 
-from ors_server.hosting.folder_imports import folder_package
+from ors_server.hosting.loading.folder_imports import folder_package
 from tests.environments.terminal_families.loading import ENVIRONMENT
 
 _package = folder_package(ENVIRONMENT)

@@ -13,7 +13,7 @@ import pytest
 from ors_containers.images import ImageRecord
 
 from ors_server import DefinitionError, InfrastructureFailure
-from ors_server.errors import InvalidTask
+from ors_server.hosting.errors import InvalidTask
 
 from .folders import FINAL, write_folder
 from .parts import endless, task

@@ -28,11 +28,11 @@ from ors_containers.errors import BuildFailed, RuntimeUnavailable
 from ors_containers.graders.portable_python import Toolset
 
 from ors_server import InfrastructureFailure, Server, Settings
-from ors_server.errors import InvalidTask
+from ors_server.hosting.errors import InvalidTask
 from tests.support.http_client import Client
 
 from .conftest import Service
-from .parts import environment, generated, grading, settings, task
+from .parts import environment, grading, settings, task
 from .play import environment_of, episode, own_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -232,7 +232,7 @@ def generated_file(content: bytes = b"", mode: int = 0o644, link: str | None = N
     """Return a file of a generated task."""
     from importlib import import_module
 
-    families = import_module(f"{generated.__name__.rpartition('.')[0]}.families.task")
+    families = import_module(f"{environment.__name__.rpartition('.')[0]}.families.task")
     return families.GeneratedFile(content, mode, link, directory)
 
 

@@ -14,7 +14,7 @@ from tests.support.sampling import sample
 
 from .conftest import Service
 from .evading import IMPORTED, IMPORTS, RUNNING, RUNS, SPOILT, THROUGH
-from .parts import blame, grading, plain_tests, settings
+from .parts import failure_cause, grading, plain_tests, settings
 from .play import episode, own_task
 from .ways import AGENTS_DATA, PLANTED
 
@@ -201,7 +201,7 @@ async def test_a_machine_that_cannot_examine_anything_is_not_the_agent(
     async with episode(service, own_task(TESTS, name="failing"), SETTINGS) as cheated:
         instance: Any = cheated.instance
         instance._sandbox = Flaky(instance._sandbox, 9)
-        monkeypatch.setattr(blame, "episode_sandbox", failing)
+        monkeypatch.setattr(failure_cause, "episode_sandbox", failing)
         with pytest.raises(InfrastructureFailure, match="no process left"):
             await cheated.done()
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from ors_server import DefinitionError
-from ors_server.errors import InvalidTask
+from ors_server.hosting.errors import InvalidTask
 from tests.support.paths import ROOT
 
 from .parts import generated, generation

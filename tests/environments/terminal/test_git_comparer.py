@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ors_server.hosting.folder_imports import folder_package
+from ors_server.hosting.loading.folder_imports import folder_package
 from tests.environments.terminal_families.loading import ENVIRONMENT
 from tests.support.sampling import sample
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from ors_containers.linux.leases import state_directory
-from ors_containers.linux.proc_stat import process_status
+from ors_containers.linux.limits.proc_stat import process_status
 
 from ors_server.cluster.supervisor.control import ask
 from tests.support.events import Reply, parse_events
@@ -74,7 +74,7 @@ def _run(client: httpx.Client, sid: str, command: str) -> str:
 
 @pytest.mark.long
 def test_the_sandboxes_of_a_killed_worker_are_gone_within_seconds(tmp_path: Path, images: Path) -> None:
-    command = [sys.executable, "-m", "ors_server", "serve", "terminal", "--port", "0", "--workers", "2"]
+    command = [sys.executable, "-m", "ors_cli", "serve", "terminal", "--port", "0", "--workers", "2"]
     variables = {
         "ORS_DATA_DIR": str(tmp_path / "data"),
         "ORS_IMAGES": str(images),

@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import Service
 from .folders import SOLUTION, run_tasks, write_folder
-from .parts import endless, generated, references, settings, writing
+from .parts import endless, generated, reference_states, settings, writing
 
 
 def verified(images: Path, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
@@ -42,7 +42,7 @@ async def test_written_folders_load_back_as_the_same_tasks(service: Service, tmp
         original = generated.generated_task(family, int(seed))
         for field in ("prompt", "truth", "initial_tests", "grading", "start", "solution", "near_miss"):
             assert getattr(found, field) == getattr(original, field), (name, field)
-        graded = await references.completed(service, original, settings.TerminalSettings())
+        graded = await reference_states.completed(service, original, settings.TerminalSettings())
         assert found.final_tests == graded.final_tests
         assert "REFERENCE = {" in graded.final_tests
 
@@ -51,7 +51,7 @@ async def test_written_folders_load_back_as_the_same_tasks(service: Service, tmp
 async def test_the_same_command_writes_the_same_bytes(service: Service, tmp_path: Path) -> None:
     for out in ("one", "two"):
         await write(service, tmp_path / out, "csv_join", "links", count=2, seed=5)
-        references.forget()
+        reference_states.forget()
     files = {path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()}
     assert len(files) == 4 * 7
     for file in files:

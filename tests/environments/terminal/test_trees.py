@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ors_server.hosting.folder_imports import folder_package
+from ors_server.hosting.loading.folder_imports import folder_package
 
 from .parts import FOLDER
 

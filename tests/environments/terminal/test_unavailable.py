@@ -51,7 +51,7 @@ def test_invalid_folders_are_reported_before_the_grader_is_made(tmp_path: Path, 
     (tmp_path / "empty").mkdir()
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
     done = subprocess.run(
-        [sys.executable, "-m", "ors_server", "serve", "terminal", "--tasks", str(tmp_path / tasks), "--port", "0"],
+        [sys.executable, "-m", "ors_cli", "serve", "terminal", "--tasks", str(tmp_path / tasks), "--port", "0"],
         env=clean | {"ORS_IMAGES": str(tmp_path / "images")},
         capture_output=True,
         text=True,
@@ -70,7 +70,7 @@ def test_tests_that_import_the_agents_code_are_reported_unless_they_are_flagged(
     folder = write_folder(tmp_path / "tasks", "task_a", files={"test_final_state.py": tests})
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
     done = subprocess.run(
-        [sys.executable, "-m", "ors_server", "serve", "terminal", "--tasks", str(folder), "--port", "0"],
+        [sys.executable, "-m", "ors_cli", "serve", "terminal", "--tasks", str(folder), "--port", "0"],
         env=clean | {"ORS_IMAGES": str(tmp_path / "images")},
         capture_output=True,
         text=True,

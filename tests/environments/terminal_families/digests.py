@@ -36,6 +36,6 @@ def recorded() -> dict[str, str]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3] / "environments"))
-    families = importlib.import_module("terminal.generation").FAMILIES
+    families = importlib.import_module("terminal.tasks.generation").FAMILIES
     for name in sys.argv[1:] or families:
         (FOLDER / f"{name}.txt").write_text(digest_of(families[name].generate) + "\n")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ors_containers import BubblewrapRuntime, Sandbox
 
 if TYPE_CHECKING:
-    from environments.terminal.generation import GeneratedTask
+    from environments.terminal.tasks.generation import GeneratedTask
 
 from tests.environments.terminal_families.loading import load_program
 

@@ -21,7 +21,7 @@ from tests.environments.terminal_families.loading import ENVIRONMENT, load_gener
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
-    from environments.terminal.generation import Family, GeneratedTask
+    from environments.terminal.tasks.generation import Family, GeneratedTask
 
 DOCS = ROOT / "docs" / "terminal_tasks.md"
 SEEDS = range(12)
@@ -31,7 +31,7 @@ ELSEWHERE = """
 import sys
 sys.path[:0] = sys.argv[1:3]
 from digests import digest_of
-from terminal.generation import FAMILIES
+from terminal.tasks.generation import FAMILIES
 for family in FAMILIES.values():
     print(family.name, digest_of(family.generate))
 """

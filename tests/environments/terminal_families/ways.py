@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tests.environments.terminal_families.loading import load_generation
 
 if TYPE_CHECKING:
-    from environments.terminal.generation import GeneratedTask
+    from environments.terminal.tasks.generation import GeneratedTask
 
 __all__ = ["EVERYWHERE", "Drafted", "Solution", "Way", "after", "drafted", "instead", "python", "swap"]
 

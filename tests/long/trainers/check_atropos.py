@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ors_clients.atropos import scored_group
 from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.rollouts.trajectory import Segment, ToolStep, Trajectory
 from ors_clients.tool_calls import ToolCall
+from ors_clients.trainers.atropos import scored_group
 
 from tests.long.trainers.upstream import checkout
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_clients.atropos.host import AtroposHost, AtroposSettings
-from ors_clients.atropos.math_verify_timeouts import bound_math_verify
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
+from ors_clients.trainers.atropos.host import AtroposHost, AtroposSettings
+from ors_clients.trainers.atropos.math_verify_timeouts import bound_math_verify
 
 from tests.clients.byte_tokenizer import save_byte_tokenizer
 from tests.support.paths import ROOT

@@ -34,8 +34,8 @@ if roll_checkout.CHECKOUT is None:
 roll_checkout.add_checkout(roll_checkout.CHECKOUT)
 
 from ors_clients.errors import ConfigurationError  # noqa: E402 (ROLL has to be importable)
-from ors_clients.roll.env_manager import OrsStepEnvManager  # noqa: E402
-from ors_clients.roll.start import compose  # noqa: E402
+from ors_clients.trainers.roll.env_manager import OrsStepEnvManager  # noqa: E402
+from ors_clients.trainers.roll.start import compose  # noqa: E402
 
 agentic_config: Any = import_module("roll.pipeline.agentic.agentic_config")
 agentic_pipeline: Any = import_module("roll.pipeline.agentic.agentic_pipeline")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from ors_clients.errors import ConfigurationError
-from ors_clients.roll.start import compose, main
+from ors_clients.trainers.roll.start import compose, main
 
 from tests.support.paths import RECIPES
 
@@ -108,9 +108,9 @@ def test_overrides_inside_of_env_config() -> None:
 
 def test_environments_take_the_types_of_omegaconf(monkeypatch: pytest.MonkeyPatch) -> None:
     """ROLL passes ``env_config`` on unchanged."""
-    from ors_clients.atropos.host import AtroposSettings
-    from ors_clients.roll import OpenRewardEnv
-    from ors_clients.roll.atropos_env import AtroposEnv
+    from ors_clients.trainers.atropos.host import AtroposSettings
+    from ors_clients.trainers.roll import OpenRewardEnv
+    from ors_clients.trainers.roll.atropos_env import AtroposEnv
 
     composed = compose(str(RECIPES / "roll-atropos"), "atropos_gsm8k_grpo_qwen25_0.5b", [])
     settings: list[AtroposSettings] = []

@@ -13,6 +13,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 import pytest
 from ors_clients.samplers.scripted import scripted_logprob
 from ors_clients.training.dataset import TaskRow
+from ors_clients.training.hooks import HOOKS, replaced_options
 
 from tests.clients.scripted_engine import ScriptedEngine
 from tests.clients.trainer_setup import call, row_of
@@ -36,6 +38,7 @@ __all__ = [
     "STEPS",
     "Outcomes",
     "check_baselines",
+    "check_refused_names",
     "check_tokens",
     "checkout",
     "earn",
@@ -262,6 +265,20 @@ def parse_recipe(trainer: str, folder: Path, add_arguments: Callable[[Any], Any]
         args, rest = parser.parse_known_args(words)
     assert {word for word in rest if word.startswith("--")} <= BACKENDS
     return args
+
+
+def check_refused_names(add_arguments: Callable[[Any], Any]) -> None:
+    """Check that names of a trainer's options are refused where they stand for one of ours, and no others."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    names = set(re.findall(r"--\w[\w-]*", parser.format_usage()))
+    ours = {option for option in names if replaced_options([option])}
+    assert {*HOOKS, "--custom-generate-function-path"} < ours
+    assert len(ours) == len(HOOKS) + 2  # those, and the option for the conversion
+    for option in ours:
+        for end in range(len("--"), len(option)):
+            if [name for name in names if name.startswith(option[:end])] == [option]:
+                assert replaced_options([option[:end]]), option[:end]
 
 
 async def end_work(close: Callable[[], Awaitable[None]]) -> None:

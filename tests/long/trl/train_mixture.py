@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 import yaml
+from ors_clients.trainers.trl import EnvironmentMixture
 from ors_clients.training.config import TrainingConfiguration
-from ors_clients.trl import EnvironmentMixture
 from tiny_model import Transcript, make_tiny_model, play, tool_schemas
 from transformers import AutoModelForCausalLM
 

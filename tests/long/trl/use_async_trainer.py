@@ -20,7 +20,7 @@ from typing import Any
 
 import trl.experimental.async_grpo.async_rollout_worker as worker_module
 from accelerate import PartialState
-from ors_clients.trl import EnvironmentMixture, EnvironmentSpec
+from ors_clients.trainers.trl import EnvironmentMixture, EnvironmentSpec
 from tiny_model import make_tokenizer, play
 
 GROUPS, GENERATIONS = 3, 4

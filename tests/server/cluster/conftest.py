@@ -38,7 +38,7 @@ class Cluster:
 
     def start(self, *arguments: str | Path, key: str = KEY, **variables: str) -> Running:
         """Start a command of ``ors-server`` and wait until it prints an address."""
-        command = [sys.executable, "-m", "ors_server", *map(str, arguments)]
+        command = [sys.executable, "-m", "ors_cli", *map(str, arguments)]
         own = self._folder / f"process-{next(self._numbers)}"
         given = {"ORS_CLUSTER_KEY": key, "ORS_DATA_DIR": str(own / "data"), **variables}
         return self._stack.enter_context(running(command, own, variables=given))

@@ -141,7 +141,7 @@ def run(*arguments: str, key: str | None = KEY, seconds: float = 60) -> subproce
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
     if key is not None:
         environment["ORS_CLUSTER_KEY"] = key
-    command = [sys.executable, "-m", "ors_server", *arguments]
+    command = [sys.executable, "-m", "ors_cli", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
 
 
@@ -169,7 +169,7 @@ def test_a_node_waits_for_gateways_and_says_so(cluster: Cluster) -> None:
         port = unused.getsockname()[1]
     folder_url = f"http://127.0.0.1:{port}"
     node = subprocess.Popen(
-        [sys.executable, "-m", "ors_server", "node", "--join", folder_url, "--name", "early", WIRE],
+        [sys.executable, "-m", "ors_cli", "node", "--join", folder_url, "--name", "early", WIRE],
         env={**os.environ, "ORS_CLUSTER_KEY": KEY, "ORS_SHUTDOWN_TIMEOUT": "1"},
         stderr=subprocess.PIPE,
         text=True,

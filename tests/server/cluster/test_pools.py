@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ors_server.cluster.errors import PoolsError
 from ors_server.cluster.supervisor.control import ask
 from ors_server.cluster.supervisor.pools import Pool, read_pools
-from ors_server.errors import PoolsError
 from tests.server.cluster.conftest import WIRE
 from tests.support.servers import Running, running
 
@@ -22,7 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
     interpreter.write_text(f'#!/bin/sh\nOF_A_POOL=1 exec {sys.executable} "$@"\n')
     interpreter.chmod(0o755)
     (folder / "pools.toml").write_text('[[pool]]\ntargets = ["echo"]\npython = "python"\nworkers = 2\n')
-    command = [sys.executable, "-m", "ors_server", "serve", WIRE, "--pools", str(folder / "pools.toml"), "--port", "0"]
+    command = [sys.executable, "-m", "ors_cli", "serve", WIRE, "--pools", str(folder / "pools.toml"), "--port", "0"]
     with running(command, folder, variables={"ORS_DATA_DIR": str(folder / "data")}) as server:
         yield server
 

@@ -76,7 +76,8 @@ def start_several(folder: Path, *targets: str | Path, **options: Any) -> Generat
         yield Several(server)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Generator[Several]:
+    """One server for all tests that leave it as it is, except for sessions."""
     with start_several(tmp_path_factory.mktemp("several"), f"{WIRE}:Wire") as server:
         yield server

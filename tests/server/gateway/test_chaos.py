@@ -17,6 +17,7 @@ import pytest
 
 from tests.server.gateway.conftest import WIRE, Several, start_several
 from tests.support.events import Reply, parse_events
+from tests.support.waiting import until
 
 #: Calls of either kind, the sessions that make them, and the seconds between two kills.
 CALLS, SESSIONS, INTERVAL = 2_000, 40, (0.5, 1.5)
@@ -27,19 +28,22 @@ KILLS = 10
 class Player:
     """A client that makes calls one after the other, repeats each until it is answered, and counts."""
 
-    def __init__(self, several: Several, calls: int, keyed: bool) -> None:
+    def __init__(self, several: Several, calls: int, keyed: bool, *, renews: bool = True) -> None:
+        """``renews``: it opens a new session whenever one has ended."""
         self._several = several
         self._left = calls
         self._keyed = keyed
+        self._renews = renews
         self.counts = Counter[str]()
 
     async def play(self) -> None:
-        """Make the calls, in a new session whenever one has ended."""
+        """Make the calls, as far as its sessions live."""
         limits = httpx.Limits(max_keepalive_connections=1)
         async with httpx.AsyncClient(
             base_url=self._several.url, timeout=60, trust_env=False, limits=limits
         ) as self._client:
-            while self._left:
+            await self._play_session()
+            while self._left and self._renews:
                 await self._play_session()
 
     async def _play_session(self) -> None:
@@ -137,12 +141,12 @@ async def test_no_call_is_lost_or_doubled_while_processes_are_killed(
 
 @pytest.mark.long
 async def test_calls_go_on_when_the_supervisor_is_killed_among_the_others(tmp_path: Path) -> None:
-    """Its workers and gateways serve, also one after the other has been killed, and end with their last session."""
+    """Its workers and gateways serve the sessions that live, take no new ones, and end with the last."""
     draw = random.Random(21)
     with start_several(tmp_path, f"{WIRE}:Wire", workers=3) as several:
-        players = [Player(several, 60, keyed=bool(number % 2)) for number in range(20)]
+        players = [Player(several, 60, keyed=bool(number % 2), renews=False) for number in range(20)]
         playing = asyncio.gather(*(player.play() for player in players))
-        await asyncio.sleep(draw.uniform(*INTERVAL))
+        await until(lambda: all(player.counts["answered"] for player in players), "not every session began")
         workers = [row["pid"] for row in await asyncio.to_thread(several.workers)]
         gateways = several.gateways()
         first, second, *_ = draw.sample(workers, 3)
@@ -153,8 +157,10 @@ async def test_calls_go_on_when_the_supervisor_is_killed_among_the_others(tmp_pa
         await playing
         counts = sum((player.counts for player in players), Counter[str]())
         print(dict(counts))
-        assert counts.pop("answered") == 60 * len(players)
-        assert counts.pop("sessions ended, typed") > 0
+        ended = [player for player in players if player.counts["answered"] < 60]
+        assert 0 < len(ended) < len(players)
+        assert counts.pop("sessions ended, typed") == len(ended)
+        counts.pop("answered")
         counts.pop("connections lost")
         assert not counts
         end = time.monotonic() + 30

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
 from ors_clients.errors import InfrastructureFailure
 from ors_clients.models import ToolResult
 

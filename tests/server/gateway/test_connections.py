@@ -206,6 +206,18 @@ async def test_a_worker_keeps_its_connection_open_for_a_client_of_http_1_0(betwe
     assert not between.worker.idle
 
 
+async def test_a_connection_that_its_worker_closes_serves_no_other_request(between: Between) -> None:
+    """A request that were sent on it would be lost with it."""
+    reader, writer = await between.client()
+    writer.write(b"GET /x HTTP/1.1\r\n\r\n")
+    upstream_reader, upstream = await between.upstream()
+    await upstream_reader.readuntil(b"\r\n\r\n")
+    upstream.write(plain(b"one", b"connection: close"))
+    assert (await response(reader))[1] == b"one"
+    assert not between.worker.idle
+    assert await within(upstream_reader.read()) == b"\r\n"  # the blank line confirms the response
+
+
 async def test_a_response_that_is_left_in_the_gateway_counts_as_lost(between: Between) -> None:
     (_, writer), (upstream_reader, _) = await respond_beyond_buffers(between)
     writer.transport.abort()

@@ -4,15 +4,24 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.server.gateway.conftest import WIRE, Several, call, start_several
 from tests.server.metrics.reading import Figures, read_figures
 from tests.support.waiting import PATIENCE
 
 _FIGURES = "/metrics"
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Generator[Several]:
+    """Start a server whose calls are counted from its start, and of which a worker dies."""
+    with start_several(tmp_path_factory.mktemp("several"), f"{WIRE}:Wire") as server:
+        yield server
 
 
 def scrape(client: httpx.Client) -> Figures:

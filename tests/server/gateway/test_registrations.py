@@ -34,6 +34,13 @@ class Gateway:
     def refresh(self) -> None:
         self.workers.replace(self.nodes.members())
 
+    def refusal(self, request: str, *lines: str) -> int:
+        """Return the status of a request that is answered before its body is read."""
+        head = read_head("\r\n".join([f"{request} HTTP/1.1", *lines, "", ""]).encode())
+        answer = self._routes.route(head, request.split()[1])
+        assert isinstance(answer, Own)
+        return int(answer.data[9:12])
+
     def post(self, content: bytes, path: str = "/_ors/nodes") -> int:
         return int(self.answer(content, path)[9:12])
 
@@ -54,6 +61,14 @@ class Gateway:
 
 def changed(**changes: Any) -> bytes:
     return json.dumps(MESSAGE | changes).encode()
+
+
+@pytest.mark.parametrize("request_line", ["GET /_ors/nodes", "POST /_ors/nodes", "POST /_ors/drain", "POST /_ors/stop"])
+def test_a_request_without_the_clusters_key_is_refused(request_line: str) -> None:
+    gateway = Gateway()
+    assert gateway.refusal(request_line) == 404
+    for token in ("", "another", ClusterKey(b"another key of the tests, long enough").node_token):
+        assert gateway.refusal(request_line, f"x-ors-cluster: {token}") == 403
 
 
 def test_a_registration_is_taken() -> None:

@@ -6,19 +6,20 @@ import logging
 import os
 import socket
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ors_containers.linux.file_locks import create_lock, try_lock
 
+from ors_server.cluster.errors import ControlError, NoWorkerLeft
 from ors_server.cluster.gateway.members.workers import Member, Worker
-from ors_server.cluster.supervisor import control, folders, restarts, supervisor
+from ors_server.cluster.supervisor import control, restart_pauses, socket_folders, supervisor
 from ors_server.cluster.supervisor.children import GatewayChild, WorkerChild
-from ors_server.cluster.supervisor.folders import own_folder
 from ors_server.cluster.supervisor.pools import Pool
+from ors_server.cluster.supervisor.socket_folders import own_folder
 from ors_server.cluster.supervisor.supervisor import Supervisor
-from ors_server.errors import ControlError, NoWorkerLeft
 from ors_server.settings import Settings
 from ors_server.wire.version import HANDSHAKE, VERSION
 from ors_server.worker import Announcement, read_announcement
@@ -70,6 +71,8 @@ class Children:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.workers: list[Process] = []
+        #: Variables of each worker.
+        self.variables: list[Mapping[str, str]] = []
         self.gateways: list[Process] = []
         self.errors: list[OSError] = []
         #: Whether a worker listens at once, and ends after that.
@@ -78,9 +81,10 @@ class Children:
         monkeypatch.setattr(WorkerChild, "start", self._worker)
         monkeypatch.setattr(GatewayChild, "start", self._gateway)
         monkeypatch.setattr(supervisor, "_NO_ROOM", 0.01)
-        monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.001)
+        monkeypatch.setattr(restart_pauses, "FIRST_PAUSE", 0.001)
 
-    async def _worker(self, *_: Any, **__: Any) -> Process:
+    async def _worker(self, *_: Any, variables: Mapping[str, str], **__: Any) -> Process:
+        self.variables.append(variables)
         return self._new(self.workers)
 
     async def _gateway(self, *_: Any, **__: Any) -> Process:
@@ -134,12 +138,25 @@ async def test_a_process_that_the_machine_has_no_room_for_is_started_later(child
     await asyncio.wait_for(running, PATIENCE)
 
 
+async def test_each_worker_gets_its_part_of_the_servers_limits(children: Children) -> None:
+    settings = Settings(max_sessions=10, max_calls=2, sandbox_warm_total=6, sandbox_queue=9, heartbeat=7.0)
+    server = Supervisor([Pool([], 3)], settings, gateways=1)
+    with socket.socket() as unused:
+        running = asyncio.create_task(server.run(unused, lambda: None))
+    await until(lambda: len(children.workers) == 3)
+    parts = {"MAX_SESSIONS": "4", "MAX_CALLS": "1", "SANDBOX_WARM_TOTAL": "2", "SANDBOX_QUEUE": "3", "HEARTBEAT": "7.0"}
+    for variables in children.variables:
+        assert {name: variables[f"ORS_{name}"] for name in parts} == parts
+    server.stop()
+    await asyncio.wait_for(running, PATIENCE)
+
+
 async def test_a_server_whose_workers_all_end_too_often_ends(children: Children) -> None:
     children.short_lived = True
     _, running = supervise()
     with pytest.raises(NoWorkerLeft):
         await asyncio.wait_for(running, 20)
-    assert len(children.workers) == 2 * (1 + restarts.RESTARTS)
+    assert len(children.workers) == 2 * (1 + restart_pauses.RESTARTS)
     assert all(gateway.ended for gateway in children.gateways)
 
 
@@ -296,8 +313,8 @@ def test_a_folder_that_another_server_removes_too_early_is_made_again(
         return try_lock(descriptor)
 
     real = tempfile.mkdtemp
-    monkeypatch.setattr(folders.tempfile, "mkdtemp", mkdtemp)
-    monkeypatch.setattr(folders, "try_lock", lock)
+    monkeypatch.setattr(socket_folders.tempfile, "mkdtemp", mkdtemp)
+    monkeypatch.setattr(socket_folders, "try_lock", lock)
     with own_folder() as folder:
         assert folder == Path(made[1])
         assert folder.is_dir()

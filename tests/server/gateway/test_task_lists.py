@@ -63,7 +63,7 @@ class Indexed(Base):
 COMPARE = """
 import asyncio, sys
 from pathlib import Path
-from ors_server.errors import TaskListsDiffer
+from ors_server.hosting.errors import TaskListsDiffer
 from ors_server.hosting.task_agreement import TaskAgreement
 
 agreement = TaskAgreement(Path(sys.argv[1]), "environment")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ors_server.checkouts.checkout import find_checkout
+from ors_server.checkouts.checkout import find_checkout, refuse_same_names
 from ors_server.checkouts.errors import HostError
 from ors_server.checkouts.requirements import find_requirements
 from ors_server.checkouts.sources import Sources
@@ -63,6 +63,16 @@ def test_a_target_may_name_the_file_and_the_class(tmp_path: Path) -> None:
     assert find_checkout(f"{folder}:Walk", tmp_path).class_name == "Walk"
     with pytest.raises(HostError, match="There is no checkout"):
         find_checkout(str(tmp_path / "none"), tmp_path)
+
+
+def test_checkouts_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Each has a data folder, whose name is in lower case."""
+    (tmp_path / "other").mkdir()
+    folders = [checkout(tmp_path / name, server_py="") for name in ("Walk", "swim", "other/walk")]
+    walk, swim, other = (find_checkout(str(folder), tmp_path) for folder in folders)
+    refuse_same_names([walk, swim])
+    with pytest.raises(HostError, match=r"Walk/server\.py and .*other/walk/server\.py are .* the same name, walk"):
+        refuse_same_names([walk, swim, other])
 
 
 def git(folder: Path, *arguments: str) -> str:

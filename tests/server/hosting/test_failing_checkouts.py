@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from ors_server.checkouts.errors import HostError
-from ors_server.checkouts.found import Failures
+from ors_server.checkouts.loaded_checkouts import Failures
 from ors_server.cluster.supervisor.control import ask
 from tests.server.hosting.conftest import SOURCE, can_bind
 from tests.support.paths import ROOT
@@ -86,7 +86,7 @@ def test_each_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         (tmp_path / name / "server.py").write_text(program)
         (tmp_path / name / "requirements.txt").write_text("openreward\n")
     (tmp_path / "Empty").mkdir()
-    command = [sys.executable, "-m", "ors_server", "host", "Bad", "Walk", "Empty", "--check"]
+    command = [sys.executable, "-m", "ors_cli", "host", "Bad", "Walk", "Empty", "--check"]
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.returncode == 1
     assert "Walk: server.py" in checked.stdout

@@ -7,10 +7,10 @@ import pytest
 
 from ors_server.checkouts import mounts
 from ors_server.checkouts.checkout import Checkout
-from ors_server.checkouts.found import Failures, FoundCheckout
+from ors_server.checkouts.loaded_checkouts import Failures, FoundCheckout
 from ors_server.checkouts.mounts import mounted_data
-from ors_server.checkouts.needs import Needs
 from ors_server.checkouts.requirements import Requirements
+from ors_server.checkouts.system_needs import Needs
 
 
 def environment(folder: Path, name: str) -> FoundCheckout:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ors_server.checkouts.needs import Needs, read_needs
 from ors_server.checkouts.report import Host, rows_of
 from ors_server.checkouts.sources import Sources
+from ors_server.checkouts.system_needs import Needs, read_needs
 
 SOURCE = '''
 """Files lie at /orwd_data, says this documentation."""

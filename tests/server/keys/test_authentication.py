@@ -12,7 +12,7 @@ from ors_server import Server, Settings
 from ors_server.errors import RequestError
 from ors_server.http.app import OrsApp
 from ors_server.http.routes.operations import OPERATIONS
-from ors_server.keys.guesses import _BURST  # pyright: ignore[reportPrivateUsage]
+from ors_server.keys.login_throttle import _BURST  # pyright: ignore[reportPrivateUsage]
 from tests.server.keys.conftest import Guarded, with_key
 from tests.support.environments import Echo
 

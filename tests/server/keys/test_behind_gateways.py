@@ -20,9 +20,9 @@ from ors_server.cluster.supervisor.control import ask
 from ors_server.http.routes.operations import OPERATIONS
 from ors_server.keys.exposure import add_key
 from ors_server.keys.file import changed, keys_file
-from ors_server.keys.guesses import _BURST  # pyright: ignore[reportPrivateUsage]
 from ors_server.keys.key import Limits
 from ors_server.keys.keys import Keys
+from ors_server.keys.login_throttle import _BURST  # pyright: ignore[reportPrivateUsage]
 from tests.server.gateway.conftest import WIRE
 from tests.support.servers import Running, running_workers
 

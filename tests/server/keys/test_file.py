@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ors_server import Settings
-from ors_server.errors import KeysError
 from ors_server.keys import file as file_module
+from ors_server.keys.errors import KeysError
 from ors_server.keys.exposure import add_key
 from ors_server.keys.file import changed, keys_file, read_keys
 from ors_server.keys.keys import SECRET_VARIABLE, Keys

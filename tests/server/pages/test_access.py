@@ -67,7 +67,8 @@ async def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(visit: Visi
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "a@localhost:80@b"]
+    "host",
+    ["evil.example", "evillocalhost", "localhost.evil.example", "127.0.0.1.evil.example", "a@localhost:80@b"],
 )
 async def test_a_foreign_name_of_this_machine_gets_no_page(visit: Visit, host: str) -> None:
     page = await visit(Echo).get("/ui", host=host)
@@ -75,7 +76,7 @@ async def test_a_foreign_name_of_this_machine_gets_no_page(visit: Visit, host: s
     assert "keys add" in page.text
 
 
-@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "10.0.0.7"])
+@pytest.mark.parametrize("host", ["localhost:8080", "rl.localhost", "127.0.0.1:8080", "[::1]:8080", "10.0.0.7"])
 async def test_addresses_get_pages(visit: Visit, host: str) -> None:
     assert (await visit(Echo).get("/ui", host=host)).status == 200
 

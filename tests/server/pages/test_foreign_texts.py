@@ -185,6 +185,20 @@ def test_tokens_are_escaped() -> None:
     assert (short.mask, short.logprobs) == (None, None)
 
 
+def test_the_mean_log_probability_is_that_of_the_tokens_in_the_loss() -> None:
+    held = {"ids": [1, 2, 3, 4], "logprobs": [-0.5, -8.0, None, -1.5], "mask": [1, 0, 1, 1]}
+    tokens = read_tokens({"tokens": held})
+    assert tokens is not None
+    assert tokens.mean == -1.0
+    assert 'class="t t-out"' in render_tokens(tokens)
+    unmasked = read_tokens({"tokens": {**held, "mask": None}})
+    assert unmasked is not None
+    assert unmasked.mean == pytest.approx(-10 / 3)
+    none = read_tokens({"tokens": {**held, "mask": [0, 0, 1, 0]}})
+    assert none is not None
+    assert none.mean is None
+
+
 def test_curves_escape_names_and_leave_out_what_is_not_finite() -> None:
     points = [Point(0, 0.5, 0.5, 2), Point(1, float("nan"), 0, 1), Point(2, 1e300, 1, 1), Point(3, -1e300, 0, 1)]
     shown = str(render_curve(Curve(points, "<x>")))

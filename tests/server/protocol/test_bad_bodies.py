@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ors_server.errors import BodyTooLarge
+from ors_server.http.errors import BodyTooLarge
 from ors_server.http.exchange import Exchange
 from tests.server.protocol.conftest import Serve
 from tests.support.environments import Echo

@@ -9,9 +9,9 @@ import pytest
 
 from ors_server import Settings
 from ors_server.hosting.executors import ThreadPool
-from ors_server.sessions.call_ledger import CallLedger
-from ors_server.sessions.call_slots import CallSlots
-from ors_server.sessions.result_store import ResultStore
+from ors_server.sessions.calls.call_ledger import CallLedger
+from ors_server.sessions.calls.call_slots import CallSlots
+from ors_server.sessions.calls.result_store import ResultStore
 from tests.server.protocol.live import Connection, LiveServer, live_server
 from tests.support.events import Reply, parse_events
 from tests.support.http_client import Client

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from ors_server.sessions.result_folder import ResultFolder
+from ors_server.sessions.calls.result_folder import ResultFolder
 
 _SCRIPT = """
 import sys
-from ors_server.sessions.result_folder import ResultFolder
+from ors_server.sessions.calls.result_folder import ResultFolder
 folder = ResultFolder()
 (folder.path / "0").write_text("a result")
 print(folder.path, flush=True)
@@ -112,7 +112,7 @@ def test_many_servers_that_start_at_once_keep_their_folders() -> None:
     script = "\n".join(
         [
             "import os, sys, time",
-            "from ors_server.sessions.result_folder import ResultFolder",
+            "from ors_server.sessions.calls.result_folder import ResultFolder",
             "sys.stdin.readline()",
             "kept = [ResultFolder() for _ in range(20)]",
             "time.sleep(0.3)",

@@ -143,7 +143,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.now = 1000.0
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        for module in ("registry", "session", "call", "result_store"):
+        for module in ("registry", "session", "calls.call", "calls.result_store"):
             self.patch.setattr(f"ors_server.sessions.{module}.time", clock)
         LIVES.clear()
         GATES.append(asyncio.Event())

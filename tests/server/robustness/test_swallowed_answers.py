@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import httpx
 import pytest
-from ors_clients.client import AsyncClient
+from ors_clients.client.async_client import AsyncClient
 
 from tests.server.robustness.cutting import call_request, each, send
 from tests.server.robustness.swallowing import swallowing

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.cli.conftest import command as command
+from tests.cli.conftest import command as command
 from tests.support.postgresql import Postgresql, running_postgresql
 from tests.support.servers import StartServer, starting
 

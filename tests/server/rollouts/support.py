@@ -12,13 +12,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from ors_server.rollouts.derived import Outcome
+from ors_server.rollouts.aggregates.derived_columns import Outcome
 from ors_server.rollouts.location import Location
 from ors_server.rollouts.queries.conversations import every_rollout
 from ors_server.rollouts.recorder import Recorder
-from ors_server.rollouts.records import End
+from ors_server.rollouts.recording.batches import End
 from ors_server.rollouts.store import RolloutStore
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.writer import RolloutWriter
 
 Event = dict[str, Any]
 #: A moment in 2023, in milliseconds.
@@ -82,7 +82,7 @@ async def record(
         recorder.end(recording, End(outcome, ""))
     recorder.close()
     await writer.close()
-    return recording.rollout_id
+    return recording.stored.rollout_id
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from ors_server.rollouts.export import row_of
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.writer import RolloutWriter
 from tests.server.rollouts.support import NOON, at, body, message, rollout, stored, update
 from tests.support.servers import StartServer, executable
 
@@ -209,7 +209,7 @@ def test_parquet_needs_a_file_and_its_package(
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     outcome = command("rollouts", "export", "-o", tmp_path / "rollouts.parquet")
     assert outcome.code == 2
-    assert "pip install pyarrow" in outcome.err
+    assert "pip install '/path/to/ors-server[parquet]'" in outcome.err
     assert list(tmp_path.glob("*rollouts.parquet*")) == []
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ors_server import Server, Settings
-from ors_server.rollouts.additions import Additions
-from ors_server.rollouts.database import open_to_write
-from ors_server.rollouts.events import read_event
+from ors_server.rollouts.storing.additions import Additions
+from ors_server.rollouts.storing.database import open_to_write
+from ors_server.rollouts.uploads import read_event
 from tests.server.rollouts.support import NOON, Event, at, body, message, rollout, update
 from tests.support.environments import Echo
 from tests.support.http_client import Client

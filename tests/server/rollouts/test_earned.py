@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ors_server.rollouts.difficulty import Selection, task_difficulty
-from ors_server.rollouts.earned import DEFAULT, RewardRule, rule_of
+from ors_server.rollouts.aggregates.reward_rule import DEFAULT, RewardRule, rule_of
+from ors_server.rollouts.queries.difficulty import Selection, task_difficulty
 from ors_server.rollouts.queries.listed import RolloutFilter, list_rollouts
 from ors_server.rollouts.queries.runs import find_run, list_runs
 from ors_server.rollouts.queries.statistics import reward_curve, task_summaries
 from ors_server.rollouts.store import RolloutStore
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.writer import RolloutWriter
 from tests.server.rollouts.support import at, body, message, rollout, stored, update
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ors_server.rollouts.marks import mark_of_frames, mark_of_metadata
+from ors_server.rollouts.verdict_marks import mark_of_frames, mark_of_metadata
 from ors_server.wire.sse import error_frame, result_frames
 from tests.server.rollouts.support import message, rollout
 from tests.server.rollouts.test_commands import Command, fill

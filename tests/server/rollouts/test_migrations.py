@@ -14,16 +14,16 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 
-from ors_server.rollouts import migrating
-from ors_server.rollouts.additions import run_id
-from ors_server.rollouts.database import open_to_write
 from ors_server.rollouts.errors import StoreUnavailable
 from ors_server.rollouts.location import FILE_NAME, Location
 from ors_server.rollouts.queries.listed import RolloutFilter, list_rollouts
 from ors_server.rollouts.queries.statistics import task_summaries
 from ors_server.rollouts.store import RolloutStore
+from ors_server.rollouts.storing import migrating
+from ors_server.rollouts.storing.additions import run_id
+from ors_server.rollouts.storing.database import open_to_write
+from ors_server.rollouts.storing.writer import RolloutWriter
 from ors_server.rollouts.tables import METADATA, VERSION
-from ors_server.rollouts.writer import RolloutWriter
 from tests.server.rollouts.support import at, body, message, record, rollout, rows, stored
 
 #: The tables as 0.2.0 made them, and rows as it stored them.
@@ -175,6 +175,7 @@ _BACK = (
     "ALTER TABLE rollouts DROP COLUMN session",
     "CREATE INDEX rollouts_statistics ON rollouts (run_id, task_key, step, max_reward, num_messages, outcome, "
     "created_at, started_at, last_message_at, owner, total_reward)",
+    "ALTER TABLE batches RENAME TO pieces",
     "UPDATE alembic_version SET version_num = '0003'",
 )
 
@@ -195,6 +196,8 @@ async def test_a_store_of_version_3_shows_what_it_showed(data_dir: Path) -> None
             connection.execute(text(statement))
         if connection.dialect.name == "sqlite":
             connection.execute(text("PRAGMA user_version = 3"))
+        else:
+            connection.execute(text("ALTER INDEX batches_pkey RENAME TO pieces_pkey"))
     assert {each["id"] for each in stored(data_dir)} == {"upload of former", former}
     assert rows(data_dir, "SELECT version_num FROM alembic_version") == [(migrating.revision(VERSION),)]
     assert rows(data_dir, "SELECT session FROM rollouts") == [(None,), (None,)]

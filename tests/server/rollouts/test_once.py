@@ -14,14 +14,14 @@ import pytest
 
 from ors_server import Server, Settings
 from ors_server.keys.exposure import add_key
-from ors_server.rollouts.database import open_to_write
-from ors_server.rollouts.difficulty import Selection, task_difficulty
 from ors_server.rollouts.queries.conversations import find_rollout
+from ors_server.rollouts.queries.difficulty import Selection, task_difficulty
 from ors_server.rollouts.queries.listed import RolloutFilter, count_rollouts, find_summary, group_of, list_rollouts
 from ors_server.rollouts.queries.runs import count_runs, find_run, list_runs
 from ors_server.rollouts.queries.statistics import reward_curve, task_summaries
 from ors_server.rollouts.store import RolloutStore
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.database import open_to_write
+from ors_server.rollouts.storing.writer import RolloutWriter
 from tests.clients.chat_stand_in import ChatStandIn, call
 from tests.clients.evaluation.environments import Exam
 from tests.clients.scripted_engine import serve_application
@@ -284,7 +284,7 @@ def test_the_commands_name_the_other_record(command: Command, data_dir: Path, tm
     assert f"{kept}, reward 0: another reward than this" in shown
     assert "another reward" not in command("rollouts", "show", "right").out
     shown = command("rollouts", "show", kept).out
-    assert "wrong, reward 1: another reward than this; it is counted in place of this session" in shown
+    assert "wrong, reward 1: another reward than this; it is counted instead of this session" in shown
     assert command("rollouts", "export", "-o", tmp_path / "rows.jsonl").code == 0
     exported = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert {row["id"]: row["counterpart"]["differs"] for row in exported} == {"wrong": True, "right": False}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.writer import RolloutWriter
 from tests.server.rollouts.support import NOON, Event, at, body, emptied, message, rollout, rows, stored, update
 
 pytestmark = pytest.mark.usefixtures("database")

@@ -17,7 +17,7 @@ from ors_server import Server, Settings
 from ors_server.rollouts.errors import StoreUnavailable
 from ors_server.rollouts.location import Location
 from ors_server.rollouts.store import RolloutStore
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.writer import RolloutWriter
 from tests.server.rollouts.support import at, body, message, rollout, rows, stored
 from tests.server.rollouts.test_recording import Played
 from tests.support.http_client import Client
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.long
 def away(postgresql: Postgresql, monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgresql]:
     """Use a new database of a server that the test may stop."""
     monkeypatch.setenv("ORS_ROLLOUTS", postgresql.create())
-    monkeypatch.setattr("ors_server.rollouts.writer.RETRY", 0.2)
+    monkeypatch.setattr("ors_server.rollouts.storing.writer.RETRY", 0.2)
     yield postgresql
     postgresql.stop()
     postgresql.start()

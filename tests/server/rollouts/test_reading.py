@@ -13,7 +13,7 @@ from ors_server.rollouts.export import row_of
 from ors_server.rollouts.queries.conversations import every_rollout
 from ors_server.rollouts.queries.listed import RolloutFilter, count_rollouts, list_rollouts
 from ors_server.rollouts.store import RolloutStore
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.writer import RolloutWriter
 from tests.server.rollouts.support import NOON, at, body, message, rollout, stored
 
 pytestmark = pytest.mark.usefixtures("database")

@@ -20,14 +20,14 @@ from ors_server import JSONObject, Server, Settings, TextBlock, ToolOutput, tool
 from ors_server.errors import InfrastructureError
 from ors_server.http.app import OrsApp
 from ors_server.rollouts import recorder as recording
-from ors_server.rollouts.database import open_to_write
 from ors_server.rollouts.location import Location
-from ors_server.rollouts.notes import Head, encode_notes, read_notes
 from ors_server.rollouts.queries.listed import RolloutFilter, list_rollouts
 from ors_server.rollouts.queries.runs import list_runs
-from ors_server.rollouts.records import messages_of_notes
+from ors_server.rollouts.recording.batches import Batches, messages_of_batches
+from ors_server.rollouts.recording.events import Head, encode_events, read_events
 from ors_server.rollouts.store import RolloutStore
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing.database import open_to_write
+from ors_server.rollouts.storing.writer import RolloutWriter
 from ors_server.telemetry.redaction import forms_of, redact_json, redact_text, redact_value
 from ors_server.wire.sse import error_frame, result_frames
 from tests.server.rollouts.support import at, body, message, rows, stored
@@ -263,13 +263,25 @@ async def test_calls_at_once_are_recorded_in_the_order_in_which_they_began_and_e
     assert before - 0.01 < times[0] <= times[1] - 0.05 < times[3] < time.time() + 0.01
 
 
-def test_pieces_of_earlier_versions_are_read() -> None:
-    piece = (
+def test_rows_that_an_earlier_version_kept_on_the_disk_are_stored() -> None:
+    kept = Batches("recorder", (), 0).to_json().replace(b'"batches"', b'"pieces"')
+    assert b"pieces" in kept
+    assert Batches.from_json(kept).rows()["batches"] == []
+
+
+def test_events_that_an_earlier_version_called_notes_are_read() -> None:
+    stored = '{"offset":1,"notes":[1,"c",null,null,null],"data":[{"name":"echo","input":{}}]}'
+    (event,) = read_events(stored)
+    assert event == {"at": 2000, "call": "c", "name": "echo", "input": {}}
+
+
+def test_batches_of_earlier_versions_are_read() -> None:
+    batch = (
         '[{"at":1,"blocks":[{"type":"text","text":"Say it","detail":null}]},'
         '{"at":2,"call":"c","name":"echo","input":{"text":"x"}},'
         '{"at":3,"result":"c","name":"echo","waiting_us":40,"inside_us":null,"error":"ValueError: no"}]'
     )
-    prompt, call, result = messages_of_notes([piece])
+    prompt, call, result = messages_of_batches([batch])
     assert (prompt["content"], prompt["sent_at"]) == ("Say it", 1)
     assert (call["name"], call["content"], call["call_id"]) == ("echo", '{"text": "x"}', "c")
     assert (result["content"], result["metadata"]) == ("ValueError: no", {"waiting_ms": 0.04, "error": True})
@@ -306,7 +318,7 @@ async def test_no_secret_and_no_private_field_is_stored(start: Start, data_dir: 
     (found,) = await recorded(client, data_dir)
     assert (found["task_spec"], found["split"]) == ({"id": "train-1"}, "train")
     assert found["messages"][2]["content"] == "[redacted] [redacted]"
-    tables = ("runs", "rollouts", "pieces")
+    tables = ("runs", "rollouts", "batches")
     content = repr([rows(data_dir, f"SELECT * FROM {table}") for table in tables])
     for secret in ("0123456789", "the-api-key", "the answer", "AAAAAAAA", "_ors_task", "u002dapi"):
         assert secret not in content
@@ -315,7 +327,7 @@ async def test_no_secret_and_no_private_field_is_stored(start: Start, data_dir: 
 WORDS = (
     *("1795", "null", "true", "false", "0000", "text", "output", "blocks", "result", "call", "name", "input", "data"),
     *(
-        "notes",
+        "events",
         "offset",
         "type",
         "error",
@@ -354,12 +366,12 @@ async def test_no_secret_changes_the_shape_of_a_record_or_its_rewards(start: Sta
 
 def test_a_tool_may_be_named_as_a_secret() -> None:
     heads: list[Head] = [2.0, "c", "hunter2", None, None]
-    alone = encode_notes(heads, [result_frames(b'{"ok":false,"error":"x","reason":null}')], 0.0, forms_of(["hunter2"]))
+    alone = encode_events(heads, [result_frames(b'{"ok":false,"error":"x","reason":null}')], 0.0, forms_of(["hunter2"]))
     assert b"hunter2" not in alone
     heads = [1.0, "c", None, None, None, *heads]
     data = [b'{"name":"hunter2","input":{}}', error_frame("no tool hunter2 and 99")]
-    piece = encode_notes(heads, data, 0.0, forms_of(["hunter2"])).decode()
-    call, result = read_notes(piece)
+    batch = encode_events(heads, data, 0.0, forms_of(["hunter2"])).decode()
+    call, result = read_events(batch)
     assert (call["name"], result["name"]) == ("[redacted]", "[redacted]")
     assert result["error"] == "no tool [redacted] and 99"
 
@@ -368,16 +380,16 @@ def test_a_tool_may_be_named_as_a_secret() -> None:
     "damaged",
     [
         '[{"at":[redacted],"call":"c"}]',
-        '{"offset":1,"notes":[1,"c",null,null,null],"data":["x"]}',
-        '{"offset":1,"notes":[1,"c",null,null,null],"data":[]}',
+        '{"offset":1,"events":[1,"c",null,null,null],"data":["x"]}',
+        '{"offset":1,"events":[1,"c",null,null,null],"data":[]}',
         '{"offset":1}',
         "3",
         "",
     ],
 )
 def test_the_rest_of_a_record_is_read_where_a_part_is_damaged(damaged: str) -> None:
-    whole = '{"offset":1,"notes":[1,"c",null,null,null],"data":[{"name":"echo","input":{}}]}'
-    first, unreadable, second = messages_of_notes([whole, damaged, whole])
+    whole = '{"offset":1,"events":[1,"c",null,null,null],"data":[{"name":"echo","input":{}}]}'
+    first, unreadable, second = messages_of_batches([whole, damaged, whole])
     assert (first["name"], second["name"], second["index"]) == ("echo", "echo", 2)
     assert (unreadable["type"], unreadable["sent_at"]) == ("system_message", None)
     assert "cannot be read" in unreadable["content"]
@@ -388,12 +400,12 @@ def test_what_python_does_not_read_and_may_hold_a_secret_is_left_out() -> None:
     unread = b'{"name":"echo","input":{"n":' + b"9" * 5000 + b',"key":"hunter2"}}'
     deep = b'{"ok":true,"output":{"blocks":[],"metadata":' + b'{"a":' * 220 + b'"hunter2"' + b"}" * 220 + b"}}"
     whole = b'{"name":"echo","input":{}}'
-    piece = encode_notes(heads, [unread, result_frames(deep), whole], 0.0, forms_of(["hunter2"])).decode()
-    first, second, third = messages_of_notes([piece])
+    batch = encode_events(heads, [unread, result_frames(deep), whole], 0.0, forms_of(["hunter2"])).decode()
+    first, second, third = messages_of_batches([batch])
     assert (first["name"], first["content"]) == ("[redacted]", "{}")
     assert second["metadata"]["metadata"]["a"]["a"] != "hunter2"
     assert third["content"] == "{}"
-    assert "hunter2" not in piece
+    assert "hunter2" not in batch
 
 
 @pytest.mark.parametrize(
@@ -436,8 +448,8 @@ def test_a_secret_is_found_where_a_long_result_was_cut() -> None:
     for length in range(32_700, 32_770):
         text = "x" * length + "alpha bravo" + "x" * 100
         frames = result_frames(to_json({"ok": True, "output": {"blocks": [{"type": "text", "text": text}]}}))
-        piece = encode_notes([1.0, "c", "echo", None, None], [frames], 0.0, forms_of(["alpha bravo"])).decode()
-        assert "bravo" not in piece
+        batch = encode_events([1.0, "c", "echo", None, None], [frames], 0.0, forms_of(["alpha bravo"])).decode()
+        assert "bravo" not in batch
 
 
 @pytest.mark.parametrize("times", range(4))
@@ -494,7 +506,7 @@ async def test_what_is_dropped_is_counted_and_the_reward_stays_true(
 async def test_a_database_that_cannot_be_used_for_a_while_loses_no_record(
     start: Start, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ors_server.rollouts.writer.RETRY", 0.1)
+    monkeypatch.setattr("ors_server.rollouts.storing.writer.RETRY", 0.1)
     monkeypatch.setattr(recording, "INTERVAL", 0.01)
     data_dir.write_text("a file")
     client = start()

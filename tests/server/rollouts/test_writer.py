@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ors_server.rollouts import database
 from ors_server.rollouts.errors import StoreBusy, StoreUnavailable
 from ors_server.rollouts.location import FILE_NAME, Location, data_directory
-from ors_server.rollouts.writer import RolloutWriter
+from ors_server.rollouts.storing import database
+from ors_server.rollouts.storing.writer import RolloutWriter
 from tests.server.rollouts.support import at, body, message, rollout, rows, stored, update
 from tests.support.paths import ROOT
 
@@ -217,7 +217,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         f"""
         import asyncio, pathlib, sys
         from ors_server.rollouts.errors import StoreUnavailable
-        from ors_server.rollouts.writer import RolloutWriter
+        from ors_server.rollouts.storing.writer import RolloutWriter
         from tests.server.rollouts.support import at, body, message, rollout, stored
 
         async def main():
@@ -261,7 +261,7 @@ async def test_a_file_that_another_process_makes_just_now(tmp_path: Path, monkey
     upload = asyncio.create_task(writer.store(body(rollout("r"))))
     await asyncio.sleep(0.2)
     assert not upload.done()
-    monkeypatch.setattr("ors_server.rollouts.database.PATIENCE", 0.2)
+    monkeypatch.setattr("ors_server.rollouts.storing.database.PATIENCE", 0.2)
     with pytest.raises(StoreUnavailable, match="another process has held it"):
         await RolloutWriter(at(tmp_path)).store(body(rollout("s")))
     other.execute("COMMIT")

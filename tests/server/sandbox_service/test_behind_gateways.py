@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
     folder = tmp_path_factory.mktemp("sandboxes")
     for name, limits in (("anna", Limits()), ("bert", Limits(sandboxes=1, sandbox_size="1:1.5"))):
         KEYS[name] = add_key(Settings(data_dir=folder / "data"), name, limits)
-    command = [sys.executable, "-m", "ors_server", "serve", "echo", "--workers", "2", "--gateways", "2", "--port", "0"]
+    command = [sys.executable, "-m", "ors_cli", "serve", "echo", "--workers", "2", "--gateways", "2", "--port", "0"]
     variables = {"ORS_SANDBOX_SERVICE": "yes", "ORS_DATA_DIR": str(folder / "data")}
     with running(command, folder, variables=variables) as server:
         yield server

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from ors_server.errors import UnknownEnvironment
+from ors_server.hosting.errors import UnknownEnvironment
 from ors_server.http.routes.files import files_router
 from ors_server.keys.key import ANYONE, Key
 from ors_server.keys.keys import Keys

@@ -305,7 +305,7 @@ async def test_in_a_prompt_it_can(serve: Serve) -> None:
     assert (await client.get("/prompt", sid)).status_code == 200
 
 
-def test_the_two_trees_agree() -> None:
+def test_a_full_machine_is_busy_and_no_failure() -> None:
     assert issubclass(Overloaded, InfrastructureFailure)
     assert not issubclass(MachineBusy, ServerFailure)
-    assert MachineBusy("a", "b", 7.4).headers == (("X-Backend-State", "starting"), ("Retry-After", "7"))
+    assert MachineBusy("a", "b", 7.4).headers == (("X-Backend-State", "starting"), ("Retry-After", "8"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ors_containers import Container
-from ors_containers.runtimes.namespace_container import NamespaceContainer
+from ors_containers.runtimes.containers.namespace_container import NamespaceContainer
 
 from ors_server.sandboxes import SandboxService
 from tests.server.protocol.conftest import Serve
@@ -324,6 +324,8 @@ async def test_files(sandboxes: Sandboxes) -> None:
     for _ in range(2):
         response = await sandboxes.file(sid, "write_file", path="/new/dir/f", commit=1, size=11)
         assert response.json() == {"sha256": digest}
+    # The same name, but not the same file: its client would take the upload for done.
+    assert (await sandboxes.file(sid, "write_file", path="/new/dir/f", commit=1, size=12)).status_code == 404
     assert await sandboxes.output(sid, "ls -A /new/dir; cat /new/dir/f") == "f\nfirstsecond"
     response = await sandboxes.file(sid, "read_file", path="/new/dir/f", offset=5, length=3)
     assert (response.content, response.headers["x-file-size"]) == (b"sec", "11")

@@ -10,7 +10,7 @@ import pytest
 from ors_containers import RuntimeUnavailable, Sandbox
 
 from ors_server import Server
-from ors_server.hosting.targets import load_target
+from ors_server.hosting.loading.targets import load_target
 from ors_server.sandboxes import close_sandbox_service, sandbox_service
 
 _ENVIRONMENT = """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ors_containers import Sandbox, SandboxStopped, UnknownRuntime
 from ors_containers.scheduling.capacity import Capacity, CapacityReader
-from ors_containers.scheduling.promises import promises_of_node
+from ors_containers.scheduling.reservations import reservations_of_node
 
 from ors_server import Environment, Server, Settings, ToolOutput, tool
 from ors_server.sandboxes import SandboxService, close_sandbox_service, hold_sandbox_service, sandbox_service
@@ -191,8 +191,9 @@ print("left", children())
 def test_importing_the_server_imports_no_sandboxes() -> None:
     code = "import sys, ors_server; from ors_server import Server; Server; print(*sorted(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    # The folder of results shares the helpers for file locks, which import the standard library only.
-    helpers = {"lazy_names", "linux", "linux.file_locks"}
+    # The name in the metadata, file locks of the folder of results, and the limit on open files: they import the
+    # standard library only.
+    helpers = {"distribution", "lazy_names", "linux", "linux.file_locks", "linux.limits", "linux.limits.file_limit"}
     imported = {name for name in modules if name.startswith("ors_containers")}
     assert imported == {"ors_containers", *(f"ors_containers.{name}" for name in helpers)}
 
@@ -236,18 +237,18 @@ async def test_without_room_real_sessions_wait_for_it(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("service")
-async def test_servers_with_one_table_share_their_promises(tmp_path: Path) -> None:
+async def test_servers_with_one_table_share_their_reservations(tmp_path: Path) -> None:
     await close_sandbox_service()
     path = tmp_path / "table"
     user = _User()
     hold_sandbox_service(user, Settings(node_table=path, sandbox_warm=0))
     service = await sandbox_service()
     sandbox = await service.open(service.runtime.host_image())
-    assert promises_of_node(path).totals().pids == 16
+    assert reservations_of_node(path).totals().pids == 16
     looking = f"""
 from pathlib import Path
-from ors_containers.scheduling.promises import Promises
-print(Promises(Path({str(path)!r})).totals().pids)"""
+from ors_containers.scheduling.reservations import Reservations
+print(Reservations(Path({str(path)!r})).totals().pids)"""
     other = await asyncio.create_subprocess_exec(sys.executable, "-c", looking, stdout=asyncio.subprocess.PIPE)
     assert (await other.communicate())[0] == b"16\n"
     await sandbox.stop()
@@ -256,7 +257,7 @@ print(Promises(Path({str(path)!r})).totals().pids)"""
 
 def test_the_command_line_lists_what_is_not_served(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(_TWO)
-    command = [sys.executable, "-m", "ors_server", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "ors_cli", "serve", "--port", "0"]
     with running([*command, "two.py"], tmp_path, cwd=tmp_path) as server:
         server.logged("Not served here")
     said = server.log.read_text()

@@ -6,7 +6,8 @@ import pytest
 from ors_containers import StartFailed
 
 from ors_server import Environment, InfrastructureFailure, JSONObject, Server, Settings, Split, ToolOutput, tool
-from ors_server.errors import DefinitionError, NoEnvironments
+from ors_server.errors import DefinitionError
+from ors_server.hosting.errors import NoEnvironments
 from ors_server.sandboxes import sandboxes_unavailable
 from tests.support.environments import Echo, said
 from tests.support.http_client import Client
@@ -100,7 +101,7 @@ def test_a_forgotten_class_method() -> None:
         def unavailable(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
             return ""
 
-    with pytest.raises(DefinitionError, match="unavailable is no class method"):
+    with pytest.raises(DefinitionError, match="unavailable is not a class method"):
         Server([Forgotten])
 
 

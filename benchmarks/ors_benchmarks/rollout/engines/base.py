@@ -143,7 +143,7 @@ class UrlEngine:
             _ = urlsplit(url).port  # which httpx does not look at
             http = BoundedAsyncClient(base_url=url.rstrip("/").removesuffix("/v1"), timeout=30.0, headers=headers)
         except (httpx.InvalidURL, ValueError) as error:
-            raise EngineFailed(f"{said_url!r} is no address: {error}", "Write it as http://host:port.") from None
+            raise EngineFailed(f"{said_url!r} is not an address: {error}", "Write it as http://host:port.") from None
         try:
             answer = await http.get("/v1/models")
             answer.raise_for_status()

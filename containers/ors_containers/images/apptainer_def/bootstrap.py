@@ -21,9 +21,9 @@ from ors_containers.images.apptainer_def.parser import Definition
 from ors_containers.images.importers import check_image, import_host, import_image, import_layers
 from ors_containers.images.programs import run_program
 from ors_containers.images.progress import Progress, Step, line_progress
-from ors_containers.images.records import ImageRecord, stem_of
 from ors_containers.images.registry import fetch_image, find_fetcher
 from ors_containers.images.repository import ImageRepository
+from ors_containers.images.storing.records import ImageRecord, stem_of
 
 __all__ = ["Base", "check_base", "find_base"]
 

@@ -19,11 +19,11 @@ from ors_containers.image import Image
 from ors_containers.images.apptainer_def.bootstrap import Base, check_base, find_base
 from ors_containers.images.apptainer_def.files import SourceFinder
 from ors_containers.images.apptainer_def.parser import Definition, Section, read_definition
-from ors_containers.images.layer_store import layer_key, new_upper
+from ors_containers.images.building.script_variables import script_variables
 from ors_containers.images.progress import Progress, Step, line_progress
-from ors_containers.images.records import ImageRecord
 from ors_containers.images.repository import ImageRepository
-from ors_containers.images.script_variables import script_variables
+from ors_containers.images.storing.layer_store import layer_key, new_upper
+from ors_containers.images.storing.records import ImageRecord
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.layers.writer import Entry
 

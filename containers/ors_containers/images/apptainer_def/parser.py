@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ors_containers.errors import InvalidDefinition
-from ors_containers.images.definition_text import read_definition_text
+from ors_containers.images.building.definition_text import read_definition_text
 
 __all__ = ["BOOTSTRAPS", "RUN_SECTIONS", "Definition", "Section", "read_definition"]
 

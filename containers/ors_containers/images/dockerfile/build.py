@@ -21,11 +21,11 @@ from ors_containers.images.dockerfile.lexer import Source
 from ors_containers.images.dockerfile.parser import read_dockerfile
 from ors_containers.images.dockerfile.plan import BaseFinder, BuildOptions, plan_build
 from ors_containers.images.dockerfile.steps import CopyStep, FolderStep, RunStep, StagePlan, Step
-from ors_containers.images.layer_store import layer_key, new_upper
 from ors_containers.images.progress import Progress, line_progress
 from ors_containers.images.progress import Step as ProgressStep
-from ors_containers.images.records import ImageRecord
 from ors_containers.images.repository import ImageRepository
+from ors_containers.images.storing.layer_store import layer_key, new_upper
+from ors_containers.images.storing.records import ImageRecord
 from ors_containers.layers.copying import CopyTarget
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.layers.writer import Entry

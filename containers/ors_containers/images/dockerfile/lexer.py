@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ors_containers.errors import InvalidDefinition
-from ors_containers.images.definition_text import read_definition_text
+from ors_containers.images.building.definition_text import read_definition_text
 
 __all__ = ["HereDocument", "RawInstruction", "Source", "read_source"]
 

@@ -24,8 +24,8 @@ from ors_containers.images.dockerfile.parser import Dockerfile, Instruction, Sta
 from ors_containers.images.dockerfile.run_step import plan_run
 from ors_containers.images.dockerfile.steps import CopyStep, FolderStep, Plan, RunStep, StagePlan, Step
 from ors_containers.images.dockerfile.variables import split_words
-from ors_containers.images.layer_store import layer_key
-from ors_containers.images.records import ImageRecord
+from ors_containers.images.storing.layer_store import layer_key
+from ors_containers.images.storing.records import ImageRecord
 
 __all__ = ["BaseFinder", "BuildOptions", "plan_build"]
 

@@ -56,7 +56,7 @@ class Drains:
                 return [(drain.slots, drain.deadline)]
             if not given_up.isdisjoint(drain.slots):
                 # The other nodes would be emptied as well, by a version that cannot serve.
-                logger.error("drain ends: a new worker was given up", extra={"slots": sorted(map(str, given_up))})
+                logger.error("drain ends: a new worker was abandoned", extra={"slots": sorted(map(str, given_up))})
                 self._queue.clear()
             elif all(slot in current and _is_new(current[slot], drain.before) for slot in drain.slots):
                 self._queue.popleft()

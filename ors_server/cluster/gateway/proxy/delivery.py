@@ -7,7 +7,7 @@ from typing import Any
 
 from ors_server.cluster.gateway.members.workers import Worker
 from ors_server.cluster.gateway.proxy.upstream import Upstream, has_ended
-from ors_server.errors import LOST_WITH_WORKER
+from ors_server.sessions.errors import LOST_WITH_WORKER
 from ors_server.wire.sse import error_frame
 
 __all__ = ["Deliveries", "end_events"]

@@ -10,10 +10,12 @@ from __future__ import annotations
 from ors_server.cluster.gateway.proxy.answers import error_response
 from ors_server.cluster.gateway.proxy.framing import Head
 from ors_server.cluster.gateway.routing.page_routing import is_page
-from ors_server.errors import NotAuthorized, OrsError, TooManyGuesses
-from ors_server.keys.authentication import OPEN_PATHS, credential_of
-from ors_server.keys.guesses import Guesses
+from ors_server.errors import OrsError
+from ors_server.keys.authentication import OPEN_PATHS
+from ors_server.keys.credentials import HEADERS, credential_of
+from ors_server.keys.errors import NotAuthorized, TooManyGuesses
 from ors_server.keys.keys import Keys
+from ors_server.keys.login_throttle import LoginThrottle
 
 __all__ = ["Guard", "Visitor", "credential_in"]
 
@@ -41,22 +43,22 @@ class Guard:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._guesses = Guesses()
+        self._throttle = LoginThrottle()
 
     def admit(self, head: Head, visitor: Visitor, path: str) -> bytes | None:
         """Note the key of a request; return the refusal where its address sent too many wrong ones."""
         # The answer of a path that wants no key does not vouch for the key that came with it.
         visitor.credential = credential = b"" if path in OPEN_PATHS else credential_in(head)
         visitor.logs_in = head.method == b"POST" and path == _LOG_IN
-        if not self._guesses or not (credential or visitor.logs_in) or (credential and credential == visitor.trusted):
+        if not self._throttle or not (credential or visitor.logs_in) or (credential and credential == visitor.trusted):
             return None
-        pause = self._guesses.pause(visitor.address)
+        pause = self._throttle.pause(visitor.address)
         return error_response(TooManyGuesses(pause)) if pause else None
 
     def admit_again(self, visitor: Visitor, credential: bytes) -> bool:
         """Note the key of a request whose path wants one; return False where ``admit`` has to look at it."""
         visitor.credential, visitor.logs_in = credential, False
-        return not credential or credential == visitor.trusted or not self._guesses
+        return not credential or credential == visitor.trusted or not self._throttle
 
     def refusal(self, visitor: Visitor, path: str) -> bytes | None:
         """Return the refusal of a request that the gateway would answer itself; None where it may."""
@@ -72,7 +74,7 @@ class Guard:
             visitor.trusted = visitor.credential
             return None
         else:
-            self._guesses.add(visitor.address)
+            self._throttle.add(visitor.address)
             error = NotAuthorized("This server does not know the key of the request")
         return error_response(error)
 
@@ -83,14 +85,9 @@ class Guard:
         if response[9:12] != b"401":
             visitor.trusted = visitor.credential or visitor.trusted
         else:
-            self._guesses.add(visitor.address)
+            self._throttle.add(visitor.address)
 
 
 def credential_in(head: Head) -> bytes:
     """Return the key that a request carries; empty where it carries none."""
-    own = head.headers.get(b"x-api-key")
-    if own is not None and len(own) == 1 and own[0]:
-        return own[0].strip()
-    if own is None and b"authorization" not in head.headers:
-        return b""
-    return credential_of((name, value) for name, values in head.headers.items() for value in values)
+    return credential_of((name, value) for name in HEADERS for value in head.headers.get(name, ()))

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import urllib.parse
 
+from ors_server.cluster.errors import NoWorker
 from ors_server.cluster.gateway.members.placed_ids import PlacedIds
 from ors_server.cluster.gateway.members.workers import Life, Worker, Workers
 from ors_server.cluster.gateway.proxy.framing import Head
-from ors_server.errors import NoWorker
 
 __all__ = ["is_page", "route_page"]
 

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
+from ors_server.cluster.errors import NoWorker
 from ors_server.cluster.gateway.members.placed_ids import SLOTS, Place, PlacedIds
 from ors_server.cluster.gateway.members.workers import Life, Worker, Workers
 from ors_server.cluster.gateway.proxy.answers import error_response, events_response, own_response, platform_response
@@ -24,19 +25,12 @@ from ors_server.cluster.gateway.routing.metrics import GatewayCounts, GatewayMet
 from ors_server.cluster.gateway.routing.page_routing import is_page, route_page
 from ors_server.cluster.gateway.routing.routes import Later, Own, Private, Route, WithBody
 from ors_server.cluster.gateway.routing.session_lookup import Search
-from ors_server.errors import (
-    LOST_WITH_WORKER,
-    AmbiguousSession,
-    InfrastructureFailure,
-    MissingSession,
-    NoWorker,
-    OrsError,
-    SessionGone,
-    ShuttingDown,
-    UnknownEnvironment,
-)
+from ors_server.errors import InfrastructureFailure, OrsError
+from ors_server.hosting.errors import UnknownEnvironment
+from ors_server.http.errors import AmbiguousSession, MissingSession
 from ors_server.http.routes.operations import OPERATIONS
 from ors_server.keys.authentication import FILES
+from ors_server.sessions.errors import LOST_WITH_WORKER, SessionGone, ShuttingDown
 from ors_server.wire.sse import session_frames
 
 __all__ = ["Router"]

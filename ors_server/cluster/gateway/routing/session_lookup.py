@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ors_server.cluster.errors import NoWorker
 from ors_server.cluster.gateway.members.workers import Life, Worker
 from ors_server.cluster.gateway.proxy.worker_requests import ask, key_lines
-from ors_server.errors import LOST_WITH_WORKER, NoWorker, SessionGone
+from ors_server.sessions.errors import LOST_WITH_WORKER, SessionGone
 
 __all__ = ["Search", "find"]
 

@@ -1,5 +1,0 @@
-"""``python -m ors_clients.atropos``: Atropos commands (``serve``, ``process``, ``evaluate``)."""
-
-from ors_clients.atropos.base_env import OrsAtroposEnv
-
-OrsAtroposEnv.cli()

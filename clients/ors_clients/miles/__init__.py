@@ -1,3 +1,0 @@
-"""Miles: the functions that its command line names."""
-
-from ors_clients.miles.functions import *  # noqa: F403 - every name of its `__all__`

@@ -1,3 +1,0 @@
-"""slime: the functions that its command line names."""
-
-from ors_clients.slime.functions import *  # noqa: F403 - every name of its `__all__`

@@ -1,0 +1,1 @@
+"""Adapters: what the configurations of trainers name, a folder a trainer."""

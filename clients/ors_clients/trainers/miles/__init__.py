@@ -1,0 +1,3 @@
+"""Miles: the functions that its command line names."""
+
+from ors_clients.trainers.miles.functions import *  # noqa: F403 - every name of its `__all__`

@@ -1,0 +1,258 @@
+"""Layers by their keys, each made once by the threads, tasks and processes of a machine.
+
+A key is the digest of a layer's inputs, so a layer that exists is valid. A layer is made in ``tmp`` under a file lock
+and renamed into ``layers`` when it is complete. A process records the layers it uses in a locked file of ``leases``,
+which the kernel unlocks when the process ends; ``remove_unused`` keeps the layers recorded there.
+
+Invariants: a folder in ``layers`` is complete. What a killed process left in ``tmp`` is removed by the next process. A
+layer is removed only when no record names it and no living process uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ors_containers.errors import StoreFailed
+from ors_containers.images.storing.singleflight import SingleFlight
+from ors_containers.images.storing.store_folder import prepare_folder, store_errors
+from ors_containers.layers.ownership import LayerOwners
+from ors_containers.linux.file_locks import create_lock, locked, try_locked
+
+__all__ = ["LayerInformation", "LayerStore", "layer_key", "new_upper"]
+
+_FORMAT = 1
+#: Seconds after which the use of a layer is recorded again.
+_MARK_INTERVAL = 3600.0
+
+
+def layer_key(*parts: object) -> str:
+    """Return the key of a layer made from ``parts``, which are JSON values."""
+    text = json.dumps([_FORMAT, *parts], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def new_upper(folder: Path) -> Path:
+    """Create the ``upper`` of a folder given to ``fill``: the layer's root, readable by everybody."""
+    upper = folder / "upper"
+    upper.mkdir()
+    upper.chmod(0o755)
+    return upper
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInformation:
+    """Size and origin of a layer."""
+
+    key: str
+    size: int
+    #: The import, definition or recipe that made it, for display.
+    made_by: str
+    #: Whether a recipe made it: it belongs to no image of the store.
+    recipe: bool
+    #: Seconds since 1970.
+    used: float
+
+
+class LayerStore:
+    """The layers below one folder. For one event loop at a time."""
+
+    def __init__(self, root: Path, owners: LayerOwners) -> None:
+        self.root = root
+        self.owners = owners
+        #: Limits the build sandboxes that run at a time; more of them would be slower for all.
+        self.builds = asyncio.Semaphore(2 * (os.cpu_count() or 1))
+        self._in_progress: SingleFlight[int] = SingleFlight()
+        #: When this process last recorded its use of a layer.
+        self._marked: dict[str, float] = {}
+        self._lease: int | None = None
+        self._lease_path: Path | None = None
+
+    def path(self, key: str) -> Path:
+        """Return the path of a layer, which may not exist."""
+        return self.root / "layers" / key
+
+    def key_of(self, layer: Path) -> str | None:
+        """Return the key of a layer of this store; None for a folder elsewhere."""
+        return layer.name if layer.parent == self.root / "layers" else None
+
+    def use(self, keys: Iterable[str]) -> bool:
+        """Record that this process uses these layers for as long as it lives; False where one does not exist."""
+        now = time.time()
+        new = [key for key in keys if now - self._marked.get(key, 0.0) > _MARK_INTERVAL]
+        if not new:
+            return True
+        if not all(self.path(key).is_dir() for key in new):
+            return False
+        with store_errors(self.root):
+            lease = self._prepare()
+            with self._removal_lock(shared=True):
+                if not all(self.path(key).is_dir() for key in new):
+                    return False
+                os.write(lease, "".join(f"{key}\n" for key in new if key not in self._marked).encode())
+                for key in new:
+                    self._marked[key] = now
+                    with contextlib.suppress(OSError):
+                        os.utime(self._notes(key))
+        return True
+
+    async def provide(
+        self, key: str, made_by: str, fill: Callable[[Path], Awaitable[int]], *, recipe: bool = False
+    ) -> Path:
+        """Return the layer of that key; where it is missing, have ``fill`` make it.
+
+        ``fill`` gets an empty folder, makes the layer in its ``upper`` (``new_upper``) and returns the layer's size.
+        Concurrent calls for the key wait, in this process and in others. Raises what ``fill`` raises, in every waiter
+        of this process, and ``StoreFailed``.
+        """
+        if not self.use([key]):
+            await self._in_progress.do(key, lambda: self._make(key, made_by, fill, recipe))
+        return self.path(key)
+
+    async def _make(self, key: str, made_by: str, fill: Callable[[Path], Awaitable[int]], recipe: bool) -> int:
+        with store_errors(self.root):
+            self._prepare()
+            async with self._maker_lock(key):
+                if self.use([key]):
+                    return self.size(key)
+                async with self.folder() as folder:
+                    size = await fill(folder)
+                    notes = {"size": size, "made_by": made_by, "recipe": recipe}
+                    self._notes(key).write_text(json.dumps(notes))
+                    with self._removal_lock(shared=True):
+                        (folder / "upper").rename(self.path(key))
+                if not self.use([key]):
+                    raise StoreFailed(f"Layer {key[:12]} was taken away as it was made")
+                return size
+
+    @contextlib.asynccontextmanager
+    async def folder(self) -> AsyncGenerator[Path]:
+        """Yield a working folder that is removed afterwards, or by the next process when this one is killed."""
+        self._prepare()
+        while True:
+            place = self.root / "tmp" / secrets.token_hex(8)
+            lock = create_lock(place.with_suffix(".lock"))
+            if lock is not None:
+                break
+        try:
+            place.mkdir(mode=0o755)
+            try:
+                yield place
+            finally:
+                # Shielded: a cancelled caller waits for the removal as well.
+                await asyncio.shield(asyncio.ensure_future(self.owners.remove(place)))
+        finally:
+            place.with_suffix(".lock").unlink(missing_ok=True)
+            os.close(lock)
+
+    def list(self) -> list[LayerInformation]:
+        """Return every layer, the most recently used first."""
+        found: list[LayerInformation] = []
+        for path in (self.root / "layers").glob("*.json"):
+            key = path.name.removesuffix(".json")
+            if self.path(key).is_dir():
+                with contextlib.suppress(OSError, ValueError, TypeError):
+                    notes = json.loads(path.read_text())
+                    found.append(LayerInformation(key, used=path.stat().st_mtime, **notes))
+        return sorted(found, key=lambda layer: -layer.used)
+
+    def in_use(self) -> set[str]:
+        """Return the layers that living processes use, this process included. Removes the leases of dead ones."""
+        # This process's own layers come from memory.
+        used = set(self._marked)
+        for path in (self.root / "leases").glob("*"):
+            with contextlib.suppress(FileNotFoundError), try_locked(path) as is_dead:
+                if is_dead:
+                    path.unlink(missing_ok=True)
+                else:
+                    used.update(path.read_text().split())
+        return used
+
+    async def remove_unused(self, keys: Iterable[str]) -> list[str]:
+        """Remove those of the layers that no living process uses; return them."""
+        removed: list[str] = []
+        with store_errors(self.root):
+            self._prepare()
+            async with self.folder() as folder:
+                with self._removal_lock():
+                    used = self.in_use()
+                    for key in keys:
+                        if key not in used:
+                            with contextlib.suppress(FileNotFoundError):
+                                self.path(key).rename(folder / key)
+                                removed.append(key)
+                            self._notes(key).unlink(missing_ok=True)
+        return removed
+
+    async def sweep(self) -> None:
+        """Remove what killed processes left: working folders, lock files, leases, notes of layers without a folder."""
+        with store_errors(self.root):
+            self._prepare()
+            for path in (self.root / "tmp").glob("*.lock"):
+                with contextlib.suppress(FileNotFoundError), try_locked(path) as is_dead:
+                    if is_dead:
+                        await self.owners.remove(path.with_suffix(""))
+                        path.unlink(missing_ok=True)
+            for path in (self.root / "locks").iterdir():
+                with contextlib.suppress(FileNotFoundError), try_locked(path) as is_dead:
+                    if is_dead:
+                        path.unlink(missing_ok=True)
+            self.in_use()
+            for notes in (self.root / "layers").glob("*.json"):
+                key = notes.name.removesuffix(".json")
+                if not self.path(key).is_dir() and time.time() - notes.stat().st_mtime > _MARK_INTERVAL:
+                    notes.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Release the layers that this process uses."""
+        if self._lease is not None:
+            if self._lease_path is not None:
+                self._lease_path.unlink(missing_ok=True)
+            os.close(self._lease)
+            self._lease = None
+        self._marked.clear()
+
+    def size(self, key: str) -> int:
+        """Return the bytes of a layer; 0 where they are unknown."""
+        try:
+            return json.loads(self._notes(key).read_text())["size"]
+        except (OSError, ValueError, KeyError):
+            return 0
+
+    def _notes(self, key: str) -> Path:
+        return self.root / "layers" / f"{key}.json"
+
+    def _prepare(self) -> int:
+        """Create the folders and this process's lease where they are missing; return the lease's descriptor."""
+        if self._lease is None:
+            prepare_folder(self.root, set_owners=self.owners.mapping.by == "root")
+        while self._lease is None:  # another process may just be looking for leases of dead processes
+            self._lease_path = self.root / "leases" / secrets.token_hex(8)
+            self._lease = create_lock(self._lease_path)
+        return self._lease
+
+    def _removal_lock(self, *, shared: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Lock the store against removing layers (shared) or against using them (exclusive), for moments only."""
+        return locked(self.root / "lock", shared=shared)
+
+    @contextlib.asynccontextmanager
+    async def _maker_lock(self, key: str) -> AsyncGenerator[None]:
+        """Hold the lock of making one layer. Polls, because a thread that waits for a lock cannot be cancelled."""
+        path = self.root / "locks" / key
+        pause = 0.005
+        while (lock := create_lock(path)) is None:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.25)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(lock)

@@ -1,0 +1,405 @@
+"""One bash for all commands of a sandbox, and how a command's end is known.
+
+Commands go to bash over a socket, and the end of each comes back over it (``shell_protocol``): so the end is known from
+another channel than the output, by a frame that bash writes only when the command is over, with a token that did not
+exist in the shell before.
+
+The shell is interactive (without a terminal), because only an interactive bash survives SIGINT, ``set -e`` aside: it
+drops the command and reads on.
+
+Invariant: a result is built from a frame that carries the command's own token, or from the shell's exit status as the
+kernel reports it.
+
+This module knows no runtime: a ``ShellHost`` starts the bash, lists processes and ends those of a command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Literal, Protocol
+
+from ors_containers.errors import InvalidCommand, MachineOverloaded, SandboxBusy, ShellFailed
+from ors_containers.runtimes.shells.shell_output import ShellOutput
+from ors_containers.runtimes.shells.shell_protocol import (
+    OUTPUT_AT,
+    SETUP,
+    Frames,
+    evaluation,
+    status_probe,
+    without_terminal_errors,
+)
+from ors_containers.runtimes.shells.time_limit import TimeLimit
+from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult
+
+__all__ = ["Ending", "Shell", "ShellHost", "ShellProcess"]
+
+Ending = Literal["interrupt", "kill", "sweep", "all", "everything"]
+
+#: Pauses after each attempt to end a command, in seconds; then the shell is ended with it.
+_PATIENCE = (0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
+_EXIT_PATIENCE = 10.0
+_ASIDE_PATIENCE = 1.0
+_START_PATIENCE = 60.0
+#: The same for a bash in a sandbox where processes of the agent may be what keeps it from starting.
+_RESTART_PATIENCE = 5.0
+_PIECE = 64 * 1024
+
+
+class ShellProcess(Protocol):
+    """A bash that was started."""
+
+    #: Its process id as the sandbox sees it.
+    inner: int
+    #: Done when it has ended, with its exit status (negative for a signal).
+    exited: asyncio.Future[int]
+
+
+class ShellHost(Protocol):
+    """The part of a sandbox that a shell uses."""
+
+    async def start_shell(
+        self, descriptors: Sequence[int], at: Sequence[int], environment: Mapping[str, str], directory: str
+    ) -> ShellProcess:
+        """Start bash with ``SHELL_ARGUMENTS``, ``descriptors`` placed ``at`` these numbers, the rest /dev/null.
+
+        Raises ``ShellFailed`` or ``SandboxDied``.
+        """
+        ...
+
+    def processes(self, shell: int) -> Mapping[int, int]:
+        """Return the start time of each process but process 1 and ``shell``, by process id."""
+        ...
+
+    async def end_command(self, shell: int, keep_pids: Mapping[int, int], how: Ending) -> None:
+        """End every process but process 1, ``shell``, and the processes of ``keep_pids`` with their descendants.
+
+        ``keep_pids`` has their start times by process id.
+
+        ``interrupt``: SIGINT for them and the shell. ``kill``: SIGKILL for them, SIGINT for the shell. ``sweep``:
+        SIGKILL for them, nothing for the shell. ``all``: SIGKILL for the shell too. ``everything``: SIGKILL for every
+        process but process 1, those of ``keep_pids`` too.
+        """
+        ...
+
+    def time_limit(self, what: str, seconds: float, *, starting: bool = False) -> TimeLimit:
+        """Return a limit that begins now, for work of the sandbox, or of the launcher that is ``starting`` it."""
+        ...
+
+
+class Shell:
+    """One persistent shell and its successors."""
+
+    def __init__(self, host: ShellHost, environment: Mapping[str, str], directory: str) -> None:
+        self._host = host
+        self._first_environment = environment
+        #: The directory and the exported variables (as bash writes them) after the last command that ended.
+        self._directory = directory
+        self._exported = b""
+        #: Whether the shell that runs was given the variables of the one before.
+        self._carried = True
+        self._process: ShellProcess | None = None
+        self._socket: socket.socket | None = None
+        self._output = ShellOutput()
+        self._frames = Frames()
+        #: Set when a frame came, the bash ended or the call was cancelled.
+        self._changed = asyncio.Event()
+        self._current: asyncio.Task[CommandResult] | None = None
+        self._abandoned: asyncio.Task[CommandResult] | None = None
+        self._abandon = False
+        self._aside = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start the first bash and wait until it answers. Raises ``ShellFailed``."""
+        await self._spawn()
+
+    async def run(self, command: str, timeout: float, limit: int) -> CommandResult:
+        """Run ``command``; see ``Sandbox.run``."""
+        if "\0" in command:
+            raise InvalidCommand("A command cannot hold a NUL character")
+        if not (timeout > 0 and math.isfinite(timeout)):
+            raise InvalidCommand(f"A time-out of {timeout} s is too short")
+        try:
+            text = command.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidCommand(f"The command is not Unicode text: {error.reason}") from error
+        await self._until_free()
+        self._abandon = False
+        task = self._current = asyncio.create_task(self._run(text, timeout, limit))
+        task.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:
+                raise ShellFailed("The shell was closed while a command ran in it") from None
+            if not task.done():
+                self._abandoned = task
+                self._abandon = True
+                self._changed.set()
+            raise
+
+    @contextlib.asynccontextmanager
+    async def set_aside(self) -> AsyncGenerator[int]:
+        """Run no command within this block; yield the process id of bash, 0 if there is none, which may be ended.
+
+        Output of background processes is read meanwhile. The next command gets a new bash if this one was ended.
+        Raises ``SandboxBusy``.
+        """
+        await self._until_free()
+        self._aside = True
+        process = self._process
+        try:
+            with self._output.unbounded():
+                yield process.inner if process is not None and not process.exited.done() else 0
+        finally:
+            try:
+                if process is not None and not self._closed:
+                    # The launcher reports the end of bash a moment after it; of one that goes on, this times out.
+                    await asyncio.wait([process.exited], timeout=_ASIDE_PATIENCE)
+            finally:
+                self._aside = False
+
+    async def _until_free(self) -> None:
+        """Wait until the command of a cancelled call has been ended. Raises ``SandboxBusy`` for another command."""
+        if self._abandoned is not None:
+            await asyncio.wait([self._abandoned])
+        if self._current is not None or self._aside:
+            raise SandboxBusy
+
+    def close(self) -> None:
+        """Close what this side holds; the bash is ended by its sandbox."""
+        self._closed = True
+        if self._current is not None:
+            self._current.cancel()
+        self._release()
+        self._output.close()
+
+    def _ended(self, task: asyncio.Task[CommandResult]) -> None:
+        self._current = None
+        if self._abandoned is task:
+            self._abandoned = None
+            if not task.cancelled():
+                task.exception()  # retrieved, since no caller waits for it any longer
+
+    async def _run(self, text: bytes, timeout: float, limit: int) -> CommandResult:
+        started = time.monotonic()
+        restarted = False
+        if self._process is None or self._process.exited.done():
+            await self._respawn()
+            restarted = True
+        process = self._process
+        assert process is not None and self._socket is not None
+        keep_pids = self._host.processes(process.inner)
+        sink = self._output.collect(limit)
+        if restarted:
+            sink.add(self._notice())
+        self._frames.clear()
+        token = secrets.token_hex(16).encode()
+        probe = status_probe(token)
+        sending = asyncio.create_task(self._send(evaluation(text) + b"\n" + probe))
+        timed_out = False
+        time_limit = self._host.time_limit("The command", timeout)
+        overloaded: MachineOverloaded | None = None
+        try:
+            try:
+                status = await self._finish(process, token, time_limit)
+            except MachineOverloaded as error:
+                overloaded, status = error, None
+            if status is None:
+                timed_out = True
+                sending.cancel()
+                status = await self._end(process, token, keep_pids, probe)
+        finally:
+            sending.cancel()
+            self._output.end_collection()
+        if process.exited.done():
+            restarted = True
+            if not self._closed:
+                await self._respawn()
+            sink.add(self._notice())
+        if overloaded is not None:
+            raise overloaded
+        status = 128 - status if status < 0 else status  # a signal, as the shell counts it
+        return CommandResult(
+            exit_status=TIMED_OUT_STATUS if timed_out else status,
+            output=without_terminal_errors(sink.content(), process.inner),
+            seconds=time.monotonic() - started,
+            timed_out=timed_out,
+            truncated=sink.omitted > 0,
+            shell_restarted=restarted,
+            waited=time_limit.waited(),
+        )
+
+    async def _finish(self, process: ShellProcess, token: bytes, time_limit: TimeLimit) -> int | None:
+        """Return the exit status, or None when the limit passes or the call is cancelled before there is one.
+
+        Raises ``MachineOverloaded``.
+        """
+        remaining = math.inf
+        overloaded: MachineOverloaded | None = None
+        while True:
+            self._changed.clear()
+            status = self._read_status(token)
+            if status is not None:
+                return status
+            if process.exited.done():
+                return process.exited.result()
+            if self._abandon:
+                return None
+            if overloaded is not None:
+                raise overloaded
+            if remaining <= 0:
+                return None
+            try:
+                remaining = time_limit.remaining()
+            except MachineOverloaded as error:
+                overloaded, remaining = error, 0.0
+            if remaining <= 0:
+                await time_limit.catch_up()
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(remaining):
+                    await self._changed.wait()
+
+    async def _end(self, process: ShellProcess, token: bytes, keep_pids: Mapping[int, int], probe: bytes) -> int:
+        """End a command that goes on, and the shell too if it does not answer; return the exit status."""
+        self._abandon = False
+        how: Ending = "interrupt"
+        for pause in _PATIENCE:
+            await self._host.end_command(process.inner, keep_pids, how)
+            how = "kill"
+            # An interrupted bash drops the line it is reading, which may have been the status probe.
+            await self._send(b"\n" + probe, wait=False)
+            status = None
+            with contextlib.suppress(MachineOverloaded):  # then the shell is ended, too
+                status = await self._finish(process, token, self._host.time_limit("The shell", pause))
+            if status is not None:
+                await self._host.end_command(process.inner, keep_pids, "sweep")
+                return status
+        await self._host.end_command(process.inner, keep_pids, "all")
+        if not await self._host.time_limit("A shell that was killed", _EXIT_PATIENCE).wait(process.exited):
+            raise ShellFailed("The shell could not be ended")
+        return process.exited.result()
+
+    def _read_status(self, token: bytes) -> int | None:
+        """Return the exit status in the frame with this token once it is complete; keep directory and environment."""
+        status = self._frames.read_status(token)
+        if status is None:
+            return None
+        self._directory = status.directory or self._directory
+        self._exported = status.exported
+        return status.exit_status
+
+    async def _respawn(self) -> None:
+        """Start a bash in the directory of the last one. Its background processes' output is dropped.
+
+        Raises ``ShellFailed`` and ``MachineOverloaded``.
+        """
+        self._release()
+        self._carried = bool(self._exported)
+        try:
+            await self._spawn(_RESTART_PATIENCE)
+        except ShellFailed:
+            # A process of the sandbox may prevent it, such as one that stops or kills every process it finds.
+            await self._host.end_command(0, {}, "everything")
+            await self._spawn()
+
+    async def _spawn(self, patience: float = _START_PATIENCE) -> None:
+        ours, theirs = socket.socketpair()
+        reading, writing = os.pipe()
+        try:
+            ours.setblocking(False)
+            os.set_blocking(reading, False)
+            self._socket = ours
+            self._output.attach(reading)
+            process = await self._start_process((theirs.fileno(), writing), patience)
+        except BaseException:  # a cancellation, too: only this call knows of the socket
+            self._release()
+            raise
+        finally:
+            theirs.close()
+            os.close(writing)
+        self._process = process
+        process.exited.add_done_callback(lambda _: self._changed.set())
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours, self._on_control)
+        self._output.resume()
+        token = secrets.token_hex(16).encode()
+        self._frames.clear()
+        restoring = b""
+        if self._exported:
+            # Bash starts with the image's variables, which it may need to start; then it gets the last shell's.
+            restoring = b" \\unset %b\n%b\n" % (" ".join(self._first_environment).encode(), self._exported)
+        # Twice, around the restored variables: these may set PS1 and the like.
+        await self._send(SETUP + restoring + SETUP + status_probe(token))
+        answered = False
+        try:
+            status = await self._finish(process, token, self._host.time_limit("The start of a shell", patience))
+            answered = status is not None and not process.exited.done()
+        finally:
+            if not answered:
+                self._release()
+                self._process = None
+        if not answered:
+            raise ShellFailed("The sandbox's bash did not answer")
+
+    async def _start_process(self, descriptors: Sequence[int], patience: float) -> ShellProcess:
+        """Have bash started. Raises ``ShellFailed`` and ``MachineOverloaded``."""
+        starting = asyncio.ensure_future(
+            self._host.start_shell(descriptors, (0, OUTPUT_AT), self._first_environment, self._directory)
+        )
+        try:
+            if await self._host.time_limit("The start of a shell", patience, starting=True).wait(starting):
+                return starting.result()
+            raise ShellFailed("The sandbox's bash did not start in time")
+        finally:
+            starting.cancel()
+
+    def _notice(self) -> bytes:
+        where = self._directory.encode(errors="surrogateescape")
+        variables = (
+            b"the same exported variables"
+            if self._carried
+            else b"those of the image (the exported ones were too large)"
+        )
+        return (
+            b"\n[The shell ended. A new one was started in %b with %b; "
+            b"functions, aliases and other variables are lost.]\n" % (where, variables)
+        )
+
+    async def _send(self, data: bytes, *, wait: bool = True) -> None:
+        """Write to bash; an error means that bash has ended, which is noticed elsewhere."""
+        assert self._socket is not None
+        with contextlib.suppress(OSError):
+            if wait:
+                await asyncio.get_running_loop().sock_sendall(self._socket, data)
+            else:
+                self._socket.send(data)
+
+    def _on_control(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(_PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:  # bash has closed it: its exit follows
+            asyncio.get_running_loop().remove_reader(self._socket)
+            return
+        self._frames.add(data)
+        self._changed.set()
+
+    def _release(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        self._process = None

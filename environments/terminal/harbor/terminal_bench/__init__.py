@@ -1,0 +1,1 @@
+"""Folders of Terminal-Bench 1, converted to Harbor's format."""

@@ -1,0 +1,1 @@
+"""Tasks: folders of Endless Terminals, generated ones, and their verification and writing."""
