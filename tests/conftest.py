@@ -15,6 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.combinations import leave_to_long_tests
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_to_long_tests(items)
+
 
 @pytest.fixture(scope="session")
 def python() -> str:

@@ -140,7 +140,7 @@ def fronted(folder: Path, **variables: str) -> Generator[Front]:
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Generator[Front]:
     """Serve ``Walk`` and ``Swim`` on one address, each with a data folder that names it."""
-    with fronted(tmp_path_factory.mktemp("front")) as front:
+    with fronted(tmp_path_factory.mktemp("front"), ORS_RECORD="yes") as front:
         yield front
 
 

@@ -74,7 +74,8 @@ def test_the_others_serve(tmp_path: Path) -> None:
         assert client.get("/metrics").status_code == 200
 
 
-@pytest.mark.parametrize("names", [pytest.param(["Broken"], marks=pytest.mark.long), ["Absent", "Broken"]])
+@pytest.mark.long
+@pytest.mark.parametrize("names", [["Broken"], ["Absent", "Broken"]])
 def test_a_server_without_any_ends_with_the_reason(tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(AssertionError, match=BROKEN), served(tmp_path, *names):
         pass

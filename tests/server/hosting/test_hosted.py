@@ -19,7 +19,7 @@ import pytest
 
 from ors_server.checkouts import serving
 from ors_server.hosting.task_agreement import digest_of
-from tests.server.hosting.conftest import Front, can_bind, fronted
+from tests.server.hosting.conftest import Front, can_bind
 from tests.server.metrics.reading import read_figures
 from tests.support.events import parse_events
 
@@ -224,6 +224,7 @@ def test_secrets_and_variables_of_the_operator_reach_the_environment(front: Fron
     assert front.call("with", "variable", "PYTHONHASHSEED") == "0"
 
 
+@pytest.mark.long
 async def test_a_restarted_process_lists_the_tasks_of_the_one_before(mortal_front: Front) -> None:
     """Tasks made of hashes and sets: by their digest, two starts of a process have one list."""
     front = mortal_front
@@ -257,21 +258,21 @@ def test_the_operator_may_choose_the_seed_of_hashes() -> None:
     assert {name: value for name, value in passed.items() if name in given} == {"PYTHONHASHSEED": "7"}
 
 
-def test_sessions_are_recorded(tmp_path: Path) -> None:
-    with fronted(tmp_path, ORS_RECORD="yes") as front:
-        for name in ("walk", "swim"):
-            assert front.create(name, name).status_code == 200
-            assert front.call(name, "wait", "0") == "waited"
-            assert httpx.post(f"{front.url}/delete", headers={"X-Session-ID": name}).status_code == 200
+def test_sessions_are_recorded(front: Front) -> None:
+    for name in ("walk", "swim"):
+        assert front.create(name, f"recorded {name}").status_code == 200
+        assert front.call(f"recorded {name}", "wait", "0") == "waited"
+        deleted = httpx.post(f"{front.url}/delete", headers={"X-Session-ID": f"recorded {name}"})
+        assert deleted.status_code == 200
 
-        def stored() -> list[tuple[str, float, bool]]:
-            runs = httpx.get(f"{front.url}/v1/runs").json()["runs"]
-            rows: list[dict[str, Any]] = (
-                httpx.get(f"{front.url}/v1/runs/{runs[0]['name']}/rollouts").json()["rollouts"] if runs else []
-            )
-            return sorted((row["environment"], row["max_reward"], row["finished"]) for row in rows)
+    def stored() -> set[tuple[str, float, bool]]:
+        runs = httpx.get(f"{front.url}/v1/runs").json()["runs"]
+        rows: list[dict[str, Any]] = (
+            httpx.get(f"{front.url}/v1/runs/{runs[0]['name']}/rollouts").json()["rollouts"] if runs else []
+        )
+        return {(row["environment"], row["max_reward"], row["finished"]) for row in rows}
 
-        wait_until(lambda: stored() == [("swim", 1.0, True), ("walk", 1.0, True)])
+    wait_until(lambda: {("swim", 1.0, True), ("walk", 1.0, True)} <= stored())
 
 
 def test_a_toolset_needs_a_sandbox_or_is_refused_by_name(front: Front) -> None:
