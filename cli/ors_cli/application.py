@@ -138,7 +138,7 @@ _COMMANDS = {
     "init": ("Write a folder with a working environment, its tests, a Dockerfile and a README.", _init),
     "keys": ("Add, list and revoke the keys by which clients enter a server.", _keys),
     "deploy": ("Write a folder that serves an environment elsewhere.", _deploy),
-    "tasks": ("Check folders of terminal tasks, and write generated and converted ones.", _tasks),
+    "tasks": ("Check and prepare folders of terminal tasks, and write generated and converted ones.", _tasks),
     "image": ("Make, list and remove the images that sandboxes start from.", _image),
     "sandbox": ("Show what isolates sandboxes on this machine, and what they left behind.", _sandbox),
     "rollouts": ("List, show and export rollouts: what clients uploaded, and what the server recorded.", _rollouts),

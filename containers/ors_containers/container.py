@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import ipaddress
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -21,7 +21,16 @@ from ors_containers.image import Image
 from ors_containers.limits import MIB, Limits
 from ors_containers.sandbox import CommandResult, ExecutionResult, FileStatus, OutputStream
 
-__all__ = ["Container", "ContainerPolicy", "ContainerSettings", "HostAlias", "Mount", "Network", "Sidecar"]
+__all__ = [
+    "Container",
+    "ContainerPolicy",
+    "ContainerSettings",
+    "FrozenFiles",
+    "HostAlias",
+    "Mount",
+    "Network",
+    "Sidecar",
+]
 
 Network = Literal["none", "open"]
 
@@ -134,6 +143,8 @@ class ContainerSettings:
     group: int | None = None
     #: ``open`` is a wish: where the operator has not allowed it, the container has ``none``.
     network: Network = "none"
+    #: Without a network: every lookup of a name is answered at once, that there is no such host.
+    refuse_names: bool = False
     host_name: str = "sandbox"
     host_aliases: tuple[HostAlias, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -158,6 +169,28 @@ class ContainerSettings:
     def limits(self) -> Limits:
         """The limits that control groups and admission know: a container's files are not in memory."""
         return Limits(memory=self.memory, pids=self.pids, cpu=self.cpus, disk=MIB)
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenFiles:
+    """The files that an ended container has written, as a layer, until ``release``; ``async with`` releases it."""
+
+    #: For ``Image.layers``, above those of the container's image. Sandboxes of the same server alone can have it.
+    layer: Path
+    #: Bytes of its files.
+    size: int
+    #: When the container started, in seconds since 1970.
+    since: float
+    #: Free the layer. A container that was started over it keeps it for itself.
+    release: Callable[[], Awaitable[None]]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.release()
 
 
 class Container(abc.ABC):
@@ -215,6 +248,7 @@ class Container(abc.ABC):
         timeout: float | None = None,
         max_bytes: int | None = None,
         on_output: Callable[[OutputStream, bytes], object] | None = None,
+        record: bool = False,
     ) -> ExecutionResult:
         """Run a program with the arguments ``argv``, without a shell; return when it has ended.
 
@@ -227,13 +261,17 @@ class Container(abc.ABC):
         It is called on the event loop, must return at once and should not raise: its errors go to the event loop's
         handler. ``timeout``, in seconds, and background processes are as in ``run``.
 
+        With ``record`` the result has the files that it and its descendants used. They are slower then, and can hide
+        what they use: it tells what a program that is trusted needs. A program that may not be recorded is not run.
+
         A missing program is exit status 127. A program that cannot be executed, arguments that are too long for the
         kernel, a ``cwd`` that cannot be entered and a user that does not exist are 126. In all these cases ``started``
         of the result is False.
 
         Raises ``InvalidCommand`` for an empty ``argv``, NUL characters and surrogates that stand for no byte, names of
-        variables that are empty or have ``=``, a time-out or limit below 0, and another user than the container's where
-        this machine gives a container one user id.
+        variables that are empty or have ``=``, a time-out or limit below 0, another user than the container's where
+        this machine gives a container one user id, and a record of too many paths; ``RuntimeUnavailable`` where the
+        kernel or the server's rights allow no record.
         """
 
     @abc.abstractmethod
@@ -265,6 +303,15 @@ class Container(abc.ABC):
     @abc.abstractmethod
     async def rename(self, source: str, target: str) -> None:
         """Rename a file over another, in one step. Raises ``FileError``."""
+
+    @abc.abstractmethod
+    async def freeze(self, folder: Path) -> FrozenFiles:
+        """End every process, and return what the container has written as a layer; the container is closed then.
+
+        Owners are as inside, and there are no setuid bits, devices and sockets. Where the server is root the layer
+        stays on the container's disk, and nothing is copied. Elsewhere it is copied below ``folder``, which exists, is
+        empty, and is the caller's to remove. Raises ``StoreFailed``.
+        """
 
     @abc.abstractmethod
     async def close(self) -> None:

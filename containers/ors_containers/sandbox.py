@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from ors_containers.image import Image
 from ors_containers.limits import Limits
@@ -20,6 +20,7 @@ __all__ = [
     "FileKind",
     "FileStatus",
     "OutputStream",
+    "RecordedPaths",
     "Sandbox",
 ]
 
@@ -58,6 +59,22 @@ class CommandResult:
         return self.output.decode(errors="replace")
 
 
+class RecordedPaths(NamedTuple):
+    """The files that a command and the processes that it started have used: absolute paths in their root.
+
+    A path with links is there as it was named, and as it is without them. What is in /proc, /sys and /dev is left out.
+    """
+
+    #: Programs, and the interpreters and loaders that the kernel starts for them.
+    executed: frozenset[str] = frozenset()
+    #: Regular files that were opened for reading, libraries among them, and the links on the way to any path.
+    opened: frozenset[str] = frozenset()
+    #: Directories that were opened.
+    listed: frozenset[str] = frozenset()
+    #: Paths at which nothing was, when one of them was to be executed, opened or looked up.
+    missing: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
     """The exit status of a program, and its standard output and error."""
@@ -76,6 +93,8 @@ class ExecutionResult:
     started: bool = True
     #: Seconds of ``seconds`` in which it waited for processors, as in ``CommandResult``.
     waited: float = 0.0
+    #: What it used until it ended, where that was asked for.
+    recorded: RecordedPaths | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import ClassVar
 
-from ors_containers import CommandResult, InvalidCommand, Sandbox, ShellFailed, keep_from_sandboxes
+from ors_containers import CommandResult, InvalidCommand, ShellFailed, keep_from_sandboxes
 from ors_containers.errors import UnknownImage
 from pydantic import BaseModel, Field
 
@@ -27,11 +27,10 @@ from ors_server.hosting.errors import InvalidTask
 from ors_server.sandboxes import sandbox_service, sandboxes_unavailable
 from ors_server.wire.texts import shorten
 
-from .failure_cause import grade_episode
-from .preparation import Service, episode_sandbox, grading_unavailable, program_finder
-from .reference_states import completed
+from .episode import AgentContainer, Place, PlayedTask, bounds_of, grade, start
+from .preparation import Service, grading_unavailable, program_finder
 from .settings import TerminalSettings, read_settings
-from .task import TaskSource, TerminalTask
+from .task import TaskSource
 from .tasks.folders import FolderSource
 from .tasks.generated import GeneratedSource
 
@@ -70,14 +69,15 @@ class TerminalEnvironment(Environment):
             raise InvalidTask('A task of this environment is {"id": …}', "Send a task from /tasks or /task unchanged.")
         self._settings = self.current_settings()
         self._task = self.find_task(name)
-        self._sandbox: Sandbox | None = None
+        self._bounds = bounds_of(self._task, self._settings)
+        self._sandbox: Place | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._steps = 0
         #: When the episode's time is over; counted from the first call, because trainers open many sessions in advance.
         self._deadline: float | None = None
 
     @classmethod
-    def find_task(cls, name: str) -> TerminalTask:
+    def find_task(cls, name: str) -> PlayedTask:
         """Find a task by name.
 
         Raises ``InvalidTask``, and ``InfrastructureFailure`` if it can no longer be read or needs a program that is
@@ -122,10 +122,7 @@ class TerminalEnvironment(Environment):
     # ── the episode ──
 
     async def setup(self) -> None:
-        service = await self.sandboxes()
-        # First: an episode that holds a sandbox must not wait for another.
-        self._task = await completed(service, self._task, self._settings)
-        self._sandbox = await episode_sandbox(service, self._task, self._settings)
+        self._task, self._sandbox = await start(await self.sandboxes(), self._task, self._settings)
 
     async def teardown(self) -> None:
         if self._stopping is not None:
@@ -134,10 +131,10 @@ class TerminalEnvironment(Environment):
             await self._sandbox.stop()
 
     async def get_prompt(self) -> list[TextBlock]:
-        settings = self._settings
+        bounds = self._bounds
         rules = (
-            f"You have a Linux shell in {self._home}, without a network. `bash` runs a command in it: at most "
-            f"{settings.steps} commands, {settings.command_timeout:g} seconds each, {settings.episode_timeout:g} "
+            f"You have a Linux shell in {self._home}{self._network}. `bash` runs a command in it: at most "
+            f"{bounds.steps} commands, {bounds.command_timeout:g} seconds each, {bounds.episode_timeout:g} "
             "seconds in all. Directory, variables and background processes last from command to command; input is "
             "empty, so nothing interactive works. Call `done` when the task is solved: what you leave behind is "
             "checked then, or after your last command."
@@ -146,7 +143,15 @@ class TerminalEnvironment(Environment):
 
     @property
     def _home(self) -> str:
-        return "your home directory" if self._sandbox is None else self._sandbox.image.home
+        if self._sandbox is None:
+            return "your home directory"
+        image = self._sandbox.image
+        return image.directory or "/" if isinstance(self._sandbox, AgentContainer) else image.home
+
+    @property
+    def _network(self) -> str:
+        has_one = isinstance(self._sandbox, AgentContainer) and self._sandbox.container.network == "open"
+        return "" if has_one else ", without a network"
 
     # Both are exclusive: a shell runs one command at a time, and nothing may run while the episode is graded.
     @tool(exclusive=True)
@@ -158,7 +163,7 @@ class TerminalEnvironment(Environment):
         self._steps += 1
         sandbox = self._require()
         try:
-            result = await sandbox.run(params.command, timeout=min(self._settings.command_timeout, remaining))
+            result = await sandbox.run(params.command, timeout=min(self._bounds.command_timeout, remaining))
         except InvalidCommand as error:
             text, status = f"[The command was not run: {error.cause}]", None
         except ShellFailed:
@@ -169,9 +174,9 @@ class TerminalEnvironment(Environment):
             self._extend(result.waited)
         if self._remaining() <= 0:
             return self._time_over(text)
-        if self._steps >= self._settings.steps:
-            return await self._graded(f"{text}\n\n{_STEPS_SPENT.format(steps=self._settings.steps)} ")
-        metadata: JSONObject = {"exit_status": status, "steps_left": self._settings.steps - self._steps}
+        if self._steps >= self._bounds.steps:
+            return await self._graded(f"{text}\n\n{_STEPS_SPENT.format(steps=self._bounds.steps)} ")
+        metadata: JSONObject = {"exit_status": status, "steps_left": self._bounds.steps - self._steps}
         return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata)
 
     @tool(exclusive=True)
@@ -183,13 +188,13 @@ class TerminalEnvironment(Environment):
 
     # ── details ──
 
-    def _require(self) -> Sandbox:
+    def _require(self) -> Place:
         assert self._sandbox is not None, "the server sets an episode up before it calls a tool"
         return self._sandbox
 
     def _remaining(self) -> float:
         if self._deadline is None:
-            self._deadline = time.monotonic() + self._settings.episode_timeout
+            self._deadline = time.monotonic() + self._bounds.episode_timeout
         return self._deadline - time.monotonic()
 
     def _extend(self, seconds: float) -> None:
@@ -208,31 +213,24 @@ class TerminalEnvironment(Environment):
         return "\n".join(line.removesuffix("\n") for line in lines if line)
 
     def _time_over(self, text: str) -> ToolOutput:
-        over = _TIME_SPENT.format(seconds=self._settings.episode_timeout)
+        over = _TIME_SPENT.format(seconds=self._bounds.episode_timeout)
         return self._end(f"{text}\n\n{over}" if text else over, 0.0, "time")
 
     async def _graded(self, text: str) -> ToolOutput:
         service = await self.sandboxes()
         started = time.monotonic()
-        verdict = await grade_episode(service, self._task, self._require(), self._settings)
+        verdict = await grade(service, self._task, self._require(), self._settings)
         # The tests' output is only logged: it would tell a model what the tests check.
-        logger.debug(
-            "graded",
-            extra={
-                "task": self._task.name,
-                "verdict": verdict.how,
-                "seed": verdict.seed,
-                "seconds": round(time.monotonic() - started, 3),
-                "detail": verdict.detail,
-            },
-        )
-        words = text + (_SOLVED if verdict.passed else _UNSOLVED)
-        return self._end(words, float(verdict.passed), "graded", verdict.mark)
+        seconds = round(time.monotonic() - started, 3)
+        logger.debug("graded", extra={"task": self._task.name, "seconds": seconds, **verdict.log})
+        words = text + (_SOLVED if verdict.reward >= 1 else _UNSOLVED)
+        more: JSONObject = {"rewards": dict(verdict.numbers)} if verdict.numbers else {}
+        return self._end(words, verdict.reward, "graded", verdict.mark, more)
 
-    def _end(self, text: str, reward: float, how: str, mark: str = "") -> ToolOutput:
+    def _end(self, text: str, reward: float, how: str, mark: str = "", more: JSONObject = {}) -> ToolOutput:  # noqa: B006 - only read
         # Stop the sandbox now, not with the session: a trainer may keep the session open long after this.
         self._stopping = asyncio.create_task(self._require().stop())
-        metadata: JSONObject = {"ended": how, "steps": self._steps}
+        metadata: JSONObject = {"ended": how, "steps": self._steps, **more}
         if mark:
             metadata["verdict_mark"] = mark
         return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata, reward=reward, finished=True)
@@ -243,7 +241,7 @@ def _settings_of_process() -> TerminalSettings:
     return read_settings()
 
 
-def task_source(settings: TerminalSettings) -> TaskSource:
+def task_source(settings: TerminalSettings) -> TaskSource[PlayedTask]:
     """Return the source of tasks that the settings name; found once. Raises ``DefinitionError``."""
     key = settings.model_dump_json()
     source = _sources.get(key)
@@ -252,10 +250,10 @@ def task_source(settings: TerminalSettings) -> TaskSource:
     return source
 
 
-_sources: dict[str, TaskSource] = {}
+_sources: dict[str, TaskSource[PlayedTask]] = {}
 
 
-def _find_source(settings: TerminalSettings) -> TaskSource:
+def _find_source(settings: TerminalSettings) -> TaskSource[PlayedTask]:
     for folder in settings.folders:
         keep_from_sandboxes(folder)  # tests and solutions
     if settings.folders:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ors_containers import CallerError, Image, Limits, Runtime, Sandbox, SandboxError
+from ors_containers.container import Container, ContainerSettings
 from ors_containers.errors import BuildNeedsNetwork, UnknownImage
 
 from ors_server import InfrastructureFailure
@@ -51,6 +52,8 @@ class Service(Protocol):
     async def toolset(self) -> Toolset: ...
 
     async def open(self, image: Image, limits: Limits | None = None) -> Sandbox: ...
+
+    async def open_container(self, image: Image, settings: ContainerSettings | None = None) -> Container: ...
 
 
 async def episode_sandbox(service: Service, task: TerminalTask, settings: TerminalSettings) -> Sandbox:

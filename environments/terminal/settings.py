@@ -63,6 +63,17 @@ class TerminalSettings(BaseSettings):
         "episodes never have one.",
     )
 
+    task_network: bool = Field(
+        default=False,
+        description="Give agents of Harbor tasks an open network, where the task asks for one and ORS_SANDBOX_NETWORK "
+        "allows it.",
+    )
+    harbor_steps: Count = Field(default=100, description="Commands in an episode of a Harbor task.")
+    harbor_command_timeout: Seconds = Field(
+        default=300.0,
+        description="Seconds one command may take in an episode of a Harbor task.",
+    )
+
     steps: Count = Field(default=16, description="Commands in an episode; after the last one it is graded.")
     command_timeout: Seconds = Field(default=10.0, description="Seconds one command may take.")
     episode_timeout: Seconds = Field(

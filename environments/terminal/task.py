@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from ors_server import Split
 
@@ -21,6 +21,10 @@ __all__ = ["BuiltImage", "FolderProblem", "PreparedImage", "TaskSource", "Termin
 
 Grading = Literal["frozen", "live"]
 TestsImportCode = Literal["refuse", "flag"]
+
+
+#: The kind of task that a source has.
+Task = TypeVar("Task", covariant=True)
 
 
 class FolderProblem(Exception):
@@ -77,7 +81,7 @@ class TerminalTask:
     origin: str = ""
 
 
-class TaskSource(Protocol):
+class TaskSource(Protocol[Task]):
     """Tasks by split and index, and by name."""
 
     @property
@@ -93,6 +97,6 @@ class TaskSource(Protocol):
         """Return a task's name. Raises ``IndexError`` outside of the split; a negative index counts from the end."""
         ...
 
-    def find(self, name: str) -> TerminalTask:
+    def find(self, name: str) -> Task:
         """Find a task by name. Raises ``InvalidTask``, and ``InfrastructureFailure`` if it can no longer be read."""
         ...

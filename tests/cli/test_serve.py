@@ -113,6 +113,7 @@ def test_a_second_interrupt_does_not_wait_for_a_slow_end(
         client.post("/create", json={"env_name": "talk", "task_spec": {"id": "one"}}, headers=headers)
         assert client.get("/talk/prompt", headers=headers).status_code == 200
     served.process.send_signal(signal.SIGINT)
+    served.logged("stopping")  # signals that wait for a busy process are one
     with pytest.raises(subprocess.TimeoutExpired):
         served.process.wait(1)
     interrupted = time.monotonic()

@@ -25,6 +25,7 @@ from ors_containers import (
     keep_from_sandboxes,
     self_check,
 )
+from ors_containers.layers.ownership import LayerOwners
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 from ors_containers.self_check import links, run_check
 
@@ -82,6 +83,9 @@ async def examined(runtime: NamespaceRuntime) -> dict[str, str]:
     return said
 
 
+_USED = {"/bin/cat", "/kept/file", "/none"}
+
+
 async def in_containers(runtime: NamespaceRuntime) -> dict[str, str]:
     """Return what commands in a docker-like container with a sidecar print."""
     sidecar = Sidecar("side", runtime.host_image(), ("/bin/sleep", "60"))
@@ -107,7 +111,28 @@ async def in_containers(runtime: NamespaceRuntime) -> dict[str, str]:
                 said[f"executed as {user}"] = f"{found.stdout.decode()} {found.stderr.decode()}"
             except InvalidCommand as error:
                 said[f"executed as {user}"] = str(error)
+        await container.run("mkdir -m 700 /kept; echo kept >/kept/file; rm /etc/services; chown 5 /kept")
+        paths = (await container.execute(["/bin/cat", "/kept/file", "/none"], record=True)).recorded
+        assert paths is not None
+        said["recorded"] = f"{[sorted(kind & _USED) for kind in paths]}"
+        with tempfile.TemporaryDirectory() as folder:
+            async with await container.freeze(Path(folder)) as frozen:
+                said["frozen"] = await over(runtime, frozen.layer)
+                await LayerOwners().remove(frozen.layer)
     return said
+
+
+async def over(runtime: NamespaceRuntime, layer: Path) -> str:
+    """Return what a container over a layer prints of it, and of a name that it looks up."""
+    image = runtime.host_image()
+    image = dataclasses.replace(image, layers=(layer, *image.layers))
+    async with await runtime.open_container(image, ContainerSettings(disk=32 * 2**20, refuse_names=True)) as container:
+        look_up = "import socket; socket.gethostbyname('a.example')"
+        commands = (
+            "cat /kept/file; stat -c '%u %a' /kept; test -e /etc/services; echo $?",
+            f'echo hosts: files dns >/etc/nsswitch.conf; /usr/bin/python3 -c "{look_up}" 2>&1 | tail -n 1',
+        )
+        return "".join([(await container.run(command, timeout=20)).text for command in commands])
 
 
 async def listed(runtime: NamespaceRuntime, made: Path, *, large: bool) -> str:

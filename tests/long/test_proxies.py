@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.server.protocol.live import LiveServer, live_server
+from tests.support.cut_connections import streamed
 from tests.support.events import Reply, parse_events
 from tests.support.paths import DOCS
 
@@ -131,22 +132,27 @@ def test_a_call_whose_client_has_gone_is_attached_to(proxied: Proxied) -> None:
 def test_calls_under_way_when_the_proxy_is_killed_run_once(program: str, tmp_path: Path) -> None:
     with _proxied(program, tmp_path) as proxied:
         sessions = [_open(proxied.url, f"killed-{number}") for number in range(20)]
+        begun: list[str] = []
         cut: list[str] = []
 
         def call(headers: dict[str, str]) -> None:
+            body = {"name": "step", "input": {"milliseconds": 5000}}
             try:
-                with httpx.Client(base_url=proxied.url, trust_env=False) as client:
-                    _run(client, headers, milliseconds=600)
+                with httpx.Client(base_url=proxied.url, timeout=60, trust_env=False) as client:
+                    streamed(client, "/call", body, headers, lambda: begun.append(headers["X-Session-ID"]))
             except httpx.TransportError:
                 cut.append(headers["X-Session-ID"])
 
         threads = [threading.Thread(target=call, args=(headers,)) for headers in sessions]
         for thread in threads:
             thread.start()
-        time.sleep(0.4)
+        end = time.monotonic() + 20
+        while len(begun) < 20:
+            assert time.monotonic() < end
+            time.sleep(0.01)
         os.killpg(proxied.proxy.pid, signal.SIGKILL)
         for thread in threads:
             thread.join()
         assert len(cut) == 20
-        with httpx.Client(base_url=proxied.server.url, trust_env=False) as client:
-            assert [_run(client, headers, milliseconds=600) for headers in sessions] == [1] * 20
+        with httpx.Client(base_url=proxied.server.url, timeout=60, trust_env=False) as client:
+            assert [_run(client, headers, milliseconds=5000) for headers in sessions] == [1] * 20

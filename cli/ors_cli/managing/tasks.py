@@ -1,18 +1,14 @@
 """``ors-server tasks``: check folders of terminal tasks, and write generated and converted tasks as such folders.
 
-The work is the terminal environment's own (``verification``, ``writing``), imported by path when it is asked for: an
-environment is a folder, also for us.
+The work is the terminal environment's own (``verification``, ``writing``), imported by path when it is asked for.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-from collections.abc import Coroutine
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,30 +16,28 @@ from rich.table import Table
 from rich.text import Text
 
 from ors_cli.flags import TestsImportCode
-from ors_server.errors import DefinitionError, InfrastructureFailure
-from ors_server.hosting.errors import TargetError
-from ors_server.hosting.loading.folder_imports import folder_package
-from ors_server.hosting.loading.targets import bundled_environments
+from ors_cli.managing.prepare_tasks import prepare
+from ors_cli.managing.terminal_work import run_work, terminal_module
+from ors_server.errors import DefinitionError
 
 __all__ = ["tasks"]
 
 tasks = typer.Typer(
     no_args_is_help=True,
-    help="Check folders of terminal tasks, and write generated and converted ones.",
+    help="Check and prepare folders of terminal tasks, and write generated and converted ones.",
     epilog="[bold]Examples[/bold]\n"
     "  ors-server tasks generate csv_join --count 20 --output my_tasks   twenty tasks as folders\n"
     "  ors-server tasks verify my_tasks                                  play and grade them\n"
+    "  ors-server tasks prepare harbor_tasks                             build Harbor's folders, try them sealed\n"
     "  ors-server serve terminal --tasks my_tasks                        train on them",
 )
-
-_Result = TypeVar("_Result")
 
 _MARKS = {"holds": ("yes", "green"), "fails": ("no", "bold red"), "absent": ("-", "dim"), "error": ("error", "red")}
 
 
 @tasks.callback()
 def _group() -> None:
-    """Check folders of terminal tasks, and write generated and converted ones."""
+    """Check and prepare folders of terminal tasks, and write generated and converted ones."""
 
 
 @tasks.command("verify", no_args_is_help=True)
@@ -69,14 +63,14 @@ def verify(
 
     Exits with 1 when a task is not sound or a folder cannot be used, with 2 when nothing could be checked.
     """
-    checks: Any = _terminal("tasks.verification")
-    settings: Any = _terminal("settings").read_settings()
+    checks: Any = terminal_module("tasks.verification")
+    settings: Any = terminal_module("settings").read_settings()
     changes = {"tests_import_code": tests_import_code.value} if tests_import_code is not None else {}
     settings = settings.model_copy(update={"solvable_only": False, **changes})
-    source: Any = _terminal("tasks.folders").FolderSource([folder.absolute() for folder in folders], settings)
+    source: Any = terminal_module("tasks.folders").FolderSource([folder.absolute() for folder in folders], settings)
     if not source.endless:
-        raise DefinitionError("Harbor tasks are not verified yet", "Name a folder with other tasks.")
-    problems = [*source.problems, *(f"{name}: Harbor tasks are not verified yet" for name in source.harbor)]
+        raise DefinitionError("Harbor tasks are checked by `ors-server tasks prepare`", "Prepare the folder.")
+    problems = [*source.problems, *(f"{name}: check it by `ors-server tasks prepare`" for name in source.harbor)]
     console = Console(highlight=False)
     progress = Console(stderr=True, highlight=False)
     reports: list[Any] = []
@@ -94,7 +88,7 @@ def verify(
         finally:
             await close_sandbox_service()
 
-    _run(run())
+    run_work(run())
     reports.sort(key=lambda report: report.name)
     sound = sum(report.sound for report in reports)
     if as_json:
@@ -114,6 +108,9 @@ def verify(
         raise typer.Exit(1)
 
 
+tasks.command("prepare", no_args_is_help=True)(prepare)
+
+
 @tasks.command("generate", no_args_is_help=True)
 def generate(
     output: Annotated[
@@ -131,7 +128,7 @@ def generate(
 
     Each solution is played once in a sandbox: the tests of a folder compare with the state that it leaves.
     """
-    writing: Any = _terminal("tasks.writing")
+    writing: Any = terminal_module("tasks.writing")
     progress = Console(stderr=True, highlight=False)
 
     def report(number: int, name: str) -> None:
@@ -141,7 +138,7 @@ def generate(
     async def run() -> list[Path]:
         from ors_server.sandboxes import close_sandbox_service, sandbox_service
 
-        settings: Any = _terminal("settings").read_settings()
+        settings: Any = terminal_module("settings").read_settings()
         try:
             return await writing.write_tasks(
                 await sandbox_service(), settings, output, families or (), count=count, seed=seed, jobs=jobs,
@@ -150,7 +147,7 @@ def generate(
         finally:
             await close_sandbox_service()
 
-    written = _run(run())
+    written = run_work(run())
     console = Console(highlight=False)
     console.print(
         Text(f"Wrote {len(written)} tasks to {output}. Check them: ors-server tasks verify {output}"), soft_wrap=True
@@ -169,7 +166,7 @@ def convert(
     A task of several containers, or with other needs that one container cannot meet, is left out by name. Exits with 1
     when a task was left out, with 2 when there is none.
     """
-    done: Any = _terminal("harbor.terminal_bench.conversion").convert_tasks(source, output)
+    done: Any = terminal_module("harbor.terminal_bench.conversion").convert_tasks(source, output)
     console = Console(highlight=False)
     for note in done.notes:
         console.print(Text(note, style="yellow"), soft_wrap=True)
@@ -178,24 +175,6 @@ def convert(
     console.print(Text(f"Wrote {len(done.written)} tasks to {output}."), soft_wrap=True)
     if done.problems:
         raise typer.Exit(1)
-
-
-def _terminal(module: str) -> ModuleType:
-    folder = bundled_environments().get("terminal")
-    if folder is None:
-        raise TargetError(
-            "This installation lacks the terminal environment", "Install ors-server from its checkout again."
-        )
-    return folder_package(folder).load(module)
-
-
-def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
-    from ors_containers import SandboxError
-
-    try:
-        return asyncio.run(work)
-    except SandboxError as error:
-        raise InfrastructureFailure(error.cause, error.remedy) from error
 
 
 def _as_json(report: Any) -> dict[str, Any]:

@@ -12,10 +12,13 @@ nor ``prune`` removes a layer that a living process uses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
+from ors_containers.container import FrozenFiles
+from ors_containers.errors import UnknownImage
 from ors_containers.image import Image, host_image
 from ors_containers.images.apptainer_def.build import build_definition, check_definition
 from ors_containers.images.building.derive import derived_image
@@ -32,7 +35,7 @@ from ors_containers.images.storing.records import ImageRecord, checked_name, ste
 from ors_containers.images.storing.singleflight import SingleFlight
 from ors_containers.runtime import Runtime
 
-__all__ = ["ImageStore", "Pruned"]
+__all__ = ["ImageStore", "KeptLayer", "Pruned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,13 @@ class Pruned:
     images: tuple[str, ...]
     layers: int
     #: Bytes freed.
+    size: int
+
+
+class KeptLayer(NamedTuple):
+    """A layer that ``keep`` has made: its key in the store, and its bytes."""
+
+    key: str
     size: int
 
 
@@ -195,6 +205,27 @@ class ImageStore(ImageRepository):
                 progress(Step(f"Removed image {record.name}"))
         keys = await self.layers.remove_unused(plan.layers)
         return Pruned(tuple(record.name for record in plan.images), len(keys), sum(layers[key].size for key in keys))
+
+    async def keep(self, frozen: FrozenFiles, made_by: str) -> KeptLayer:
+        """Copy what an ended container has written into the store; the same content is the same layer.
+
+        Its files are on the disk once with equal files of other kept layers. Files that the container changed get one
+        time for all. Raises ``StoreFailed``.
+        """
+        await self._start()
+        return KeptLayer(*await self.layers.keep(frozen.layer, made_by, frozen.since))
+
+    def compose(self, name: str, layers: Sequence[str], *, like: str) -> ImageRecord:
+        """Save an image of layers of the store, the top one first, with the configuration of the image ``like``.
+
+        One of its layers at most is a kept one. Raises ``UnknownImage`` for a missing image or layer, and
+        ``InvalidImage`` for the name.
+        """
+        record = self.record(like)
+        composed = replace(record, name=checked_name(name), layers=tuple(layers))
+        if not self.layers.use(composed.all_layers):
+            raise UnknownImage(f"A layer of image {name} is not in the store", "Make it again")
+        return self.save(composed)
 
     def usage(self) -> list[LayerInformation]:
         """Return every layer with its size, the most recently used first."""

@@ -28,8 +28,10 @@ from ors_containers.linux.confinement.interfaces import block_networks, bring_up
 from ors_containers.linux.confinement.proc_masks import masks
 from ors_containers.linux.limits.kernel_limits import TERMINAL_OPTIONS, limit_ipc
 
-__all__ = ["start_container"]
+__all__ = ["REFUSING_SERVER", "start_container"]
 
+#: Where a container asks for names that are all refused: Docker's address for it.
+REFUSING_SERVER = "127.0.0.11"
 _DEVICES_SIZE = 1 << 20
 _LINKS = {
     "core": "/proc/kcore",
@@ -53,11 +55,10 @@ def start_container(
     descriptors of control groups to join.
     """
     launcher = os.getppid()
-    disk, holder = (others.pop(0), others.pop(0)) if message.root.disk_folder else (-1, -1)
+    holder = others.pop(0)
+    disk = others.pop(0) if message.root.disk_folder else -1
     joined = None if message.main == 0 else Joined(others.pop(0), message.main)
     shared = prepare_root(message.root, disk=disk, joined=joined)
-    if holder != -1:
-        _send_disk(holder)
     for source, target in bound_trees(message.root):
         system.mount(source, f"root{target}", "", system.MS_BIND | system.MS_REC)
     _make_devices(message.shared_memory)
@@ -72,6 +73,7 @@ def start_container(
     with contextlib.suppress(OSError):  # a kernel that refuses it, or has too many already
         system.unshare(system.CLONE_NEWTIME)
     system.unshare((system.CLONE_NEWPID | system.CLONE_NEWIPC | system.CLONE_NEWUTS | system.CLONE_NEWCGROUP) | network)
+    _send_files(holder, refuse_names=message.refuse_names)
     system.end_with_parent()  # after the last change of user, which undoes it
     if os.getppid() != launcher:
         os._exit(0)
@@ -93,12 +95,21 @@ def start_container(
     os.execve(3, ["ors-container"], {})  # noqa: S606 - becoming it is the point
 
 
-def _send_disk(holder: int) -> None:
-    """Send the directory of the disk: who has it keeps the end of process 1 from waiting for the disk's."""
-    disk = os.open("disk", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _send_files(holder: int, *, refuse_names: bool) -> None:
+    """Send the directory of the container's files: who has it can read them after the container's end.
+
+    The end of process 1 does not wait for that of a disk then. With ``refuse_names`` send a socket of its network, too.
+    """
+    descriptors = [os.open("disk", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    if refuse_names:
+        bring_up("lo")  # before the address is used, or answers come from another one
+        names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        names.bind((REFUSING_SERVER, 53))
+        descriptors.append(names.detach())
     with socket.socket(fileno=holder) as connection:
-        socket.send_fds(connection, [b"disk"], [disk])
-    os.close(disk)
+        socket.send_fds(connection, [b"disk"], descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _become_process_1(

@@ -24,6 +24,7 @@ from ors_containers.launcher.privileges import (
 from ors_containers.launcher.records import from_json
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.confinement.proc_masks import mask
+from ors_containers.linux.confinement.seccomp import recording_filter
 from ors_containers.linux.fd_passing import receive
 from ors_containers.linux.limits.kernel_limits import limit_ipc
 from ors_containers.linux.programs.enter_program import REPORT_AT
@@ -43,6 +44,7 @@ def enter_sandbox(
 ) -> Entered | Failed:
     """Start a program in a sandbox, under the filter ``seccomp``, by ``linux.enter_program``, which is ``enter``."""
     process_1, *passed = descriptors
+    recorder = passed.pop() if message.record else -1
     program, directory = message.program, ""
     if message.packed:
         program, directory = _unpacked(program, passed.pop())
@@ -87,6 +89,8 @@ def enter_sandbox(
             if program.user.capabilities:
                 # Without no_new_privs a filter needs CAP_SYS_ADMIN, and with it no program could be setuid.
                 system.set_seccomp(seccomp)
+                if recorder != -1:
+                    _start_recording(recorder)
                 lower(program)
             else:
                 lower(program)
@@ -117,6 +121,18 @@ def enter_sandbox(
             int(number or errno.ESRCH), f"{program.arguments[0][:_SHOWN]}: {problem or 'it ended as it started'}"
         )
     return Entered(process, int(inner), bounded)
+
+
+def _start_recording(recorder: int) -> None:
+    """Let a process at the other end of a socket know what this one and those after it open. Raises ``OSError``."""
+    with socket.socket(fileno=recorder) as connection:
+        try:
+            listener = system.set_recording_seccomp(recording_filter(os.uname().machine))
+        except OSError as error:
+            connection.send(str(error.strerror or error).encode())
+            raise
+        socket.send_fds(connection, [b""], [listener])
+        os.close(listener)
 
 
 def _unpacked(program: Program, descriptor: int) -> tuple[Program, str]:

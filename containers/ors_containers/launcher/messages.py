@@ -104,6 +104,8 @@ class Root(NamedTuple):
     disk_folder: str = ""
     #: Programs with the set-user-id bit get their owner's rights.
     setuid: bool = False
+    #: As root: the loop device of each layer that is the upper directory of an ended container's disk.
+    frozen: dict[str, str] = {}  # noqa: RUF012 - a named tuple's default, which is never changed
     #: As an ordinary user: the folders of git objects in the layers, relative to the root.
     object_stores: list[str] = []  # noqa: RUF012 - a named tuple's default, which is never changed
 
@@ -146,8 +148,9 @@ class StartApptainer(NamedTuple):
 class StartContainer(NamedTuple):
     """Start a docker-like container.
 
-    Descriptors: a pipe for its status, a pipe for its errors; where ``root.disk_folder`` is one, the content of a new
-    disk, and a socket to which the disk's directory is sent; for a sidecar, a pidfd of the main container's process 1.
+    Descriptors: a pipe for its status, a pipe for its errors; a socket to which the directory of its files is sent, and
+    with ``refuse_names`` a socket of its network; where ``root.disk_folder`` is one, the content of a new disk; for a
+    sidecar, a pidfd of the main container's process 1.
     """
 
     root: Root
@@ -161,6 +164,8 @@ class StartContainer(NamedTuple):
     shared_memory: int
     #: Process id of the main container's process 1, whose network and user namespace are joined; 0 for a main one.
     main: int
+    #: Bind a socket to ``launcher.container.REFUSING_SERVER``.
+    refuse_names: bool = False
 
 
 class SettleContainer(NamedTuple):
@@ -186,6 +191,8 @@ class Enter(NamedTuple):
     script: bool = False
     #: The last descriptor is a file with a ``PackedProgram`` as JSON instead, and the program gets no number for it.
     packed: bool = False
+    #: The very last descriptor is a socket, which gets that of ``seccomp.recording_filter``, or why there is none.
+    record: bool = False
 
 
 class PackedProgram(NamedTuple):

@@ -23,10 +23,12 @@ __all__ = [
     "CopyFiles",
     "CopyFolder",
     "Failure",
+    "Keep",
     "Operation",
     "Remove",
     "Request",
     "Result",
+    "Share",
     "Unpack",
     "Unsquash",
     "Write",
@@ -95,9 +97,25 @@ class Remove(NamedTuple):
     folder: str
 
 
-Operation = Write | Unpack | CopyFolder | CopyFiles | Unsquash | Remove
+class Keep(NamedTuple):
+    """Copy a layer (``tree.clean_layer``) whose folder is ``source``, relative to the directory ``descriptor``."""
+
+    descriptor: int
+    source: str
+    folder: str
+
+
+class Share(NamedTuple):
+    """Share the files of a layer (``sharing.share_layer``)."""
+
+    folder: str
+    pool: str
+    since: float
+
+
+Operation = Write | Unpack | CopyFolder | CopyFiles | Unsquash | Remove | Keep | Share
 _OPERATIONS: dict[str, type[Operation]] = {
-    kind.__name__: kind for kind in (Write, Unpack, CopyFolder, CopyFiles, Unsquash, Remove)
+    kind.__name__: kind for kind in (Write, Unpack, CopyFolder, CopyFiles, Unsquash, Remove, Keep, Share)
 }
 
 
@@ -149,10 +167,11 @@ class Written(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The end of an operation: bytes written, and entries of an archive that were left out."""
+    """The end of an operation: bytes written, entries of an archive that were left out, the digest of a layer."""
 
     size: int
     skipped: int = 0
+    digest: str = ""
 
 
 class Failure(NamedTuple):

@@ -19,10 +19,12 @@ from ors_containers.layers.messages import (
     CopyFiles,
     CopyFolder,
     Failure,
+    Keep,
     Operation,
     Remove,
     Request,
     Result,
+    Share,
     Unpack,
     Unsquash,
     Write,
@@ -97,7 +99,8 @@ class LayerOwners:
         """Unpack a tar archive, or its ``member``, compressed or not; see ``tar.unpack_layer``."""
         below_it = [str(layer) for layer in below]
         asked = Unpack(str(archive), member, str(folder), below_it, limit, digest)
-        return Unpacked(*await self._run_worker(asked, progress))
+        done = await self._run_worker(asked, progress)
+        return Unpacked(done.size, done.skipped)
 
     async def copy(
         self,
@@ -112,7 +115,8 @@ class LayerOwners:
     ) -> Unpacked:
         """Copy a folder; see ``tar.copy_layer``. An unprivileged user's files become root's or the home's user's."""
         asked = CopyFolder(str(source), str(folder), limit, home.strip("/"), home_user, home_group)
-        return Unpacked(*await self._run_worker(asked, progress))
+        done = await self._run_worker(asked, progress)
+        return Unpacked(done.size, done.skipped)
 
     async def copy_files(
         self, folder: Path, below: Sequence[Path], sources: Sequence[CopySource], target: CopyTarget, *, limit: int = 0
@@ -126,6 +130,18 @@ class LayerOwners:
         """Unpack the squashfs at byte ``begin`` of a file with ``unsquashfs``; return the bytes of its files."""
         return (await self._run_worker(Unsquash(str(archive), str(folder), program, begin, limit))).size
 
+    async def keep(self, source: str, folder: Path, *, directory: int = -1) -> int:
+        """Copy the upper directory ``source`` of an ended container to the layer ``folder``; return its bytes.
+
+        ``source`` is relative to the open ``directory``, if that is one. Raises ``StoreFailed`` and ``OSError``.
+        """
+        asked = Keep(directory, source, str(folder))
+        return (await self._run_worker(asked, descriptors=() if directory == -1 else (directory,))).size
+
+    async def share(self, folder: Path, pool: Path, since: float) -> str:
+        """Share the files of a layer, and return its digest; see ``sharing.share_layer``."""
+        return (await self._run_worker(Share(str(folder), str(pool), since))).digest
+
     async def remove(self, folder: Path) -> None:
         """Remove a tree; see ``tree.remove_layer``."""
         try:
@@ -135,12 +151,16 @@ class LayerOwners:
                 raise
             await self._run_worker(Remove(str(folder)))  # some files belong to mapped users
 
-    async def _run_worker(self, operation: Operation, progress: ByteProgress | None = None) -> Result:
+    async def _run_worker(
+        self, operation: Operation, progress: ByteProgress | None = None, descriptors: Sequence[int] = ()
+    ) -> Result:
         """Run an operation in a process. Raises its error, and ``StoreFailed`` where it ended without an answer."""
         request = Request(os.getpid(), self.mapping.of_sandbox(0), operation)
         pipe = asyncio.subprocess.PIPE
         command = interpreter("layers.worker")
-        async with child_process(*command, stdin=pipe, stdout=pipe, stderr=pipe, env={}, cwd="/") as process:
+        async with child_process(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env={}, cwd="/", pass_fds=descriptors
+        ) as process:
             assert process.stdin is not None and process.stdout is not None and process.stderr is not None
             with contextlib.suppress(ConnectionError):
                 process.stdin.write(request.encode())

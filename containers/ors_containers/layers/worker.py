@@ -12,16 +12,18 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
-from ors_containers.errors import InvalidArchive, SandboxError
+from ors_containers.errors import InvalidArchive, SandboxError, StoreFailed
 from ors_containers.layers.messages import (
     Answer,
     CopyFiles,
     CopyFolder,
     Failure,
+    Keep,
     Operation,
     Remove,
     Request,
     Result,
+    Share,
     Unpack,
     Unsquash,
     Write,
@@ -77,6 +79,10 @@ def _done(operation: Operation) -> Result:
         case Remove():
             remove_layer(Path(operation.folder))
             return Result(0)
+        case Keep():
+            return _keep(operation)
+        case Share():
+            return _share(operation)
 
 
 class _Reporter:
@@ -173,6 +179,24 @@ def _copy_files(asked: CopyFiles) -> Result:
     layers = [Path(layer) for layer in asked.below]
     size = write_copies(Path(asked.folder), layers, asked.sources, asked.target, owners=asked.owners, limit=asked.limit)
     return Result(size)
+
+
+def _keep(asked: Keep) -> Result:
+    import subprocess
+
+    if asked.descriptor != -1:
+        os.fchdir(asked.descriptor)
+    command = ["cp", "-aT", "--", asked.source, asked.folder]
+    done = subprocess.run(command, capture_output=True, env={"PATH": os.defpath, "LC_ALL": "C"}, check=False)
+    if done.returncode:
+        raise StoreFailed(f"A layer cannot be copied: {done.stderr.decode(errors='replace').strip()[-300:]}")
+    return Result(clean_layer(Path(asked.folder)))
+
+
+def _share(asked: Share) -> Result:
+    from ors_containers.layers.sharing import share_layer
+
+    return Result(0, digest=share_layer(Path(asked.folder), Path(asked.pool), asked.since))
 
 
 def _is_mapped() -> bool:

@@ -30,10 +30,12 @@ from ors_containers.launcher.messages import (
     StartContainer,
     Started,
 )
+from ors_containers.launcher.mounts.loop_disk import device_of
 from ors_containers.limits import Limits
 from ors_containers.linux.confinement.hidden_paths import hidden_in
 from ors_containers.linux.limits.proc_stat import ProcessStatus, process_status, read_status
 from ors_containers.runtimes.containers.object_stores import object_stores_in
+from ors_containers.runtimes.containers.refused_names import RefusedNames
 from ors_containers.runtimes.runtime_state import RuntimeState
 
 __all__ = ["Namespaces", "root_of", "shared_places"]
@@ -58,8 +60,10 @@ class Namespaces:
         #: Done when the monitor has ended; None before it was started.
         self.monitor: asyncio.Future[int] | None = None
         self._proc = -1  # /proc of the container
-        #: The directory of a container's disk, which the owner of this object frees; -1 without one.
+        #: The directory of a container's files, which the owner of this object frees; -1 without one.
         self.disk = -1
+        #: A container's answers to name lookups, which the owner of this object closes.
+        self.refused_names: RefusedNames | None = None
 
     async def launch(
         self,
@@ -163,6 +167,7 @@ class Namespaces:
 async def root_of(image: Image, limits: Limits, runtime: RuntimeState) -> Root:
     """Describe the root of a new sandbox."""
     layers = [str(layer) for layer in image.layers]
+    held = [layer for layer in image.layers if layer.is_relative_to("/proc")]
     binds = [(source, target, source.is_dir()) for source, target in image.binds]
     trees = [str(source if is_directory else source.parent) for source, _, is_directory in binds]
     user = (0, 0) if runtime.mapping.one_id else (image.user, image.group)  # as the outer namespace numbers it
@@ -178,6 +183,7 @@ async def root_of(image: Image, limits: Limits, runtime: RuntimeState) -> Root:
         mapping=runtime.mapping.of_sandbox(runtime.next_slot()),
         disk=limits.disk,
         inodes=limits.inodes,
+        frozen={str(layer): device for layer in held if (device := device_of(layer)) is not None},
         object_stores=[] if runtime.mapping.by == "root" else await object_stores_in(layers),
     )
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
+from ors_containers.images.storing.store_folder import default_root
+
 from ors_server import InfrastructureFailure, Split
 from ors_server.hosting.errors import InvalidTask
 
-from ..task import FolderProblem, TerminalTask
+from ..task import FolderProblem
 from .discovery import FoundFolder
 from .folder import HarborTask, read_harbor_task
+from .playing.task import PreparedTask
+from .record import Record, content_digest, records_folder
 from .templates import VariableMissing, filled
 
 __all__ = ["HarborSource", "NotPrepared"]
@@ -24,23 +28,33 @@ _SPLIT = "train"
 
 
 class NotPrepared(InfrastructureFailure):
-    """A Harbor task cannot be played, because its image and its verifier's programs have not been prepared."""
+    """A Harbor task cannot be played: it was not prepared, has changed since, or preparing it has failed."""
 
-    def __init__(self, task: HarborTask) -> None:
+    def __init__(self, task: HarborTask, problem: str = "") -> None:
+        why = f": {problem}" if problem else ""
         super().__init__(
-            f"The Harbor task {task.name!r} in {task.folder} is not prepared",
-            "This version reads Harbor tasks and does not play them yet; serve other folders with --tasks.",
+            f"The Harbor task {task.name!r} in {task.folder} is not prepared{why}",
+            f"Prepare it: ors-server tasks prepare {task.folder}",
         )
 
 
 class HarborSource:
     """The tasks of Harbor folders; ``variables`` are those that their templates may use, ``taken`` names of others.
 
+    With ``flag``, tasks whose verdict an agent could write are played, and their verdicts are marked.
     ``problems`` lists the folders that were left out, ``notes`` remarks on the others.
     """
 
-    def __init__(self, found: Iterable[FoundFolder], variables: Mapping[str, str], taken: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        found: Iterable[FoundFolder],
+        variables: Mapping[str, str],
+        taken: Iterable[str] = (),
+        *,
+        flag: bool = False,
+    ) -> None:
         self._variables = variables
+        self._flag = flag
         #: Folders that were left out, and the reason.
         self.problems: list[str] = []
         self.notes: list[str] = []
@@ -70,18 +84,27 @@ class HarborSource:
     def name(self, split: str, index: int) -> str:
         return (self._names if split == _SPLIT else [])[index]
 
-    def find(self, name: str) -> TerminalTask:
+    def find(self, name: str) -> PreparedTask:
+        task = self.read(name)
+        self._check_variables(task)
+        record = Record.load(records_folder(default_root()), content_digest(task.folder))
+        if record is None or not record.ready:
+            raise NotPrepared(task, "" if record is None else record.problem)
+        if record.mark and not self._flag:
+            raise NotPrepared(task, record.mark)
+        return PreparedTask(task, record, self._variables)
+
+    def read(self, name: str) -> HarborTask:
+        """Read a task by name, prepared or not. Raises ``InvalidTask`` and ``InfrastructureFailure``."""
         each = self._found.get(name)
         if each is None:
             raise InvalidTask(f"There is no task {name!r} here", "Fetch the tasks again.")
         try:
-            task = read_harbor_task(each.folder, each.package)
+            return read_harbor_task(each.folder, each.package)
         except FolderProblem as problem:
             raise InfrastructureFailure(
                 f"The task {name!r} can no longer be read: {problem}", "Put the folder back."
             ) from problem
-        self._check_variables(task)
-        raise NotPrepared(task)
 
     @property
     def names(self) -> Sequence[str]:

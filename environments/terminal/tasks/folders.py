@@ -14,6 +14,7 @@ from ors_server import DefinitionError, Split
 from ors_server.hosting.errors import InvalidTask
 
 from ..harbor.discovery import FoundFolder, find_harbor_folders
+from ..harbor.playing.task import PreparedTask
 from ..harbor.source import HarborSource
 from ..harbor.templates import named_variables
 from ..settings import TerminalSettings
@@ -33,10 +34,10 @@ class FolderSource:
     """
 
     def __init__(self, folders: Sequence[Path], settings: TerminalSettings) -> None:
-        self._sources: list[TaskSource] = []
+        self._sources: list[TaskSource[TerminalTask | PreparedTask]] = []
         #: Folders that were left out, and the reason.
         self.problems: list[str] = []
-        #: Names of the tasks of Endless Terminals, and of Harbor, which are refused when they are played.
+        #: Names of the tasks of Endless Terminals, and of Harbor.
         self.endless: Sequence[str] = ()
         self.harbor: Sequence[str] = ()
         found = _harbor_folders(folders)
@@ -53,7 +54,7 @@ class FolderSource:
 
     def _add_harbor(self, found: Sequence[FoundFolder], settings: TerminalSettings) -> None:
         variables = named_variables(settings.variable_names, os.environ)
-        source = HarborSource(found, variables, taken=self.endless)
+        source = HarborSource(found, variables, taken=self.endless, flag=settings.tests_import_code == "flag")
         self.problems += source.problems
         log_problems(source.problems, len(found))
         for note in source.notes:
@@ -61,7 +62,7 @@ class FolderSource:
         if source.names:
             self._sources.append(source)
             self.harbor = source.names
-            logger.warning("%d Harbor tasks are listed, and refused when they are played", len(source.names))
+            logger.info("%d Harbor tasks are listed", len(self.harbor))
         elif not self._sources:
             raise DefinitionError(
                 f"No Harbor task of {len(found)} can be used: {self.problems[0]}", "Correct the folder."
@@ -82,7 +83,7 @@ class FolderSource:
             index -= source.count(split)
         raise IndexError(index)
 
-    def find(self, name: str) -> TerminalTask:
+    def find(self, name: str) -> TerminalTask | PreparedTask:
         for source in self._sources[:-1]:
             try:
                 return source.find(name)
@@ -90,7 +91,7 @@ class FolderSource:
                 continue
         return self._sources[-1].find(name)
 
-    def _having(self, split: str) -> list[TaskSource]:
+    def _having(self, split: str) -> list[TaskSource[TerminalTask | PreparedTask]]:
         return [source for source in self._sources if split in {each.name for each in source.splits}]
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 from ors_containers import Image, Limits, Runtime, RuntimeUnavailable, Sandbox, UnknownRuntime, find_runtime
+from ors_containers.container import Container, ContainerSettings
 from ors_containers.graders.portable_python import Toolset, python_toolset
 from ors_containers.linux.leases import sweep
 
@@ -57,6 +58,9 @@ class Service:
         await sandbox.start()
         self.opened.append(sandbox)
         return sandbox
+
+    async def open_container(self, image: Image, settings: ContainerSettings | None = None) -> Container:
+        return await self.runtime.open_container(image, settings)
 
 
 @pytest.fixture(scope="session")

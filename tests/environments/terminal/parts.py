@@ -12,16 +12,21 @@ __all__ = [
     "canary",
     "endless",
     "environment",
+    "episode",
     "failure_cause",
     "generated",
     "generation",
     "grading",
+    "harbor_addresses",
+    "harbor_agent_files",
     "harbor_discovery",
     "harbor_files",
     "harbor_folder",
+    "harbor_record",
     "harbor_reward",
     "harbor_source",
     "harbor_templates",
+    "harbor_workers",
     "imported_code",
     "plain_tests",
     "preparation",
@@ -39,13 +44,26 @@ __all__ = [
 FOLDER = ROOT / "environments" / "terminal"
 
 if TYPE_CHECKING:
-    from environments.terminal import environment, failure_cause, grading, preparation, reference_states, settings, task
+    from environments.terminal import (
+        environment,
+        episode,
+        failure_cause,
+        grading,
+        preparation,
+        reference_states,
+        settings,
+        task,
+    )
     from environments.terminal.harbor import discovery as harbor_discovery
     from environments.terminal.harbor import files as harbor_files
     from environments.terminal.harbor import folder as harbor_folder
+    from environments.terminal.harbor import record as harbor_record
     from environments.terminal.harbor import reward as harbor_reward
     from environments.terminal.harbor import source as harbor_source
     from environments.terminal.harbor import templates as harbor_templates
+    from environments.terminal.harbor.playing import agent_files as harbor_agent_files
+    from environments.terminal.harbor.preparing import addresses as harbor_addresses
+    from environments.terminal.harbor.preparing import workers as harbor_workers
     from environments.terminal.harbor.terminal_bench import conversion as terminal_bench
     from environments.terminal.tasks import endless, generated, generation, verification, writing
     from environments.terminal.tasks import folders as task_folders
@@ -58,11 +76,16 @@ else:
     harbor_discovery = _package.load("harbor.discovery")
     harbor_files = _package.load("harbor.files")
     harbor_folder = _package.load("harbor.folder")
+    harbor_addresses = _package.load("harbor.preparing.addresses")
+    harbor_agent_files = _package.load("harbor.playing.agent_files")
+    harbor_record = _package.load("harbor.record")
     harbor_reward = _package.load("harbor.reward")
+    harbor_workers = _package.load("harbor.preparing.workers")
     harbor_source = _package.load("harbor.source")
     harbor_templates = _package.load("harbor.templates")
     imported_code = _package.load("tests_code.imported_code")
     environment = _package.load("environment")
+    episode = _package.load("episode")
     endless = _package.load("tasks.endless")
     generated = _package.load("tasks.generated")
     generation = _package.load("tasks.generation")

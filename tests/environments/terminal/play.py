@@ -8,6 +8,7 @@ from ors_server import JSONObject, Split
 from ors_server.protocol import RunToolSuccess, ToolOutput
 
 from .parts import environment, preparation, settings, task
+from .parts import episode as episodes
 
 __all__ = ["Episode", "environment_of", "episode", "own_task"]
 
@@ -58,7 +59,9 @@ class Episode:
 
 
 def environment_of(
-    made_service: preparation.Service, played: task.TerminalTask, made_settings: settings.TerminalSettings | None = None
+    made_service: preparation.Service,
+    played: episodes.PlayedTask,
+    made_settings: settings.TerminalSettings | None = None,
 ) -> type[environment.TerminalEnvironment]:
     """Return the environment with one task and the sandboxes of a service."""
 
@@ -76,7 +79,7 @@ def environment_of(
             return [{"id": played.name}]
 
         @classmethod
-        def find_task(cls, name: str) -> task.TerminalTask:
+        def find_task(cls, name: str) -> episodes.PlayedTask:
             return played
 
         @classmethod
@@ -88,7 +91,9 @@ def environment_of(
 
 
 def episode(
-    made_service: preparation.Service, played: task.TerminalTask, made_settings: settings.TerminalSettings | None = None
+    made_service: preparation.Service,
+    played: episodes.PlayedTask,
+    made_settings: settings.TerminalSettings | None = None,
 ) -> Episode:
     """Return an episode of a task in the sandboxes of a service."""
     return Episode(environment_of(made_service, played, made_settings)({"id": played.name}))

@@ -33,6 +33,7 @@ from tests.support.http_client import Client
 
 from .conftest import Service
 from .parts import environment, grading, settings, task
+from .parts import episode as episodes
 from .play import environment_of, episode, own_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -184,6 +185,7 @@ async def test_waiting_for_others_is_given_back(service: Service) -> None:
     """The command took longer than the episode may, and others used the processors meanwhile."""
     async with episode(service, TASK, settings.TerminalSettings(episode_timeout=2.0)) as played:
         sandbox = played.instance._require()  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(sandbox, Sandbox)
         run = sandbox.run
 
         async def slow(command: str, *, timeout: float, output_limit: int | None = None) -> CommandResult:
@@ -400,7 +402,7 @@ async def test_tests_that_pass_are_the_only_reward(
     async def grade_episode(*_: object, **__: object) -> grading.Verdict:
         return grading.Verdict(how == "passed", how)
 
-    monkeypatch.setattr(environment, "grade_episode", grade_episode)
+    monkeypatch.setattr(episodes, "grade_episode", grade_episode)
     async with episode(service, TASK) as played:
         output = await played.instance.done()
     assert (output.reward, output.finished) == (float(how == "passed"), True)

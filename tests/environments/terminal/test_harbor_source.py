@@ -84,7 +84,7 @@ def test_a_task_that_is_not_prepared_is_refused_by_name(tmp_path: Path) -> None:
         source(tmp_path).find("a")
     assert isinstance(refused.value, InfrastructureFailure)
     assert refused.value.cause == f"The Harbor task 'a' in {tmp_path / 'a'} is not prepared"
-    assert "does not play them yet" in refused.value.remedy
+    assert refused.value.remedy == f"Prepare it: ors-server tasks prepare {tmp_path / 'a'}"
 
 
 def test_a_broken_folder_is_left_out_and_the_others_are_served(
@@ -149,7 +149,7 @@ def test_verify_says_that_harbor_tasks_are_left_out(tmp_path: Path, images: Path
     write_harbor_folder(tmp_path, "a")
     done = run_tasks(images, "verify", tmp_path)
     assert done.returncode == 2
-    assert "Harbor tasks are not verified yet" in done.stderr
+    assert "Harbor tasks are checked by `ors-server tasks prepare`" in done.stderr
 
 
 def test_a_session_is_refused_with_the_reason_and_the_remedy(tmp_path: Path, images: Path, isolated: None) -> None:
@@ -166,7 +166,6 @@ def test_a_session_is_refused_with_the_reason_and_the_remedy(tmp_path: Path, ima
             environment.session(task=task) as session,
         ):
             session.prompt()
-        assert "does not play them yet" in str(refused.value)
+        assert "ors-server tasks prepare" in str(refused.value)
     log = (tmp_path / "server" / "log").read_text()
     assert "broken/task.toml, line 1: it is not TOML" in log
-    assert "1 Harbor tasks are listed, and refused when they are played" in log

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from ors_containers import Sandbox
 
 from ors_server import InfrastructureFailure
 
@@ -97,7 +98,7 @@ async def test_the_seed_of_drawn_cases_is_new_and_decides(service: Service) -> N
     verdicts: dict[int, bool] = {}
     async with episode(service, plain) as one:
         sandbox = one.instance._sandbox  # pyright: ignore[reportPrivateUsage]
-        assert sandbox is not None
+        assert isinstance(sandbox, Sandbox)
         tools = await service.toolset()
         for _ in range(8):
             verdict = await grading.run_tests(sandbox, tools, drawn, live=False, timeout=30)

@@ -23,6 +23,7 @@ from tests.server.cluster.conftest import (
     free_port,
     open_session,
     ping,
+    pinged,
     rows,
     until,
 )
@@ -44,7 +45,7 @@ def test_nodes_join_serve_and_leave(cluster: Cluster) -> None:
         assert ping(a, open_session(a)) == 200
         assert one.process.wait(30) == 0
         assert [row["node"] for row in rows(first.url)] == ["two"]
-        states = [a.post("/ping", headers={"X-Session-ID": sid}) for sid in sids]
+        states = [pinged(a, sid) for sid in sids]
         assert sum(state.status_code == 200 for state in states) == held["two"]
         assert all(state.json() == LOST for state in states if state.status_code != 200)
 
@@ -177,12 +178,15 @@ def test_a_node_waits_for_gateways_and_says_so(cluster: Cluster) -> None:
     assert node.stderr is not None
     try:
         until(lambda: "cannot be reached" in (node.stderr.readline() if node.stderr else ""))
+        node.send_signal(signal.SIGSTOP)  # the gateway is asked before the node finds it
         gateway = cluster.gateway(port)
         with client(gateway.url) as connection:
             assert connection.get("/health").status_code == 503
             assert connection.post("/create_session").status_code == 503
+            node.send_signal(signal.SIGCONT)
             assert ping(connection, open_session(connection)) == 200
     finally:
+        node.send_signal(signal.SIGCONT)
         node.terminate()
         node.wait(20)
         node.stderr.close()

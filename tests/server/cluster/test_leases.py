@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.cluster.conftest import LOST, Cluster, client, open_session, ping, rows, until
+from tests.server.cluster.conftest import LOST, Cluster, client, open_session, ping, pinged, rows, until
 
 pytestmark = pytest.mark.long
 
@@ -23,12 +23,8 @@ def timed_ping(url: str, sid: str) -> tuple[float, Any]:
     """Send a ping until it is answered; return the seconds it took, and the answer."""
     begun = time.monotonic()
     with client(url) as connection:
-        while True:
-            try:
-                response = connection.post("/ping", headers={"X-Session-ID": sid})
-            except httpx.RemoteProtocolError:
-                continue  # ended with the lease: clients send it again
-            return time.monotonic() - begun, response.json()
+        response = pinged(connection, sid)  # the first ends with the lease: clients send it again
+        return time.monotonic() - begun, response.json()
 
 
 def test_a_node_that_freezes_and_comes_back_keeps_its_sessions(cluster: Cluster) -> None:

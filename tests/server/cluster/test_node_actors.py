@@ -15,7 +15,7 @@ import pytest
 
 from ors_server.cluster.ray.driver import fits
 from ors_server.cluster.ray.orders import DriverOrder, NodeOrder
-from tests.server.cluster.conftest import KEY, LOST, WIRE, Cluster, client, open_session, ping, rows, until
+from tests.server.cluster.conftest import KEY, LOST, WIRE, Cluster, client, open_session, ping, pinged, rows, until
 
 ACTOR = """
 import json, sys
@@ -88,7 +88,7 @@ def test_a_node_ends_with_its_actor_and_its_sessions_with_it(cluster: Cluster, t
         until(lambda: not lives(actor.node))
         with acting(order(gateway.url, tmp_path)):
             until(lambda: [row["state"] for row in rows(gateway.url)] == ["serving"])
-            lost = connection.post("/ping", headers={"X-Session-ID": sid})
+            lost = pinged(connection, sid)
             assert (lost.status_code, lost.json()) == (410, LOST)
 
 

@@ -1,8 +1,8 @@
 """A server with two workers behind two gateways, in processes of its own."""
 
+import contextlib
 import json
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from ors_server.cluster.supervisor.control import ask
+from tests.support.cut_connections import answered
 from tests.support.events import Reply, parse_events
 from tests.support.paths import ROOT
 from tests.support.servers import Running, running_workers
@@ -36,11 +37,12 @@ class Several:
         """Return the process ids of the gateways."""
         supervisor = self.running.process.pid
         children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-        return [
-            int(pid)
-            for pid in children
-            if b"ors_server.cluster.gateway.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        found: list[int] = []
+        for pid in children:
+            with contextlib.suppress(OSError):  # one that was killed may just have been reaped
+                if b"ors_server.cluster.gateway.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(int(pid))
+        return found
 
     def client(self) -> httpx.Client:
         """Return a client that opens a connection for each request, so that both gateways are used."""
@@ -60,16 +62,21 @@ def call(client: httpx.Client, sid: str, tool: str = "step", **input: Any) -> ht
     return client.post("/call", content=json.dumps({"name": tool, "input": input}), headers={"X-Session-ID": sid})
 
 
+def ping(client: httpx.Client, sid: str) -> httpx.Response:
+    """Return the response to a ping, also where it was first on its way to a worker that has just died."""
+    return answered(lambda: client.post("/ping", headers={"X-Session-ID": sid}))
+
+
 def reply(response: httpx.Response) -> Reply:
     """Return the events of a response."""
     assert response.status_code == 200, response.text
     return Reply(parse_events(response.content))
 
 
-Start = Callable[..., AbstractContextManager[Several]]
+Start = Callable[..., contextlib.AbstractContextManager[Several]]
 
 
-@contextmanager
+@contextlib.contextmanager
 def start_several(folder: Path, *targets: str | Path, **options: Any) -> Generator[Several]:
     """Run a server with several workers (``running_workers``) while the block runs."""
     with running_workers(folder, *targets, **options) as server:

@@ -17,9 +17,10 @@ from ors_server.cluster.gateway.members.health import watch
 from ors_server.cluster.gateway.members.workers import Life, Member, Worker, Workers
 from ors_server.cluster.gateway.proxy.worker_requests import ask
 from ors_server.wire.version import HANDSHAKE, VERSION
-from tests.server.gateway.conftest import WIRE, reply, start_several
+from tests.server.gateway.conftest import WIRE, ping, reply, start_several
 from tests.server.gateway.conftest import call as call_tool
 from tests.server.gateway.test_several_workers import until as wait_until
+from tests.support.cut_connections import answered
 from tests.support.waiting import PATIENCE, until
 
 REPORT: dict[str, Any] = {
@@ -174,18 +175,23 @@ async def test_a_worker_with_another_private_protocol_is_refused(
 def test_a_server_without_a_worker_says_so_and_serves_again_with_the_next(tmp_path: Path) -> None:
     with start_several(tmp_path, f"{WIRE}:Wire", gateways=1) as several, several.client() as client:
         sid = several.open(client)
-        for row in several.workers():
-            os.kill(row["pid"], signal.SIGKILL)
-        wait_until(lambda: client.get("/health").status_code == 503)
-        for refused in (
-            client.get("/health"),
-            client.get("/ready"),
-            client.post("/create_session"),
-            client.get("/list_environments"),
-        ):
-            assert refused.status_code == 503
-            assert "worker" in refused.json()["detail"]
-        assert client.post("/ping", headers={"X-Session-ID": sid}).status_code == 410
+        workers = [row["pid"] for row in several.workers()]
+        several.running.process.send_signal(signal.SIGSTOP)  # so that there is none for as long as the test looks
+        try:
+            for pid in workers:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: answered(lambda: client.get("/health")).status_code == 503)
+            for refused in (
+                client.get("/health"),
+                client.get("/ready"),
+                client.post("/create_session"),
+                client.get("/list_environments"),
+            ):
+                assert refused.status_code == 503
+                assert "worker" in refused.json()["detail"]
+            assert ping(client, sid).status_code == 410
+        finally:
+            several.running.process.send_signal(signal.SIGCONT)
         wait_until(lambda: client.get("/health").status_code == 200)
         wait_until(lambda: client.post("/create_session").status_code == 200)
         assert reply(call_tool(client, several.open(client), text="on")).text == "on"

@@ -23,8 +23,8 @@ async def test_calls_under_way_end_typed_or_with_their_result(tmp_path: Path) ->
             for session in sessions:
                 await session.__aenter__()
             calls = [
-                asyncio.create_task(session.call("step", {"text": "x", "milliseconds": 1500})) for session in sessions
-            ]
+                asyncio.create_task(session.call("step", {"text": "x", "milliseconds": 6000})) for session in sessions
+            ]  # long enough for the report that has all of them: there is one each second
             await until(lambda: sum(row["calls"] for row in several.workers()) == 12)
             first = several.workers()[0]
             os.kill(first["pid"], signal.SIGKILL)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.gateway.conftest import WIRE, call, reply, start_several
+from tests.server.gateway.conftest import WIRE, call, ping, reply, start_several
 from tests.server.gateway.test_several_workers import until
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
@@ -47,7 +47,7 @@ def test_nothing_expires_or_hangs_when_the_clock_jumps(
         assert [(row["pid"], row["state"]) for row in several.workers()] == [(row["pid"], "serving") for row in before]
         os.kill(before[0]["pid"], signal.SIGKILL)
         until(lambda: several.workers()[0]["pid"] != before[0]["pid"] and several.workers()[0]["state"] == "serving")
-        alive = [sid for sid in sids if client.post("/ping", headers={"X-Session-ID": sid}).status_code == 200]
+        alive = [sid for sid in sids if ping(client, sid).status_code == 200]
         assert 0 < len(alive) < len(sids)
         assert several.open(client)
 

@@ -21,7 +21,7 @@ from ors_server.checkouts import serving
 from ors_server.hosting.task_agreement import digest_of
 from tests.server.hosting.conftest import Front, can_bind
 from tests.server.metrics.reading import read_figures
-from tests.support.events import parse_events
+from tests.support.cut_connections import answered, streamed
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -103,12 +103,14 @@ def test_an_environment_that_blocks_leaves_the_others_in_the_list(front: Front) 
 
 def _settled(url: str, sid: str) -> httpx.Response:
     """Return the first response that is not the one to retry."""
-    for _ in range(300):
-        response = httpx.get(url, headers={"X-Session-ID": sid}, timeout=30)
-        if response.status_code != 503:
-            return response
-        time.sleep(0.1)
-    raise AssertionError("still 503")
+    found: list[httpx.Response] = []
+
+    def settled() -> bool:
+        found[:] = [answered(lambda: httpx.get(url, headers={"X-Session-ID": sid}, timeout=30))]
+        return found[0].status_code != 503
+
+    wait_until(settled)
+    return found[0]
 
 
 @pytest.mark.long
@@ -119,15 +121,17 @@ def test_a_death_ends_the_sessions_of_one_environment_only(mortal_front: Front) 
     assert front.create("swim", "of swim").status_code == 200
     before = front.process_of("Walk")
     ended: list[str] = []
+    begun = threading.Event()
 
     def wait() -> None:
         body = {"name": "wait", "input": {"text": "60"}}
-        answer = httpx.post(f"{front.url}/call", json=body, headers={"X-Session-ID": "of walk"}, timeout=60)
-        ended.extend(f"{event.name} {event.data}" for event in parse_events(answer.content))
+        with httpx.Client(base_url=front.url, timeout=60) as client:
+            answer = streamed(client, "/call", body, {"X-Session-ID": "of walk"}, begun.set)
+        ended.extend(f"{event.name} {event.data}" for event in answer.events)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    time.sleep(0.5)
+    assert begun.wait(60)
     os.kill(before, signal.SIGKILL)
     waiting.join(30)
     assert ended[-1].startswith("error InfrastructureError: the worker that held it ended")
@@ -141,7 +145,7 @@ def test_a_death_ends_the_sessions_of_one_environment_only(mortal_front: Front) 
     assert front.call("of swim", "secret", "none") == "none"
 
     def served_again() -> bool:
-        created = front.create("walk", "another", api_key="")
+        created = answered(lambda: front.create("walk", "another", api_key=""))
         assert created.status_code in (200, 503), created.text
         return created.status_code == 200
 
@@ -230,10 +234,7 @@ async def test_a_restarted_process_lists_the_tasks_of_the_one_before(mortal_fron
     front = mortal_front
 
     def tasks() -> list[Any] | None:
-        try:
-            answer = httpx.post(f"{front.url}/walk/tasks", json={"split": "train"}, timeout=30)
-        except httpx.RemoteProtocolError:  # the dying process took it, and a gateway repeats no request
-            return None
+        answer = answered(lambda: httpx.post(f"{front.url}/walk/tasks", json={"split": "train"}, timeout=30))
         return answer.json()["tasks"] if answer.status_code == 200 else None
 
     before, listed = front.process_of("Walk"), tasks()
@@ -248,7 +249,7 @@ async def test_a_restarted_process_lists_the_tasks_of_the_one_before(mortal_fron
 def _other_process(front: Front, name: str, before: int) -> bool:
     try:
         return front.process_of(name) != before
-    except (LookupError, FileNotFoundError):  # it is not there yet
+    except (LookupError, OSError):  # it is not there yet, or one of those above it has just gone
         return False
 
 

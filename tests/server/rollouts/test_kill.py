@@ -125,6 +125,8 @@ async def test_sessions_of_a_killed_worker_are_lost(tmp_path: Path, *, stopped: 
         for sid in sids:
             call(client, sid, "echo", text="no")
         await until_stored(data, dict.fromkeys(sids, 2))
+        # Workers report each second.
+        await until(lambda: sum(row["sessions"] for row in several.workers()) == 8)
         first = several.workers()[0]
         held = first["sessions"]
         assert 0 < held < 8

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from ors_server.cluster.supervisor.control import ask
 from ors_server.keys.exposure import add_key
 from ors_server.keys.key import Limits
 from ors_server.sandboxes import sandboxes_unavailable
+from tests.support.cut_connections import answered, streamed
 from tests.support.events import Reply, parse_events
 from tests.support.servers import Running, running
 
@@ -138,13 +140,15 @@ def test_the_end_of_their_worker_ends_sandboxes_and_no_session(server: Running, 
     assert created.status_code == 200
     sid = opened(client)
     with ThreadPoolExecutor(1) as pool:
-        command = pool.submit(run, client, sid, "sleep 60")
-        time.sleep(1)
+        begun = threading.Event()
+        command = pool.submit(streamed, client, "/run", {"cmd": "sleep 60"}, {"X-Session-ID": sid}, begun.set)
+        assert begun.wait(60)
         *_, row = ask(server.port, {"command": "workers"})["workers"]
         os.kill(row["pid"], signal.SIGKILL)
         assert command.result(30).error.startswith("InfrastructureError")
     deadline = time.monotonic() + 60
-    while client.post("/create_sandbox", json={}).status_code != 400:  # 503 until it is started again
+    # 503 until it is started again and the gateway that is asked knows it: the next requests may go to another.
+    while [answered(lambda: client.post("/create_sandbox", json={})).status_code for _ in range(8)] != [400] * 8:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     for path, body in (("/run", {"cmd": "true"}), ("/run", {"task_id": "a"}), ("/create_sandbox", {"task_id": sid})):

@@ -273,8 +273,9 @@ async def test_the_death_of_a_sandbox(sandboxes: Sandboxes, service: SandboxServ
         assert "lost" in error_of(response)
     idle = await sandboxes.open()
     container = next(iter(getattr(service.runtime, "_state").containers.values()))  # noqa: B009
-    signal.pidfd_send_signal(getattr(container, "_parts")[0].process_1, signal.SIGKILL)  # noqa: B009
-    await asyncio.sleep(0.5)
+    part = getattr(container, "_parts")[0]  # noqa: B009
+    signal.pidfd_send_signal(part.process_1, signal.SIGKILL)
+    await asyncio.wait([part.monitor])  # until its death is noticed
     assert (await sandboxes.run(idle, "true")).status_code == 410
 
 

@@ -25,6 +25,7 @@ from ors_containers.errors import StoreFailed
 from ors_containers.images.storing.singleflight import SingleFlight
 from ors_containers.images.storing.store_folder import prepare_folder, store_errors
 from ors_containers.layers.ownership import LayerOwners
+from ors_containers.layers.sharing import remove_unshared
 from ors_containers.linux.file_locks import create_lock, locked, try_locked
 
 __all__ = ["LayerInformation", "LayerStore", "layer_key", "new_upper"]
@@ -76,6 +77,11 @@ class LayerStore:
         self._lease: int | None = None
         self._lease_path: Path | None = None
 
+    @property
+    def pool(self) -> Path:
+        """The folder of the files that layers share."""
+        return self.root / "pool"
+
     def path(self, key: str) -> Path:
         """Return the path of a layer, which may not exist."""
         return self.root / "layers" / key
@@ -105,26 +111,58 @@ class LayerStore:
         return True
 
     async def provide(
-        self, key: str, made_by: str, fill: Callable[[Path], Awaitable[int]], *, recipe: bool = False
+        self,
+        key: str,
+        made_by: str,
+        fill: Callable[[Path], Awaitable[int]],
+        *,
+        recipe: bool = False,
+        shared: bool = False,
     ) -> Path:
         """Return the layer of that key; where it is missing, have ``fill`` make it.
 
         ``fill`` gets an empty folder, makes the layer in its ``upper`` (``new_upper``) and returns the layer's size.
         Concurrent calls for the key wait, in this process and in others. Raises what ``fill`` raises, in every waiter
         of this process, and ``StoreFailed``.
+
+        Files of a ``shared`` layer are on the disk once with equal files of other shared layers (``layers.sharing``).
+        An image has one such layer at most: two files of one root must not be one.
         """
         if not self.use([key]):
-            await self._in_progress.do(key, lambda: self._make(key, made_by, fill, recipe))
+            await self._in_progress.do(key, lambda: self._make(key, made_by, fill, recipe, shared))
         return self.path(key)
 
-    async def _make(self, key: str, made_by: str, fill: Callable[[Path], Awaitable[int]], recipe: bool) -> int:
+    async def keep(self, layer: Path, made_by: str, since: float) -> tuple[str, int]:
+        """Copy a layer that is not in the store, and share it; return its key, which its content gives, and its size.
+
+        Files that were changed after ``since``, in seconds since 1970, get one time for all. Raises ``StoreFailed``.
+        """
+        with store_errors(self.root):
+            async with self.folder() as folder:
+                size = await self.owners.keep(str(layer), folder / "upper")
+                digest = await self.owners.share(folder / "upper", self.pool, since)
+                key = layer_key("kept", self.owners.tag, digest)
+
+                async def fill(place: Path) -> int:
+                    (folder / "upper").rename(place / "upper")
+                    return size
+
+                await self.provide(key, made_by, fill)
+        return key, size
+
+    async def _make(
+        self, key: str, made_by: str, fill: Callable[[Path], Awaitable[int]], recipe: bool, shared: bool
+    ) -> int:
         with store_errors(self.root):
             self._prepare()
             async with self._maker_lock(key):
                 if self.use([key]):
                     return self.size(key)
                 async with self.folder() as folder:
+                    begun = time.time()
                     size = await fill(folder)
+                    if shared:
+                        await self.owners.share(folder / "upper", self.pool, begun)
                     notes = {"size": size, "made_by": made_by, "recipe": recipe}
                     self._notes(key).write_text(json.dumps(notes))
                     with self._removal_lock(shared=True):
@@ -190,6 +228,8 @@ class LayerStore:
                                 self.path(key).rename(folder / key)
                                 removed.append(key)
                             self._notes(key).unlink(missing_ok=True)
+            if removed:
+                await asyncio.to_thread(remove_unshared, self.pool)
         return removed
 
     async def sweep(self) -> None:

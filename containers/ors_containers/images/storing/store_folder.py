@@ -15,7 +15,14 @@ __all__ = ["default_root", "prepare_folder", "store_errors"]
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 #: File systems on which the files of a layer cannot have owners of their own, or on which overlayfs cannot write.
 _UNSUITABLE = ("overlay", "nfs", "nfs4", "cifs", "9p", "virtiofs", "vfat", "exfat")
-_SUBFOLDERS = (("layers", 0o755), ("images", 0o755), ("locks", 0o700), ("leases", 0o700), ("tmp", 0o711))
+_SUBFOLDERS = (
+    ("layers", 0o755),
+    ("images", 0o755),
+    ("locks", 0o700),
+    ("pool", 0o700),
+    ("leases", 0o700),
+    ("tmp", 0o711),
+)
 
 
 def default_root() -> Path:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ors_containers.linux import syscalls as system
 
-__all__ = ["mount_disk"]
+__all__ = ["device_of", "mount_disk", "mount_frozen"]
 
 _LOOP_CTL_GET_FREE = 0x4C82
 _LOOP_CONFIGURE = 0x4C0A
@@ -29,6 +29,7 @@ _CONFIG = struct.Struct("=II 8x8x8x8x8x I I I I 64x 64x 32x 16x 64x")
 _LOOP_MAJOR = 7
 #: Without barriers: the last unmount would else wait for an fsync of the host's file system.
 _OPTIONS = "errors=remount-ro,noinit_itable,nobarrier"
+_FLAGS = system.MS_NOSUID | system.MS_NODEV | system.MS_NOATIME
 _ATTEMPTS = 64
 
 
@@ -42,14 +43,33 @@ def mount_disk(template: int, folder: str, target: str, owner: int) -> None:
     try:
         _copy_sparse(template, disk)
         number, device = _attach(disk)
-        flags = system.MS_NOSUID | system.MS_NODEV | system.MS_NOATIME
-        system.mount(f"/dev/loop{number}", target, "ext4", flags, _OPTIONS)
+        system.mount(f"/dev/loop{number}", target, "ext4", _FLAGS, _OPTIONS)
     finally:
         os.close(disk)
         if device != -1:
             os.close(device)
     os.chown(target, owner, owner)
     Path(target).chmod(0o755)
+
+
+def device_of(path: Path) -> str | None:
+    """Return the name of the loop device of the file system a path is on; None for another file system."""
+    device = path.stat().st_dev
+    if os.major(device) != _LOOP_MAJOR:
+        return None
+    try:
+        return Path(f"/sys/dev/block/{_LOOP_MAJOR}:{os.minor(device)}").readlink().name
+    except OSError:  # where /sys is not mounted
+        return f"loop{os.minor(device)}"
+
+
+def mount_frozen(device: str, target: str) -> None:
+    """Mount the disk of an ended container again, which the server holds; as the host's root. Raises ``OSError``.
+
+    Its own mount is in no namespace any longer, so no other mount can be made of it.
+    """
+    os.close(_open_device(int(device.removeprefix("loop"))))
+    system.mount(f"/dev/{device}", target, "ext4", _FLAGS, _OPTIONS)
 
 
 def _copy_sparse(source: int, target: int) -> None:

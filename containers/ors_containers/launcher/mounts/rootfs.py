@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ors_containers.launcher.messages import Root, RootDirectory
-from ors_containers.launcher.mounts.loop_disk import mount_disk
+from ors_containers.launcher.mounts.loop_disk import mount_disk, mount_frozen
 from ors_containers.launcher.mounts.overlays import overlay_own, without
 from ors_containers.launcher.mounts.private_devices import has_own_devices, make_own_devices
 from ors_containers.launcher.whole_files import copy_files
@@ -78,13 +78,19 @@ def prepare_root(root: Root, *, disk: int = -1, joined: Joined | None = None) ->
         for number, bind in enumerate(root.binds)
     }
     sources = {**layers, **binds}
+    frozen = {name: root.frozen[source] for name, source in layers.items() if source in root.frozen}
     # Names in `stage` that are mounted already, with mapped owners.
     mapped: set[str] = set()
 
     if mapping.by == "root":
         system.unshare(system.CLONE_NEWNS)
         system.mount("", "/", "", system.MS_REC | system.MS_SLAVE)
-        make_stage(stage, sources, _FOLDERS, _STAGE_FLAGS)
+        for name in frozen:
+            sources[name] = f"{stage}/{name}-disk/upper"
+        others = {name: source for name, source in sources.items() if name not in frozen}
+        make_stage(stage, others, (*_FOLDERS, *frozen, *(f"{name}-disk" for name in frozen)), _STAGE_FLAGS)
+        for name, device in frozen.items():
+            mount_frozen(device, f"{stage}/{name}-disk")
         make_own_devices(Path(stage), mapping.base)
         if root.disk_folder:
             mount_disk(disk, root.disk_folder, f"{stage}/disk", mapping.base)
@@ -134,7 +140,7 @@ def prepare_root(root: Root, *, disk: int = -1, joined: Joined | None = None) ->
         if not overlay_own(name, root.hidden.get(source, [])):
             shared.append(bind.target)
     make_mount_point(EXAMINATION, directory=True)
-    if mapping.by != "user":
+    if mapping.by != "user" and not root.setuid:  # a container's processes enter when everything is covered
         make_empty_file(Path("root"))
     return shared
 

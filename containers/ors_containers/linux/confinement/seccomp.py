@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import errno
 import struct
+from typing import Literal, NamedTuple
 
-__all__ = ["ARCHITECTURES", "seccomp_filter"]
+__all__ = ["ARCHITECTURES", "RECORDED_CALLS", "RecordedCall", "recording_filter", "seccomp_filter"]
 
 #: ``AUDIT_ARCH_*`` of each machine, by ``platform.machine()``.
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -82,6 +83,47 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 }
 #: Allowed in a container: they act on processes of the same user or on the caller alone.
 _OF_CONTAINERS = frozenset(("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "chroot"))
+
+
+class RecordedCall(NamedTuple):
+    """The places of a call's arguments."""
+
+    #: ``look``: the call asks whether something is there.
+    kind: Literal["execute", "open", "look"]
+    path: int
+    #: The directory that the path is relative to; None for the caller's.
+    directory: int | None = None
+    flags: int = 0
+    #: The flags are in memory.
+    by_address: bool = False
+    #: The place of flags with which the path may be empty: then the call is about an open file.
+    may_be_empty: int | None = None
+
+
+_AT = {
+    "execve": RecordedCall("execute", 0),
+    "execveat": RecordedCall("execute", 1, 0),
+    "open": RecordedCall("open", 0, flags=1),
+    "openat": RecordedCall("open", 1, 0, flags=2),
+    "openat2": RecordedCall("open", 1, 0, flags=2, by_address=True),
+    "stat": RecordedCall("look", 0),
+    "lstat": RecordedCall("look", 0),
+    "access": RecordedCall("look", 0),
+    "newfstatat": RecordedCall("look", 1, 0, may_be_empty=3),
+    "faccessat": RecordedCall("look", 1, 0),
+    "faccessat2": RecordedCall("look", 1, 0, may_be_empty=3),
+    "statx": RecordedCall("look", 1, 0, may_be_empty=2),
+}
+_NUMBERS = {
+    "x86_64": (59, 322, 2, 257, 437, 4, 6, 21, 262, 269, 439, 332),
+    "aarch64": (221, 281, None, 56, 437, None, None, None, 79, 48, 439, 291),
+}
+#: The calls that ``recording_filter`` stops, by machine and number.
+RECORDED_CALLS: dict[str, dict[int, RecordedCall]] = {
+    machine: {number: call for number, call in zip(numbers, _AT.values(), strict=True) if number is not None}
+    for machine, numbers in _NUMBERS.items()
+}
+_AT_EMPTY_PATH = 0x1000
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _IO_SETUP = (206, 0)
@@ -98,7 +140,7 @@ _X32_BIT = 0x40000000
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
-_ALLOW = 0x7FFF0000
+_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 
 
 def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -156,4 +198,22 @@ def seccomp_filter(machine: str, *, container: bool = False) -> bytes:
         number = numbers[column]
         if number is not None and not (container and name in _OF_CONTAINERS):
             program += _unless(number, _answer(errno.EPERM))
+    return program + _allowed
+
+
+def recording_filter(machine: str) -> bytes:
+    """Return a filter that stops each call of ``RECORDED_CALLS`` until a process that records it lets it go on.
+
+    It refuses nothing, and belongs beside ``seccomp_filter``. Raises ``KeyError`` as that does.
+    """
+    program = _instruction(_LOAD, _ARCHITECTURE_AT)
+    program += _instruction(_EQUAL, ARCHITECTURES[machine], 1, 0) + _allowed
+    program += _instruction(_LOAD, _NUMBER_AT)
+    notify = _instruction(_RETURN, _NOTIFY)
+    for number, call in RECORDED_CALLS[machine].items():
+        body = notify
+        if call.may_be_empty is not None:
+            empty = _instruction(_ANY_BIT, _AT_EMPTY_PATH, 0, 1) + _allowed
+            body = _argument(call.may_be_empty) + empty + notify
+        program += _unless(number, body)
     return program + _allowed

@@ -21,6 +21,7 @@ from ors_containers.launcher.client import LauncherGone, OperationFailed
 from ors_containers.launcher.messages import Done, EndCommand, EndProcesses, Enter, Entered, PackedProgram, Program
 from ors_containers.launcher.records import to_json
 from ors_containers.runtimes.containers.command_arguments import check_limits, checked_script
+from ors_containers.runtimes.containers.recording import Recording
 from ors_containers.runtimes.namespaces import Namespaces
 from ors_containers.runtimes.shells.command_input import CommandInput
 from ors_containers.runtimes.shells.command_output import MOST_OUTPUT, CommandOutput
@@ -114,12 +115,16 @@ class ContainerCommands:
         timeout: float | None,
         max_bytes: int | None,
         on_output: Callable[[OutputStream, bytes], object] | None,
+        *,
+        record: bool = False,
     ) -> ExecutionResult:
         """Run ``program`` with the parts ``packed``. See ``Container.execute``."""
         check_limits(timeout, max_bytes)
         await self._require_alive(0.0)
         at = [0, 1, 2] if stdin else [1, 2]
-        request = Enter(program._replace(environment={}), self._group_files, gate=False, at=at, packed=True)
+        request = Enter(
+            program._replace(environment={}), self._group_files, gate=False, at=at, packed=True, record=record
+        )
         limit = MOST_OUTPUT if max_bytes is None else max_bytes
         outputs = [
             self._new_output(limit, None if on_output is None else partial(on_output, name)) for name in _STREAMS
@@ -130,7 +135,13 @@ class ContainerCommands:
             if source is not None:
                 descriptors.insert(0, source.read_end)
             text = json.dumps(to_json(packed)).encode()
-            ended = await self._play(request, text, descriptors, outputs, timeout, source)
+            recorded = None
+            if record:
+                async with Recording(self._namespaces.process_1) as recording:
+                    ended = await self._play(request, text, descriptors, outputs, timeout, source, recording)
+                    recorded = await recording.paths(started=not ended.problem)
+            else:
+                ended = await self._play(request, text, descriptors, outputs, timeout, source)
         finally:
             if source is not None:
                 source.close()
@@ -144,6 +155,7 @@ class ContainerCommands:
             truncated=outputs[0].total > len(stdout) or outputs[1].total > len(stderr),
             started=not ended.problem,
             waited=ended.waited,
+            recorded=recorded,
         )
 
     async def _play(
@@ -154,6 +166,7 @@ class ContainerCommands:
         outputs: Sequence[CommandOutput],
         timeout: float | None,
         source: CommandInput | None = None,
+        recording: Recording | None = None,
     ) -> _Ended:
         """Start a program with ``descriptors`` and a file of ``text``; return when it has ended.
 
@@ -163,7 +176,7 @@ class ContainerCommands:
         nothing = [b""] * len(outputs)
         try:
             try:
-                entered = await self._start_in_time(request, text, descriptors)
+                entered = await self._start_in_time(request, text, descriptors, recording)
             except TimeoutError:
                 # Processes of the container stop or kill whatever enters it.
                 await self._end_everything()
@@ -221,9 +234,11 @@ class ContainerCommands:
             output.close()
         self._pipes.clear()
 
-    async def _start_in_time(self, request: Enter, text: bytes, descriptors: Sequence[int]) -> Entered:
+    async def _start_in_time(
+        self, request: Enter, text: bytes, descriptors: Sequence[int], recording: Recording | None
+    ) -> Entered:
         """Start a command. Raises ``TimeoutError``, ``MachineOverloaded``, ``OperationFailed`` and ``LauncherGone``."""
-        starting = asyncio.ensure_future(self._start(request, text, descriptors))
+        starting = asyncio.ensure_future(self._start(request, text, descriptors, recording))
         try:
             if not await self._time_limit("The start of the command", _START_PATIENCE, True).wait(starting):
                 raise TimeoutError
@@ -233,11 +248,14 @@ class ContainerCommands:
                 starting.cancel()
                 await _uncancelled(asyncio.gather(starting, return_exceptions=True))
 
-    async def _start(self, request: Enter, text: bytes, descriptors: Sequence[int]) -> Entered:
+    async def _start(
+        self, request: Enter, text: bytes, descriptors: Sequence[int], recording: Recording | None
+    ) -> Entered:
         file = os.memfd_create("command")
         try:
             await _write(file, text)
-            passed = (self._namespaces.process_1, *descriptors, file)
+            last = () if recording is None else (recording.descriptor,)
+            passed = (self._namespaces.process_1, *descriptors, file, *last)
             starting = asyncio.create_task(self._namespaces.client.request(request, passed, Entered))
             try:
                 return await asyncio.shield(starting)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from ors_containers.container import ContainerSettings, Network
 from ors_containers.errors import StartFailed
 from ors_containers.image import Image
+from ors_containers.launcher.container import REFUSING_SERVER
 from ors_containers.launcher.messages import Bind, Root, StartContainer
 from ors_containers.limits import MIB, Limits
 from ors_containers.linux.fd_passing import receive
@@ -18,6 +19,7 @@ from ors_containers.linux.limits.cgroups import Controller
 from ors_containers.linux.limits.open_files import limit_files
 from ors_containers.runtimes.containers.container_user import container_user
 from ors_containers.runtimes.containers.open_network import NAME_SERVER, blocked_networks
+from ors_containers.runtimes.containers.refused_names import RefusedNames
 from ors_containers.runtimes.namespaces import Namespaces, root_of, shared_places
 from ors_containers.runtimes.runtime_state import RuntimeState
 
@@ -66,11 +68,11 @@ async def start_namespaces(
     """
     root = await _root(image, settings, runtime, slot)
     with contextlib.ExitStack() as stack:
-        descriptors: list[int] = []
-        here = None
+        refuse_names = settings.refuse_names and network == "none" and main is None
+        here, there = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        descriptors = [there.fileno()]
         if root.disk_folder:
-            here, there = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            descriptors += [await runtime.disks.template(settings.disk), there.fileno()]
+            descriptors.append(await runtime.disks.template(settings.disk))
         if main is not None:
             descriptors.append(main.process_1)
         request = StartContainer(
@@ -81,10 +83,12 @@ async def start_namespaces(
             blocked=blocked_networks() if network == "open" and main is None else [],
             shared_memory=max(_LEAST_SHARED_MEMORY, settings.memory // 2),
             main=0 if main is None else main.process,
+            refuse_names=refuse_names,
         )
         text = await part.launch(request, _READY, descriptors)
-        if here is not None:  # sent before the text
-            _, (part.disk,) = receive(here, 16, 1)
+        _, (part.disk, *names) = receive(here, 16, 2)  # sent before the text
+        if names:
+            part.refused_names = RefusedNames(names[0])
     runtime.common |= shared_places(text)
     found = re.search(rb'"child-pid": (\d+)', text)
     if found is None:
@@ -114,8 +118,9 @@ def _files(settings: ContainerSettings, network: Network) -> dict[str, str]:
     """Return the files that Docker writes for each container."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback", f"127.0.1.1\t{settings.host_name}"]
     lines += [f"{alias.address}\t{' '.join(alias.names)}" for alias in settings.host_aliases]
+    server = NAME_SERVER if network == "open" else REFUSING_SERVER if settings.refuse_names else ""
     return {
         "hosts": "\n".join(lines) + "\n",
         "hostname": f"{settings.host_name}\n",
-        "resolv.conf": f"nameserver {NAME_SERVER}\n" if network == "open" else "",
+        "resolv.conf": f"nameserver {server}\n" if server else "",
     }

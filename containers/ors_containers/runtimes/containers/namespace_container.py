@@ -7,10 +7,13 @@ a start that fails leaves no process, control group or lease.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from ors_containers.container import Container, ContainerSettings, Network
+from ors_containers.container import Container, ContainerSettings, FrozenFiles, Network
 from ors_containers.errors import StartFailed
 from ors_containers.image import Image
 from ors_containers.launcher.client import LauncherGone, OperationFailed
@@ -31,6 +34,7 @@ from ors_containers.runtimes.containers.container_user import (
     find_account,
     user_of,
 )
+from ors_containers.runtimes.containers.frozen_files import freeze_files
 from ors_containers.runtimes.containers.open_network import OpenNetwork
 from ors_containers.runtimes.lifecycle import Lifecycle, State, start_whole
 from ors_containers.runtimes.namespaces import Namespaces
@@ -66,6 +70,7 @@ class NamespaceContainer(Container):
         self._open_network = OpenNetwork() if network == "open" else None
         self._closing: asyncio.Task[None] | None = None
         self._file_limit = limit_files(settings.pids, container=True)
+        self._started = time.time()
 
     # ── start ──
 
@@ -154,6 +159,7 @@ class NamespaceContainer(Container):
         timeout: float | None = None,
         max_bytes: int | None = None,
         on_output: Callable[[OutputStream, bytes], object] | None = None,
+        record: bool = False,
     ) -> ExecutionResult:
         files = self._open_files()
         assert self._commands is not None and self._program is not None
@@ -168,7 +174,7 @@ class NamespaceContainer(Container):
             as_user = user_of(account, program.user)
             program = container_program(self.image, as_user, environment, resources, account)
         packed = checked_program(program, argv, cwd, env)
-        result = await self._commands.execute(program, packed, stdin, timeout, max_bytes, on_output)
+        result = await self._commands.execute(program, packed, stdin, timeout, max_bytes, on_output, record=record)
         self._life.require_running()
         return result
 
@@ -191,6 +197,16 @@ class NamespaceContainer(Container):
 
     # ── the end ──
 
+    async def freeze(self, folder: Path) -> FrozenFiles:
+        self._life.require_running()
+        disk = os.dup(self._parts[0].disk)
+        try:
+            await self.close()
+        except BaseException:  # a cancelled call
+            self._runtime.disks.free(disk)
+            raise
+        return await freeze_files(disk, folder, self._runtime, self._started)
+
     async def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
@@ -201,6 +217,8 @@ class NamespaceContainer(Container):
         # The main container last: it has the network.
         for part in reversed(self._parts):
             await part.stop()
+            if part.refused_names is not None:
+                part.refused_names.close()
             if part.disk != -1:
                 self._runtime.disks.free(part.disk)
                 part.disk = -1

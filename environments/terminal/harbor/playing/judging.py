@@ -1,0 +1,39 @@
+"""Judging of a container: its processes are ended, and the verifier runs over a copy of what it has written.
+
+Invariant: what it has written exists only as long as it is judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ors_containers.container import Container
+
+from ..folder import HarborTask
+from ..record import KeptOut, Record
+from .agent_files import leave_out
+from .verification import Containers, Verification, run_verifier
+
+__all__ = ["frozen", "judge_container"]
+
+
+@asynccontextmanager
+async def frozen(service: Containers, container: Container, kept_out: KeptOut) -> AsyncGenerator[Path]:
+    """End a container; within the block there is a layer of what it has written, without what is kept out.
+
+    Raises ``RuntimeUnavailable`` where a container's files cannot be kept, ``StoreFailed`` and ``OSError``.
+    """
+    async with service.store.layers.folder() as folder, await container.freeze(folder) as files:
+        await asyncio.to_thread(leave_out, files.layer, kept_out)
+        yield files.layer
+
+
+async def judge_container(
+    service: Containers, task: HarborTask, record: Record, variables: Mapping[str, str], container: Container
+) -> Verification:
+    """End a container and run the verifier over its files. Raises what ``frozen`` and ``run_verifier`` raise."""
+    async with frozen(service, container, record.kept_out) as changes:
+        return await run_verifier(service, task, record, variables, changes)

@@ -1,0 +1,1 @@
+"""Preparation of Harbor folders: each is built, verified once with a network, and tried without one."""

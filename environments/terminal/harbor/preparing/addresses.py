@@ -1,0 +1,156 @@
+"""Addresses that scripts fetch with ``curl``, and what they get where this machine has it elsewhere.
+
+    [addresses]
+    "https://astral.sh/uv/*/install.sh" = { package = "uv=={1}" }   # {1} is what the first * stands for
+
+A script's text is not changed. Its image gets a ``curl`` that answers those addresses of the table which the script
+names, and passes all others on. The answer is a script that installs the programs of a package's wheel for the user, as
+the published installer of uv does; the wheel comes from the package index.
+
+Invariant: only addresses that the operator's table has are answered, and only what the script's text names is fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import tomllib
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ors_containers import Image
+
+from ors_server import DefinitionError, InfrastructureFailure
+
+if TYPE_CHECKING:
+    from ors_containers.images import ImageStore
+    from ors_containers.layers.writer import Entry
+
+__all__ = ["SHIPPED", "addresses_layer", "named_packages", "read_addresses"]
+
+#: Patterns of addresses, and the package whose programs they install.
+SHIPPED: Mapping[str, str] = {
+    "https://astral.sh/uv/*/install.sh": "uv=={1}",
+    "https://astral.sh/uv/install.sh": "uv",
+}
+_PLACE = "/opt/ors-addresses"
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+_-]+)?")
+_ADDRESS = re.compile(r"https?://[^\s'\"|;)<>`\\]+")
+_CURL = """#!/bin/sh
+# Answers addresses of the operator's table; every other call is the image's own curl.
+answer= output= next=
+for word in "$@"; do
+    if [ -n "$next" ]; then output=$word next=; continue; fi
+    case "$word" in
+{cases}
+    -o|--output) next=1 ;;
+    esac
+done
+if [ -n "$answer" ]; then
+    if [ -n "$output" ]; then exec cp "$answer" "$output"; fi
+    exec cat "$answer"
+fi
+for program in /usr/bin/curl /bin/curl; do
+    if [ -x "$program" ]; then exec "$program" "$@"; fi
+done
+echo "sh: curl: not found" >&2
+exit 127
+"""
+_INSTALLER = """#!/bin/sh
+set -e
+mkdir -p "$HOME/.local/bin"
+cp {folder}/* "$HOME/.local/bin/"
+echo 'export PATH="$HOME/.local/bin:$PATH"' >"$HOME/.local/bin/env"
+"""
+
+
+def read_addresses(file: Path | None) -> dict[str, str]:
+    """Return the shipped table, with the rows of the operator's ``file`` before it. Raises ``DefinitionError``."""
+    if file is None:
+        return dict(SHIPPED)
+    try:
+        table: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DefinitionError(f"The table of addresses {file} cannot be read: {error}", "Correct the file.") from error
+    rows: Any = table.get("addresses", {})
+    found: dict[str, str] = {}
+    for pattern, source in cast("dict[str, Any]", rows).items() if isinstance(rows, dict) else ():
+        package = cast("dict[str, Any]", source).get("package") if isinstance(source, dict) else None
+        if not isinstance(package, str):
+            raise DefinitionError(f'{file}: {pattern!r} has no package = "NAME=={{1}}"', "Correct the file.")
+        found[pattern] = package
+    return {**found, **{pattern: package for pattern, package in SHIPPED.items() if pattern not in found}}
+
+
+def named_packages(text: str, table: Mapping[str, str]) -> dict[str, str]:
+    """Return the addresses that a script's text names and the table has, each with its package."""
+    found: dict[str, str] = {}
+    for address in dict.fromkeys(_ADDRESS.findall(text)):
+        for pattern, package in table.items():
+            match = re.fullmatch("([^/]*)".join(map(re.escape, pattern.split("*"))), address)
+            if match is not None:
+                chosen = re.sub(r"\{(\d+)\}", lambda number, match=match: match[int(number[1])], package)
+                if _PACKAGE.fullmatch(chosen):
+                    found[address] = chosen
+                break
+    return found
+
+
+async def addresses_layer(store: ImageStore, image: Image, packages: Mapping[str, str]) -> str:
+    """Return the key of a layer with the ``curl`` that answers addresses. Raises ``InfrastructureFailure``."""
+    from ors_containers.images.building.derive import layer_identity
+    from ors_containers.images.storing.layer_store import layer_key, new_upper
+    from ors_containers.layers.writer import Entry
+
+    key = layer_key("addresses", store.layers.owners.tag, layer_identity(store.layers, image), dict(packages), _CURL)
+
+    async def fill(folder: Path) -> int:
+        entries = [Entry(_PLACE, "directory", mode=0o755)]
+        cases: list[str] = []
+        for number, (address, package) in enumerate(packages.items()):
+            place = f"{_PLACE}/{number}"
+            wheels = folder / str(number)
+            await _download(package, wheels)
+            entries += [Entry(place, "directory", mode=0o755), *await asyncio.to_thread(_programs, wheels, place)]
+            content = _INSTALLER.format(folder=place).encode()
+            entries.append(Entry(f"{place}.sh", "file", content, mode=0o755))
+            cases.append(f"    '{address}') answer={place}.sh ;;")
+        curl = _CURL.replace("{cases}", "\n".join(cases)).encode()
+        entries.append(Entry("/usr/local/sbin/curl", "file", curl, mode=0o755))
+        return await store.layers.owners.write(new_upper(folder), entries, image.layers)
+
+    await store.layers.provide(key, f"addresses of {', '.join(packages.values())}", fill)
+    return key
+
+
+async def _download(package: str, folder: Path) -> None:
+    """Download the wheel of a package by this machine's pip. Raises ``InfrastructureFailure``."""
+    command: Sequence[str] = ("-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", str(folder))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, package, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        _, said = await process.communicate()
+    except BaseException:  # also of a cancelled call
+        process.kill()
+        raise
+    if process.returncode:
+        problem = said.decode(errors="replace").strip()[-300:]
+        raise InfrastructureFailure(f"The package {package} cannot be downloaded: {problem}", "Look at pip's settings.")
+
+
+def _programs(folder: Path, place: str) -> list[Entry]:
+    """Return the programs of the wheel in ``folder``, as files at ``place``."""
+    from ors_containers.layers.writer import Entry
+
+    entries: list[Entry] = []
+    for wheel in folder.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                folder_name, _, last = name.rpartition("/")
+                if folder_name.endswith(".data/scripts") and last:
+                    entries.append(Entry(f"{place}/{last}", "file", archive.read(name), mode=0o755))
+    return entries

@@ -1,0 +1,275 @@
+"""The stages of one task: each tries one thing, and its result is kept, so that a killed run goes on where it was.
+
+``image`` builds what the agent starts from. ``fetch`` runs the task's ``test.sh`` once with a network and keeps what it
+fetched. ``seal`` runs the same script without a network: exit status and reward must be the same. ``nothing``,
+``oracle`` and ``cheat`` play the task: nothing earns 0, the solution earns 1, and a loop that writes the reward 0.
+
+Invariant: a stage is tried on what the stages before it have kept, and by the way that grades episodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ors_containers import Image, SandboxError
+from ors_containers.container import Container
+
+from ors_server import OrsError
+
+from ..folder import HarborTask
+from ..playing.agent_files import ALWAYS_KEPT_OUT, leave_out
+from ..playing.folder_layers import folder_layer
+from ..playing.judging import judge_container
+from ..playing.verification import (
+    Containers,
+    Verification,
+    agent_image,
+    container_settings,
+    run_verifier,
+    wanted_hosts,
+)
+from ..record import STAGES, KeptOut, Record, StageResult
+from ..reward import JSON_FILE, TEXT_FILE, Reward, read_reward
+from ..templates import VariableMissing, filled
+from .addresses import addresses_layer, named_packages
+from .fetched import keep_toolchain, kept_out_by
+from .scripts import run_with_network
+
+if TYPE_CHECKING:
+    from ors_containers.images.image_map import ImageMap
+
+__all__ = ["Preparation", "prepare_task"]
+
+#: Seconds of a solution, where its task names none.
+_SOLUTION_PATIENCE = 3600.0
+#: The cheat that Harbor pays where the verifier shares the agent's container.
+_CHEAT = (
+    "setsid sh -c 'while :; do mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.txt; sleep 0.1; done' "
+    ">/dev/null 2>&1 </dev/null & sleep 0.5"
+)
+_TAIL = 400
+
+
+class _StageFailed(Exception):
+    """A stage has failed; the text says why."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """The things that preparations share: containers, the image map, the operator's variables, and choices."""
+
+    service: Containers
+    images: ImageMap
+    variables: Mapping[str, str]
+    #: The folder of the records.
+    records: Path
+    #: Patterns of addresses that scripts fetch, and the package that each one means here.
+    addresses: Mapping[str, str]
+    #: Take a task whose verdict an agent could write, with a mark.
+    flag: bool = False
+
+
+async def prepare_task(
+    preparation: Preparation,
+    task: HarborTask,
+    key: str,
+    *,
+    again: bool = False,
+    on_stage: Callable[[str, StageResult], None] | None = None,
+) -> Record:
+    """Run the stages that a task's record lacks, and keep each result; ``again`` runs all of them.
+
+    Stops after a stage that fails, which the next call tries again.
+    """
+    record = None if again else Record.load(preparation.records, key)
+    if record is None or record.name != task.name:
+        record = Record(key, task.name, str(task.folder))
+    stages = _Stages(preparation, task)
+    for name in STAGES:
+        known = record.stages.get(name)
+        if known is not None and known.outcome != "fails" and stages.is_kept(record):
+            continue
+        begun = time.monotonic()
+        try:
+            record, result = await stages.run(name, record)
+        except _StageFailed as failure:
+            result = StageResult("fails", str(failure))
+        except (SandboxError, OrsError, VariableMissing) as error:
+            said = str(getattr(error, "output", "")).strip()[-_TAIL:]
+            result = StageResult("fails", f"{error}{': ' if said else ''}{said}")
+        except OSError as error:
+            result = StageResult("fails", f"a file cannot be read or written: {error}")
+        result = replace(result, seconds=round(time.monotonic() - begun, 1))
+        record = record.with_stage(name, result)
+        record.save(preparation.records)
+        if on_stage is not None:
+            on_stage(name, result)
+        if result.outcome == "fails":
+            break
+    return record
+
+
+class _Stages:
+    def __init__(self, preparation: Preparation, task: HarborTask) -> None:
+        self._service = preparation.service
+        self._store = preparation.service.store
+        self._images = preparation.images
+        self._variables = preparation.variables
+        self._flag = preparation.flag
+        self._addresses = preparation.addresses
+        self._task = task
+
+    def is_kept(self, record: Record) -> bool:
+        """Return whether the layers of a record are still there."""
+        return self._store.layers.use(record.toolchain)
+
+    async def run(self, name: str, record: Record) -> tuple[Record, StageResult]:
+        stage: Callable[[Record], Awaitable[tuple[Record, StageResult]]] = getattr(self, f"_{name}")
+        return await stage(record)
+
+    async def _image(self, record: Record) -> tuple[Record, StageResult]:
+        task = self._task
+        name = f"harbor-{record.key[:24]}"
+        if task.config.verifier.separate:
+            raise _StageFailed("a separate verifier (verifier.environment_mode) is not prepared yet")
+        if task.config.environment.healthcheck is not None:
+            raise _StageFailed("environment.healthcheck is not supported yet")
+        if task.dockerfile is not None:
+            context = task.dockerfile.parent
+            await self._store.build_dockerfile(
+                task.dockerfile, context, name=name, network=True, find_base=self._images.record
+            )
+        else:
+            found = await self._images.record(task.config.environment.docker_image or "")
+            self._store.save(replace(found, name=name))
+        return replace(record, image=name), StageResult("holds")
+
+    async def _fetch(self, record: Record) -> tuple[Record, StageResult]:
+        task, store = self._task, self._store
+        image = self._agent_image(record)
+        tests = await folder_layer(store, task.folder / "tests", "/tests", "test.sh", record.key)
+        toolchain = [tests]
+        text = await asyncio.to_thread((task.folder / "tests" / "test.sh").read_text, "utf-8")
+        if packages := named_packages(text, self._addresses):
+            toolchain.append(await addresses_layer(store, image, packages))
+        over = replace(image, layers=(*map(store.layers.path, toolchain), *image.layers))
+        runs: list[tuple[int, float | None, str]] = []
+
+        async def fill(folder: Path) -> int:
+            run = await run_with_network(
+                store, over, "/tests/test.sh", folder,
+                environment=self._verifier_variables(), user=str(task.config.verifier.user or ""),
+                seconds=_patience(task.config.verifier.timeout_sec),
+            )  # fmt: skip
+            reward = read_reward(run.files.get(JSON_FILE), run.files.get(TEXT_FILE))
+            if not isinstance(reward, Reward):
+                raise _StageFailed(f"with a network, exit status {run.exit_status}: {reward.detail}{_tail(run.output)}")
+            runs.append((run.exit_status, reward.value, run.output))
+            await keep_toolchain(store.layers.owners, folder / "upper", image.directory)
+            return run.size
+
+        # A key of its own: what a run fetches does not follow from what it is given.
+        key = secrets.token_hex(32)
+        layer = await store.layers.provide(key, f"verifier of {task.name}", fill, shared=True)
+        ((status, reward, output),) = runs
+        kept_out = await asyncio.to_thread(kept_out_by, layer, image, image.directory)
+        record = replace(
+            record, toolchain=(*toolchain, key), kept_out=kept_out, exit_status=status, reward=reward, mark=""
+        )  # fmt: skip
+        known = store.record(record.image)
+        store.compose(f"{record.image}-verifier", (*record.toolchain, *known.layers), like=record.image)
+        hosts = wanted_hosts(output)
+        detail = f"exit status {status}, reward {reward:g}"
+        return record, StageResult("holds", f"{detail}; not found: {', '.join(hosts)}" if hosts else detail)
+
+    async def _seal(self, record: Record) -> tuple[Record, StageResult]:
+        found = await run_verifier(self._service, self._task, record, self._variables)
+        if (found.exit_status, found.value) != (record.exit_status, record.reward):
+            hosts = wanted_hosts(found.output)
+            asked = f"; it asks for {', '.join(hosts)}" if hosts else ""
+            raise _StageFailed(
+                f"with a network exit status {record.exit_status}, reward {record.reward:g}; without, "
+                f"{found.described}{asked}{_tail(found.output)}"
+            )
+        return record, StageResult("holds", f"{found.seconds:.1f} s")
+
+    async def _nothing(self, record: Record) -> tuple[Record, StageResult]:
+        if record.reward != 0:
+            raise _StageFailed(f"the start state earns {record.reward:g}")
+        return record, StageResult("holds")
+
+    async def _oracle(self, record: Record) -> tuple[Record, StageResult]:
+        task, store = self._task, self._store
+        if task.solution is None:
+            return record, StageResult("absent", "the folder has no solution")
+        image = self._agent_image(record)
+        key = await folder_layer(store, task.folder / "solution", "/solution", "solve.sh", record.key)
+        over = replace(image, layers=(store.layers.path(key), *image.layers))
+        async with store.layers.folder() as folder:
+            run = await run_with_network(
+                store, over, "/solution/solve.sh", folder,
+                environment={**self._variables_of(task.config.environment.env), **self._solution_variables()},
+                user=str(task.config.agent.user or ""), seconds=_patience(task.config.agent.timeout_sec),
+            )  # fmt: skip
+            changes = folder / "upper"
+            plain = KeptOut(ALWAYS_KEPT_OUT)
+            await asyncio.to_thread(leave_out, changes, plain)
+            whole = await self._verify(record, changes)
+            await asyncio.to_thread(leave_out, changes, record.kept_out)
+            judged = await self._verify(record, changes)
+        if whole.value != 1:
+            solution = f"the solution ends with exit status {run.exit_status}, the verifier with {whole.described}"
+            raise _StageFailed(f"{solution}{_tail(run.output)}{_tail(whole.output)}")
+        if judged.value == 1:
+            return record, StageResult("holds")
+        why = "the verdict needs files of the agent that the verifier runs or reads as configuration"
+        if not self._flag:
+            raise _StageFailed(f"{why}; without them: {judged.described}{_tail(judged.output)}")
+        return replace(record, kept_out=plain, mark=why), StageResult("holds", why)
+
+    async def _cheat(self, record: Record) -> tuple[Record, StageResult]:
+        async with await self._open_agent(record) as container:
+            await container.execute(["/bin/sh", "-c", _CHEAT], timeout=30)
+            found = await judge_container(self._service, self._task, record, self._variables, container)
+        if found.value != 0:
+            raise _StageFailed(f"a loop that writes the reward ends with {found.described}")
+        return record, StageResult("holds")
+
+    # ── details ──
+
+    async def _verify(self, record: Record, changes: Path) -> Verification:
+        return await run_verifier(self._service, self._task, record, self._variables, changes)
+
+    async def _open_agent(self, record: Record) -> Container:
+        environment = self._variables_of(self._task.config.environment.env)
+        settings = container_settings(self._task, environment)
+        return await self._service.open_container(self._agent_image(record), settings)
+
+    def _agent_image(self, record: Record) -> Image:
+        return agent_image(self._store, record, self._task.config.environment.workdir)
+
+    def _verifier_variables(self) -> dict[str, str]:
+        config = self._task.config
+        return {**self._variables_of(config.environment.env), **self._variables_of(config.verifier.env)}
+
+    def _solution_variables(self) -> dict[str, str]:
+        return self._variables_of(self._task.config.solution.env)
+
+    def _variables_of(self, env: Mapping[str, str]) -> dict[str, str]:
+        return filled(env, self._variables)
+
+
+def _patience(seconds: float | None) -> float:
+    """Return the time of a run with a network, which fetches what a graded run has."""
+    return max(_SOLUTION_PATIENCE, 2 * (seconds or 0.0))
+
+
+def _tail(output: str) -> str:
+    """Return the end of a script's output, for a message."""
+    return f"\n{output.strip()[-_TAIL:]}" if output.strip() else ""

@@ -1,0 +1,159 @@
+"""Harbor tasks from their folder to a reward: prepared, served, solved, left alone and cheated."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ors_containers.images.storing import store_folder
+
+from .conftest import Service
+from .harbor_folders import write_harbor_folder
+from .parts import (
+    harbor_agent_files,
+    harbor_folder,
+    harbor_record,
+    harbor_source,
+    harbor_workers,
+    settings,
+    task_folders,
+)
+from .play import Episode, environment_of
+
+TESTS = """#!/bin/bash
+reward=0
+grep -qx 42 /app/answer.txt && reward=1
+echo $reward >/logs/verifier/reward.txt
+"""
+ON_HOST: Mapping[str, str] = {"environment/Dockerfile": "FROM host\nWORKDIR /app\n", "tests/test.sh": TESTS}
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(autouse=True)
+def _containers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    if service.runtime.name != "bubblewrap":
+        pytest.skip("this runtime has no containers")
+    monkeypatch.setenv("ORS_IMAGES", str(service.store.root))
+    assert store_folder.default_root() == service.store.root
+
+
+async def prepared(service: Service, *folders: Path, **options: Any) -> tuple[list[Any], list[str]]:
+    """Prepare folders; return their records by name, and the stages that were run."""
+    run: list[str] = []
+    tasks = [harbor_folder.read_harbor_task(folder) for folder in folders]
+
+    def on_stage(name: str, stage: str, result: Any) -> None:
+        run.append(f"{stage} {result.outcome}")
+
+    work = harbor_workers.prepare_tasks(service, tasks, {}, jobs=2, on_stage=on_stage, **options)
+    return sorted([record async for record in work], key=lambda record: record.name), run
+
+
+async def played(service: Service, folder: Path, *commands: str, **changes: Any) -> Any:
+    """Play the task of a folder, and return the last result."""
+    made = settings.TerminalSettings(tasks=str(folder), **changes)
+    found = task_folders.FolderSource([folder], made).find(folder.name)
+    async with Episode(environment_of(service, found, made)({"id": folder.name})) as episode:
+        for command in commands:
+            await episode.bash(command)
+        return await episode.done()
+
+
+async def test_a_task_is_prepared_once_and_played(service: Service, tmp_path: Path) -> None:
+    folder = write_harbor_folder(tmp_path, "hello", ON_HOST)
+    ((record,), run) = await prepared(service, folder)
+    assert record.ready, record.problem
+    assert run == [f"{stage} holds" for stage in harbor_record.STAGES]
+    assert (await prepared(service, folder))[1] == []
+    solved = await played(service, folder, "cd /app", "echo 42 >answer.txt")
+    assert (solved.reward, solved.finished) == (1.0, True)
+    assert (await played(service, folder, "true")).reward == 0.0
+
+
+LOOP = "setsid sh -c 'while :; do echo 1 >/logs/verifier/reward.txt; sleep 0.05; done' >/dev/null 2>&1 &"
+OWN_SCRIPT = "mkdir -p /tests && printf '#!/bin/sh\\necho 1 >/logs/verifier/reward.txt\\n' >/tests/test.sh"
+OTHER_FILE = "echo '{\"reward\": 1}' >/logs/verifier/reward.json"
+LINK = "rm -rf /logs; ln -s /tmp /logs; mkdir -p /tmp/verifier; echo 1 >/tmp/verifier/reward.json"
+
+
+@pytest.mark.parametrize(
+    "cheat", [LOOP, *(pytest.param(other, marks=pytest.mark.long) for other in (OWN_SCRIPT, OTHER_FILE, LINK))]
+)
+async def test_a_verdict_is_not_written_by_the_agent(service: Service, tmp_path: Path, cheat: str) -> None:
+    folder = write_harbor_folder(tmp_path, "cheated", ON_HOST)
+    await prepared(service, folder)
+    assert (await played(service, folder, "mkdir -p /logs/verifier", cheat, "sleep 0.2")).reward == 0.0
+
+
+async def test_a_verifier_that_differs_without_a_network_is_refused(service: Service, tmp_path: Path) -> None:
+    # A build sandbox has the machine's own name server.
+    script = TESTS.replace("reward=0", "grep -q 127.0.0.11 /etc/resolv.conf && exit 3; reward=0")
+    folder = write_harbor_folder(tmp_path, "online", {**ON_HOST, "tests/test.sh": script})
+    ((record,), _) = await prepared(service, folder)
+    assert not record.ready
+    assert record.problem.startswith("seal: with a network exit status 0, reward 0; without, exit status 3")
+    with pytest.raises(harbor_source.NotPrepared, match="seal: with a network"):
+        await played(service, folder)
+
+
+@pytest.mark.long
+async def test_a_folder_that_was_changed_is_another_task(service: Service, tmp_path: Path) -> None:
+    folder = write_harbor_folder(tmp_path, "changed", ON_HOST)
+    await prepared(service, folder)
+    (folder / "tests" / "more.txt").write_text("x")
+    with pytest.raises(harbor_source.NotPrepared, match="is not prepared"):
+        await played(service, folder)
+
+
+@pytest.mark.long
+async def test_a_verdict_that_needs_the_agents_programs_is_refused_or_marked(service: Service, tmp_path: Path) -> None:
+    script = TESTS.replace("grep -qx 42 /app/answer.txt", "sh /etc/agent.sh")
+    files = {**ON_HOST, "tests/test.sh": script, "solution/solve.sh": "#!/bin/sh\necho true >/etc/agent.sh\n"}
+    folder = write_harbor_folder(tmp_path, "own", files)
+    ((record,), _) = await prepared(service, folder)
+    assert record.problem.startswith("oracle: the verdict needs files of the agent")
+    ((record,), run) = await prepared(service, folder, flag=True)
+    assert run == ["oracle holds", "cheat holds"]
+    assert record.ready and record.mark
+    with pytest.raises(harbor_source.NotPrepared, match="needs files of the agent"):
+        await played(service, folder)
+    done = await played(service, folder, "echo true >/etc/agent.sh", tests_import_code="flag")
+    assert (done.reward, done.metadata["verdict_mark"]) == (1.0, record.mark)
+
+
+@pytest.mark.long
+async def test_a_reward_that_is_missing_only_for_the_agent_is_0(service: Service, tmp_path: Path) -> None:
+    script = TESTS.replace("reward=0", "[ -e /app/block ] && exit 0; reward=0")
+    folder = write_harbor_folder(tmp_path, "missing", {**ON_HOST, "tests/test.sh": script})
+    await prepared(service, folder)
+    assert (await played(service, folder, "touch /app/block")).reward == 0.0
+
+
+async def test_a_verifier_without_a_reward_is_not_prepared(service: Service, tmp_path: Path) -> None:
+    folder = write_harbor_folder(tmp_path, "none", {**ON_HOST, "tests/test.sh": "#!/bin/sh\necho words; exit 4\n"})
+    ((record,), _) = await prepared(service, folder)
+    assert "fetch: with a network, exit status 4: the verifier has written neither" in record.problem
+    assert "words" in record.problem
+
+
+async def test_what_a_verifier_reads_is_left_out_of_the_agents_files(tmp_path: Path) -> None:
+    for path in (
+        "usr/bin/python3",
+        "usr/src/app/work",
+        "root/.bashrc",
+        "root/answer",
+        "tests/x",
+        "pytest.ini",
+        "srv/x",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    rules = harbor_record.KeptOut(("/tests", "/usr"), ("/root",), "/usr/src/app")
+    await asyncio.to_thread(harbor_agent_files.leave_out, tmp_path, rules)
+    left = {os.path.relpath(Path(folder, file), tmp_path) for folder, _, files in os.walk(tmp_path) for file in files}
+    assert left == {"usr/src/app/work", "root/answer", "srv/x"}
