@@ -105,6 +105,7 @@ async def test_an_episode(site: Site, environment: AsyncEnvironment, subject: st
     await site.until("torn-down", subject)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("owner", ["someone/Workshop", None])
 async def test_with_an_owner_or_without_a_name(site: Site, owner: str | None, subject: str) -> None:
     """Bare paths; the reference servers redirect them, and the client remembers the targets."""
@@ -164,6 +165,7 @@ async def test_a_set_up_that_takes_its_time(environment: AsyncEnvironment) -> No
         assert (await session.call("work", {"text": "x"})).metadata == {"run": 1}
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     "choice",
     [{"split": "nowhere", "index": 0}, {"split": "train", "index": 99}, {"split": "train", "index": "first"}],
@@ -271,6 +273,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ors_clients.transport.connection._FIRST_PAUSE", 0.02)
 
 
+@pytest.mark.combinations
 @pytest.mark.usefixtures("quick_retries")
 @pytest.mark.parametrize("milliseconds", [0, 60], ids=["at once", "in a stream"])
 async def test_the_response_is_cut_at_every_byte(site: Site, milliseconds: int, subject: str) -> None:

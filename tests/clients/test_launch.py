@@ -216,6 +216,7 @@ REPLACED = {
 }
 
 
+@pytest.mark.combinations
 @both
 @pytest.mark.parametrize(("old", "new"), REPLACED.items())
 def test_an_argument_of_the_trainers_before_the_dashes_is_refused_with_its_name(
@@ -247,6 +248,7 @@ def test_every_command_of_the_readme_is_taken(trainer: str, launch: Launcher) ->
         assert launch.command(trainer, *shlex.split(arguments))[:2] == ["python", "train_async.py"]
 
 
+@pytest.mark.combinations
 @both
 @pytest.mark.parametrize(
     ("options", "present", "absent"),
@@ -491,6 +493,7 @@ def test_variables_and_folder_of_the_trainer(trainer: str, tmp_path: Path, launc
     ]
 
 
+@pytest.mark.combinations
 @both
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -543,6 +546,7 @@ REPLACEMENTS = [
 ]
 
 
+@pytest.mark.combinations
 @both
 @pytest.mark.parametrize(("option", "beginning", "said"), REPLACEMENTS)
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["run", "dry run"])

@@ -80,6 +80,7 @@ def _request() -> Request:
     return Request("GET", "/x", (Headers([]),), limit=LIMIT)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("kind", ["sockets", "httpx"])
 @pytest.mark.parametrize("form", ENDLESS)
 async def test_an_endless_response_is_cut(kind: str, form: str) -> None:
@@ -226,6 +227,7 @@ READERS: dict[str, tuple[Callable[[str], Awaitable[object]], str]] = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("form", ["length", "chunks", "an error"])
 @pytest.mark.parametrize("reader", READERS)
 async def test_every_reader_of_a_response_has_a_limit(reader: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,7 @@ AGAINST_CONTAINERS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("runtime", "attack"),
     [

@@ -102,6 +102,7 @@ async def test_it_is_made_once(tmp_path: Path) -> None:
     assert writable == []
 
 
+@pytest.mark.long
 async def test_it_is_made_only_when_it_is_not_there(toolset: Toolset) -> None:
     made = (toolset.folder / "bin/python3").stat()
     assert await python_toolset(toolset.folder.parent) == toolset

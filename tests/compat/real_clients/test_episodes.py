@@ -101,6 +101,7 @@ async def test_tools_of_a_task(client: Client) -> None:
         assert await session.text("peek") == "3"
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("name", "tool", "description"),
     [("guessit", "riddle", "A riddle about train-1."), ("bank", "ask", "Ask the bank.")],

@@ -20,6 +20,7 @@ async def assert_healthy(environment: Environment) -> None:
         assert await session.text("repeat", text="still here") == "still here"
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

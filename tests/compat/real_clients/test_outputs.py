@@ -21,6 +21,7 @@ def difference(received: str, sent: str) -> str | None:
     return f"at {place}: {received[place : place + 20]!r} instead of {sent[place : place + 20]!r}"
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("kind", TEXTS)
 async def test_a_text(client: Client, kind: str) -> None:
     environment = await client.named("workbench")
@@ -31,6 +32,7 @@ async def test_a_text(client: Client, kind: str) -> None:
     assert difference(received, TEXTS[kind]) is None
 
 
+@pytest.mark.combinations
 # aiohttp recommends a file for a body of a mebibyte; the SDKs decide that, not these tests.
 @pytest.mark.filterwarnings("ignore:.*Sending a large body directly:ResourceWarning")
 @pytest.mark.parametrize("kind", TEXTS)
@@ -54,6 +56,7 @@ async def test_a_long_text_in_an_open_stream(client: Client) -> None:
     assert difference(output.blocks[0].text, TEXTS["white space of all kinds"]) is None
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("kind", REPLACED)
 async def test_lone_surrogates_are_replaced(client: Client, kind: str) -> None:
     """JSON cannot carry them; they must cost neither the call nor the rest of the text."""
@@ -91,6 +94,7 @@ async def test_images(client: Client) -> None:
     assert difference(image.data, PICTURE) is None
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("reward", [0.1, -2.5, 0.0, 1e-9, 1e300])
 async def test_rewards(client: Client, reward: float) -> None:
     environment = await client.named("workbench")
@@ -101,6 +105,7 @@ async def test_rewards(client: Client, reward: float) -> None:
     assert (output.reward, output.finished, output.metadata) == (reward, False, None)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("reward", ["nan", "inf", "-inf"])
 async def test_a_reward_that_is_not_a_number_is_an_error_and_never_none(client: Client, reward: str) -> None:
     environment = await client.named("workbench")

@@ -309,6 +309,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("link", ["/proc/self/cmdline", "/home/user/self/cmdline"])
 @pytest.mark.parametrize("what", SEARCHES)
 async def test_a_file_that_leads_to_the_arguments_of_its_reader_earns_nothing(

@@ -88,6 +88,7 @@ async def examined(service: Service, root: Path, before: str, tests: str, *, liv
         await sandbox.stop()
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("live", [False, True], ids=["frozen", "live"])
 @pytest.mark.parametrize("change", CHANGES)
 async def test_what_root_changed_is_no_readers(service: Service, root_folder: Path, change: str, live: bool) -> None:

@@ -77,6 +77,7 @@ def lives(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
+@pytest.mark.long
 def test_a_node_ends_with_its_actor_and_its_sessions_with_it(cluster: Cluster, tmp_path: Path) -> None:
     """A machine's next actor starts another node: the sessions of this one do not delay its end."""
     gateway = cluster.gateway()

@@ -177,6 +177,7 @@ async def test_an_id_can_be_used_again_after_its_session(serve: Serve) -> None:
 EVERYWHERE = ["constructor", "sync setup", "async setup", "prompt", "sync call", "async call", "scoring"]
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("deletes", [1, 3])
 @pytest.mark.parametrize("place", EVERYWHERE)
 async def test_teardown_runs_once_and_after_everything_has_ended(serve: Serve, place: str, deletes: int) -> None:
@@ -286,6 +287,7 @@ async def test_new_requests_during_the_teardown_are_410(serve: Serve) -> None:
     assert (await deleting).status_code == 200
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("raised", [RuntimeError("no"), asyncio.CancelledError(), SystemExit(1), KeyboardInterrupt()])
 @pytest.mark.parametrize("sync", [True, False])
 async def test_a_teardown_that_raises_affects_no_other_session(serve: Serve, raised: BaseException, sync: bool) -> None:

@@ -50,6 +50,7 @@ REQUESTS: list[tuple[str, str, object, int]] = [
 ]
 
 
+@pytest.mark.long
 async def test_every_response_goes_through_both(server: LiveServer) -> None:
     await every_response(server, "x-stamp", "access-control-allow-origin")
 

@@ -155,6 +155,7 @@ async def test_the_request_is_cut_at_every_byte(server: Running, milliseconds: i
     assert runs[uncertain] == 1 or not keyed
 
 
+@pytest.mark.long
 async def test_a_long_result_is_cut_at_many_bytes(server: Running) -> None:
     """Chunks of 32 KiB; the cuts include their borders."""
     episode = await Episode(server, "long").open()
@@ -181,6 +182,7 @@ async def test_a_long_result_is_cut_at_many_bytes(server: Running) -> None:
     assert set((await episode.runs()).values()) == {1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("milliseconds", FORMS)
 @pytest.mark.parametrize("sdk", ["openreward.api._session.http", "ors.client._http"], ids=["openreward", "ors-sdk"])
 async def test_real_clients_retry(server: Running, sdk: str, milliseconds: int) -> None:

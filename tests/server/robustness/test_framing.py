@@ -102,6 +102,7 @@ def test_it_does_not_matter_how_the_network_cuts(sdk: str, text: str, sizes: lis
     assert result_of(read_by(sdk, *pieces)) == text
 
 
+@pytest.mark.combinations
 @EVERY_SDK
 @pytest.mark.parametrize("character", SPACES, ids=lambda character: f"U+{ord(character):04X}")
 def test_white_space_of_each_kind_at_every_place_around_a_cut(sdk: str, character: str) -> None:

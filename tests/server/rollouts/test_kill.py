@@ -49,6 +49,7 @@ async def upload_until_it_ends(url: str, pid: int, number: signal.Signals) -> tu
     return answered, begun
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_an_answered_upload_outlives_the_server(
     start_server: StartServer, data_dir: Path, number: signal.Signals

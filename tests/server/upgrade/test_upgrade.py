@@ -64,6 +64,7 @@ def test_variables_mean_what_they_meant(kept: Path, monkeypatch: pytest.MonkeyPa
     assert json.loads(Settings().model_dump_json(include=set(expected))) == expected
 
 
+@pytest.mark.long
 def test_rollouts_are_listed_and_exported(kept: Path) -> None:
     expected = expected_of(kept)["rollouts"]
     assert expected["total"] >= 2
