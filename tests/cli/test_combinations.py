@@ -1,4 +1,4 @@
-"""What the gate runs of tests with many combinations of parameters."""
+"""The part of many combinations of parameters that the gate runs."""
 
 from __future__ import annotations
 
