@@ -85,6 +85,8 @@ class ContainerCommands:
         self._time_limit = time_limit
         #: Output of commands whose background processes still hold the pipe, the oldest first.
         self._pipes: dict[CommandOutput, None] = {}
+        #: Those whose processes may go on.
+        self._recordings: list[Recording] = []
         #: Tasks that end commands which were cancelled before they had started.
         self._abandoned: set[asyncio.Task[None]] = set()
 
@@ -136,8 +138,10 @@ class ContainerCommands:
                 descriptors.insert(0, source.read_end)
             text = json.dumps(to_json(packed)).encode()
             recorded = None
+            self._recordings = [each for each in self._recordings if each.ended is None or not each.ended.done()]
             if record:
                 async with Recording(self._namespaces.process_1) as recording:
+                    self._recordings.append(recording)
                     ended = await self._play(request, text, descriptors, outputs, timeout, source, recording)
                     recorded = await recording.paths(started=not ended.problem)
             else:
@@ -228,11 +232,15 @@ class ContainerCommands:
             waited=0.0 if time_limit is None else time_limit.waited(),
         )
 
-    def close(self) -> None:
-        """Close the pipes of background processes."""
+    async def close(self) -> None:
+        """Close the pipes of background processes, and wait for what records them: call it when they have ended."""
         for output in list(self._pipes):
             output.close()
         self._pipes.clear()
+        recorders = [recording.ended for recording in self._recordings if recording.ended is not None]
+        self._recordings.clear()
+        if recorders:
+            await asyncio.wait(recorders, timeout=_END_PATIENCE)
 
     async def _start_in_time(
         self, request: Enter, text: bytes, descriptors: Sequence[int], recording: Recording | None

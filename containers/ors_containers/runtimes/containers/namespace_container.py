@@ -225,7 +225,7 @@ class NamespaceContainer(Container):
         if self._open_network is not None:
             await self._open_network.close()
         if self._commands is not None:
-            self._commands.close()
+            await self._commands.close()
         # A group that cannot be removed now keeps its lease, and the runtime's next sweep removes it.
         if await remove_group(self._runtime.groups.directories(self.id)):
             self._runtime.owner.release(self.id)

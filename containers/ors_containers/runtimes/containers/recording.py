@@ -33,6 +33,8 @@ class Recording:
         self._here, self._there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._starting: asyncio.Task[asyncio.subprocess.Process | None] | None = None
         self._refusal = ""
+        #: The end of the process; None without one.
+        self.ended: asyncio.Task[int] | None = None
 
     @property
     def descriptor(self) -> int:
@@ -97,7 +99,7 @@ class Recording:
         # As the host's root, the process needs no right of the container's.
         joined = -1 if os.geteuid() == 0 else self._process_1
         try:
-            return await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *interpreter("linux.path_recorder", str(descriptors[0]), str(joined)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -108,6 +110,8 @@ class Recording:
             )
         finally:
             os.close(descriptors[0])
+        self.ended = asyncio.create_task(process.wait())
+        return process
 
 
 async def _readable(connection: socket.socket) -> None:
