@@ -22,7 +22,7 @@ from ors_containers import CommandResult, InvalidCommand, ShellFailed, keep_from
 from ors_containers.errors import UnknownImage
 from pydantic import BaseModel, Field
 
-from ors_server import DefinitionError, Environment, JSONObject, Split, TextBlock, ToolOutput, tool
+from ors_server import DefinitionError, Environment, JSONObject, JSONValue, Split, TextBlock, ToolOutput, tool
 from ors_server.hosting.errors import InvalidTask
 from ors_server.sandboxes import sandbox_service, sandboxes_unavailable
 from ors_server.wire.texts import shorten
@@ -225,9 +225,9 @@ class TerminalEnvironment(Environment):
         logger.debug("graded", extra={"task": self._task.name, "seconds": seconds, **verdict.log})
         words = text + (_SOLVED if verdict.reward >= 1 else _UNSOLVED)
         more: JSONObject = {"rewards": dict(verdict.numbers)} if verdict.numbers else {}
-        return self._end(words, verdict.reward, "graded", verdict.mark, more)
+        return self._end(words, verdict.reward, "graded", verdict.mark, **more)
 
-    def _end(self, text: str, reward: float, how: str, mark: str = "", more: JSONObject = {}) -> ToolOutput:  # noqa: B006 - only read
+    def _end(self, text: str, reward: float, how: str, mark: str = "", **more: JSONValue) -> ToolOutput:
         # Stop the sandbox now, not with the session: a trainer may keep the session open long after this.
         self._stopping = asyncio.create_task(self._require().stop())
         metadata: JSONObject = {"ended": how, "steps": self._steps, **more}

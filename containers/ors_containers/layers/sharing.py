@@ -27,7 +27,6 @@ __all__ = ["STAMP", "remove_unshared", "share_layer"]
 
 #: The time of files that were written after ``since``: 2000-01-01.
 STAMP = 946684800
-_CHUNK = 1 << 20
 #: A compiled module: magic number, flags (0: it is valid for a source of that time and size), time, size.
 _COMPILED = struct.Struct("<4sIII")
 
@@ -140,11 +139,8 @@ def _entries(layer: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _digest(place: Path) -> str:
-    digest = hashlib.sha256()
     with place.open("rb") as stream:
-        while piece := stream.read(_CHUNK):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _is_opaque(place: Path) -> bool:

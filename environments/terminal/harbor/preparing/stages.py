@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ors_containers import Image, SandboxError
-from ors_containers.container import Container
 
 from ors_server import OrsError
 
 from ..folder import HarborTask
+from ..playing.agent import open_agent
 from ..playing.agent_files import ALWAYS_KEPT_OUT, leave_out
 from ..playing.folder_layers import folder_layer
 from ..playing.judging import judge_container
@@ -30,7 +30,6 @@ from ..playing.verification import (
     Containers,
     Verification,
     agent_image,
-    container_settings,
     run_verifier,
     wanted_hosts,
 )
@@ -234,9 +233,10 @@ class _Stages:
         return replace(record, kept_out=plain, mark=why), StageResult("holds", why)
 
     async def _cheat(self, record: Record) -> tuple[Record, StageResult]:
-        async with await self._open_agent(record) as container:
-            await container.execute(["/bin/sh", "-c", _CHEAT], timeout=30)
-            found = await judge_container(self._service, self._task, record, self._variables, container)
+        agent = await open_agent(self._service, self._task, record, self._variables, network=False)
+        async with agent.container:
+            await agent.container.execute(["/bin/sh", "-c", _CHEAT], timeout=30)
+            found = await judge_container(self._service, self._task, record, self._variables, agent.container)
         if found.value != 0:
             raise _StageFailed(f"a loop that writes the reward ends with {found.described}")
         return record, StageResult("holds")
@@ -245,11 +245,6 @@ class _Stages:
 
     async def _verify(self, record: Record, changes: Path) -> Verification:
         return await run_verifier(self._service, self._task, record, self._variables, changes)
-
-    async def _open_agent(self, record: Record) -> Container:
-        environment = self._variables_of(self._task.config.environment.env)
-        settings = container_settings(self._task, environment)
-        return await self._service.open_container(self._agent_image(record), settings)
 
     def _agent_image(self, record: Record) -> Image:
         return agent_image(self._store, record, self._task.config.environment.workdir)
