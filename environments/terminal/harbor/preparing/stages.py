@@ -27,10 +27,12 @@ from ..playing.agent_files import ALWAYS_KEPT_OUT, leave_out
 from ..playing.folder_layers import folder_layer
 from ..playing.judging import judge_container
 from ..playing.verification import (
+    SEALED_FILES,
     Containers,
     Verification,
     agent_image,
     run_verifier,
+    verifier_variables,
     wanted_hosts,
 )
 from ..record import STAGES, KeptOut, Record, StageResult
@@ -152,7 +154,7 @@ class _Stages:
     async def _fetch(self, record: Record) -> tuple[Record, StageResult]:
         task, store = self._task, self._store
         image = self._agent_image(record)
-        tests = await folder_layer(store, task.folder / "tests", "/tests", "test.sh", record.key)
+        tests = await folder_layer(store, task.folder / "tests", "/tests", "test.sh", record.key, SEALED_FILES)
         toolchain = [tests]
         text = await asyncio.to_thread((task.folder / "tests" / "test.sh").read_text, "utf-8")
         if packages := named_packages(text, self._addresses):
@@ -163,7 +165,7 @@ class _Stages:
         async def fill(folder: Path) -> int:
             run = await run_with_network(
                 store, over, "/tests/test.sh", folder,
-                environment=self._verifier_variables(), user=str(task.config.verifier.user or ""),
+                environment=verifier_variables(task, self._variables), user=str(task.config.verifier.user or ""),
                 seconds=_patience(task.config.verifier.timeout_sec),
             )  # fmt: skip
             reward = read_reward(run.files.get(JSON_FILE), run.files.get(TEXT_FILE))
@@ -248,10 +250,6 @@ class _Stages:
 
     def _agent_image(self, record: Record) -> Image:
         return agent_image(self._store, record, self._task.config.environment.workdir)
-
-    def _verifier_variables(self) -> dict[str, str]:
-        config = self._task.config
-        return {**self._variables_of(config.environment.env), **self._variables_of(config.verifier.env)}
 
     def _solution_variables(self) -> dict[str, str]:
         return self._variables_of(self._task.config.solution.env)
