@@ -50,7 +50,8 @@ _MOST_OUTPUT = 1 << 20
 _HOSTS = re.compile(
     r"could not resolve(?: host)?:? '?([\w.-]+)|failed to resolve '([\w.-]+)'|"
     r"temporary failure resolving '([\w.-]+)'|unable to resolve host address .([\w.-]+)|"
-    r"(?:ENOTFOUND|EAI_AGAIN) ([\w.-]+)|https?://([\w.-]+)[^\n]*(?:dns error|offline|network)",
+    r"(?:ENOTFOUND|EAI_AGAIN) ([\w.-]+)|connectionpool\(host='([\w.-]+)'|failed to connect to ([\w.-]+) port|"
+    r"https?://([\w.-]+)[^\n]*(?:dns error|offline|network)",
     re.IGNORECASE,
 )
 

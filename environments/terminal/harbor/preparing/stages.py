@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ors_containers import Image, SandboxError
+from ors_containers.errors import BuildFailed
 
 from ors_server import OrsError
 
@@ -58,7 +59,11 @@ _TAIL = 400
 
 
 class _StageFailed(Exception):
-    """A stage has failed; the text says why."""
+    """A stage has failed; the text says why, and ``outputs`` are what its programs printed."""
+
+    def __init__(self, reason: str, *outputs: str) -> None:
+        super().__init__(reason)
+        self.outputs = outputs
 
 
 @dataclass(frozen=True)
@@ -99,13 +104,14 @@ async def prepare_task(
         begun = time.monotonic()
         try:
             record, result = await stages.run(name, record)
+        except BuildFailed as error:
+            result = _failure(" ".join(filter(None, (error.cause, error.remedy))), error.output)
         except _StageFailed as failure:
-            result = StageResult("fails", str(failure))
+            result = _failure(str(failure), *failure.outputs)
         except (SandboxError, OrsError, VariableMissing) as error:
-            said = str(getattr(error, "output", "")).strip()[-_TAIL:]
-            result = StageResult("fails", f"{error}{': ' if said else ''}{said}")
+            result = _failure(str(error))
         except OSError as error:
-            result = StageResult("fails", f"a file cannot be read or written: {error}")
+            result = _failure(f"a file cannot be read or written: {error}")
         result = replace(result, seconds=round(time.monotonic() - begun, 1))
         record = record.with_stage(name, result)
         record.save(preparation.records)
@@ -170,7 +176,7 @@ class _Stages:
             )  # fmt: skip
             reward = read_reward(run.files.get(JSON_FILE), run.files.get(TEXT_FILE))
             if not isinstance(reward, Reward):
-                raise _StageFailed(f"with a network, exit status {run.exit_status}: {reward.detail}{_tail(run.output)}")
+                raise _StageFailed(f"with a network, exit status {run.exit_status}: {reward.detail}", run.output)
             runs.append((run.exit_status, reward.value, run.output))
             await keep_toolchain(store.layers.owners, folder / "upper", image.directory)
             return run.size
@@ -185,19 +191,13 @@ class _Stages:
         )  # fmt: skip
         known = store.record(record.image)
         store.compose(f"{record.image}-verifier", (*record.toolchain, *known.layers), like=record.image)
-        hosts = wanted_hosts(output)
-        detail = f"exit status {status}, reward {reward:g}"
-        return record, StageResult("holds", f"{detail}; not found: {', '.join(hosts)}" if hosts else detail)
+        return record, StageResult("holds", f"exit status {status}, reward {reward:g}{_not_found(output)}")
 
     async def _seal(self, record: Record) -> tuple[Record, StageResult]:
         found = await run_verifier(self._service, self._task, record, self._variables)
         if (found.exit_status, found.value) != (record.exit_status, record.reward):
-            hosts = wanted_hosts(found.output)
-            asked = f"; it asks for {', '.join(hosts)}" if hosts else ""
-            raise _StageFailed(
-                f"with a network exit status {record.exit_status}, reward {record.reward:g}; without, "
-                f"{found.described}{asked}{_tail(found.output)}"
-            )
+            whole = f"with a network exit status {record.exit_status}, reward {record.reward:g}"
+            raise _StageFailed(f"{whole}; without, {found.described}", found.output)
         return record, StageResult("holds", f"{found.seconds:.1f} s")
 
     async def _nothing(self, record: Record) -> tuple[Record, StageResult]:
@@ -226,12 +226,12 @@ class _Stages:
             judged = await self._verify(record, changes)
         if whole.value != 1:
             solution = f"the solution ends with exit status {run.exit_status}, the verifier with {whole.described}"
-            raise _StageFailed(f"{solution}{_tail(run.output)}{_tail(whole.output)}")
+            raise _StageFailed(solution, run.output, whole.output)
         if judged.value == 1:
             return record, StageResult("holds")
         why = "the verdict needs files of the agent that the verifier runs or reads as configuration"
         if not self._flag:
-            raise _StageFailed(f"{why}; without them: {judged.described}{_tail(judged.output)}")
+            raise _StageFailed(f"{why}; without them: {judged.described}", judged.output)
         return replace(record, kept_out=plain, mark=why), StageResult("holds", why)
 
     async def _cheat(self, record: Record) -> tuple[Record, StageResult]:
@@ -263,6 +263,12 @@ def _patience(seconds: float | None) -> float:
     return max(_SOLUTION_PATIENCE, 2 * (seconds or 0.0))
 
 
-def _tail(output: str) -> str:
-    """Return the end of a script's output, for a message."""
-    return f"\n{output.strip()[-_TAIL:]}" if output.strip() else ""
+def _failure(reason: str, *outputs: str) -> StageResult:
+    """Return a failed result: the reason, the hosts that programs could not find, and the end of each output."""
+    ends = [output.strip()[-_TAIL:] for output in outputs]
+    return StageResult("fails", "\n".join([f"{reason.rstrip('.')}{_not_found(*outputs)}", *filter(None, ends)]))
+
+
+def _not_found(*outputs: str) -> str:
+    hosts = wanted_hosts("\n".join(outputs))
+    return f"; hosts that were not found: {', '.join(hosts)}" if hosts else ""
