@@ -10,6 +10,7 @@ Invariant: a stage is tried on what the stages before it have kept, and by the w
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -39,12 +40,13 @@ from ..playing.verification import (
 from ..record import STAGES, KeptOut, Record, StageResult
 from ..reward import JSON_FILE, TEXT_FILE, Reward, read_reward
 from ..templates import VariableMissing, filled
-from .addresses import addresses_layer, named_packages
+from .addresses import Answer, addresses_layer, named_answers
 from .fetched import keep_toolchain, kept_out_by
 from .scripts import run_with_network
 
 if TYPE_CHECKING:
     from ors_containers.images.image_map import ImageMap
+    from ors_containers.images.storing.records import ImageRecord
 
 __all__ = ["Preparation", "prepare_task"]
 
@@ -75,8 +77,8 @@ class Preparation:
     variables: Mapping[str, str]
     #: The folder of the records.
     records: Path
-    #: Patterns of addresses that scripts fetch, and the package that each one means here.
-    addresses: Mapping[str, str]
+    #: What addresses that scripts fetch are answered with here, by their patterns.
+    addresses: Mapping[str, Answer]
     #: Take a task whose verdict an agent could write, with a mark.
     flag: bool = False
 
@@ -148,10 +150,18 @@ class _Stages:
         if task.config.environment.healthcheck is not None:
             raise _StageFailed("environment.healthcheck is not supported yet")
         if task.dockerfile is not None:
+            text = await asyncio.to_thread(task.dockerfile.read_text, "utf-8")
+            answers = named_answers(text, self._addresses)
+
+            async def find_base(base: str) -> ImageRecord:
+                found = await self._images.record(base)
+                if not answers:
+                    return found
+                key = await addresses_layer(self._store, self._store.docker_image(found), answers)
+                return replace(found, layers=(key, *found.layers))
+
             context = task.dockerfile.parent
-            await self._store.build_dockerfile(
-                task.dockerfile, context, name=name, network=True, find_base=self._images.record
-            )
+            await self._store.build_dockerfile(task.dockerfile, context, name=name, network=True, find_base=find_base)
         else:
             found = await self._images.record(task.config.environment.docker_image or "")
             self._store.save(replace(found, name=name))
@@ -163,8 +173,8 @@ class _Stages:
         tests = await folder_layer(store, task.folder / "tests", "/tests", "test.sh", record.key, SEALED_FILES)
         toolchain = [tests]
         text = await asyncio.to_thread((task.folder / "tests" / "test.sh").read_text, "utf-8")
-        if packages := named_packages(text, self._addresses):
-            toolchain.append(await addresses_layer(store, image, packages))
+        if answers := named_answers(text, self._addresses):
+            toolchain.append(await addresses_layer(store, image, answers))
         over = replace(image, layers=(*map(store.layers.path, toolchain), *image.layers))
         runs: list[tuple[int, float | None, str]] = []
 
@@ -221,9 +231,11 @@ class _Stages:
             changes = folder / "upper"
             plain = KeptOut(ALWAYS_KEPT_OUT)
             await asyncio.to_thread(leave_out, changes, plain)
-            whole = await self._verify(record, changes)
+            whole = judged = await self._verify(record, changes)
+            before = await asyncio.to_thread(_paths, changes)
             await asyncio.to_thread(leave_out, changes, record.kept_out)
-            judged = await self._verify(record, changes)
+            if whole.value == 1 and await asyncio.to_thread(_paths, changes) != before:
+                judged = await self._verify(record, changes)
         if whole.value != 1:
             solution = f"the solution ends with exit status {run.exit_status}, the verifier with {whole.described}"
             raise _StageFailed(solution, run.output, whole.output)
@@ -261,6 +273,11 @@ class _Stages:
 def _patience(seconds: float | None) -> float:
     """Return the time of a run with a network, which fetches what a graded run has."""
     return max(_SOLUTION_PATIENCE, 2 * (seconds or 0.0))
+
+
+def _paths(folder: Path) -> set[str]:
+    """Return the paths below a folder."""
+    return {f"{parent}/{name}" for parent, folders, files in os.walk(folder) for name in (*folders, *files)}
 
 
 def _failure(reason: str, *outputs: str) -> StageResult:
