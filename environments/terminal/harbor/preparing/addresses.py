@@ -113,7 +113,7 @@ def named_answers(text: str, table: Mapping[str, Answer]) -> dict[str, Answer]:
 async def addresses_layer(store: ImageStore, image: Image, answers: Mapping[str, Answer]) -> str:
     """Return the key of a layer with the ``curl`` that answers addresses.
 
-    Raises ``InfrastructureFailure`` for a package, and ``OSError`` for a file that cannot be had.
+    Raises ``InfrastructureFailure`` for a package, and ``OSError`` for a file that cannot be read.
     """
     from ors_containers.images.building.derive import layer_identity
     from ors_containers.images.storing.layer_store import layer_key, new_upper
