@@ -67,7 +67,6 @@ class ImageStore(ImageRepository):
     ) -> None:
         super().__init__(root, max_size=max_size, state=state)
         self._in_progress: SingleFlight[ImageRecord] = SingleFlight()
-        self._swept = False
 
     async def import_image(
         self, path: Path, name: str | None = None, *, user: str = "", progress: Progress | None = None
@@ -80,7 +79,6 @@ class ImageStore(ImageRepository):
         Raises ``InvalidImage`` and its subclasses, ``ProgramMissing`` where this machine cannot read the format, and
         ``StoreFailed``.
         """
-        await self._start()
         chosen = checked_name(name or stem_of(path.name))
         record = await self._in_progress.do(
             (chosen, str(path), user), lambda: import_image(self, path, chosen, user, progress)
@@ -106,7 +104,6 @@ class ImageStore(ImageRepository):
 
         Raises ``InvalidDefinition`` with file and line, ``BuildFailed``, and the errors of ``import_image``.
         """
-        await self._start()
         host = runtime.host_image() if runtime is not None else host_image(self.state)
         chosen = checked_name(name or _definition_name(definition))
         record = await self._in_progress.do(
@@ -138,7 +135,6 @@ class ImageStore(ImageRepository):
         Raises ``InvalidDefinition`` with file and line, ``BuildFailed``, ``ImageTooLarge``, ``UnknownImage`` for a
         missing base, ``StartFailed`` and ``StoreFailed``.
         """
-        await self._start()
         chosen = checked_name(name or _folder_name(context))
         options = BuildOptions(dict(arguments or {}), target, network)
         key = (chosen, str(dockerfile), str(context), tuple(sorted(options.arguments.items())), target, network)
@@ -153,7 +149,6 @@ class ImageStore(ImageRepository):
 
         Raises ``UnknownImage``.
         """
-        await self._start()
         if name == "host":
             return await import_host(self, host_image(self.state), None)
         for candidate in store_names(name):
@@ -179,7 +174,6 @@ class ImageStore(ImageRepository):
         Raises ``BuildFailed`` where the script fails (the next request tries again), ``ImageTooLarge``,
         ``InvalidImage`` for a file below a bind of ``base``, ``StartFailed``, ``StoreFailed``.
         """
-        await self._start()
         on_line = line_progress(progress)
         return await derived_image(self.layers, base, recipe, limit=self.max_size, state=self.state, on_line=on_line)
 
@@ -196,7 +190,6 @@ class ImageStore(ImageRepository):
         ``max_total``, layers of recipes and then images are removed, the least recently used first, until all layers
         together have at most that many bytes. Layers that a living process uses are kept in any case.
         """
-        await self._start()
         layers = {layer.key: layer for layer in self.layers.list()}
         plan = plan_pruning(self.images(), layers, self.layers.in_use(), unused_days=unused_days, max_total=max_total)
         for record in plan.images:
@@ -212,7 +205,6 @@ class ImageStore(ImageRepository):
         Its files are on the disk once with equal files of other kept layers. Files that the container changed get one
         time for all. Raises ``StoreFailed``.
         """
-        await self._start()
         return KeptLayer(*await self.layers.keep(frozen.layer, made_by, frozen.since))
 
     def compose(self, name: str, layers: Sequence[str], *, like: str) -> ImageRecord:
@@ -234,12 +226,6 @@ class ImageStore(ImageRepository):
     def close(self) -> None:
         """Release the images that this process uses."""
         self.layers.close()
-
-    async def _start(self) -> None:
-        """Remove what killed processes left, once in the life of this store."""
-        if not self._swept:
-            self._swept = True
-            await self.layers.sweep()
 
 
 def _folder_name(folder: Path) -> str:
