@@ -18,7 +18,7 @@ from rich.text import Text
 from ors_cli.flags import TestsImportCode
 from ors_cli.managing.prepare_tasks import prepare
 from ors_cli.managing.terminal_work import run_work, terminal_module
-from ors_server.errors import DefinitionError
+from ors_server.errors import InfrastructureFailure
 
 __all__ = ["tasks"]
 
@@ -58,6 +58,9 @@ def verify(
 ) -> None:
     """Play and grade tasks: what must hold before the agent holds, doing nothing earns 0, the solution earns 1.
 
+    Of Harbor's tasks it shows what `ors-server tasks prepare` has found of the folders as they are now: doing nothing
+    earns 0, the solution 1, a loop that writes the reward 0. A folder that is not prepared is left out.
+
     Of each task that is listed, and in --json of every task, it shows test by test which program reads a place of the
     agent, such as its home directory.
 
@@ -68,16 +71,18 @@ def verify(
     changes = {"tests_import_code": tests_import_code.value} if tests_import_code is not None else {}
     settings = settings.model_copy(update={"solvable_only": False, **changes})
     source: Any = terminal_module("tasks.folders").FolderSource([folder.absolute() for folder in folders], settings)
-    if not source.endless:
-        raise DefinitionError("Harbor tasks are checked by `ors-server tasks prepare`", "Prepare the folder.")
-    problems = [*source.problems, *(f"{name}: check it by `ors-server tasks prepare`" for name in source.harbor)]
     console = Console(highlight=False)
     progress = Console(stderr=True, highlight=False)
     reports: list[Any] = []
+    prepared: list[Any] = []
 
     async def run() -> None:
         from ors_server.sandboxes import close_sandbox_service, sandbox_service
 
+        if source.harbor:
+            prepared.extend(_harbor_reports(source))
+        if not source.endless:
+            return
         try:
             service = await sandbox_service()
             found = (source.find(name) for name in sorted(source.endless))
@@ -89,6 +94,8 @@ def verify(
             await close_sandbox_service()
 
     run_work(run())
+    problems = [*source.problems, *(each.text for each in prepared if isinstance(each, InfrastructureFailure))]
+    reports += [each for each in prepared if not isinstance(each, InfrastructureFailure)]
     reports.sort(key=lambda report: report.name)
     sound = sum(report.sound for report in reports)
     if as_json:
@@ -105,7 +112,7 @@ def verify(
             console.print(Text(f"left out: {problem}", style="red"), soft_wrap=True)
         console.print(f"{sound} of {len(reports)} tasks are sound.", soft_wrap=True)
     if sound < len(reports) or problems:
-        raise typer.Exit(1)
+        raise typer.Exit(1 if reports else 2)
 
 
 tasks.command("prepare", no_args_is_help=True)(prepare)
@@ -177,6 +184,16 @@ def convert(
         raise typer.Exit(1)
 
 
+def _harbor_reports(source: Any) -> list[Any]:
+    from ors_containers.images import ImageStore
+
+    store = ImageStore()
+    try:
+        return list(terminal_module("tasks.harbor_reports").harbor_reports(source, store))
+    finally:
+        store.close()
+
+
 def _as_json(report: Any) -> dict[str, Any]:
     return {
         "name": report.name,
@@ -213,12 +230,14 @@ def _print(console: Console, checks: Any, reports: list[Any]) -> None:
         return
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("Task")
-    for name in checks:
+    columns = [name for name in checks if any(name in report.checks for report in reports)]
+    for name in columns:
         table.add_column(name.replace("_", " "))
     table.add_column("Reads", justify="right")
     table.add_column("Seconds", justify="right")
     for report in reports:
-        marks = [_MARKS[report.checks[name].outcome] for name in checks]
+        outcomes = (report.checks[name].outcome if name in report.checks else "absent" for name in columns)
+        marks = (_MARKS[outcome] for outcome in outcomes)
         words = (Text(word, style=style) for word, style in marks)
         table.add_row(report.name, *words, str(len(report.programs)), f"{report.seconds:.1f}")
     console.print(table)

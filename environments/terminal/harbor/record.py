@@ -13,9 +13,14 @@ import os
 import stat
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from ors_containers import UnknownImage
 
 from ..task import FolderProblem
+
+if TYPE_CHECKING:
+    from ors_containers.images import ImageStore
 
 __all__ = ["STAGES", "KeptOut", "Outcome", "Record", "StageResult", "content_digest", "records_folder"]
 
@@ -86,6 +91,14 @@ class Record:
         """The first stage that failed, with its detail; empty where none did."""
         failed = (f"{name}: {result.detail}" for name, result in self.stages.items() if result.outcome == "fails")
         return next(failed, "")
+
+    def is_kept(self, store: ImageStore) -> bool:
+        """Return whether the image and the layers that it names are still in a store; they are in use from now on."""
+        try:
+            store.base_of(store.record(self.image))
+        except UnknownImage:
+            return False
+        return store.layers.use(self.toolchain)
 
     def with_stage(self, name: str, result: StageResult) -> Record:
         """Return the record with the result of a stage, and without those of the stages after it."""

@@ -30,7 +30,10 @@ _SPLIT = "train"
 class NotPrepared(InfrastructureFailure):
     """A Harbor task cannot be played: it was not prepared, has changed since, or preparing it has failed."""
 
-    def __init__(self, task: HarborTask, problem: str = "") -> None:
+    def __init__(self, task: HarborTask, problem: str = "", record: Record | None = None) -> None:
+        self.task = task
+        #: The results until now; None where there are none.
+        self.record = record
         why = f": {problem}" if problem else ""
         super().__init__(
             f"The Harbor task {task.name!r} in {task.folder} is not prepared{why}",
@@ -89,9 +92,9 @@ class HarborSource:
         self._check_variables(task)
         record = Record.load(records_folder(default_root()), content_digest(task.folder))
         if record is None or not record.ready:
-            raise NotPrepared(task, "" if record is None else record.problem)
+            raise NotPrepared(task, "" if record is None else record.problem, record)
         if record.mark and not self._flag:
-            raise NotPrepared(task, record.mark)
+            raise NotPrepared(task, record.mark, record)
         return PreparedTask(task, record, self._variables)
 
     def read(self, name: str) -> HarborTask:

@@ -30,12 +30,13 @@ from ..tests_code.reading_programs import ReadingProgram, merged, reading_progra
 __all__ = ["CHECKS", "Check", "Outcome", "TaskReport", "verify_tasks"]
 
 Outcome = Literal["holds", "fails", "absent", "error"]
-#: Every check by its name, and its statement.
+#: Every check by its name, and its statement. Harbor's tasks have ``nothing``, ``solution`` and ``cheat``.
 CHECKS: Mapping[str, str] = {
     "initial": "the initial-state tests pass before the agent",
     "nothing": "doing nothing earns 0",
     "solution": "the solution earns 1",
     "near_miss": "the near miss earns 0",
+    "cheat": "a loop that writes the reward earns 0",
 }
 
 

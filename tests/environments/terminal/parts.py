@@ -23,6 +23,7 @@ __all__ = [
     "harbor_files",
     "harbor_folder",
     "harbor_record",
+    "harbor_reports",
     "harbor_reward",
     "harbor_source",
     "harbor_templates",
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from environments.terminal.harbor.preparing import addresses as harbor_addresses
     from environments.terminal.harbor.preparing import workers as harbor_workers
     from environments.terminal.harbor.terminal_bench import conversion as terminal_bench
-    from environments.terminal.tasks import endless, generated, generation, verification, writing
+    from environments.terminal.tasks import endless, generated, generation, harbor_reports, verification, writing
     from environments.terminal.tasks import folders as task_folders
     from environments.terminal.tests_code import canary, imported_code, plain_tests, reading_programs
     from environments.terminal.trusted import trusted_surroundings
@@ -81,6 +82,7 @@ else:
     harbor_addresses = _package.load("harbor.preparing.addresses")
     harbor_agent_files = _package.load("harbor.playing.agent_files")
     harbor_record = _package.load("harbor.record")
+    harbor_reports = _package.load("tasks.harbor_reports")
     harbor_reward = _package.load("harbor.reward")
     harbor_workers = _package.load("harbor.preparing.workers")
     harbor_source = _package.load("harbor.source")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -10,11 +12,13 @@ import pytest
 from ors_containers.images.storing import store_folder
 
 from .conftest import Service
+from .folders import run_tasks
 from .harbor_folders import write_harbor_folder
 from .harbor_playing import ON_HOST, TESTS, played, prepared
 from .parts import (
     harbor_agent_files,
     harbor_record,
+    harbor_reports,
     harbor_source,
 )
 
@@ -38,6 +42,32 @@ async def test_a_task_is_prepared_once_and_played(service: Service, tmp_path: Pa
     solved = await played(service, folder, "cd /app", "echo 42 >answer.txt")
     assert (solved.reward, solved.finished) == (1.0, True)
     assert (await played(service, folder, "true")).reward == 0.0
+
+
+async def test_verify_shows_what_preparing_has_found(service: Service, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks"
+    unsolved = write_harbor_folder(tasks, "unsolved", {**ON_HOST, "solution/solve.sh": "#!/bin/sh\n"})
+    ((record, other), _) = await prepared(service, write_harbor_folder(tasks, "hello", ON_HOST), unsolved)
+    done = run_tasks(service.store.root, "verify", tasks, "--json")
+    listed = json.loads(done.stdout)
+    assert (done.returncode, listed["sound"], listed["checked"], listed["left_out"]) == (1, 1, 2, [])
+    found = [{name: check["outcome"] for name, check in task["checks"].items()} for task in listed["tasks"]]
+    assert found[0] == dict.fromkeys(("nothing", "solution", "cheat"), "holds")
+    assert found[1] == {"nothing": "holds", "solution": "fails", "cheat": "error"}
+    assert listed["tasks"][1]["checks"]["solution"]["detail"] == other.stages["oracle"].detail
+
+    def again() -> list[Any]:
+        source = task_folders.FolderSource([tasks], settings.TerminalSettings())
+        return list(harbor_reports.harbor_reports(source, service.store))
+
+    # A folder that was changed is another task, and a record whose image is gone is of no use.
+    (unsolved / "solution" / "solve.sh").write_text("#!/bin/sh\n# other\n")
+    dataclasses.replace(record, image="gone").save(harbor_record.records_folder(service.store.root))
+    gone, changed = again()
+    assert "'hello'" in gone.cause and "its image or a layer is no longer in the store" in gone.cause
+    assert changed.text.endswith(f"is not prepared. Prepare it: ors-server tasks prepare {unsolved}")
+    dataclasses.replace(record, mark="words").save(harbor_record.records_folder(service.store.root))
+    assert "words" in again()[0].cause
 
 
 LOOP = "setsid sh -c 'while :; do echo 1 >/logs/verifier/reward.txt; sleep 0.05; done' >/dev/null 2>&1 &"

@@ -145,11 +145,13 @@ def test_only_variables_that_the_operator_names_are_used(tmp_path: Path, monkeyp
         source(tmp_path, task_variables="OTHER, MY_KEY").find("a")
 
 
-def test_verify_says_that_harbor_tasks_are_left_out(tmp_path: Path, images: Path) -> None:
-    write_harbor_folder(tmp_path, "a")
-    done = run_tasks(images, "verify", tmp_path)
+def test_verify_names_tasks_that_are_not_prepared(tmp_path: Path) -> None:
+    folder = write_harbor_folder(tmp_path / "tasks", "a")
+    done = run_tasks(tmp_path / "images", "verify", folder)
     assert done.returncode == 2
-    assert "Harbor tasks are checked by `ors-server tasks prepare`" in done.stderr
+    assert f"left out: The Harbor task 'a' in {folder} is not prepared" in done.stdout
+    assert f"Prepare it: ors-server tasks prepare {folder}" in done.stdout
+    assert not (tmp_path / "images").exists()
 
 
 def test_a_session_is_refused_with_the_reason_and_the_remedy(tmp_path: Path, images: Path, isolated: None) -> None:

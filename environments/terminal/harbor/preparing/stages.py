@@ -101,7 +101,7 @@ async def prepare_task(
     stages = _Stages(preparation, task)
     for name in STAGES:
         known = record.stages.get(name)
-        if known is not None and known.outcome != "fails" and stages.is_kept(record):
+        if known is not None and known.outcome != "fails" and record.is_kept(preparation.service.store):
             continue
         begun = time.monotonic()
         try:
@@ -133,10 +133,6 @@ class _Stages:
         self._flag = preparation.flag
         self._addresses = preparation.addresses
         self._task = task
-
-    def is_kept(self, record: Record) -> bool:
-        """Return whether the layers of a record are still there."""
-        return self._store.layers.use(record.toolchain)
 
     async def run(self, name: str, record: Record) -> tuple[Record, StageResult]:
         stage: Callable[[Record], Awaitable[tuple[Record, StageResult]]] = getattr(self, f"_{name}")
