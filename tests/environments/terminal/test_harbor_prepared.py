@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ors_containers.images.storing import store_folder
@@ -20,6 +21,8 @@ from .parts import (
     harbor_record,
     harbor_reports,
     harbor_source,
+    settings,
+    task_folders,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
