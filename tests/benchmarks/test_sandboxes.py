@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from ors_benchmarks.harness.candidates import NotHere
 from ors_benchmarks.harness.checks import WrongAnswer
 from ors_benchmarks.harness.http11 import Address, Connection, Failure
 from ors_benchmarks.harness.reports.figures import Measured
@@ -20,7 +21,7 @@ from ors_benchmarks.harness.reports.results import Gathered, Summary
 from ors_benchmarks.harness.reports.table import met
 from ors_benchmarks.sandboxes import candidates as sandbox_candidates
 from ors_benchmarks.sandboxes.by_hand import ByHand, candidates
-from ors_benchmarks.sandboxes.candidates import Box, Candidate, NotHere, Ours
+from ors_benchmarks.sandboxes.candidates import Box, Candidate, Ours
 from ors_benchmarks.sandboxes.command import BENCHMARK, NothingToMeasure, main
 from ors_benchmarks.sandboxes.docker_like import ServiceBox
 from ors_benchmarks.sandboxes.scenarios import FIGURES, QUICK, ROWS

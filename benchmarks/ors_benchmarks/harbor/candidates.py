@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import json
 import os
 import shutil
@@ -11,12 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ors_benchmarks.harness.candidates import NotHere
 from ors_benchmarks.harness.control_groups import ProcessorTime
 from ors_benchmarks.harness.http11 import Failure
 from ors_benchmarks.harness.processes import without_settings
 from ors_server.errors import OrsError
 
-__all__ = ["CANDIDATES", "Candidate", "HarborMissing", "NotHere", "Opened", "harbor", "play", "write_task"]
+__all__ = ["CANDIDATES", "Candidate", "HarborMissing", "Opened", "harbor", "play", "write_task"]
 
 _ROOT = Path(__file__).resolve().parents[3]
 #: The image's name in podman's storage and in our store.
@@ -39,10 +41,6 @@ class HarborMissing(OrsError):
     """The virtual environment with Harbor cannot be made."""
 
 
-class NotHere(Exception):
-    """A candidate does not work on this machine; the text is the reason."""
-
-
 @cache
 def harbor() -> Path:
     """Return the Python that has Harbor; it is made if need be. Raises ``HarborMissing``."""
@@ -62,12 +60,13 @@ class Opened(NamedTuple):
     variables: Mapping[str, str] = {}
 
 
-class Candidate:
+class Candidate(abc.ABC):
     """An environment of Harbor."""
 
     name: str
     title: str
 
+    @abc.abstractmethod
     def open(self, root: Path, folder: Path) -> Opened:
         """Take the image in. Raises ``NotHere``.
 
@@ -75,9 +74,8 @@ class Candidate:
             root: The folder of the image's root file system.
             folder: Takes what this candidate keeps between jobs.
         """
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most leave nothing
         """Remove what ``open`` has left outside its folder."""
 
     def version(self) -> Mapping[str, str]:

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ors_benchmarks.harbor.candidates import CANDIDATES, Candidate, NotHere, Opened, harbor, play, write_task
+from ors_benchmarks.harbor.candidates import CANDIDATES, Candidate, Opened, harbor, play, write_task
 from ors_benchmarks.harness.benchmark import Benchmark, Measuring
-from ors_benchmarks.harness.candidates import packages
+from ors_benchmarks.harness.candidates import NotHere, packages
 from ors_benchmarks.harness.control_groups import processor_time
 from ors_benchmarks.harness.debian import debian_root
 from ors_benchmarks.harness.http11 import Failure

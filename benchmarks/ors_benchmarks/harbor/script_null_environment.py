@@ -10,34 +10,21 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from ors_containers.plugins.harbor import OrsEnvironment
 from ors_containers.plugins.shared_runtime import import_runner
 
 __all__ = ["NullEnvironment"]
 
 _base: Any = import_runner("harbor.environments.base", "harbor")
-_capabilities: Any = import_runner("harbor.environments.capabilities", "harbor")
 
 
-class NullEnvironment(_base.BaseEnvironment):
-    """Answers every command with success, and takes and gives no file but the reward."""
+class NullEnvironment(OrsEnvironment):
+    """Answers every command with success, and takes and gives no file but the reward; it refuses what ours refuses."""
 
     @staticmethod
     def type() -> str:
         """Return the name of this kind of environment."""
         return "null"
-
-    @property
-    def capabilities(self) -> Any:
-        """Nothing is refused: nothing is run."""
-        return _capabilities.EnvironmentCapabilities(disable_internet=True)
-
-    @classmethod
-    def resource_capabilities(cls) -> Any:
-        """Nothing is refused: nothing is limited."""
-        return _capabilities.EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True)
-
-    def _validate_definition(self) -> None:
-        pass
 
     async def start(self, force_build: bool) -> None:
         """Do nothing."""
@@ -45,7 +32,7 @@ class NullEnvironment(_base.BaseEnvironment):
     async def stop(self, delete: bool) -> None:
         """Do nothing."""
 
-    async def exec(self, command: str, **options: Any) -> Any:
+    async def exec(self, command: str, *arguments: Any, **options: Any) -> Any:
         """Answer that the command has succeeded."""
         return _base.ExecResult(stdout="", stderr="", return_code=0)
 

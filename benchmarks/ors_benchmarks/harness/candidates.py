@@ -16,12 +16,16 @@ from pathlib import Path
 from ors_benchmarks.harness.virtualenvs import cached_environment, location
 from ors_server.errors import OrsError
 
-__all__ = ["OURS", "SDKS", "Candidate", "PeerUnavailable", "packages"]
+__all__ = ["OURS", "SDKS", "Candidate", "NotHere", "PeerUnavailable", "packages"]
 
 _SCRIPT = Path(__file__).resolve().with_name("script_server.py")
 _CACHED = "bench"
 #: uvicorn uses these if they are installed; without them the peers would be slower still.
 _FAST = ("httptools", "uvloop")
+
+
+class NotHere(Exception):
+    """A candidate that cannot be measured on this machine; the text says why."""
 
 
 class PeerUnavailable(OrsError):

@@ -20,9 +20,10 @@ from pathlib import Path
 from ors_containers.image import host_image
 from ors_containers.runtime import runtime_names
 
+from ors_benchmarks.harness.candidates import NotHere
 from ors_benchmarks.harness.checks import WrongAnswer
 from ors_benchmarks.harness.http11 import Failure
-from ors_benchmarks.sandboxes.candidates import PATIENCE, Box, Candidate, NotHere, Ours
+from ors_benchmarks.sandboxes.candidates import PATIENCE, Box, Candidate, Ours
 from ors_benchmarks.sandboxes.docker_like import DockerLike, Service
 
 __all__ = ["BubblewrapByHand", "ByHand", "candidates"]

@@ -24,6 +24,7 @@ from ors_containers.runtime import Runtime, find_runtime
 from ors_containers.sandbox import Sandbox
 
 from ors_benchmarks.harness.candidates import OURS as OUR_SERVER
+from ors_benchmarks.harness.candidates import NotHere
 from ors_benchmarks.harness.checks import WrongAnswer
 from ors_benchmarks.harness.http11 import Failure
 
@@ -47,10 +48,6 @@ PATIENCE = 60.0
 LIMITS = Limits()
 
 _tokens = itertools.count(secrets.randbelow(2**32))
-
-
-class NotHere(Exception):
-    """A candidate that cannot be measured on this machine; the text says why."""
 
 
 class Box(abc.ABC):

@@ -14,13 +14,14 @@ from pathlib import Path
 import uvloop
 
 from ors_benchmarks.harness.benchmark import Benchmark, Measuring
+from ors_benchmarks.harness.candidates import NotHere
 from ors_benchmarks.harness.http11 import Failure
 from ors_benchmarks.harness.reports.figures import Measured
 from ors_benchmarks.harness.reports.results import Report
 from ors_benchmarks.harness.reports.table import Layout
 from ors_benchmarks.harness.runs import MEASUREMENT_LIMIT, Run
 from ors_benchmarks.sandboxes.by_hand import BubblewrapByHand, candidates
-from ors_benchmarks.sandboxes.candidates import Candidate, NotHere, user
+from ors_benchmarks.sandboxes.candidates import Candidate, user
 from ors_benchmarks.sandboxes.charts import draw
 from ors_benchmarks.sandboxes.docker_like import DockerLike, Service
 from ors_benchmarks.sandboxes.scenarios import FIGURES, FULL, QUICK, ROWS, SandboxRow, SandboxSize

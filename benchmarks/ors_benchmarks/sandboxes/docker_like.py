@@ -16,10 +16,11 @@ from ors_containers.container import Container
 from ors_containers.errors import SandboxError
 
 from ors_benchmarks.harness.candidates import OURS as OUR_SERVER
+from ors_benchmarks.harness.candidates import NotHere
 from ors_benchmarks.harness.checks import Refused, WrongAnswer, read_events, read_json
 from ors_benchmarks.harness.http11 import Address, Connection, Failure
 from ors_benchmarks.harness.processes import ServerProcess, StartFailed
-from ors_benchmarks.sandboxes.candidates import PATIENCE, Box, Candidate, NotHere, Ours, without_ids
+from ors_benchmarks.sandboxes.candidates import PATIENCE, Box, Candidate, Ours, without_ids
 
 __all__ = ["DockerLike", "Service", "ServiceBox"]
 
