@@ -17,6 +17,7 @@ import pytest_asyncio
 from ors_containers import Image, Limits, Runtime, RuntimeUnavailable, Sandbox, UnknownRuntime, find_runtime
 from ors_containers.container import Container, ContainerSettings
 from ors_containers.graders.portable_python import Toolset, python_toolset
+from ors_containers.images.storing import store_folder
 from ors_containers.linux.leases import sweep
 
 from ors_server.sandboxes import close_sandbox_service, sandboxes_unavailable
@@ -127,3 +128,12 @@ def with_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(grading, "plain_tests", none)
+
+
+@pytest.fixture
+def docker_like(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the test where the runtime has no containers; let this process find the images of the service."""
+    if service.runtime.name != "bubblewrap":
+        pytest.skip("this runtime has no containers")
+    monkeypatch.setenv("ORS_IMAGES", str(service.store.root))
+    assert store_folder.default_root() == service.store.root

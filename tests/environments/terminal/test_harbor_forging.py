@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from ors_containers.images.storing import store_folder
 
 from tests.long.sandboxed.debian import debian_root
 
@@ -17,15 +16,7 @@ from .harbor_folders import write_harbor_folder
 from .harbor_forgeries import FORGERIES, VERIFIER
 from .harbor_playing import ON_HOST, played, prepared
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest.fixture(autouse=True)
-def _containers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    if service.runtime.name != "bubblewrap":
-        pytest.skip("this runtime has no containers")
-    monkeypatch.setenv("ORS_IMAGES", str(service.store.root))
-    assert store_folder.default_root() == service.store.root
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("docker_like")]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ors_containers.images.storing import store_folder
 
 from .conftest import Service
 from .folders import run_tasks
@@ -25,15 +24,7 @@ from .parts import (
     task_folders,
 )
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest.fixture(autouse=True)
-def _containers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    if service.runtime.name != "bubblewrap":
-        pytest.skip("this runtime has no containers")
-    monkeypatch.setenv("ORS_IMAGES", str(service.store.root))
-    assert store_folder.default_root() == service.store.root
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("docker_like")]
 
 
 async def test_a_task_is_prepared_once_and_played(service: Service, tmp_path: Path) -> None:
