@@ -54,6 +54,14 @@ async def test_an_image_is_removed_with_the_layers_of_no_other_image(store: Imag
         await store.remove("a")
 
 
+async def test_what_a_killed_process_left_is_removed(store: ImageStore) -> None:
+    left = store.root / "tmp" / "0123456789abcdef"
+    (left / "upper").mkdir(parents=True)
+    left.with_suffix(".lock").touch()
+    await store.prune()
+    assert list((store.root / "tmp").iterdir()) == []
+
+
 async def test_layers_of_a_living_process_are_kept(store: ImageStore, archives: list[Path]) -> None:
     await store.import_image(archives[0])
     store.close()
