@@ -85,7 +85,8 @@ def list_(
     """List rollouts, the newest first; the reward is the sum of a rollout's rewards, or what the rule of its run says.
 
     An asterisk behind a reward stands for a verdict that its environment has marked; the mark is below the list. A sign
-    ≠ stands for an upload of a session for which the server recorded another reward.
+    ≠ stands for an upload of a session for which the server recorded another reward, and → stands before the verdict of
+    an episode that was graded again (tasks regrade).
     """
     from ors_server.rollouts.queries.listed import RolloutFilter, count_rollouts, list_rollouts
 
@@ -108,6 +109,9 @@ def list_(
         console.print(Text(f"* Marked, {count} of these rollouts: {_plain(mark)}."), soft_wrap=True)
     if count := sum(_differs(row) for row in rows):
         text = f"≠ {count} of these rollouts: the server recorded another reward for the same session."
+        console.print(Text(text), soft_wrap=True)
+    if count := sum(row["regrade"] is not None for row in rows):
+        text = f"→ {count} of these rollouts were graded again; the verdict behind it is in no sum, mean or pass rate."
         console.print(Text(text), soft_wrap=True)
     shown = f"{offset + 1:,}–{offset + len(rows):,}" if rows else "None"
     console.print(f"{shown} of {total:,} rollouts in {_location(data_dir).shown}.", soft_wrap=True)
@@ -243,7 +247,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             _number(row["reward"])
             + ("" if row["finished"] else " …")
             + ("*" if row["verdict_mark"] else "")
-            + (" ≠" if _differs(row) else ""),
+            + (" ≠" if _differs(row) else "")
+            + (f" →{_number(row['regrade']['reward'])}" if row["regrade"] is not None else ""),
             f"{row['num_messages']:,}",
             (row["created_at"] or "-")[:16].replace("T", " "),
         )
@@ -268,6 +273,11 @@ def _print_rollout(console: Console, rollout: dict[str, Any]) -> None:
         words += ": another reward than this" if other["differs"] else ""
         words += "; it is counted instead of this session" if recorded else ""
         facts.add_row(Text("Uploaded as" if recorded else "Recorded as", style="dim"), Text(_plain(words)))
+    if (again := rollout["regrade"]) is not None:
+        words = f"reward {_number(again['reward'])}, before {_number(again['previous_reward'])}"
+        words += f"; {again['graded_at'][:16].replace('T', ' ')} UTC, tests {again['tests'][:8]}"
+        words += f"; marked: {again['verdict_mark']}" if again["verdict_mark"] else ""
+        facts.add_row(Text("Graded again", style="dim"), Text(_plain(words)))
     for name in ("task_spec", "metadata", "run_info", "rollout_info"):
         if rollout[name]:
             facts.add_row(Text(name.replace("_", " ").capitalize(), style="dim"), Text(_plain(_json(rollout[name]))))

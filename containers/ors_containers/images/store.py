@@ -12,6 +12,7 @@ nor ``prune`` removes a layer that a living process uses.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -243,11 +244,11 @@ class ImageStore(ImageRepository):
         """
         await self._start()
         with store_errors(self.root):
-            freed = remove_expired(self.layers.holds)
+            freed = await asyncio.to_thread(remove_expired, self.layers.holds)
         if not freed:
             return 0
         freed -= {key for record in self.images() for key in record.all_layers}
-        known = {layer.key for layer in self.layers.list() if not layer.recipe}
+        known = {layer.key for layer in await asyncio.to_thread(self.layers.list) if not layer.recipe}
         return len(await self.layers.remove_unused(freed & known))
 
     def compose(self, name: str, layers: Sequence[str], *, like: str) -> ImageRecord:

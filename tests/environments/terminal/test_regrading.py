@@ -1,0 +1,118 @@
+"""Final states of Harbor episodes: kept where the operator wants it, and graded again after a test was repaired."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ors_containers.errors import StoreFailed
+
+from .conftest import Service
+from .harbor_folders import write_harbor_folder
+from .parts import harbor_final_states, harbor_regrading
+from .test_harbor_prepared import ON_HOST, TESTS, played, prepared
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+KEEPING = {"keep_final_states": 1.0}
+#: It also looks at the time of a file, which a kept layer has to have.
+DATED = TESTS.replace("&& reward=1", "&& [ $(stat -c %Y /app/old) = 1000 ] && reward=1")
+REPAIRED = DATED.replace("grep -qx 42", "grep -q 42")
+SOLUTION = "#!/bin/sh\ntouch -d @1000 /app/old\necho 42 >/app/answer.txt\n"
+NEARLY = ("touch -d @1000 /app/old", "echo '42 ' >/app/answer.txt")
+
+
+@pytest.fixture(autouse=True)
+def _containers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    if service.runtime.name != "bubblewrap":
+        pytest.skip("this runtime has no containers")
+    monkeypatch.setenv("ORS_IMAGES", str(service.store.root))
+    for hold in (service.store.root / "holds").glob("*"):
+        hold.unlink()
+    monkeypatch.setattr(harbor_final_states, "_counted", {})
+
+
+def dated(parent: Path, name: str = "dated") -> Path:
+    return write_harbor_folder(parent, name, {**ON_HOST, "tests/test.sh": DATED, "solution/solve.sh": SOLUTION})
+
+
+async def regraded(service: Service, *folders: Path) -> list[Any]:
+    """Grade all states again, by their own folders or by those that are given; oldest first."""
+    found = [harbor_regrading.FoundFolder(folder) for folder in folders] or None
+    tasks = harbor_regrading.PreparedTasks(found, {}, flag=False)
+    states = [state for state in harbor_final_states.find_states(service.store) if tasks.concern(state)]
+    work = harbor_regrading.regrade_states(service, states, tasks, jobs=2)
+    return sorted([each async for each in work], key=lambda each: each.state.graded_at)
+
+
+async def test_a_state_is_graded_again_after_a_test_was_repaired(service: Service, tmp_path: Path) -> None:
+    folder = dated(tmp_path)
+    ((record,), _) = await prepared(service, folder)
+    assert record.ready, record.problem
+    cheat = "mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.txt"
+    assert (await played(service, folder, *NEARLY)).reward == 0.0
+    assert harbor_final_states.find_states(service.store) == []
+    for commands, reward in ((NEARLY, 0.0), (SOLUTION.splitlines(), 1.0), ((cheat,), 0.0)):
+        assert (await played(service, folder, *commands, **KEEPING)).reward == reward
+    kept = harbor_final_states.find_states(service.store)
+    assert [(state.task, state.key, state.reward) for state in kept] == [
+        ("dated", record.key, reward) for reward in (0.0, 1.0, 0.0)
+    ]
+    assert kept[0].image == service.store.record(record.image).layers
+    assert not {state.layer for state in kept} & set(service.store.layers._marked)
+
+    (folder / "tests" / "test.sh").write_text(REPAIRED)
+    assert all("is not prepared" in each.problem for each in await regraded(service))
+    ((repaired,), _) = await prepared(service, folder)
+    assert repaired.ready and repaired.image != record.image
+    await service.store.prune(unused_days=0)
+    for _ in range(2):
+        results = await regraded(service)
+        assert [each.problem for each in results] == ["", "", ""]
+        assert [each.verdict.reward for each in results] == [1.0, 1.0, 0.0]
+        assert [each.changed for each in results] == [True, False, False]
+        assert {each.key for each in results} == {repaired.key}
+
+
+@pytest.mark.long
+async def test_what_cannot_be_graded_again_is_named(service: Service, tmp_path: Path) -> None:
+    folders = [dated(tmp_path, name) for name in ("moved", "rebuilt", "lost")]
+    await prepared(service, *folders)
+    for folder in folders:
+        await played(service, folder, *NEARLY, **KEEPING)
+    moved = tmp_path / "elsewhere" / "moved"
+    shutil.move(folders[0], moved)
+    (folders[1] / "environment" / "Dockerfile").write_text("FROM host\nWORKDIR /app\nRUN echo new >/srv/new\n")
+    await prepared(service, folders[1])
+    shutil.rmtree(service.store.layers.path(harbor_final_states.find_states(service.store)[2].layer))
+    service.store.layers._marked.clear()
+    gone, rebuilt, lost = await regraded(service)
+    assert gone.problem.startswith("The Harbor task 'moved' is no longer there")
+    assert "has changed since" in rebuilt.problem
+    assert "no longer in the store" in lost.problem
+    # By its name it is found in another folder, and states of other tasks are left out.
+    (found,) = await regraded(service, moved)
+    assert (found.problem, found.verdict.reward) == ("", 0.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("limit", ["final_state_size", "final_states_size", "the disk"])
+async def test_a_state_without_room_changes_no_verdict(
+    service: Service, tmp_path: Path, limit: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = dated(tmp_path)
+    await prepared(service, folder)
+    changes: dict[str, Any] = dict(KEEPING)
+    if limit == "the disk":
+
+        async def full(*_: object, **__: object) -> None:
+            raise StoreFailed("the disk is full")
+
+        monkeypatch.setattr(service.store, "keep", full)
+    else:
+        changes[limit] = 2
+    assert (await played(service, folder, *SOLUTION.splitlines(), **changes)).reward == 1.0
+    assert harbor_final_states.find_states(service.store) == []
+    assert "a final state is not kept" in caplog.text
