@@ -31,7 +31,7 @@ from ors_server.wire.encoding import encode
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-__all__ = ["rollouts"]
+__all__ = ["location_of_rollouts", "rollouts"]
 
 rollouts = typer.Typer(
     no_args_is_help=True,
@@ -114,7 +114,7 @@ def list_(
         text = f"→ {count} of these rollouts were graded again; the verdict behind it is in no sum, mean or pass rate."
         console.print(Text(text), soft_wrap=True)
     shown = f"{offset + 1:,}–{offset + len(rows):,}" if rows else "None"
-    console.print(f"{shown} of {total:,} rollouts in {_location(data_dir).shown}.", soft_wrap=True)
+    console.print(f"{shown} of {total:,} rollouts in {location_of_rollouts(data_dir).shown}.", soft_wrap=True)
 
 
 @rollouts.command("show", no_args_is_help=True)
@@ -178,7 +178,8 @@ def export(
 # --- the file ------------------------------------------------------------------------------------
 
 
-def _location(data_dir: Path | None) -> Location:
+def location_of_rollouts(data_dir: Path | None) -> Location:
+    """Return the place of the rollouts, in the data directory that is named or as the server's settings say."""
     settings = read_settings()
     if data_dir is not None:
         # A directory that is named here means its file, whatever database the server uses.
@@ -188,14 +189,14 @@ def _location(data_dir: Path | None) -> Location:
 
 @contextmanager
 def _reading(data_dir: Path | None) -> Generator[Connection | None]:
-    location = _location(data_dir)
+    location = location_of_rollouts(data_dir)
     with RolloutStore(location).reading(location.shown) as connection:
         yield connection
 
 
 def _nothing(data_dir: Path | None) -> RolloutError:
     return RolloutError(
-        f"There are no rollouts in {_location(data_dir).shown}",
+        f"There are no rollouts in {location_of_rollouts(data_dir).shown}",
         "Name the data directory of the server that got them: --data-dir, or the variable ORS_DATA_DIR.",
     )
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ors_clients import Client
 from ors_containers.errors import StoreFailed
 
+from tests.server.rollouts.support import stored
+from tests.support.waiting import until
+
 from .conftest import Service
+from .folders import run_tasks, start_tasks
 from .harbor_folders import write_harbor_folder
 from .parts import harbor_final_states, harbor_regrading
+from .server import serving
 from .test_harbor_prepared import ON_HOST, TESTS, played, prepared
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -35,7 +43,9 @@ def _containers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def dated(parent: Path, name: str = "dated") -> Path:
-    return write_harbor_folder(parent, name, {**ON_HOST, "tests/test.sh": DATED, "solution/solve.sh": SOLUTION})
+    """Write a task of its own content: what was prepared of it in another test is not of use."""
+    files = {**ON_HOST, "tests/test.sh": DATED, "solution/solve.sh": SOLUTION, "tests/own": str(parent)}
+    return write_harbor_folder(parent, name, files)
 
 
 async def regraded(service: Service, *folders: Path) -> list[Any]:
@@ -51,7 +61,7 @@ async def test_a_state_is_graded_again_after_a_test_was_repaired(service: Servic
     folder = dated(tmp_path)
     ((record,), _) = await prepared(service, folder)
     assert record.ready, record.problem
-    cheat = "mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.txt"
+    cheat = "mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.json"
     assert (await played(service, folder, *NEARLY)).reward == 0.0
     assert harbor_final_states.find_states(service.store) == []
     for commands, reward in ((NEARLY, 0.0), (SOLUTION.splitlines(), 1.0), ((cheat,), 0.0)):
@@ -60,7 +70,9 @@ async def test_a_state_is_graded_again_after_a_test_was_repaired(service: Servic
     assert [(state.task, state.key, state.reward) for state in kept] == [
         ("dated", record.key, reward) for reward in (0.0, 1.0, 0.0)
     ]
+    assert not (service.store.layers.path(kept[0].layer) / "tmp" / ".shell-state").exists()
     assert kept[0].image == service.store.record(record.image).layers
+    assert len({state.layer for state in kept}) == 3
     assert not {state.layer for state in kept} & set(service.store.layers._marked)
 
     (folder / "tests" / "test.sh").write_text(REPAIRED)
@@ -81,7 +93,7 @@ async def test_what_cannot_be_graded_again_is_named(service: Service, tmp_path: 
     folders = [dated(tmp_path, name) for name in ("moved", "rebuilt", "lost")]
     await prepared(service, *folders)
     for folder in folders:
-        await played(service, folder, *NEARLY, **KEEPING)
+        await played(service, folder, *NEARLY, f"touch /app/{folder.name}", **KEEPING)
     moved = tmp_path / "elsewhere" / "moved"
     shutil.move(folders[0], moved)
     (folders[1] / "environment" / "Dockerfile").write_text("FROM host\nWORKDIR /app\nRUN echo new >/srv/new\n")
@@ -116,3 +128,60 @@ async def test_a_state_without_room_changes_no_verdict(
     assert (await played(service, folder, *SOLUTION.splitlines(), **changes)).reward == 1.0
     assert harbor_final_states.find_states(service.store) == []
     assert "a final state is not kept" in caplog.text
+
+
+def play(url: str, *commands: str) -> float | None:
+    """Play the only task of a server with a client of its own, and return the last reward."""
+    with Client(url) as client:
+        environment = client.environment("terminalenvironment")
+        (task,) = environment.tasks("train")
+        with environment.session(task=task) as session:
+            for command in commands:
+                session.call("bash", {"command": command})
+            return session.call("done").reward
+
+
+@pytest.mark.long
+async def test_from_a_recorded_episode_to_both_verdicts(service: Service, tmp_path: Path, isolated: None) -> None:
+    folder = dated(tmp_path / "tasks")
+    await prepared(service, folder)
+    images, data = service.store.root, tmp_path / "data"
+    nothing = run_tasks(images, "regrade")
+    assert (nothing.returncode, "ORS_TERMINAL_KEEP_FINAL_STATES" in nothing.stderr) == (2, True)
+    variables = {"ORS_TERMINAL_KEEP_FINAL_STATES": "1", "ORS_DATA_DIR": str(data)}
+    with serving(tmp_path / "s", images, "terminal", "--record", "--tasks", tmp_path / "tasks", **variables) as url:
+        assert await asyncio.to_thread(play, url, *NEARLY) == 0.0
+        assert await asyncio.to_thread(play, url, *SOLUTION.splitlines()) == 1.0
+        (folder / "tests" / "test.sh").write_text(REPAIRED)
+        early = run_tasks(images, "regrade", "--data-dir", data)
+        assert early.returncode == 1
+        assert "2 not graded: The Harbor task 'dated'" in early.stdout
+        assert "No new verdict is stored" in early.stdout
+        await prepared(service, folder)
+        # The server still runs, and has the database open.
+        done = run_tasks(images, "regrade", tmp_path / "tasks", "--task", "dated", "--data-dir", data)
+        assert done.returncode == 0, done.stderr
+        assert "Graded again: 2 of 2 episodes. Rewards changed: 1, higher: 1." in done.stdout
+        assert "New verdicts stored" in done.stdout
+    # One that is killed as it grades leaves nothing that the next one minds.
+    killed = start_tasks(images, "regrade", "--data-dir", data)
+    await until(lambda: any((images / "tmp").iterdir()))
+    killed.kill()
+    killed.communicate()
+    listed = run_tasks(images, "regrade", "--task", "dated", "--task", "other", "--data-dir", data, "--json")
+    report = json.loads(listed.stdout)
+    assert (listed.returncode, report["problems"]) == (1, ["no episode of 'other' is kept"])
+    assert not any((images / "tmp").iterdir())
+    assert [each["reward"] for each in report["episodes"]] == [{"before": 0.0, "now": 1.0}, {"before": 1.0, "now": 1.0}]
+    again = {row["reward"]: row["regrade"] for row in stored(data)}
+    assert {before: (each["previous_reward"], each["reward"]) for before, each in again.items()} == {
+        0.0: (0.0, 1.0),
+        1.0: (1.0, 1.0),
+    }
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "rollouts.sqlite3").write_text("words " * 99)
+    failed = run_tasks(images, "regrade", "--data-dir", damaged)
+    assert failed.returncode == 1
+    assert "Graded again: 2 of 2" in failed.stdout
+    assert "New verdicts are not stored: The file of rollouts" in failed.stdout

@@ -14,7 +14,7 @@ from ors_containers.container import Container, FrozenFiles
 
 from ..folder import HarborTask
 from ..record import KeptOut, Record
-from .agent_files import leave_out
+from .agent_files import leave_out, remove_shell_state
 from .verification import Containers, Verification, run_verifier
 
 __all__ = ["OnFrozen", "frozen", "judge_container"]
@@ -33,6 +33,7 @@ async def frozen(
     ``StoreFailed`` and ``OSError``.
     """
     async with service.store.layers.folder() as folder, await container.freeze(folder) as files:
+        await asyncio.to_thread(remove_shell_state, files.layer)
         if on_frozen is not None:
             await on_frozen(files)
         await asyncio.to_thread(leave_out, files.layer, kept_out)

@@ -68,7 +68,9 @@ class PreparedTasks:
                 self._own[key] = HarborSource([folder], self._variables, flag=self._flag)
             source = self._own[key]
         if state.task not in source.names:
-            why = f": {source.problems[0]}" if source.problems else f" in {state.folder}"
+            why = next(
+                (f": {each}" for each in source.problems if each.startswith(state.folder)), f" in {state.folder}"
+            )
             raise InfrastructureFailure(f"The Harbor task {state.task!r} is no longer there{why}")
         return source.find(state.task)
 
@@ -76,7 +78,11 @@ class PreparedTasks:
 async def regrade_states(
     service: Containers, states: Sequence[FinalState], tasks: PreparedTasks, *, jobs: int
 ) -> AsyncIterator[Regraded]:
-    """Grade states, ``jobs`` of them at a time; yield each result when it is there."""
+    """Grade states, ``jobs`` of them at a time; yield each result when it is there.
+
+    Removes what a killed process has left in the store. Raises ``StoreFailed`` where that cannot be done.
+    """
+    await service.store.layers.sweep()
     room = asyncio.Semaphore(jobs)
 
     async def one(state: FinalState) -> Regraded:
