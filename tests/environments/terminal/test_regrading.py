@@ -62,17 +62,12 @@ async def test_a_state_is_graded_again_after_a_test_was_repaired(service: Servic
     ((record,), _) = await prepared(service, folder)
     assert record.ready, record.problem
     cheat = "mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.json"
-    assert (await played(service, folder, *NEARLY)).reward == 0.0
-    assert harbor_final_states.find_states(service.store) == []
-    for commands, reward in ((NEARLY, 0.0), (SOLUTION.splitlines(), 1.0), ((cheat,), 0.0)):
-        assert (await played(service, folder, *commands, **KEEPING)).reward == reward
+    for commands in (NEARLY, (cheat,)):
+        assert (await played(service, folder, *commands, **KEEPING)).reward == 0.0
     kept = harbor_final_states.find_states(service.store)
-    assert [(state.task, state.key, state.reward) for state in kept] == [
-        ("dated", record.key, reward) for reward in (0.0, 1.0, 0.0)
-    ]
+    assert [(state.task, state.key, state.reward) for state in kept] == [("dated", record.key, 0.0)] * 2
     assert not (service.store.layers.path(kept[0].layer) / "tmp" / ".shell-state").exists()
     assert kept[0].image == service.store.record(record.image).layers
-    assert len({state.layer for state in kept}) == 3
     assert not {state.layer for state in kept} & set(service.store.layers._marked)
 
     (folder / "tests" / "test.sh").write_text(REPAIRED)
@@ -80,12 +75,9 @@ async def test_a_state_is_graded_again_after_a_test_was_repaired(service: Servic
     ((repaired,), _) = await prepared(service, folder)
     assert repaired.ready and repaired.image != record.image
     await service.store.prune(unused_days=0)
-    for _ in range(2):
-        results = await regraded(service)
-        assert [each.problem for each in results] == ["", "", ""]
-        assert [each.verdict.reward for each in results] == [1.0, 1.0, 0.0]
-        assert [each.changed for each in results] == [True, False, False]
-        assert {each.key for each in results} == {repaired.key}
+    honest, cheated = await regraded(service)
+    assert (honest.problem, honest.verdict.reward, honest.changed, honest.key) == ("", 1.0, True, repaired.key)
+    assert (cheated.problem, cheated.verdict.reward, cheated.changed) == ("", 0.0, False)
 
 
 @pytest.mark.long
@@ -110,7 +102,7 @@ async def test_what_cannot_be_graded_again_is_named(service: Service, tmp_path: 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("limit", ["final_state_size", "final_states_size", "the disk"])
+@pytest.mark.parametrize("limit", ["keep_final_states", "final_state_size", "final_states_size", "the disk"])
 async def test_a_state_without_room_changes_no_verdict(
     service: Service, tmp_path: Path, limit: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,10 +116,10 @@ async def test_a_state_without_room_changes_no_verdict(
 
         monkeypatch.setattr(service.store, "keep", full)
     else:
-        changes[limit] = 2
+        changes[limit] = 2 * (limit != "keep_final_states")
     assert (await played(service, folder, *SOLUTION.splitlines(), **changes)).reward == 1.0
     assert harbor_final_states.find_states(service.store) == []
-    assert "a final state is not kept" in caplog.text
+    assert ("a final state is not kept" in caplog.text) is (limit != "keep_final_states")
 
 
 def play(url: str, *commands: str) -> float | None:
