@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,8 +33,9 @@ from ors_server.cluster.supervisor.supervisor import Supervisor, gateways_for
 from ors_server.keys.keys import make_inner_keys
 from ors_server.sessions.secrets import LOCAL_TOKEN
 from ors_server.settings import Settings
+from ors_server.worker import PROGRAM
 
-__all__ = ["Plan", "serve_plans", "variables_of_environments"]
+__all__ = ["Plan", "link_packages", "serve_plans", "variables_of_environments"]
 
 logger = logging.getLogger("ors_server.host")
 
@@ -98,7 +100,7 @@ def serve_plans(
     if "log_level" not in settings.model_fields_set:
         changed["log_level"] = "warning"  # each worker would list its environments
     with tempfile.TemporaryDirectory(prefix="ors-server-host-") as folder:
-        packages, folders = _link_packages(Path(folder)), Path(folder, _FOLDERS, "folders.json")
+        packages, folders = link_packages(Path(folder)), Path(folder, _FOLDERS, "folders.json")
         folders.parent.mkdir()
         served = [plan for plan in plans if not plan.failure]
         keys = make_inner_keys(plan.name for plan in served)
@@ -247,14 +249,14 @@ def variables_of_environments(environ: Mapping[str, str], url: str) -> dict[str,
     }
 
 
-def _link_packages(folder: Path) -> Path:
+def link_packages(folder: Path) -> Path:
     """Make a folder with the packages that a hosted process needs of ors-server, and none of its dependencies."""
     packages = folder / "packages"
     packages.mkdir()
-    for package in (ors_server, ors_containers):
-        assert package.__file__ is not None
-        source = Path(package.__file__).resolve().parent
-        (packages / source.name).symlink_to(source)
+    for name in (ors_server.__name__, ors_containers.__name__, PROGRAM):
+        spec = find_spec(name)
+        assert spec is not None and spec.origin is not None
+        (packages / name).symlink_to(Path(spec.origin).resolve().parent)
     # The version, and the runtimes of sandboxes as entry points.
     for place in map(Path, sys.path):
         for found in place.glob(f"{DISTRIBUTION}-*.dist-info"):

@@ -64,6 +64,9 @@ def checked(target: str, folder: Path, *arguments: str) -> tuple[int, dict[str, 
     assert file.exists(), done.stderr
     report: Any = json.loads(file.read_text())
     assert "Traceback" not in done.stderr
+    for rule in report["rules"]:
+        if rule["outcome"] != "passed":
+            sys.stdout.write(f"{rule}\n")  # the reasons, for a test that fails
     return done.returncode, {rule["id"]: rule["outcome"] for rule in report["rules"]}
 
 

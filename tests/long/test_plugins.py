@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from typing import Any
 import pytest
 from ors_containers.runtimes.bubblewrap import BubblewrapRuntime
 
+from tests.environments.terminal.harbor_folders import write_harbor_folder
+from tests.environments.terminal.harbor_forgeries import FORGERIES, VERIFIER
 from tests.long.plugins.harbor_tasks import PLAYED, REFUSED, write_tasks
 from tests.support.paths import ROOT
 from tests.support.virtualenvs import run_bare
@@ -86,6 +90,29 @@ def test_harbor(python: Path, variables: dict[str, str], tmp_path: Path, agent: 
             file.parents[2].name.partition("__")[0]: file.read_text() for file in tmp_path.glob("jobs/*/*/*/app/who")
         }
         assert who == dict.fromkeys(PLAYED, "root\n") | {"as-user": "user\n"}
+
+
+def test_harbor_pays_forgeries(python: Path, variables: dict[str, str], tmp_path: Path) -> None:
+    # Harbor's own verdict on the tries that our terminal environment is tested with, where the verifier is not apart.
+    if not DEBIAN:
+        pytest.skip("ORS_TEST_ROOTFS names no folder with a Debian root file system")
+    run([python.with_name("ors-server"), "image", "import", DEBIAN, "--name", "debian"], variables, tmp_path)
+    dockerfile = {"environment/Dockerfile": "FROM debian\nWORKDIR /app\n"}
+    names = {re.sub("[^a-z0-9]+", "-", name.lower()).strip("-"): name for name in FORGERIES}
+    for folder, name in names.items():
+        files = {**dockerfile, **VERIFIER, "solution/solve.sh": f"#!/bin/bash\n{FORGERIES[name]}\n"}
+        write_harbor_folder(tmp_path / "tasks", folder, files, config=f'[task]\nname = "tests/{folder}"\n')
+    results = play(python, variables, tmp_path, tmp_path / "tasks", "oracle")
+    assert set(results) == set(names)
+    rewards: dict[str, Any] = {
+        names[name]: given and given["rewards"]
+        for name, given in ((name, result["verifier_result"]) for name, result in results.items())
+    }
+    for name, reward in rewards.items():
+        sys.stdout.write(f"{name}: {reward}\n")
+    # The tries are real: most of them are paid, and some end without a verdict.
+    assert sum(reward == {"reward": 1.0} for reward in rewards.values()) >= len(FORGERIES) // 2
+    assert None in rewards.values()
 
 
 def test_harbor_names_what_is_refused(python: Path, variables: dict[str, str], tmp_path: Path) -> None:

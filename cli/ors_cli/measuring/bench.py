@@ -39,6 +39,12 @@ def _clients(to: typer.Typer) -> None:
     main.add_to(to, "clients")
 
 
+def _harbor(to: typer.Typer) -> None:
+    from ors_benchmarks.harbor.command import main
+
+    main.add_to(to, "harbor")
+
+
 bench = with_commands(
     {
         "server": (
@@ -61,6 +67,10 @@ bench = with_commands(
             "Measure our client beside openreward's: CPU, rate, memory and start, every answer verified.",
             _clients,
         ),
+        "harbor": (
+            "Measure trials inside Harbor's runner: our containers beside podman's, every reward verified.",
+            _harbor,
+        ),
     },
     help="Measure this server beside others.",
     epilog="[bold]Examples[/bold]\n"
@@ -68,5 +78,6 @@ bench = with_commands(
     "  ors-server bench sandboxes --quick   the same of the sandboxes\n"
     "  ors-server bench clients --quick     the same of the client\n"
     "  ors-server bench scale --quick       several workers, and what the gateway costs\n"
-    "  ors-server bench rollout --quick     an engine with environments between its turns",
+    "  ors-server bench rollout --quick     an engine with environments between its turns\n"
+    "  ors-server bench harbor --quick      trials under Harbor's runner, beside podman",
 )

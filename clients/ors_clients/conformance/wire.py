@@ -120,6 +120,9 @@ class Wire:
             headers=headers,
             transport=transport,
             timeout=httpx.Timeout(timeout),
+            # nginx closes a kept connection soon after a response that came before the end of its request's body, and
+            # the next rule's request would be lost on it.
+            limits=httpx.Limits(max_keepalive_connections=0),
             follow_redirects=False,
             trust_env=False,
         )

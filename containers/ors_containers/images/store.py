@@ -71,7 +71,6 @@ class ImageStore(ImageRepository):
     ) -> None:
         super().__init__(root, max_size=max_size, state=state)
         self._in_progress: SingleFlight[ImageRecord] = SingleFlight()
-        self._swept = False
 
     async def import_image(
         self, path: Path, name: str | None = None, *, user: str = "", progress: Progress | None = None
@@ -84,7 +83,6 @@ class ImageStore(ImageRepository):
         Raises ``InvalidImage`` and its subclasses, ``ProgramMissing`` where this machine cannot read the format, and
         ``StoreFailed``.
         """
-        await self._start()
         chosen = checked_name(name or stem_of(path.name))
         record = await self._in_progress.do(
             (chosen, str(path), user), lambda: import_image(self, path, chosen, user, progress)
@@ -110,7 +108,6 @@ class ImageStore(ImageRepository):
 
         Raises ``InvalidDefinition`` with file and line, ``BuildFailed``, and the errors of ``import_image``.
         """
-        await self._start()
         host = runtime.host_image() if runtime is not None else host_image(self.state)
         chosen = checked_name(name or _definition_name(definition))
         record = await self._in_progress.do(
@@ -142,7 +139,6 @@ class ImageStore(ImageRepository):
         Raises ``InvalidDefinition`` with file and line, ``BuildFailed``, ``ImageTooLarge``, ``UnknownImage`` for a
         missing base, ``StartFailed`` and ``StoreFailed``.
         """
-        await self._start()
         chosen = checked_name(name or _folder_name(context))
         options = BuildOptions(dict(arguments or {}), target, network)
         key = (chosen, str(dockerfile), str(context), tuple(sorted(options.arguments.items())), target, network)
@@ -157,7 +153,6 @@ class ImageStore(ImageRepository):
 
         Raises ``UnknownImage``.
         """
-        await self._start()
         if name == "host":
             return await import_host(self, host_image(self.state), None)
         for candidate in store_names(name):
@@ -183,7 +178,6 @@ class ImageStore(ImageRepository):
         Raises ``BuildFailed`` where the script fails (the next request tries again), ``ImageTooLarge``,
         ``InvalidImage`` for a file below a bind of ``base``, ``StartFailed``, ``StoreFailed``.
         """
-        await self._start()
         on_line = line_progress(progress)
         return await derived_image(self.layers, base, recipe, limit=self.max_size, state=self.state, on_line=on_line)
 
@@ -201,7 +195,6 @@ class ImageStore(ImageRepository):
         together have at most that many bytes. Layers that a living process uses, or a hold whose time runs, are kept in
         any case.
         """
-        await self._start()
         with store_errors(self.root):
             remove_expired(self.layers.holds)
         layers = {layer.key: layer for layer in self.layers.list()}
@@ -220,7 +213,6 @@ class ImageStore(ImageRepository):
         time for all; with ``times`` each keeps its own, and of the same content the first layer stays. Raises
         ``StoreFailed``.
         """
-        await self._start()
         return KeptLayer(*await self.layers.keep(frozen.layer, made_by, math.inf if times else frozen.since))
 
     def hold(self, layers: Sequence[str], until: float, notes: Mapping[str, Any]) -> Hold:
@@ -242,7 +234,6 @@ class ImageStore(ImageRepository):
 
         Layers of recipes stay until ``prune``. Raises ``StoreFailed``.
         """
-        await self._start()
         with store_errors(self.root):
             freed = await asyncio.to_thread(remove_expired, self.layers.holds)
         if not freed:
@@ -270,12 +261,6 @@ class ImageStore(ImageRepository):
     def close(self) -> None:
         """Release the images that this process uses."""
         self.layers.close()
-
-    async def _start(self) -> None:
-        """Remove what killed processes left, once in the life of this store."""
-        if not self._swept:
-            self._swept = True
-            await self.layers.sweep()
 
 
 def _folder_name(folder: Path) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DEFINITION", "FINAL", "INITIAL", "SOLUTION", "run_tasks", "start_tasks", "write_folder"]
+__all__ = ["DEFINITION", "FINAL", "INITIAL", "SOLUTION", "run_tasks", "tasks_command", "write_folder"]
 
 DEFINITION = (
     "Bootstrap: localimage\nFrom: host\n\n%post\n    mkdir -p /home/user\n    echo 41 > /home/user/number.txt\n"
@@ -63,25 +63,14 @@ def write_folder(
     return folder
 
 
+def tasks_command(images: Path, *arguments: str | Path) -> tuple[list[str], dict[str, str]]:
+    """Return the program ``ors-server tasks`` with its arguments, and its variables, for a store of images."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
+    command = [sys.executable, "-m", "ors_cli", "tasks", *map(str, arguments)]
+    return command, clean | {"ORS_IMAGES": str(images), "COLUMNS": "200"}
+
+
 def run_tasks(images: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run ``ors-server tasks`` with a store of images."""
-    process = start_tasks(images, *arguments)
-    with process:
-        try:
-            output, errors = process.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
-
-
-def start_tasks(images: Path, *arguments: str | Path) -> subprocess.Popen[str]:
-    """Start ``ors-server tasks`` with a store of images."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ORS_")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "ors_cli", "tasks", *map(str, arguments)],
-        env=clean | {"ORS_IMAGES": str(images), "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command, variables = tasks_command(images, *arguments)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)

@@ -29,6 +29,7 @@ __all__ = [
     "harbor_reward",
     "harbor_source",
     "harbor_templates",
+    "harbor_verification",
     "harbor_workers",
     "imported_code",
     "plain_tests",
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from environments.terminal.harbor.playing import agent_files as harbor_agent_files
     from environments.terminal.harbor.playing import final_states as harbor_final_states
     from environments.terminal.harbor.playing import regrading as harbor_regrading
+    from environments.terminal.harbor.playing import verification as harbor_verification
     from environments.terminal.harbor.preparing import addresses as harbor_addresses
     from environments.terminal.harbor.preparing import workers as harbor_workers
     from environments.terminal.harbor.terminal_bench import conversion as terminal_bench
@@ -91,6 +93,7 @@ else:
     harbor_workers = _package.load("harbor.preparing.workers")
     harbor_source = _package.load("harbor.source")
     harbor_templates = _package.load("harbor.templates")
+    harbor_verification = _package.load("harbor.playing.verification")
     imported_code = _package.load("tests_code.imported_code")
     environment = _package.load("environment")
     episode = _package.load("episode")

@@ -15,13 +15,13 @@ INSTALLER = "https://astral.sh/uv/0.9.7/install.sh"
 
 def test_a_script_names_the_packages_that_it_needs() -> None:
     text = f"curl -LsSf {INSTALLER} | sh\ncurl 'https://example.org/uv/1/install.sh' -o x\n"
-    assert harbor_addresses.named_packages(text, harbor_addresses.SHIPPED) == {INSTALLER: "uv==0.9.7"}
+    assert harbor_addresses.named_answers(text, harbor_addresses.SHIPPED) == {INSTALLER: "uv==0.9.7"}
 
 
 @pytest.mark.parametrize("version", ["a/b", "$(id)", "*"])
 def test_what_is_not_a_version_is_not_asked_for(version: str) -> None:
     text = f"curl https://astral.sh/uv/{version}/install.sh | sh"
-    found = harbor_addresses.named_packages(text, harbor_addresses.SHIPPED)
+    found = harbor_addresses.named_answers(text, harbor_addresses.SHIPPED)
     assert found == {}
 
 
@@ -29,11 +29,22 @@ def test_the_operators_rows_come_first(tmp_path: Path) -> None:
     file = tmp_path / "addresses.toml"
     file.write_text('[addresses]\n"https://astral.sh/uv/*/install.sh" = { package = "mine" }\n')
     table = harbor_addresses.read_addresses(file)
-    assert harbor_addresses.named_packages(INSTALLER, table) == {INSTALLER: "mine"}
+    assert harbor_addresses.named_answers(INSTALLER, table) == {INSTALLER: "mine"}
     assert harbor_addresses.read_addresses(None) == dict(harbor_addresses.SHIPPED)
 
 
-@pytest.mark.parametrize("text", ["[", '[addresses]\n"x" = "y"\n', '[addresses]\n"x" = { package = 3 }\n'])
+def test_an_address_can_be_a_file_of_the_operator(tmp_path: Path) -> None:
+    (tmp_path / "setup.sh").write_text("true\n")
+    file = tmp_path / "addresses.toml"
+    file.write_text('[addresses]\n"https://example.org/setup_*.x" = { file = "setup.sh" }\n')
+    found = harbor_addresses.named_answers("curl https://example.org/setup_20.x", harbor_addresses.read_addresses(file))
+    assert found == {"https://example.org/setup_20.x": tmp_path / "setup.sh"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[", '[addresses]\n"x" = "y"\n', '[addresses]\n"x" = { package = 3 }\n', '[addresses]\n"x" = { file = "none" }\n'],
+)
 def test_a_table_that_cannot_be_read_is_an_error(tmp_path: Path, text: str) -> None:
     file = tmp_path / "addresses.toml"
     file.write_text(text)

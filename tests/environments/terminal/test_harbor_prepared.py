@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,15 @@ from ors_containers.images.storing import store_folder
 from .conftest import Service
 from .folders import run_tasks
 from .harbor_folders import write_harbor_folder
+from .harbor_playing import ON_HOST, TESTS, played, prepared
 from .parts import (
     harbor_agent_files,
-    harbor_folder,
     harbor_record,
     harbor_reports,
     harbor_source,
-    harbor_workers,
     settings,
     task_folders,
 )
-from .play import Episode, environment_of
-
-TESTS = """#!/bin/bash
-reward=0
-grep -qx 42 /app/answer.txt && reward=1
-echo $reward >/logs/verifier/reward.txt
-"""
-ON_HOST: Mapping[str, str] = {"environment/Dockerfile": "FROM host\nWORKDIR /app\n", "tests/test.sh": TESTS}
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -44,28 +34,6 @@ def _containers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("this runtime has no containers")
     monkeypatch.setenv("ORS_IMAGES", str(service.store.root))
     assert store_folder.default_root() == service.store.root
-
-
-async def prepared(service: Service, *folders: Path, **options: Any) -> tuple[list[Any], list[str]]:
-    """Prepare folders; return their records by name, and the stages that were run."""
-    run: list[str] = []
-    tasks = [harbor_folder.read_harbor_task(folder) for folder in folders]
-
-    def on_stage(name: str, stage: str, result: Any) -> None:
-        run.append(f"{stage} {result.outcome}")
-
-    work = harbor_workers.prepare_tasks(service, tasks, {}, jobs=2, on_stage=on_stage, **options)
-    return sorted([record async for record in work], key=lambda record: record.name), run
-
-
-async def played(service: Service, folder: Path, *commands: str, **changes: Any) -> Any:
-    """Play the task of a folder, and return the last result."""
-    made = settings.TerminalSettings(tasks=str(folder), **changes)
-    found = task_folders.FolderSource([folder], made).find(folder.name)
-    async with Episode(environment_of(service, found, made)({"id": folder.name})) as episode:
-        for command in commands:
-            await episode.bash(command)
-        return await episode.done()
 
 
 async def test_a_task_is_prepared_once_and_played(service: Service, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_the_sandboxes_of_a_killed_worker_are_gone_within_seconds(tmp_path: Path
         _until(all_are_reported, 60)
         assert min(row["sessions"] for row in rows) > 0, "all sessions are in one worker: no test of the other"
         for row in rows:
-            assert "/promises\n" in Path(f"/proc/{row['pid']}/maps").read_text(), "it shares no table"
+            assert "/reservations\n" in Path(f"/proc/{row['pid']}/maps").read_text(), "it shares no table"
         victim, other = (_owner_of(row["pid"]) for row in rows)
         processes, groups = _held(victim)
         others_processes, others_groups = _held(other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.server.rollouts.support import stored
 from tests.support.waiting import until
 
 from .conftest import Service
-from .folders import run_tasks, start_tasks
+from .folders import run_tasks, tasks_command
 from .harbor_folders import write_harbor_folder
 from .parts import harbor_final_states, harbor_regrading
 from .server import serving
@@ -156,10 +157,11 @@ async def test_from_a_recorded_episode_to_both_verdicts(service: Service, tmp_pa
         assert "Graded again: 2 of 2 episodes. Rewards changed: 1, higher: 1." in done.stdout
         assert "New verdicts stored" in done.stdout
     # One that is killed as it grades leaves nothing that the next one minds.
-    killed = start_tasks(images, "regrade", "--data-dir", data)
+    command, environment = tasks_command(images, "regrade", "--data-dir", data)
+    killed = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
     await until(lambda: any((images / "tmp").iterdir()))
     killed.kill()
-    killed.communicate()
+    await killed.wait()
     listed = run_tasks(images, "regrade", "--task", "dated", "--task", "other", "--data-dir", data, "--json")
     report = json.loads(listed.stdout)
     assert (listed.returncode, report["problems"]) == (1, ["no episode of 'other' is kept"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -13,8 +16,10 @@ import pytest
 from ors_server.checkouts.checkout import find_checkout, refuse_same_names
 from ors_server.checkouts.errors import HostError
 from ors_server.checkouts.requirements import find_requirements
+from ors_server.checkouts.serving import link_packages
 from ors_server.checkouts.sources import Sources
 from ors_server.checkouts.virtualenv import own_requirements, provide_virtualenv
+from ors_server.worker import PROGRAM
 
 SERVER = "from openreward.environments import Server\nfrom env import Walk\n"
 
@@ -217,6 +222,18 @@ def test_uv_makes_a_virtual_environment(tmp_path: Path, monkeypatch: pytest.Monk
     python = provide_virtualenv("walk", requirements, tmp_path / "virtualenvs", lambda _: None)
     assert subprocess.run([python, "-c", "import walking, running"], check=False).returncode == 0
     assert provide_virtualenv("walk", requirements, tmp_path / "virtualenvs", pytest.fail) == python
+
+
+def test_a_virtual_environment_without_ors_server_runs_its_command_line(tmp_path: Path) -> None:
+    linked = link_packages(tmp_path)
+    (tmp_path / "own.py").write_text("from ors_server import Environment\nraise SystemExit('loaded')\n")
+    # -S: the site-packages give requirements only, as nothing in them says where a checkout of ors-server lies.
+    command = [sys.executable, "-S", "-m", PROGRAM, "serve", "own.py"]
+    path = os.pathsep.join([str(linked), sysconfig.get_path("purelib")])
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": path, "PATH": ""}, capture_output=True, text=True, check=False
+    )
+    assert "own.py cannot be imported: SystemExit: loaded" in done.stderr
 
 
 def test_another_python_is_asked_for(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ class LayerStore:
         #: Limits the build sandboxes that run at a time; more of them would be slower for all.
         self.builds = asyncio.Semaphore(2 * (os.cpu_count() or 1))
         self._in_progress: SingleFlight[int] = SingleFlight()
+        self._swept = False
         #: When this process last recorded its use of a layer.
         self._marked: dict[str, float] = {}
         self._lease: int | None = None
@@ -190,6 +191,9 @@ class LayerStore:
     @contextlib.asynccontextmanager
     async def folder(self) -> AsyncGenerator[Path]:
         """Yield a working folder that is removed afterwards, or by the next process when this one is killed."""
+        if not self._swept:
+            self._swept = True
+            await self.sweep()
         self._prepare()
         while True:
             place = self.root / "tmp" / secrets.token_hex(8)

@@ -6,6 +6,7 @@ Invariant: links of a folder are copied as what they lead to inside the task, so
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,18 +20,24 @@ __all__ = ["LOGS", "folder_layer"]
 LOGS = ("/logs", "/logs/agent", "/logs/artifacts", "/logs/verifier")
 
 
-async def folder_layer(store: ImageStore, source: Path, target: str, script: str, digest: str) -> str:
+async def folder_layer(
+    store: ImageStore, source: Path, target: str, script: str, digest: str, more: Mapping[str, str] | None = None
+) -> str:
     """Return the key of a layer with the files of ``source`` at ``target``, and the folders for logs.
 
-    ``digest`` names the task's content; the file ``script`` can be executed. Raises ``StoreFailed`` and ``OSError``.
+    ``digest`` names the task's content; the file ``script`` can be executed. ``more`` are texts of other files, by
+    their paths. Raises ``StoreFailed`` and ``OSError``.
     """
     from ors_containers.images.storing.layer_store import layer_key, new_upper
+    from ors_containers.layers.writer import Entry
 
-    key = layer_key("harbor folder", store.layers.owners.tag, digest, target, script)
+    texts = dict(more or {})
+    key = layer_key("harbor folder", store.layers.owners.tag, digest, target, script, texts)
 
     async def fill(folder: Path) -> int:
         entries = [_folder(path, 0o777 if path in LOGS[1:] else 0o755) for path in (*LOGS, target)]
         entries += _entries(source, target, script)
+        entries += [Entry(path, "file", text.encode(), mode=0o644) for path, text in texts.items()]
         return await store.layers.owners.write(new_upper(folder), entries, [])
 
     await store.layers.provide(key, f"{target} of {source.parent.name}", fill)

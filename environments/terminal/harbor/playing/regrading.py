@@ -78,11 +78,7 @@ class PreparedTasks:
 async def regrade_states(
     service: Containers, states: Sequence[FinalState], tasks: PreparedTasks, *, jobs: int
 ) -> AsyncIterator[Regraded]:
-    """Grade states, ``jobs`` of them at a time; yield each result when it is there.
-
-    Removes what a killed process has left in the store. Raises ``StoreFailed`` where that cannot be done.
-    """
-    await service.store.layers.sweep()
+    """Grade states, ``jobs`` of them at a time; yield each result when it is there."""
     room = asyncio.Semaphore(jobs)
 
     async def one(state: FinalState) -> Regraded:

@@ -28,17 +28,30 @@ from ..templates import filled
 if TYPE_CHECKING:
     from ors_containers.images import ImageStore
 
-__all__ = ["SEALED", "Containers", "Verification", "agent_image", "container_settings", "run_verifier", "wanted_hosts"]
+__all__ = [
+    "SEALED_FILES",
+    "Containers",
+    "Verification",
+    "agent_image",
+    "container_settings",
+    "run_verifier",
+    "verifier_variables",
+    "wanted_hosts",
+]
 
+_APT = "/opt/ors-sealed/apt.conf"
 #: Variables that keep programs from waiting for a network which is not there; a task's own win.
-SEALED = {"UV_OFFLINE": "1", "PIP_RETRIES": "0", "npm_config_offline": "true"}
+_SEALED = {"UV_OFFLINE": "1", "PIP_RETRIES": "0", "npm_config_offline": "true", "APT_CONFIG": _APT}
+#: Files that these variables name, for the layer of the tests.
+SEALED_FILES = {_APT: 'Acquire::Retries "0";\n'}
 #: Bytes of a script's output that are kept.
 _MOST_OUTPUT = 1 << 20
 #: What programs print of a host that they cannot find.
 _HOSTS = re.compile(
     r"could not resolve(?: host)?:? '?([\w.-]+)|failed to resolve '([\w.-]+)'|"
     r"temporary failure resolving '([\w.-]+)'|unable to resolve host address .([\w.-]+)|"
-    r"(?:ENOTFOUND|EAI_AGAIN) ([\w.-]+)|https?://([\w.-]+)[^\n]*(?:dns error|offline|network)",
+    r"(?:ENOTFOUND|EAI_AGAIN) ([\w.-]+)|connectionpool\(host='([\w.-]+)'|failed to connect to ([\w.-]+) port|"
+    r"https?://([\w.-]+)[^\n]*(?:dns error|offline|network)",
     re.IGNORECASE,
 )
 
@@ -97,6 +110,12 @@ def container_settings(task: HarborTask, environment: Mapping[str, str], *, netw
     )
 
 
+def verifier_variables(task: HarborTask, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return what a task sets for its verifier. Raises ``VariableMissing``."""
+    config = task.config
+    return {**filled(config.environment.env, variables), **filled(config.verifier.env, variables)}
+
+
 async def run_verifier(
     service: Containers,
     task: HarborTask,
@@ -113,12 +132,7 @@ async def run_verifier(
     store.layers.use(record.toolchain)
     above = [store.layers.path(key) for key in record.toolchain]
     image = dataclasses.replace(image, layers=(*above, *([changes] if changes else ()), *image.layers))
-    environment = {
-        **SEALED,
-        **image.environment,
-        **filled(task.config.environment.env, variables),
-        **filled(verifier.env, variables),
-    }
+    environment = {**_SEALED, **image.environment, **verifier_variables(task, variables)}
     async with await service.open_container(image, container_settings(task, environment)) as container:
         done = await container.execute(
             ["/tests/test.sh"], user=verifier.user, timeout=verifier.timeout_sec, max_bytes=_MOST_OUTPUT

@@ -2,10 +2,11 @@
 
     [addresses]
     "https://astral.sh/uv/*/install.sh" = { package = "uv=={1}" }   # {1} is what the first * stands for
+    "https://example.org/setup.sh" = { file = "setup.sh" }
 
 A script's text is not changed. Its image gets a ``curl`` that answers those addresses of the table which the script
-names, and passes all others on. The answer is a script that installs the programs of a package's wheel for the user, as
-the published installer of uv does; the wheel comes from the package index.
+names, and passes all others on. The answer is the file, or a script that installs the programs of a package's wheel for
+the user, as the published installer of uv does; the wheel comes from the package index.
 
 Invariant: only addresses that the operator's table has are answered, and only what the script's text names is fetched.
 """
@@ -18,6 +19,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,10 +31,13 @@ if TYPE_CHECKING:
     from ors_containers.images import ImageStore
     from ors_containers.layers.writer import Entry
 
-__all__ = ["SHIPPED", "addresses_layer", "named_packages", "read_addresses"]
+__all__ = ["SHIPPED", "Answer", "addresses_layer", "named_answers", "read_addresses"]
 
-#: Patterns of addresses, and the package whose programs they install.
-SHIPPED: Mapping[str, str] = {
+#: The package whose programs an address installs, or the file that it is.
+Answer = str | Path
+
+#: Answers by patterns of addresses.
+SHIPPED: Mapping[str, Answer] = {
     "https://astral.sh/uv/*/install.sh": "uv=={1}",
     "https://astral.sh/uv/install.sh": "uv",
 }
@@ -61,13 +66,14 @@ exit 127
 """
 _INSTALLER = """#!/bin/sh
 set -e
-mkdir -p "$HOME/.local/bin"
-cp {folder}/* "$HOME/.local/bin/"
-echo 'export PATH="$HOME/.local/bin:$PATH"' >"$HOME/.local/bin/env"
+target=${{UV_INSTALL_DIR:-$HOME/.local/bin}}
+mkdir -p "$target"
+cp {folder}/* "$target/"
+echo "export PATH=\\"$target:\\$PATH\\"" >"$target/env"
 """
 
 
-def read_addresses(file: Path | None) -> dict[str, str]:
+def read_addresses(file: Path | None) -> dict[str, Answer]:
     """Return the shipped table, with the rows of the operator's ``file`` before it. Raises ``DefinitionError``."""
     if file is None:
         return dict(SHIPPED)
@@ -76,53 +82,69 @@ def read_addresses(file: Path | None) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise DefinitionError(f"The table of addresses {file} cannot be read: {error}", "Correct the file.") from error
     rows: Any = table.get("addresses", {})
-    found: dict[str, str] = {}
-    for pattern, source in cast("dict[str, Any]", rows).items() if isinstance(rows, dict) else ():
-        package = cast("dict[str, Any]", source).get("package") if isinstance(source, dict) else None
-        if not isinstance(package, str):
-            raise DefinitionError(f'{file}: {pattern!r} has no package = "NAME=={{1}}"', "Correct the file.")
-        found[pattern] = package
-    return {**found, **{pattern: package for pattern, package in SHIPPED.items() if pattern not in found}}
+    found: dict[str, Answer] = {}
+    for pattern, row in cast("dict[str, Any]", rows).items() if isinstance(rows, dict) else ():
+        match row:
+            case {"package": str(package)}:
+                found[pattern] = package
+            case {"file": str(name)} if (file.parent / name).is_file():
+                found[pattern] = file.parent / name
+            case _:
+                wanted = 'neither package = "NAME=={1}" nor file = "NAME" of a file that exists'
+                raise DefinitionError(f"{file}: {pattern!r} has {wanted}", "Correct the file.")
+    return {**found, **{pattern: answer for pattern, answer in SHIPPED.items() if pattern not in found}}
 
 
-def named_packages(text: str, table: Mapping[str, str]) -> dict[str, str]:
-    """Return the addresses that a script's text names and the table has, each with its package."""
-    found: dict[str, str] = {}
+def named_answers(text: str, table: Mapping[str, Answer]) -> dict[str, Answer]:
+    """Return the addresses that a script's text names and the table has, each with its answer."""
+    found: dict[str, Answer] = {}
     for address in dict.fromkeys(_ADDRESS.findall(text)):
-        for pattern, package in table.items():
+        for pattern, answer in table.items():
             match = re.fullmatch("([^/]*)".join(map(re.escape, pattern.split("*"))), address)
             if match is not None:
-                chosen = re.sub(r"\{(\d+)\}", lambda number, match=match: match[int(number[1])], package)
-                if _PACKAGE.fullmatch(chosen):
-                    found[address] = chosen
+                if isinstance(answer, str):
+                    answer = re.sub(r"\{(\d+)\}", lambda number, match=match: match[int(number[1])], answer)
+                if isinstance(answer, Path) or _PACKAGE.fullmatch(answer):
+                    found[address] = answer
                 break
     return found
 
 
-async def addresses_layer(store: ImageStore, image: Image, packages: Mapping[str, str]) -> str:
-    """Return the key of a layer with the ``curl`` that answers addresses. Raises ``InfrastructureFailure``."""
+async def addresses_layer(store: ImageStore, image: Image, answers: Mapping[str, Answer]) -> str:
+    """Return the key of a layer with the ``curl`` that answers addresses.
+
+    Raises ``InfrastructureFailure`` for a package, and ``OSError`` for a file that cannot be read.
+    """
     from ors_containers.images.building.derive import layer_identity
     from ors_containers.images.storing.layer_store import layer_key, new_upper
     from ors_containers.layers.writer import Entry
 
-    key = layer_key("addresses", store.layers.owners.tag, layer_identity(store.layers, image), dict(packages), _CURL)
+    files = {address: answer.read_bytes() for address, answer in answers.items() if isinstance(answer, Path)}
+    inputs = {
+        address: sha256(files[address]).hexdigest() if address in files else str(answers[address])
+        for address in answers
+    }
+    key = layer_key(
+        "addresses", store.layers.owners.tag, layer_identity(store.layers, image), inputs, _CURL, _INSTALLER
+    )
 
     async def fill(folder: Path) -> int:
         entries = [Entry(_PLACE, "directory", mode=0o755)]
         cases: list[str] = []
-        for number, (address, package) in enumerate(packages.items()):
+        for number, (address, answer) in enumerate(answers.items()):
             place = f"{_PLACE}/{number}"
-            wheels = folder / str(number)
-            await _download(package, wheels)
-            entries += [Entry(place, "directory", mode=0o755), *await asyncio.to_thread(_programs, wheels, place)]
-            content = _INSTALLER.format(folder=place).encode()
-            entries.append(Entry(f"{place}.sh", "file", content, mode=0o755))
-            cases.append(f"    '{address}') answer={place}.sh ;;")
+            if isinstance(answer, str):
+                wheels = folder / str(number)
+                await _download(answer, wheels)
+                entries += [Entry(place, "directory", mode=0o755), *await asyncio.to_thread(_programs, wheels, place)]
+            content = files[address] if address in files else _INSTALLER.format(folder=place).encode()
+            entries.append(Entry(f"{place}.answer", "file", content, mode=0o644))
+            cases.append(f"    '{address}') answer={place}.answer ;;")
         curl = _CURL.replace("{cases}", "\n".join(cases)).encode()
         entries.append(Entry("/usr/local/sbin/curl", "file", curl, mode=0o755))
         return await store.layers.owners.write(new_upper(folder), entries, image.layers)
 
-    await store.layers.provide(key, f"addresses of {', '.join(packages.values())}", fill)
+    await store.layers.provide(key, f"addresses of {', '.join(map(str, answers.values()))}", fill)
     return key
 
 

@@ -10,6 +10,7 @@ Invariant: a stage is tried on what the stages before it have kept, and by the w
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ors_containers import Image, SandboxError
+from ors_containers.errors import BuildFailed
 
 from ors_server import OrsError
 
@@ -27,21 +29,24 @@ from ..playing.agent_files import ALWAYS_KEPT_OUT, leave_out
 from ..playing.folder_layers import folder_layer
 from ..playing.judging import judge_container
 from ..playing.verification import (
+    SEALED_FILES,
     Containers,
     Verification,
     agent_image,
     run_verifier,
+    verifier_variables,
     wanted_hosts,
 )
 from ..record import STAGES, KeptOut, Record, StageResult
 from ..reward import JSON_FILE, TEXT_FILE, Reward, read_reward
 from ..templates import VariableMissing, filled
-from .addresses import addresses_layer, named_packages
+from .addresses import Answer, addresses_layer, named_answers
 from .fetched import keep_toolchain, kept_out_by
 from .scripts import run_with_network
 
 if TYPE_CHECKING:
     from ors_containers.images.image_map import ImageMap
+    from ors_containers.images.storing.records import ImageRecord
 
 __all__ = ["Preparation", "prepare_task"]
 
@@ -56,7 +61,11 @@ _TAIL = 400
 
 
 class _StageFailed(Exception):
-    """A stage has failed; the text says why."""
+    """A stage has failed; the text says why, and ``outputs`` are what its programs printed."""
+
+    def __init__(self, reason: str, *outputs: str) -> None:
+        super().__init__(reason)
+        self.outputs = outputs
 
 
 @dataclass(frozen=True)
@@ -68,8 +77,8 @@ class Preparation:
     variables: Mapping[str, str]
     #: The folder of the records.
     records: Path
-    #: Patterns of addresses that scripts fetch, and the package that each one means here.
-    addresses: Mapping[str, str]
+    #: What addresses that scripts fetch are answered with here, by their patterns.
+    addresses: Mapping[str, Answer]
     #: Take a task whose verdict an agent could write, with a mark.
     flag: bool = False
 
@@ -97,13 +106,14 @@ async def prepare_task(
         begun = time.monotonic()
         try:
             record, result = await stages.run(name, record)
+        except BuildFailed as error:
+            result = _failure(" ".join(filter(None, (error.cause, error.remedy))), error.output)
         except _StageFailed as failure:
-            result = StageResult("fails", str(failure))
+            result = _failure(str(failure), *failure.outputs)
         except (SandboxError, OrsError, VariableMissing) as error:
-            said = str(getattr(error, "output", "")).strip()[-_TAIL:]
-            result = StageResult("fails", f"{error}{': ' if said else ''}{said}")
+            result = _failure(str(error))
         except OSError as error:
-            result = StageResult("fails", f"a file cannot be read or written: {error}")
+            result = _failure(f"a file cannot be read or written: {error}")
         result = replace(result, seconds=round(time.monotonic() - begun, 1))
         record = record.with_stage(name, result)
         record.save(preparation.records)
@@ -136,10 +146,18 @@ class _Stages:
         if task.config.environment.healthcheck is not None:
             raise _StageFailed("environment.healthcheck is not supported yet")
         if task.dockerfile is not None:
+            text = await asyncio.to_thread(task.dockerfile.read_text, "utf-8")
+            answers = named_answers(text, self._addresses)
+
+            async def find_base(base: str) -> ImageRecord:
+                found = await self._images.record(base)
+                if not answers:
+                    return found
+                key = await addresses_layer(self._store, self._store.docker_image(found), answers)
+                return replace(found, layers=(key, *found.layers))
+
             context = task.dockerfile.parent
-            await self._store.build_dockerfile(
-                task.dockerfile, context, name=name, network=True, find_base=self._images.record
-            )
+            await self._store.build_dockerfile(task.dockerfile, context, name=name, network=True, find_base=find_base)
         else:
             found = await self._images.record(task.config.environment.docker_image or "")
             self._store.save(replace(found, name=name))
@@ -148,23 +166,23 @@ class _Stages:
     async def _fetch(self, record: Record) -> tuple[Record, StageResult]:
         task, store = self._task, self._store
         image = self._agent_image(record)
-        tests = await folder_layer(store, task.folder / "tests", "/tests", "test.sh", record.key)
+        tests = await folder_layer(store, task.folder / "tests", "/tests", "test.sh", record.key, SEALED_FILES)
         toolchain = [tests]
         text = await asyncio.to_thread((task.folder / "tests" / "test.sh").read_text, "utf-8")
-        if packages := named_packages(text, self._addresses):
-            toolchain.append(await addresses_layer(store, image, packages))
+        if answers := named_answers(text, self._addresses):
+            toolchain.append(await addresses_layer(store, image, answers))
         over = replace(image, layers=(*map(store.layers.path, toolchain), *image.layers))
         runs: list[tuple[int, float | None, str]] = []
 
         async def fill(folder: Path) -> int:
             run = await run_with_network(
                 store, over, "/tests/test.sh", folder,
-                environment=self._verifier_variables(), user=str(task.config.verifier.user or ""),
+                environment=verifier_variables(task, self._variables), user=str(task.config.verifier.user or ""),
                 seconds=_patience(task.config.verifier.timeout_sec),
             )  # fmt: skip
             reward = read_reward(run.files.get(JSON_FILE), run.files.get(TEXT_FILE))
             if not isinstance(reward, Reward):
-                raise _StageFailed(f"with a network, exit status {run.exit_status}: {reward.detail}{_tail(run.output)}")
+                raise _StageFailed(f"with a network, exit status {run.exit_status}: {reward.detail}", run.output)
             runs.append((run.exit_status, reward.value, run.output))
             await keep_toolchain(store.layers.owners, folder / "upper", image.directory)
             return run.size
@@ -179,19 +197,13 @@ class _Stages:
         )  # fmt: skip
         known = store.record(record.image)
         store.compose(f"{record.image}-verifier", (*record.toolchain, *known.layers), like=record.image)
-        hosts = wanted_hosts(output)
-        detail = f"exit status {status}, reward {reward:g}"
-        return record, StageResult("holds", f"{detail}; not found: {', '.join(hosts)}" if hosts else detail)
+        return record, StageResult("holds", f"exit status {status}, reward {reward:g}{_not_found(output)}")
 
     async def _seal(self, record: Record) -> tuple[Record, StageResult]:
         found = await run_verifier(self._service, self._task, record, self._variables)
         if (found.exit_status, found.value) != (record.exit_status, record.reward):
-            hosts = wanted_hosts(found.output)
-            asked = f"; it asks for {', '.join(hosts)}" if hosts else ""
-            raise _StageFailed(
-                f"with a network exit status {record.exit_status}, reward {record.reward:g}; without, "
-                f"{found.described}{asked}{_tail(found.output)}"
-            )
+            whole = f"with a network exit status {record.exit_status}, reward {record.reward:g}"
+            raise _StageFailed(f"{whole}; without, {found.described}", found.output)
         return record, StageResult("holds", f"{found.seconds:.1f} s")
 
     async def _nothing(self, record: Record) -> tuple[Record, StageResult]:
@@ -215,17 +227,19 @@ class _Stages:
             changes = folder / "upper"
             plain = KeptOut(ALWAYS_KEPT_OUT)
             await asyncio.to_thread(leave_out, changes, plain)
-            whole = await self._verify(record, changes)
+            whole = judged = await self._verify(record, changes)
+            before = await asyncio.to_thread(_paths, changes)
             await asyncio.to_thread(leave_out, changes, record.kept_out)
-            judged = await self._verify(record, changes)
+            if whole.value == 1 and await asyncio.to_thread(_paths, changes) != before:
+                judged = await self._verify(record, changes)
         if whole.value != 1:
             solution = f"the solution ends with exit status {run.exit_status}, the verifier with {whole.described}"
-            raise _StageFailed(f"{solution}{_tail(run.output)}{_tail(whole.output)}")
+            raise _StageFailed(solution, run.output, whole.output)
         if judged.value == 1:
             return record, StageResult("holds")
         why = "the verdict needs files of the agent that the verifier runs or reads as configuration"
         if not self._flag:
-            raise _StageFailed(f"{why}; without them: {judged.described}{_tail(judged.output)}")
+            raise _StageFailed(f"{why}; without them: {judged.described}", judged.output)
         return replace(record, kept_out=plain, mark=why), StageResult("holds", why)
 
     async def _cheat(self, record: Record) -> tuple[Record, StageResult]:
@@ -245,10 +259,6 @@ class _Stages:
     def _agent_image(self, record: Record) -> Image:
         return agent_image(self._store, record, self._task.config.environment.workdir)
 
-    def _verifier_variables(self) -> dict[str, str]:
-        config = self._task.config
-        return {**self._variables_of(config.environment.env), **self._variables_of(config.verifier.env)}
-
     def _solution_variables(self) -> dict[str, str]:
         return self._variables_of(self._task.config.solution.env)
 
@@ -261,6 +271,17 @@ def _patience(seconds: float | None) -> float:
     return max(_SOLUTION_PATIENCE, 2 * (seconds or 0.0))
 
 
-def _tail(output: str) -> str:
-    """Return the end of a script's output, for a message."""
-    return f"\n{output.strip()[-_TAIL:]}" if output.strip() else ""
+def _paths(folder: Path) -> set[str]:
+    """Return the paths below a folder."""
+    return {f"{parent}/{name}" for parent, folders, files in os.walk(folder) for name in (*folders, *files)}
+
+
+def _failure(reason: str, *outputs: str) -> StageResult:
+    """Return a failed result: the reason, the hosts that programs could not find, and the end of each output."""
+    ends = [output.strip()[-_TAIL:] for output in outputs]
+    return StageResult("fails", "\n".join([f"{reason.rstrip('.')}{_not_found(*outputs)}", *filter(None, ends)]))
+
+
+def _not_found(*outputs: str) -> str:
+    hosts = wanted_hosts("\n".join(outputs))
+    return f"; hosts that were not found: {', '.join(hosts)}" if hosts else ""

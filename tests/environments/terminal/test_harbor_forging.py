@@ -1,0 +1,69 @@
+"""Forging of verdicts of Harbor tasks: each try ends with 0, and none with an infrastructure failure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ors_containers.images.storing import store_folder
+
+from tests.long.sandboxed.debian import debian_root
+
+from .conftest import Service
+from .harbor_folders import write_harbor_folder
+from .harbor_forgeries import FORGERIES, VERIFIER
+from .harbor_playing import ON_HOST, played, prepared
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(autouse=True)
+def _containers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    if service.runtime.name != "bubblewrap":
+        pytest.skip("this runtime has no containers")
+    monkeypatch.setenv("ORS_IMAGES", str(service.store.root))
+    assert store_folder.default_root() == service.store.root
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the task's folder."""
+    return write_harbor_folder(tmp_path_factory.mktemp("forging"), "forged", {**ON_HOST, **VERIFIER})
+
+
+@pytest.fixture(scope="module")
+def debian_folder(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the same task in a Debian, all of whose files an agent can write."""
+    root = debian_root(tmp_path_factory.mktemp("root"))
+    command = [sys.executable, "-m", "ors_cli", "image", "import", str(root), "--name", "debian"]
+    subprocess.run(command, env=os.environ | {"ORS_IMAGES": str(service.store.root)}, check=True)
+    files = {**VERIFIER, "environment/Dockerfile": "FROM debian\nWORKDIR /app\n"}
+    return write_harbor_folder(tmp_path_factory.mktemp("debian"), "forged", files)
+
+
+async def no_forgery_pays(service: Service, folder: Path, forgery: str) -> None:
+    ((record,), _) = await prepared(service, folder)
+    assert record.ready, record.problem
+    done = await played(service, folder, FORGERIES[forgery])
+    assert (done.reward, done.finished) == (0.0, True)
+
+
+@pytest.mark.parametrize("forgery", ["a reward of the other kind", "a module beside the tests"])
+async def test_no_forgery_pays(service: Service, folder: Path, forgery: str) -> None:
+    await no_forgery_pays(service, folder, forgery)
+
+
+@pytest.mark.long
+async def test_the_solution_pays(service: Service, debian_folder: Path) -> None:
+    await prepared(service, debian_folder)
+    solved = await played(service, debian_folder, "echo 42 >/app/answer.txt", "echo '[\"a\"]' >/app/words.json")
+    assert solved.reward == 1.0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("forgery", FORGERIES)
+async def test_no_forgery_pays_in_a_debian(service: Service, debian_folder: Path, forgery: str) -> None:
+    await no_forgery_pays(service, debian_folder, forgery)
