@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from ors_containers import CallerError, Sandbox
 
 from ors_server import InfrastructureFailure
+from ors_server.wire.request_ids import ids_of_context
 
 from .failure_cause import grade_episode
 from .harbor.playing.agent import AgentContainer, open_agent
-from .harbor.playing.grading import grade_container
+from .harbor.playing.final_states import StateRules, grade_and_keep
 from .harbor.playing.task import PreparedTask
 from .preparation import Service, episode_sandbox
 from .reference_states import completed
@@ -79,7 +80,9 @@ async def grade(service: Service, task: PlayedTask, place: Place, settings: Term
     """Grade what an agent left in its place. Raises what grading raises where the agent is not the cause."""
     if isinstance(task, PreparedTask):
         assert isinstance(place, AgentContainer), "`start` has returned both"
-        found = await grade_container(service, task.task, task.record, task.variables, place.container)
+        session = ids_of_context().get("sid", "")
+        rules = StateRules(settings.keep_final_states, settings.final_state_size, settings.final_states_size)
+        found = await grade_and_keep(service, task, place.container, rules, session)
         several = len(found.numbers) > 1
         log = {"verdict": found.detail}
         return EpisodeVerdict(found.reward, found.mark, dict(found.numbers) if several else dict[str, float](), log)

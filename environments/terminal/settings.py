@@ -74,6 +74,18 @@ class TerminalSettings(BaseSettings):
         description="Seconds one command may take in an episode of a Harbor task.",
     )
 
+    keep_final_states: Annotated[float, Field(ge=0)] = Field(
+        default=0.0,
+        description="Days for which the files that an agent left in a Harbor task are kept, for `tasks regrade`; 0 "
+        "keeps none.",
+    )
+    final_state_size: Annotated[int, Field(ge=0)] = Field(
+        default=1024 * MIB, description="Bytes of such files; an episode that left more is not kept."
+    )
+    final_states_size: Annotated[int, Field(ge=0)] = Field(
+        default=50 * 1024 * MIB, description="Bytes of all that is kept; no more is kept until some is freed."
+    )
+
     steps: Count = Field(default=16, description="Commands in an episode; after the last one it is graded.")
     command_timeout: Seconds = Field(default=10.0, description="Seconds one command may take.")
     episode_timeout: Seconds = Field(

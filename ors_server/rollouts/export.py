@@ -100,6 +100,9 @@ def _schema(pyarrow: Any) -> Any:
         **dict.fromkeys(("outcome", "outcome_reason", "source", "owner"), text),
         "dropped": whole,
         "counterpart": pyarrow.struct([("id", text), ("reward", real), ("differs", truth)]),
+        "regrade": pyarrow.struct(
+            [("reward", real), ("previous_reward", real), ("verdict_mark", text), ("tests", text), ("graded_at", text)]
+        ),
         **dict.fromkeys(_FREE, text),
         "messages": pyarrow.list_(pyarrow.struct(list(message.items()))),
     }

@@ -25,10 +25,10 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
-__all__ = ["METADATA", "VERSION", "batches", "messages", "recorders", "rollouts", "runs", "updates"]
+__all__ = ["METADATA", "VERSION", "batches", "messages", "recorders", "regrades", "rollouts", "runs", "updates"]
 
 #: The version of these tables: the revision of the newest migration, and ``user_version`` of a SQLite file.
-VERSION = 5
+VERSION = 6
 
 METADATA = MetaData()
 
@@ -183,6 +183,20 @@ updates = Table(
     Column("rollout_info", _TEXT, nullable=False),
     PrimaryKeyConstraint("rollout_id", "sent_at", "digest"),
     sqlite_with_rowid=False,
+)
+
+#: Verdicts of episodes that were graded again after a test was repaired (``storing.regrade_rows``).
+regrades = Table(
+    "regrades",
+    METADATA,
+    Column("session", _TEXT, nullable=False),
+    Column("state", _TEXT, nullable=False),
+    Column("tests", _TEXT, nullable=False),
+    Column("reward", _REAL, nullable=False),
+    Column("previous_reward", _REAL),
+    Column("verdict_mark", _TEXT),
+    Column("graded_at", _NUMBER, nullable=False),
+    PrimaryKeyConstraint("session", "state", "tests"),
 )
 
 #: The processes that record sessions, each with the time at which it was last seen, by the database's clock.

@@ -235,6 +235,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="As a JSON list, 
     with _store() as store:
         records = _called(store.images)
         usage = _called(store.usage)
+        held = sum(not hold.expired for hold in store.holds())
     if as_json:
         rows: list[dict[str, Any]] = [
             {"name": "host", "size": 0, "layers": [], "used": None, "created": None, "source": "/usr", "user": "user"},
@@ -266,8 +267,9 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="As a JSON list, 
     console.print(table)
     recipes = [layer for layer in usage if layer.recipe]
     total = _size(sum(layer.size for layer in usage))
+    kept = f"; {held} final states of episodes are kept for a time" if held else ""
     console.print(
-        f"\n{total} in {len(usage)} layers, {len(recipes)} of them made by tasks, in {escape(str(store.root))}",
+        f"\n{total} in {len(usage)} layers, {len(recipes)} of them made by tasks, in {escape(str(store.root))}{kept}",
         style="dim",
         soft_wrap=True,
     )

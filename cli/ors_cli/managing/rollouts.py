@@ -31,7 +31,7 @@ from ors_server.wire.encoding import encode
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-__all__ = ["rollouts"]
+__all__ = ["location_of_rollouts", "rollouts"]
 
 rollouts = typer.Typer(
     no_args_is_help=True,
@@ -85,7 +85,8 @@ def list_(
     """List rollouts, the newest first; the reward is the sum of a rollout's rewards, or what the rule of its run says.
 
     An asterisk behind a reward stands for a verdict that its environment has marked; the mark is below the list. A sign
-    ≠ stands for an upload of a session for which the server recorded another reward.
+    ≠ stands for an upload of a session for which the server recorded another reward, and → stands before the verdict of
+    an episode that was graded again (tasks regrade).
     """
     from ors_server.rollouts.queries.listed import RolloutFilter, count_rollouts, list_rollouts
 
@@ -109,8 +110,11 @@ def list_(
     if count := sum(_differs(row) for row in rows):
         text = f"≠ {count} of these rollouts: the server recorded another reward for the same session."
         console.print(Text(text), soft_wrap=True)
+    if count := sum(row["regrade"] is not None for row in rows):
+        text = f"→ {count} of these rollouts were graded again; the verdict behind it is in no sum, mean or pass rate."
+        console.print(Text(text), soft_wrap=True)
     shown = f"{offset + 1:,}–{offset + len(rows):,}" if rows else "None"
-    console.print(f"{shown} of {total:,} rollouts in {_location(data_dir).shown}.", soft_wrap=True)
+    console.print(f"{shown} of {total:,} rollouts in {location_of_rollouts(data_dir).shown}.", soft_wrap=True)
 
 
 @rollouts.command("show", no_args_is_help=True)
@@ -174,7 +178,8 @@ def export(
 # --- the file ------------------------------------------------------------------------------------
 
 
-def _location(data_dir: Path | None) -> Location:
+def location_of_rollouts(data_dir: Path | None) -> Location:
+    """Return the place of the rollouts, in the data directory that is named or as the server's settings say."""
     settings = read_settings()
     if data_dir is not None:
         # A directory that is named here means its file, whatever database the server uses.
@@ -184,14 +189,14 @@ def _location(data_dir: Path | None) -> Location:
 
 @contextmanager
 def _reading(data_dir: Path | None) -> Generator[Connection | None]:
-    location = _location(data_dir)
+    location = location_of_rollouts(data_dir)
     with RolloutStore(location).reading(location.shown) as connection:
         yield connection
 
 
 def _nothing(data_dir: Path | None) -> RolloutError:
     return RolloutError(
-        f"There are no rollouts in {_location(data_dir).shown}",
+        f"There are no rollouts in {location_of_rollouts(data_dir).shown}",
         "Name the data directory of the server that got them: --data-dir, or the variable ORS_DATA_DIR.",
     )
 
@@ -243,7 +248,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             _number(row["reward"])
             + ("" if row["finished"] else " …")
             + ("*" if row["verdict_mark"] else "")
-            + (" ≠" if _differs(row) else ""),
+            + (" ≠" if _differs(row) else "")
+            + (f" →{_number(row['regrade']['reward'])}" if row["regrade"] is not None else ""),
             f"{row['num_messages']:,}",
             (row["created_at"] or "-")[:16].replace("T", " "),
         )
@@ -268,6 +274,11 @@ def _print_rollout(console: Console, rollout: dict[str, Any]) -> None:
         words += ": another reward than this" if other["differs"] else ""
         words += "; it is counted instead of this session" if recorded else ""
         facts.add_row(Text("Uploaded as" if recorded else "Recorded as", style="dim"), Text(_plain(words)))
+    if (again := rollout["regrade"]) is not None:
+        words = f"reward {_number(again['reward'])}, before {_number(again['previous_reward'])}"
+        words += f"; {again['graded_at'][:16].replace('T', ' ')} UTC, tests {again['tests'][:8]}"
+        words += f"; marked: {again['verdict_mark']}" if again["verdict_mark"] else ""
+        facts.add_row(Text("Graded again", style="dim"), Text(_plain(words)))
     for name in ("task_spec", "metadata", "run_info", "rollout_info"):
         if rollout[name]:
             facts.add_row(Text(name.replace("_", " ").capitalize(), style="dim"), Text(_plain(_json(rollout[name]))))

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from ors_cli.flags import TestsImportCode
 from ors_cli.managing.prepare_tasks import prepare
+from ors_cli.managing.regrade_tasks import regrade
 from ors_cli.managing.terminal_work import run_work, terminal_module
 from ors_server.errors import InfrastructureFailure
 
@@ -29,6 +30,7 @@ tasks = typer.Typer(
     "  ors-server tasks generate csv_join --count 20 --output my_tasks   twenty tasks as folders\n"
     "  ors-server tasks verify my_tasks                                  play and grade them\n"
     "  ors-server tasks prepare harbor_tasks                             build Harbor's folders, try them sealed\n"
+    "  ors-server tasks regrade                                          grade kept episodes again\n"
     "  ors-server serve terminal --tasks my_tasks                        train on them",
 )
 
@@ -116,6 +118,7 @@ def verify(
 
 
 tasks.command("prepare", no_args_is_help=True)(prepare)
+tasks.command("regrade")(regrade)
 
 
 @tasks.command("generate", no_args_is_help=True)

@@ -16,9 +16,11 @@ from ors_containers.images.image_map import ImageMap, Lookup
 from ors_containers.images.map_file import MapRow, default_map_path
 from ors_containers.images.progress import Progress, Step
 from ors_containers.images.store import ImageStore
+from ors_containers.images.storing.holds import Hold
 from ors_containers.images.storing.records import ImageRecord
 
 __all__ = [
+    "Hold",
     "ImageMap",
     "ImageRecord",
     "ImageStore",

@@ -12,10 +12,12 @@ nor ``prune`` removes a layer that a living process uses.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ors_containers.container import FrozenFiles
 from ors_containers.errors import UnknownImage
@@ -29,10 +31,12 @@ from ors_containers.images.importers import import_host, import_image
 from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.references import store_names
 from ors_containers.images.repository import DEFAULT_MAX_SIZE, ImageRepository
+from ors_containers.images.storing.holds import Hold, find_holds, remove_expired
 from ors_containers.images.storing.layer_store import LayerInformation
 from ors_containers.images.storing.pruning import plan_pruning
 from ors_containers.images.storing.records import ImageRecord, checked_name, stem_of
 from ors_containers.images.storing.singleflight import SingleFlight
+from ors_containers.images.storing.store_folder import store_errors
 from ors_containers.runtime import Runtime
 
 __all__ = ["ImageStore", "KeptLayer", "Pruned"]
@@ -188,8 +192,11 @@ class ImageStore(ImageRepository):
 
         ``unused_days`` replaces the 30 days and also removes images that were not used for that long. With
         ``max_total``, layers of recipes and then images are removed, the least recently used first, until all layers
-        together have at most that many bytes. Layers that a living process uses are kept in any case.
+        together have at most that many bytes. Layers that a living process uses, or a hold whose time runs, are kept in
+        any case.
         """
+        with store_errors(self.root):
+            remove_expired(self.layers.holds)
         layers = {layer.key: layer for layer in self.layers.list()}
         plan = plan_pruning(self.images(), layers, self.layers.in_use(), unused_days=unused_days, max_total=max_total)
         for record in plan.images:
@@ -199,13 +206,41 @@ class ImageStore(ImageRepository):
         keys = await self.layers.remove_unused(plan.layers)
         return Pruned(tuple(record.name for record in plan.images), len(keys), sum(layers[key].size for key in keys))
 
-    async def keep(self, frozen: FrozenFiles, made_by: str) -> KeptLayer:
+    async def keep(self, frozen: FrozenFiles, made_by: str, *, times: bool = False) -> KeptLayer:
         """Copy what an ended container has written into the store; the same content is the same layer.
 
         Its files are on the disk once with equal files of other kept layers. Files that the container changed get one
-        time for all. Raises ``StoreFailed``.
+        time for all; with ``times`` each keeps its own, and of the same content the first layer stays. Raises
+        ``StoreFailed``.
         """
-        return KeptLayer(*await self.layers.keep(frozen.layer, made_by, frozen.since))
+        return KeptLayer(*await self.layers.keep(frozen.layer, made_by, math.inf if times else frozen.since))
+
+    def hold(self, layers: Sequence[str], until: float, notes: Mapping[str, Any]) -> Hold:
+        """Keep layers until a time, in seconds since 1970, whichever images have them; ``notes`` are JSON values.
+
+        Raises ``UnknownImage`` where a layer is missing, and ``StoreFailed``.
+        """
+        if not self.layers.use(layers):
+            raise UnknownImage("A layer that is to be held is not in the store", "Make it again")
+        with store_errors(self.root):
+            return Hold(tuple(layers), until, notes).save(self.layers.holds)
+
+    def holds(self) -> list[Hold]:
+        """Return all holds, also those whose time is over and whose layers may be gone."""
+        return list(find_holds(self.layers.holds))
+
+    async def free_expired(self) -> int:
+        """Remove the holds whose time is over, with the layers that nothing else needs; return how many layers.
+
+        Layers of recipes stay until ``prune``. Raises ``StoreFailed``.
+        """
+        with store_errors(self.root):
+            freed = await asyncio.to_thread(remove_expired, self.layers.holds)
+        if not freed:
+            return 0
+        freed -= {key for record in self.images() for key in record.all_layers}
+        known = {layer.key for layer in await asyncio.to_thread(self.layers.list) if not layer.recipe}
+        return len(await self.layers.remove_unused(freed & known))
 
     def compose(self, name: str, layers: Sequence[str], *, like: str) -> ImageRecord:
         """Save an image of layers of the store, the top one first, with the configuration of the image ``like``.

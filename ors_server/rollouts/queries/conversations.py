@@ -16,6 +16,7 @@ from ors_server.rollouts.errors import RolloutError
 from ors_server.rollouts.queries.counterparts import counterparts
 from ors_server.rollouts.queries.listed import RolloutFilter, RolloutSummary, find_summary
 from ors_server.rollouts.queries.paging import iso_time
+from ors_server.rollouts.queries.regrades import regrades_of
 from ors_server.rollouts.queries.runs import owned
 from ors_server.rollouts.recording.batches import messages_of_batches
 from ors_server.rollouts.tables import batches, messages, rollouts, runs, updates
@@ -94,6 +95,7 @@ def _rollout(connection: Connection, row: RowMapping, rules: RunRules) -> dict[s
     rule = rules.of(row["run_id"])
     reward = rule.choose(highest=highest, total=total)
     other = counterparts(connection, [row], rules).get(row["id"])
+    again = regrades_of(connection, [row]).get(row["id"])
     return {
         "id": row["id"],
         "run_id": row["run_id"],
@@ -116,6 +118,7 @@ def _rollout(connection: Connection, row: RowMapping, rules: RunRules) -> dict[s
         "owner": row["owner"],
         "dropped": row["dropped"],
         "counterpart": None if other is None else other.as_json(),
+        "regrade": None if again is None else again.as_json(),
         "task_spec": _object(row["task_spec"]),
         "metadata": _object(row["metadata"]),
         "run_info": _object(row["run_info"]),

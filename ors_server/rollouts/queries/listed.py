@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, or_,
 from ors_server.rollouts.aggregates.reward_rule import RewardRule, RunRules
 from ors_server.rollouts.queries.counterparts import Counterpart, counted, counterparts
 from ors_server.rollouts.queries.paging import Listing, iso_time, moment, page_of, read_cursor
+from ors_server.rollouts.queries.regrades import Regrade, regrades_of
 from ors_server.rollouts.queries.runs import resolve_run
 from ors_server.rollouts.tables import messages, rollouts, runs
 from ors_server.rollouts.verdict_marks import MARK, mark_of_metadata
@@ -51,6 +52,8 @@ class RolloutSummary:
     verdict_mark: str | None = None
     #: The other record of the same episode.
     counterpart: Counterpart | None = None
+    #: The verdict after a test was repaired.
+    regrade: Regrade | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the rollout as the routes and commands list it."""
@@ -59,6 +62,7 @@ class RolloutSummary:
             "created_at": iso_time(self.created_at),
             MARK: self.verdict_mark,
             "counterpart": None if self.counterpart is None else self.counterpart.as_json(),
+            "regrade": None if self.regrade is None else self.regrade.as_json(),
         }
 
 
@@ -152,10 +156,19 @@ def _summaries(connection: Connection, query: Select[Any], owner: str | None) ->
     marks = _marks_of(connection, [row["id"] for row in rows])
     rules = RunRules(connection, owner)
     others = counterparts(connection, rows, rules)
-    return [_summary(row, rules.of(row["run_id"]), marks.get(row["id"]), others.get(row["id"])) for row in rows]
+    again = regrades_of(connection, rows)
+    return [
+        replace(
+            _summary(row, rules.of(row["run_id"])),
+            verdict_mark=marks.get(row["id"]),
+            counterpart=others.get(row["id"]),
+            regrade=again.get(row["id"]),
+        )
+        for row in rows
+    ]
 
 
-def _summary(row: RowMapping, rule: RewardRule, mark: str | None, other: Counterpart | None) -> RolloutSummary:
+def _summary(row: RowMapping, rule: RewardRule) -> RolloutSummary:
     times = {name: None if row[name] is None else moment(row[name]) for name in ("created_at", "last_message_at")}
     reward = rule.choose(highest=row["max_reward"], total=row["total_reward"])
     made: dict[str, Any] = {
@@ -164,8 +177,6 @@ def _summary(row: RowMapping, rule: RewardRule, mark: str | None, other: Counter
         "reward": reward,
         "passed": rule.passes(reward),
         "finished": bool(row["finished"]),
-        "verdict_mark": mark,
-        "counterpart": other,
     }
     return RolloutSummary(**made)
 

@@ -62,6 +62,20 @@ async def test_the_same_content_is_the_same_layer(
     assert keys[0] == keys[1] != keys[2]
 
 
+async def test_a_layer_that_keeps_its_times(
+    store: ImageStore, runtime: BubblewrapRuntime, rootfs: Path, tmp_path: Path
+) -> None:
+    image = await store.import_image(rootfs, "tiny")
+    container = await runtime.open_container(image, _SETTINGS)
+    await container.run("touch -d @1000 /tmp/old; ln /tmp/old /tmp/again; echo x >/tmp/new", timeout=20)
+    async with await container.freeze(tmp_path) as frozen:
+        made = (frozen.layer / "tmp/new").stat().st_mtime_ns
+        kept = store.layers.path((await store.keep(frozen, "test", times=True)).key) / "tmp"
+    assert [(kept / name).stat().st_mtime for name in ("old", "again")] == [1000, 1000]
+    assert (kept / "new").stat().st_mtime_ns == made
+    assert inode(kept / "old") == inode(kept / "again")
+
+
 async def test_shared_layers_have_equal_files_once(store: ImageStore) -> None:
     async def fill(folder: Path) -> int:
         layer_of(new_upper(folder), {"lib/big": "x" * 10_000, "own": folder.name})

@@ -21,8 +21,10 @@ __all__ = [
     "harbor_agent_files",
     "harbor_discovery",
     "harbor_files",
+    "harbor_final_states",
     "harbor_folder",
     "harbor_record",
+    "harbor_regrading",
     "harbor_reports",
     "harbor_reward",
     "harbor_source",
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
     from environments.terminal.harbor import source as harbor_source
     from environments.terminal.harbor import templates as harbor_templates
     from environments.terminal.harbor.playing import agent_files as harbor_agent_files
+    from environments.terminal.harbor.playing import final_states as harbor_final_states
+    from environments.terminal.harbor.playing import regrading as harbor_regrading
     from environments.terminal.harbor.playing import verification as harbor_verification
     from environments.terminal.harbor.preparing import addresses as harbor_addresses
     from environments.terminal.harbor.preparing import workers as harbor_workers
@@ -78,6 +82,8 @@ else:
     canary = _package.load("tests_code.canary")
     harbor_discovery = _package.load("harbor.discovery")
     harbor_files = _package.load("harbor.files")
+    harbor_final_states = _package.load("harbor.playing.final_states")
+    harbor_regrading = _package.load("harbor.playing.regrading")
     harbor_folder = _package.load("harbor.folder")
     harbor_addresses = _package.load("harbor.preparing.addresses")
     harbor_agent_files = _package.load("harbor.playing.agent_files")

@@ -97,6 +97,7 @@ def test_the_listing_for_programs(command: Command, filled: Path) -> None:
             "created_at": "2023-11-14T22:14:20.000+00:00",
             "verdict_mark": None,
             "counterpart": None,
+            "regrade": None,
         }
     ]
 

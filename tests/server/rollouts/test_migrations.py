@@ -176,6 +176,7 @@ _BACK = (
     "CREATE INDEX rollouts_statistics ON rollouts (run_id, task_key, step, max_reward, num_messages, outcome, "
     "created_at, started_at, last_message_at, owner, total_reward)",
     "ALTER TABLE batches RENAME TO pieces",
+    "DROP TABLE regrades",
     "UPDATE alembic_version SET version_num = '0003'",
 )
 

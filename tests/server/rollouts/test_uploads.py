@@ -138,6 +138,7 @@ async def test_every_value_comes_back_as_it_was_sent(tmp_path: Path) -> None:
         "owner": None,
         "dropped": 0,
         "counterpart": None,
+        "regrade": None,
         "task_spec": {},
         "metadata": info,
         "run_info": None,

@@ -2,10 +2,11 @@
 
 A key is the digest of a layer's inputs, so a layer that exists is valid. A layer is made in ``tmp`` under a file lock
 and renamed into ``layers`` when it is complete. A process records the layers it uses in a locked file of ``leases``,
-which the kernel unlocks when the process ends; ``remove_unused`` keeps the layers recorded there.
+which the kernel unlocks when the process ends; ``remove_unused`` keeps the layers recorded there, and those of
+``holds``.
 
 Invariants: a folder in ``layers`` is complete. What a killed process left in ``tmp`` is removed by the next process. A
-layer is removed only when no record names it and no living process uses it.
+layer is removed only when no record names it, no living process uses it and no hold keeps it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ors_containers.errors import StoreFailed
+from ors_containers.images.storing.holds import held_layers
 from ors_containers.images.storing.singleflight import SingleFlight
 from ors_containers.images.storing.store_folder import prepare_folder, store_errors
 from ors_containers.layers.ownership import LayerOwners
@@ -83,6 +85,11 @@ class LayerStore:
         """The folder of the files that layers share."""
         return self.root / "pool"
 
+    @property
+    def holds(self) -> Path:
+        """The folder of the holds (``holds``)."""
+        return self.root / "holds"
+
     def path(self, key: str) -> Path:
         """Return the path of a layer, which may not exist."""
         return self.root / "layers" / key
@@ -110,6 +117,15 @@ class LayerStore:
                     with contextlib.suppress(OSError):
                         os.utime(self._notes(key))
         return True
+
+    def release(self, keys: Iterable[str]) -> None:
+        """End this process's use of layers, which others may remove from then on. Raises ``StoreFailed``."""
+        known = [key for key in keys if self._marked.pop(key, None) is not None]
+        if known and self._lease is not None:
+            with store_errors(self.root), self._removal_lock(shared=True):
+                os.ftruncate(self._lease, 0)
+                os.lseek(self._lease, 0, os.SEEK_SET)
+                os.write(self._lease, "".join(f"{key}\n" for key in self._marked).encode())
 
     async def provide(
         self,
@@ -207,9 +223,9 @@ class LayerStore:
         return sorted(found, key=lambda layer: -layer.used)
 
     def in_use(self) -> set[str]:
-        """Return the layers that living processes use, this process included. Removes the leases of dead ones."""
+        """Return the layers that holds keep or living processes use, this one included. Removes leases of dead ones."""
         # This process's own layers come from memory.
-        used = set(self._marked)
+        used = set(self._marked) | held_layers(self.holds)
         for path in (self.root / "leases").glob("*"):
             with contextlib.suppress(FileNotFoundError), try_locked(path) as is_dead:
                 if is_dead:
@@ -219,7 +235,7 @@ class LayerStore:
         return used
 
     async def remove_unused(self, keys: Iterable[str]) -> list[str]:
-        """Remove those of the layers that no living process uses; return them."""
+        """Remove those of the layers that no living process uses and no hold keeps; return them."""
         removed: list[str] = []
         with store_errors(self.root):
             self._prepare()

@@ -21,6 +21,7 @@ _SUBFOLDERS = (
     ("locks", 0o700),
     ("pool", 0o700),
     ("leases", 0o700),
+    ("holds", 0o700),
     ("tmp", 0o711),
 )
 

@@ -14,15 +14,15 @@ from ors_containers.container import Container
 from ..folder import HarborTask
 from ..record import Record
 from ..templates import filled
+from .agent_files import SHELL_STATE
 from .verification import Containers, agent_image, container_settings
 
 __all__ = ["AgentContainer", "open_agent"]
 
-_STATE = "/tmp/.shell-state"  # noqa: S108 - of the container
 #: Readonly variables cannot be set again: bash says so, and goes on.
 _SHELL = f"""
-if [ -r {_STATE} ]; then . {_STATE} >/dev/null 2>&1; fi
-trap '{{ declare -p; declare -f; printf "cd -- %q\\n" "$PWD"; }} >{_STATE} 2>/dev/null' EXIT
+if [ -r {SHELL_STATE} ]; then . {SHELL_STATE} >/dev/null 2>&1; fi
+trap '{{ declare -p; declare -f; printf "cd -- %q\\n" "$PWD"; }} >{SHELL_STATE} 2>/dev/null' EXIT
 eval "$1"
 """
 #: Bash may be missing; then commands do not share a directory and variables.

@@ -17,11 +17,21 @@ from pathlib import Path, PurePosixPath
 
 from ..record import KeptOut
 
-__all__ = ["ALWAYS_KEPT_OUT", "leave_out"]
+__all__ = ["ALWAYS_KEPT_OUT", "SHELL_STATE", "leave_out", "remove_shell_state"]
 
 #: Folders of Harbor's own, of which a verifier sees nothing that an agent wrote.
 ALWAYS_KEPT_OUT = ("/tests", "/solution", "/logs/verifier")
+#: The file in which the tools' shell keeps its directory and variables from one command to the next.
+SHELL_STATE = "/tmp/.shell-state"  # noqa: S108 - of the container
 _OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
+
+
+def remove_shell_state(changes: Path) -> None:
+    """Remove the file of the tools' shell from a layer of an agent's files: the agent has not made it."""
+    place = changes / SHELL_STATE.strip("/")
+    if not place.parent.is_symlink():
+        with contextlib.suppress(OSError):  # there is none, or the agent has put something else there
+            place.unlink()
 
 
 def leave_out(changes: Path, kept_out: KeptOut) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ors_containers.container import Container
 
@@ -18,10 +19,10 @@ from ors_server import InfrastructureFailure
 from ..folder import HarborTask
 from ..record import Record
 from ..reward import Reward
-from .judging import frozen
+from .judging import OnFrozen, frozen
 from .verification import Containers, Verification, run_verifier
 
-__all__ = ["HarborVerdict", "NoVerdict", "grade_container"]
+__all__ = ["HarborVerdict", "NoVerdict", "grade_changes", "grade_container"]
 
 logger = logging.getLogger("ors_server.terminal")
 
@@ -44,19 +45,34 @@ class HarborVerdict:
 
 
 async def grade_container(
-    service: Containers, task: HarborTask, record: Record, variables: Mapping[str, str], container: Container
+    service: Containers,
+    task: HarborTask,
+    record: Record,
+    variables: Mapping[str, str],
+    container: Container,
+    on_frozen: OnFrozen | None = None,
 ) -> HarborVerdict:
-    """End a container and grade what it has written.
+    """End a container and grade what it has written, which ``on_frozen`` gets before.
+
+    Raises what ``grade_changes`` and ``frozen`` raise.
+    """
+    async with frozen(service, container, record.kept_out, on_frozen) as changes:
+        return await grade_changes(service, task, record, variables, changes)
+
+
+async def grade_changes(
+    service: Containers, task: HarborTask, record: Record, variables: Mapping[str, str], changes: Path
+) -> HarborVerdict:
+    """Grade a layer of an agent's files, without what is kept out.
 
     Raises ``NoVerdict`` where the agent is not the cause of a missing reward, and what opening a container raises.
     """
     found: Verification | None = None
-    async with frozen(service, container, record.kept_out) as changes:
-        for _ in range(_TRIES):
-            found = await run_verifier(service, task, record, variables, changes)
-            if (verdict := _verdict(found, record)) is not None:
-                return verdict
-            logger.warning("a verifier gave no reward", extra={"task": task.name, "cause": found.described})
+    for _ in range(_TRIES):
+        found = await run_verifier(service, task, record, variables, changes)
+        if (verdict := _verdict(found, record)) is not None:
+            return verdict
+        logger.warning("a verifier gave no reward", extra={"task": task.name, "cause": found.described})
     assert found is not None
     start = await run_verifier(service, task, record, variables)
     if start.value is None:

@@ -6,27 +6,36 @@ Invariant: what it has written exists only as long as it is judged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ors_containers.container import Container
+from ors_containers.container import Container, FrozenFiles
 
 from ..folder import HarborTask
 from ..record import KeptOut, Record
-from .agent_files import leave_out
+from .agent_files import leave_out, remove_shell_state
 from .verification import Containers, Verification, run_verifier
 
-__all__ = ["frozen", "judge_container"]
+__all__ = ["OnFrozen", "frozen", "judge_container"]
+
+#: Gets the files that an ended container has written, with all that its verifier does not see.
+OnFrozen = Callable[[FrozenFiles], Awaitable[None]]
 
 
 @asynccontextmanager
-async def frozen(service: Containers, container: Container, kept_out: KeptOut) -> AsyncGenerator[Path]:
+async def frozen(
+    service: Containers, container: Container, kept_out: KeptOut, on_frozen: OnFrozen | None = None
+) -> AsyncGenerator[Path]:
     """End a container; within the block there is a layer of what it has written, without what is kept out.
 
-    Raises ``RuntimeUnavailable`` where a container's files cannot be kept, ``StoreFailed`` and ``OSError``.
+    ``on_frozen`` gets all of it before that. Raises ``RuntimeUnavailable`` where a container's files cannot be kept,
+    ``StoreFailed`` and ``OSError``.
     """
     async with service.store.layers.folder() as folder, await container.freeze(folder) as files:
+        await asyncio.to_thread(remove_shell_state, files.layer)
+        if on_frozen is not None:
+            await on_frozen(files)
         await asyncio.to_thread(leave_out, files.layer, kept_out)
         yield files.layer
 
