@@ -28,8 +28,9 @@ __all__ = ["KINDS", "PathRecord", "main"]
 
 #: The kinds of recorded paths, as ``sandbox.RecordedPaths`` has them.
 KINDS = ("executed", "opened", "listed", "missing")
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+_RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _CONTINUE = 1
+_WAKE_AT_ONCE = struct.pack("=Q", 1)
 #: ``struct seccomp_notif``: id, thread, flags; number and architecture of the call, its place, six arguments.
 _NOTICE = struct.Struct("=QII iIQ 6Q")
 _ANSWER = struct.Struct("=QqiI")
@@ -272,6 +273,8 @@ def main(notices: str, process_1: str) -> None:
         from ors_containers.linux import syscalls
 
         syscalls.setns(int(process_1), syscalls.CLONE_NEWUSER)
+    with contextlib.suppress(OSError):  # Linux 6.6
+        fcntl.ioctl(listener, _SET_FLAGS, _WAKE_AT_ONCE)
     recorder = _Recorder(listener)
     poll = select.poll()
     poll.register(listener, select.POLLIN)
