@@ -37,6 +37,8 @@ _ANSWER = struct.Struct("=QqiI")
 _HERE = -100  # AT_FDCWD
 _LONGEST = 4096
 _MOST_LINKS, _MOST_INTERPRETERS = 40, 4
+#: Last components of a path that are not the name of a file in the folder before them.
+_NO_NAMES = ("", ".", "..")
 #: Paths that are recorded; a command with more is not.
 _MOST_PATHS = 500_000
 #: File systems of the kernel: what a path in them means depends on who asks.
@@ -105,7 +107,7 @@ class PathRecord:
         folder, _, name = path.rpartition("/")
         waiting = [*reversed([part for part in path.split("/") if part])]
         done = "/"
-        if name not in ("", "..") and (known := self._folders.get(folder or "/")) is not None:
+        if name not in _NO_NAMES and (known := self._folders.get(folder or "/")) is not None:
             done, waiting = known, [name]
         status: os.stat_result | None = self._status("/") if not waiting else None
         links = 0
@@ -132,7 +134,7 @@ class PathRecord:
                 continue
             done = here
         above = os.path.dirname(done)  # noqa: PTH120 - no Path is needed
-        if links == 0 and name not in ("", "..") and not self._folders.keys() >= {folder or "/"}:
+        if links == 0 and name not in _NO_NAMES and not self._folders.keys() >= {folder or "/"}:
             self._folders[folder or "/"] = above
         return done, status
 
