@@ -110,6 +110,33 @@ IMAGE: Files = {"usr/bin/python": "image", "usr/lib/m/a.py": "image", "etc/conf"
             {"root/answer": "agent", "root/data": None},
             id="deletions in the task's folder",
         ),
+        pytest.param(
+            {"root/.x": "agent", "root/y": "agent", "root/.local/lib/x.pth": "agent", "home/.x": "agent"},
+            LeftOut(homes=["/root"], kept=["/root"]),
+            {"root/y": "agent", "home/.x": "agent"},
+            id="hidden entries of a home",
+        ),
+        pytest.param(
+            {"root": "->/home/x", "home/x/.y": "a"}, LeftOut(homes=["/root"]), {"home/x/.y": "a"}, id="no home"
+        ),
+        pytest.param(
+            {"work/a": "->/tests/x", "work/b": "->../tests", "work/c": "->c/../d", "work/d": "->/none/../tests/y"},
+            LeftOut(closed=["/tests"], kept=["/work"]),
+            {"work/c": "c/../d"},
+            id="links to a grader's files",
+        ),
+        pytest.param(
+            {"work/a": "->b", "work/b": "->e/tests/x", "work/e": "->/", "work/f": "->g", "work/g": "->/etc/conf"},
+            LeftOut(paths=["/etc"], closed=["/tests"]),
+            {"work/e": "/", "work/f": "g", "work/g": "/etc/conf"},
+            id="links by other links",
+        ),
+        pytest.param(
+            {"work/a": "->/proc/self/root/x", "work/b": "->/dev/fd/3", "work/c": "->/dev/null", "tests/x": "agent"},
+            LeftOut(closed=["/tests"]),
+            {"work/c": "/dev/null"},
+            id="links to files of processes",
+        ),
         pytest.param({"etc/conf": "agent"}, LeftOut(paths=["/"]), {}, id="everything"),
         pytest.param({"etc/conf": "agent"}, LeftOut(), {"etc/conf": "agent"}, id="nothing"),
     ],
@@ -131,6 +158,17 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
     assert not os.path.lexists(layer / "usr")
 
 
+def test_a_closed_folder_is_opened(tmp_path: Path) -> None:
+    layer = layer_of(tmp_path / "agent", {"usr/bin/python": "agent", "work/inner/x": "->/tests/x"})
+    closed = [layer / "usr", layer / "work/inner"]
+    for folder in closed:
+        folder.chmod(0)
+    leave_out(layer, LeftOut(paths=["/usr/bin"], closed=["/tests"]), [])
+    assert [path.relative_to(layer).as_posix() for path in sorted(layer.rglob("*"))] == ["usr", "work", "work/inner"]
+
+
 def test_the_request_can_be_read() -> None:
-    request = Request(1, LayerOwners().mapping.of_sandbox(0), LeaveOut("/x", LeftOut(["/a"], ["/b"], ["/c"]), ["/y"]))
+    request = Request(
+        1, LayerOwners().mapping.of_sandbox(0), LeaveOut("/x", LeftOut(["/a"], ["/b"], ["/c"], ["/d"], ["/e"]), ["/y"])
+    )
     assert Request.decode(request.encode()) == request
