@@ -15,9 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ors_containers.layers.leaving_out import LeftOut
+
 from ..task import FolderProblem
 
-__all__ = ["STAGES", "KeptOut", "Outcome", "Record", "StageResult", "content_digest", "records_folder"]
+__all__ = ["STAGES", "Outcome", "Record", "StageResult", "content_digest", "records_folder"]
 
 #: The stages in their order, and what each one finds out.
 STAGES = {
@@ -28,7 +30,7 @@ STAGES = {
     "oracle": "the solution earns 1",
     "cheat": "writing the reward earns 0",
 }
-_FORMAT = 1
+_FORMAT = 2
 _CHUNK = 1 << 20
 #: Digests of this process, by folder and by the times and sizes of its files.
 _digests: dict[tuple[str, str], str] = {}
@@ -46,18 +48,6 @@ class StageResult:
 
 
 @dataclass(frozen=True)
-class KeptOut:
-    """Files of an agent that its verifier does not see, because it would run them or read them as configuration."""
-
-    #: Paths with all that is below them.
-    paths: tuple[str, ...] = ()
-    #: Folders of which it does not see entries whose names begin with a dot.
-    homes: tuple[str, ...] = ()
-    #: The task's own folder, which it sees wherever that lies; empty for none.
-    work: str = ""
-
-
-@dataclass(frozen=True)
 class Record:
     """Results, image and layers of a task's folder with this content."""
 
@@ -68,7 +58,8 @@ class Record:
     image: str = ""
     #: Layers above the agent's files in the verifier's root, the top one first: tests, and what their run fetched.
     toolchain: tuple[str, ...] = ()
-    kept_out: KeptOut = field(default_factory=KeptOut)
+    #: Files of an agent that the verifier does not see, and the folders that are the agent's.
+    left_out: LeftOut = field(default_factory=LeftOut)
     #: The verifier's exit status and reward on the start state, with a network.
     exit_status: int = 0
     reward: float | None = None
@@ -107,11 +98,10 @@ class Record:
             content: dict[str, Any] = json.loads((folder / f"{key}.json").read_bytes())
             if content.pop("format") != _FORMAT:
                 return None
-            kept = content.pop("kept_out")
-            kept_out = KeptOut(tuple(kept["paths"]), tuple(kept["homes"]), kept["work"])
+            left_out = LeftOut(*map(tuple[str, ...], content.pop("left_out")))
             stages = {name: StageResult(**result) for name, result in content.pop("stages").items()}
             toolchain = tuple(content.pop("toolchain"))
-            return Record(**content, toolchain=toolchain, kept_out=kept_out, stages=stages)
+            return Record(**content, toolchain=toolchain, left_out=left_out, stages=stages)
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError):

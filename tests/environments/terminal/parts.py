@@ -18,10 +18,10 @@ __all__ = [
     "generation",
     "grading",
     "harbor_addresses",
-    "harbor_agent_files",
     "harbor_discovery",
     "harbor_files",
     "harbor_folder",
+    "harbor_left_out",
     "harbor_record",
     "harbor_reward",
     "harbor_source",
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from environments.terminal.harbor import reward as harbor_reward
     from environments.terminal.harbor import source as harbor_source
     from environments.terminal.harbor import templates as harbor_templates
-    from environments.terminal.harbor.playing import agent_files as harbor_agent_files
     from environments.terminal.harbor.preparing import addresses as harbor_addresses
+    from environments.terminal.harbor.preparing import left_out as harbor_left_out
     from environments.terminal.harbor.preparing import workers as harbor_workers
     from environments.terminal.harbor.terminal_bench import conversion as terminal_bench
     from environments.terminal.tasks import endless, generated, generation, verification, writing
@@ -77,7 +77,7 @@ else:
     harbor_files = _package.load("harbor.files")
     harbor_folder = _package.load("harbor.folder")
     harbor_addresses = _package.load("harbor.preparing.addresses")
-    harbor_agent_files = _package.load("harbor.playing.agent_files")
+    harbor_left_out = _package.load("harbor.preparing.left_out")
     harbor_record = _package.load("harbor.record")
     harbor_reward = _package.load("harbor.reward")
     harbor_workers = _package.load("harbor.preparing.workers")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from ors_containers.images.storing import store_folder
 from .conftest import Service
 from .harbor_folders import write_harbor_folder
 from .parts import (
-    harbor_agent_files,
     harbor_folder,
     harbor_record,
     harbor_source,
@@ -139,21 +136,3 @@ async def test_a_verifier_without_a_reward_is_not_prepared(service: Service, tmp
     ((record,), _) = await prepared(service, folder)
     assert "fetch: with a network, exit status 4: the verifier has written neither" in record.problem
     assert "words" in record.problem
-
-
-async def test_what_a_verifier_reads_is_left_out_of_the_agents_files(tmp_path: Path) -> None:
-    for path in (
-        "usr/bin/python3",
-        "usr/src/app/work",
-        "root/.bashrc",
-        "root/answer",
-        "tests/x",
-        "pytest.ini",
-        "srv/x",
-    ):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).touch()
-    rules = harbor_record.KeptOut(("/tests", "/usr"), ("/root",), "/usr/src/app")
-    await asyncio.to_thread(harbor_agent_files.leave_out, tmp_path, rules)
-    left = {os.path.relpath(Path(folder, file), tmp_path) for folder, _, files in os.walk(tmp_path) for file in files}
-    assert left == {"usr/src/app/work", "root/answer", "srv/x"}

@@ -51,7 +51,7 @@ async def grade_container(
     Raises ``NoVerdict`` where the agent is not the cause of a missing reward, and what opening a container raises.
     """
     found: Verification | None = None
-    async with frozen(service, container, record.kept_out) as changes:
+    async with frozen(service, container, record.left_out) as changes:
         for _ in range(_TRIES):
             found = await run_verifier(service, task, record, variables, changes)
             if (verdict := _verdict(found, record)) is not None:

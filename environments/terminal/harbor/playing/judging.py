@@ -5,29 +5,28 @@ Invariant: what it has written exists only as long as it is judged.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ors_containers.container import Container
+from ors_containers.layers.leaving_out import LeftOut
 
 from ..folder import HarborTask
-from ..record import KeptOut, Record
-from .agent_files import leave_out
+from ..record import Record
 from .verification import Containers, Verification, run_verifier
 
 __all__ = ["frozen", "judge_container"]
 
 
 @asynccontextmanager
-async def frozen(service: Containers, container: Container, kept_out: KeptOut) -> AsyncGenerator[Path]:
-    """End a container; within the block there is a layer of what it has written, without what is kept out.
+async def frozen(service: Containers, container: Container, left_out: LeftOut) -> AsyncGenerator[Path]:
+    """End a container; within the block there is a layer of what it has written, without what is left out.
 
     Raises ``RuntimeUnavailable`` where a container's files cannot be kept, ``StoreFailed`` and ``OSError``.
     """
     async with service.store.layers.folder() as folder, await container.freeze(folder) as files:
-        await asyncio.to_thread(leave_out, files.layer, kept_out)
+        await service.store.layers.owners.leave_out(files.layer, left_out, container.image.layers)
         yield files.layer
 
 
@@ -35,5 +34,5 @@ async def judge_container(
     service: Containers, task: HarborTask, record: Record, variables: Mapping[str, str], container: Container
 ) -> Verification:
     """End a container and run the verifier over its files. Raises what ``frozen`` and ``run_verifier`` raise."""
-    async with frozen(service, container, record.kept_out) as changes:
+    async with frozen(service, container, record.left_out) as changes:
         return await run_verifier(service, task, record, variables, changes)

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ors_containers import Image, SandboxError
+from ors_containers.layers.leaving_out import LeftOut
 
 from ors_server import OrsError
 
 from ..folder import HarborTask
 from ..playing.agent import open_agent
-from ..playing.agent_files import ALWAYS_KEPT_OUT, leave_out
 from ..playing.folder_layers import folder_layer
 from ..playing.judging import judge_container
 from ..playing.verification import (
@@ -33,11 +33,12 @@ from ..playing.verification import (
     run_verifier,
     wanted_hosts,
 )
-from ..record import STAGES, KeptOut, Record, StageResult
+from ..record import STAGES, Record, StageResult
 from ..reward import JSON_FILE, TEXT_FILE, Reward, read_reward
 from ..templates import VariableMissing, filled
 from .addresses import addresses_layer, named_packages
-from .fetched import keep_toolchain, kept_out_by
+from .fetched import keep_toolchain
+from .left_out import ALWAYS, UsedPaths
 from .scripts import run_with_network
 
 if TYPE_CHECKING:
@@ -175,12 +176,9 @@ class _Stages:
 
         # A key of its own: what a run fetches does not follow from what it is given.
         key = secrets.token_hex(32)
-        layer = await store.layers.provide(key, f"verifier of {task.name}", fill, shared=True)
+        await store.layers.provide(key, f"verifier of {task.name}", fill, shared=True)
         ((status, reward, output),) = runs
-        kept_out = await asyncio.to_thread(kept_out_by, layer, image, image.directory)
-        record = replace(
-            record, toolchain=(*toolchain, key), kept_out=kept_out, exit_status=status, reward=reward, mark=""
-        )  # fmt: skip
+        record = replace(record, toolchain=(*toolchain, key), exit_status=status, reward=reward)
         known = store.record(record.image)
         store.compose(f"{record.image}-verifier", (*record.toolchain, *known.layers), like=record.image)
         hosts = wanted_hosts(output)
@@ -188,7 +186,7 @@ class _Stages:
         return record, StageResult("holds", f"{detail}; not found: {', '.join(hosts)}" if hosts else detail)
 
     async def _seal(self, record: Record) -> tuple[Record, StageResult]:
-        found = await run_verifier(self._service, self._task, record, self._variables)
+        found = await run_verifier(self._service, self._task, record, self._variables, recorded=True)
         if (found.exit_status, found.value) != (record.exit_status, record.reward):
             hosts = wanted_hosts(found.output)
             asked = f"; it asks for {', '.join(hosts)}" if hosts else ""
@@ -196,7 +194,8 @@ class _Stages:
                 f"with a network exit status {record.exit_status}, reward {record.reward:g}; without, "
                 f"{found.described}{asked}{_tail(found.output)}"
             )
-        return record, StageResult("holds", f"{found.seconds:.1f} s")
+        left_out = await asyncio.to_thread(self._rule(record).left_out, found.used)
+        return replace(record, left_out=left_out, mark=""), StageResult("holds", f"{found.seconds:.1f} s")
 
     async def _nothing(self, record: Record) -> tuple[Record, StageResult]:
         if record.reward != 0:
@@ -217,20 +216,27 @@ class _Stages:
                 user=str(task.config.agent.user or ""), seconds=_patience(task.config.agent.timeout_sec),
             )  # fmt: skip
             changes = folder / "upper"
-            plain = KeptOut(ALWAYS_KEPT_OUT)
-            await asyncio.to_thread(leave_out, changes, plain)
-            whole = await self._verify(record, changes)
-            await asyncio.to_thread(leave_out, changes, record.kept_out)
-            judged = await self._verify(record, changes)
-        if whole.value != 1:
-            solution = f"the solution ends with exit status {run.exit_status}, the verifier with {whole.described}"
-            raise _StageFailed(f"{solution}{_tail(run.output)}{_tail(whole.output)}")
-        if judged.value == 1:
-            return record, StageResult("holds")
+            whole = await self._verify(record, changes, ALWAYS, recorded=True)
+            if whole.value != 1:
+                solution = f"the solution ends with exit status {run.exit_status}, the verifier with {whole.described}"
+                raise _StageFailed(f"{solution}{_tail(run.output)}{_tail(whole.output)}")
+            rule = self._rule(record)
+            strict = await asyncio.to_thread(rule.left_out, whole.used, record.left_out)
+            outputs = await asyncio.to_thread(rule.with_outputs, strict, changes)
+            chosen, judged = None, whole
+            for left_out in dict.fromkeys((outputs, strict)):  # the second leaves out what the first does, and more
+                judged = await self._verify(record, changes, left_out)
+                if judged.value != 1:
+                    break
+                chosen = left_out
+        if chosen is not None:
+            others = [path for path in chosen.kept if path not in strict.kept]
+            detail = f"the agent's beside its folder: {', '.join(others)}" if others else ""
+            return replace(record, left_out=chosen), StageResult("holds", detail)
         why = "the verdict needs files of the agent that the verifier runs or reads as configuration"
         if not self._flag:
             raise _StageFailed(f"{why}; without them: {judged.described}{_tail(judged.output)}")
-        return replace(record, kept_out=plain, mark=why), StageResult("holds", why)
+        return replace(record, left_out=ALWAYS, mark=why), StageResult("holds", why)
 
     async def _cheat(self, record: Record) -> tuple[Record, StageResult]:
         agent = await open_agent(self._service, self._task, record, self._variables, network=False)
@@ -243,8 +249,16 @@ class _Stages:
 
     # ── details ──
 
-    async def _verify(self, record: Record, changes: Path) -> Verification:
-        return await run_verifier(self._service, self._task, record, self._variables, changes)
+    async def _verify(
+        self, record: Record, changes: Path, left_out: LeftOut, *, recorded: bool = False
+    ) -> Verification:
+        below = self._agent_image(record).layers
+        await self._store.layers.owners.leave_out(changes, left_out, below)
+        return await run_verifier(self._service, self._task, record, self._variables, changes, recorded=recorded)
+
+    def _rule(self, record: Record) -> UsedPaths:
+        tests, *fetched = map(self._store.layers.path, record.toolchain)
+        return UsedPaths(self._agent_image(record), tests, fetched)
 
     def _agent_image(self, record: Record) -> Image:
         return agent_image(self._store, record, self._task.config.environment.workdir)
