@@ -131,6 +131,22 @@ async def test_a_reward_that_is_missing_only_for_the_agent_is_0(service: Service
     assert (await played(service, folder, "touch /app/block")).reward == 0.0
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ('artifacts = ["/app/out", {source = "/app/x"}]', "artifacts (/app/out, /app/x)"),
+        ('[[verifier.collect]]\ncommand = "dump"', "collect hooks ([[verifier.collect]])"),
+        ("[verifier.environment]\n[environment.healthcheck]\ncommand = 'true'", "a separate verifier"),
+    ],
+)
+async def test_what_a_preparation_does_not_do_is_refused(
+    service: Service, tmp_path: Path, config: str, words: str
+) -> None:
+    ((record,), _) = await prepared(service, write_harbor_folder(tmp_path, "asks", ON_HOST, config))
+    assert record.problem.startswith("image: not prepared here: ")
+    assert words in record.problem
+
+
 async def test_a_verifier_without_a_reward_is_not_prepared(service: Service, tmp_path: Path) -> None:
     folder = write_harbor_folder(tmp_path, "none", {**ON_HOST, "tests/test.sh": "#!/bin/sh\necho words; exit 4\n"})
     ((record,), _) = await prepared(service, folder)

@@ -34,6 +34,7 @@ from ..playing.verification import (
     wanted_hosts,
 )
 from ..record import STAGES, Record, StageResult
+from ..refusals import not_prepared
 from ..reward import JSON_FILE, TEXT_FILE, Reward, read_reward
 from ..templates import VariableMissing, filled
 from .addresses import addresses_layer, named_packages
@@ -136,10 +137,8 @@ class _Stages:
     async def _image(self, record: Record) -> tuple[Record, StageResult]:
         task = self._task
         name = f"harbor-{record.key[:24]}"
-        if task.config.verifier.separate:
-            raise _StageFailed("a separate verifier (verifier.environment_mode) is not prepared yet")
-        if task.config.environment.healthcheck is not None:
-            raise _StageFailed("environment.healthcheck is not supported yet")
+        if asked := not_prepared(task.config):
+            raise _StageFailed(f"not prepared here: {', '.join(asked)}")
         if task.dockerfile is not None:
             context = task.dockerfile.parent
             await self._store.build_dockerfile(
