@@ -78,6 +78,11 @@ class Record:
         failed = (f"{name}: {result.detail}" for name, result in self.stages.items() if result.outcome == "fails")
         return next(failed, "")
 
+    @property
+    def not_shown(self) -> str:
+        """The finding that a stage could not make, because the folder lacks what it tries; empty for none."""
+        return next((result.detail for result in self.stages.values() if result.outcome == "absent"), "")
+
     def with_stage(self, name: str, result: StageResult) -> Record:
         """Return the record with the result of a stage, and without those of the stages after it."""
         before = list(STAGES)[: list(STAGES).index(name)]

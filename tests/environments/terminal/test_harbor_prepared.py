@@ -147,6 +147,21 @@ async def test_what_a_preparation_does_not_do_is_refused(
     assert words in record.problem
 
 
+async def test_a_task_without_a_solution_is_taken_only_by_the_operators_word(service: Service, tmp_path: Path) -> None:
+    # It writes 0 without the program that it wants, with a network and without one.
+    script = TESTS.replace("grep", "missing-program")
+    folder = write_harbor_folder(tmp_path, "unsolved", {**ON_HOST, "tests/test.sh": script, "solution/solve.sh": None})
+    ((record,), run) = await prepared(service, folder)
+    assert run[-2:] == ["nothing holds", "oracle fails"]
+    assert "nothing shows that its verifier can give 1 here" in record.problem
+    with pytest.raises(harbor_source.NotPrepared, match="take the task with --without-solution"):
+        await played(service, folder)
+    ((record,), run) = await prepared(service, folder, without_solution=True)
+    assert run == ["oracle absent", "cheat holds"]
+    assert record.ready and "can give 1 here" in record.not_shown
+    assert (await played(service, folder, "true")).reward == 0.0
+
+
 async def test_a_verifier_without_a_reward_is_not_prepared(service: Service, tmp_path: Path) -> None:
     folder = write_harbor_folder(tmp_path, "none", {**ON_HOST, "tests/test.sh": "#!/bin/sh\necho words; exit 4\n"})
     ((record,), _) = await prepared(service, folder)

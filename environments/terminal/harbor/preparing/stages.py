@@ -55,6 +55,8 @@ _CHEAT = (
     ">/dev/null 2>&1 </dev/null & sleep 0.5"
 )
 _TAIL = 400
+#: A script that writes 0 whatever happens ends alike with a network and without, also where no part of it works.
+_NOT_SHOWN = "the folder has no solution, so nothing shows that its verifier can give 1 here"
 
 
 class _StageFailed(Exception):
@@ -74,6 +76,8 @@ class Preparation:
     addresses: Mapping[str, str]
     #: Take a task whose verdict an agent could write, with a mark.
     flag: bool = False
+    #: Take a task without a solution, of which nothing shows that its verifier can give 1.
+    without_solution: bool = False
 
 
 async def prepare_task(
@@ -123,6 +127,7 @@ class _Stages:
         self._images = preparation.images
         self._variables = preparation.variables
         self._flag = preparation.flag
+        self._without_solution = preparation.without_solution
         self._addresses = preparation.addresses
         self._task = task
 
@@ -204,7 +209,9 @@ class _Stages:
     async def _oracle(self, record: Record) -> tuple[Record, StageResult]:
         task, store = self._task, self._store
         if task.solution is None:
-            return record, StageResult("absent", "the folder has no solution")
+            if not self._without_solution:
+                raise _StageFailed(f"{_NOT_SHOWN}. Add a solution/solve.sh, or take the task with --without-solution")
+            return record, StageResult("absent", _NOT_SHOWN)
         image = self._agent_image(record)
         key = await folder_layer(store, task.folder / "solution", "/solution", "solve.sh", record.key)
         over = replace(image, layers=(store.layers.path(key), *image.layers))
