@@ -25,6 +25,7 @@ from ors_containers import (
     keep_from_sandboxes,
     self_check,
 )
+from ors_containers.layers.leaving_out import LeftOut
 from ors_containers.layers.ownership import LayerOwners
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 from ors_containers.self_check import links, run_check
@@ -117,6 +118,8 @@ async def in_containers(runtime: NamespaceRuntime) -> dict[str, str]:
         said["recorded"] = f"{[sorted(kind & _USED) for kind in paths]}"
         with tempfile.TemporaryDirectory() as folder:
             async with await container.freeze(Path(folder)) as frozen:
+                rules = LeftOut(["/etc/services", "/kept/other"])
+                await LayerOwners().leave_out(frozen.layer, rules, runtime.host_image().layers)
                 said["frozen"] = await over(runtime, frozen.layer)
                 await LayerOwners().remove(frozen.layer)
     return said

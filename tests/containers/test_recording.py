@@ -58,6 +58,15 @@ async def test_links_on_the_way_are_recorded(container: Container) -> None:
     assert {"/work/link", "/work/link/file", "/work/real/file"} <= paths.opened
 
 
+async def test_a_folder_by_another_name_is_the_same_folder(container: Container) -> None:
+    paths = await recorded(
+        container, "/bin/sh", "-c", "ls /work/real/. /work/empty/../real /work/real/; cat /work/real/file"
+    )
+    assert "/work/real/file" in paths.opened
+    assert {"/work/real"} == {path for path in paths.listed if path.startswith("/work")}
+    assert not any(path.startswith("/work") for path in paths.missing)
+
+
 async def test_interpreters_are_recorded(container: Container) -> None:
     paths = await recorded(container, "/work/script")
     assert {"/work/script", "/work/interpreter", "/bin/sh"} <= paths.executed

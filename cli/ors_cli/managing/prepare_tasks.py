@@ -33,6 +33,12 @@ def prepare(
         Path | None,
         typer.Option(metavar="FILE", help="A table of addresses that scripts fetch with curl, and what they get here."),
     ] = None,
+    without_solution: Annotated[
+        bool,
+        typer.Option(
+            "--without-solution", help="Take tasks without a solution: nothing shows that their verifier can give 1."
+        ),
+    ] = False,
     tests_import_code: Annotated[
         TestsImportCode | None,
         typer.Option(
@@ -79,6 +85,7 @@ def prepare(
             work = terminal_module("harbor.preparing.workers").prepare_tasks
             tasks = [source.read(name) for name in source.names]
             options = {"jobs": jobs, "flag": flag, "again": again, "addresses": addresses}
+            options["without_solution"] = without_solution
             async for record in work(service, tasks, variables, on_stage=on_stage, **options):
                 records.append(record)  # noqa: PERF401 - read by `on_stage` meanwhile
         finally:
@@ -111,8 +118,8 @@ def _print(console: Console, records: list[Any], problems: list[str], ready: int
         table.add_row(record.name, *(Text(word, style=style) for word, style in words))
     console.print(table)
     for record in records:
-        if record.problem or record.mark:
-            console.print(Text(f"{record.name}: {record.problem or record.mark}", style="yellow"), soft_wrap=True)
+        if words := record.problem or record.mark or record.not_shown:
+            console.print(Text(f"{record.name}: {words}", style="yellow"), soft_wrap=True)
     for problem in problems:
         console.print(Text(f"left out: {problem}", style="red"), soft_wrap=True)
     console.print(f"{ready} of {len(records)} tasks are ready.", soft_wrap=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ors_containers import errors
 from ors_containers.errors import SandboxError
+from ors_containers.layers.leaving_out import LeftOut
 from ors_containers.layers.writer import Entry
 from ors_containers.linux.confinement.user_namespaces import IdMap
 
@@ -24,6 +25,7 @@ __all__ = [
     "CopyFolder",
     "Failure",
     "Keep",
+    "LeaveOut",
     "Operation",
     "Remove",
     "Request",
@@ -105,6 +107,14 @@ class Keep(NamedTuple):
     folder: str
 
 
+class LeaveOut(NamedTuple):
+    """Remove files of a layer (``leaving_out.leave_out``)."""
+
+    folder: str
+    rules: LeftOut
+    below: Sequence[str]
+
+
 class Share(NamedTuple):
     """Share the files of a layer (``sharing.share_layer``)."""
 
@@ -113,9 +123,9 @@ class Share(NamedTuple):
     since: float
 
 
-Operation = Write | Unpack | CopyFolder | CopyFiles | Unsquash | Remove | Keep | Share
+Operation = Write | Unpack | CopyFolder | CopyFiles | Unsquash | Remove | Keep | LeaveOut | Share
 _OPERATIONS: dict[str, type[Operation]] = {
-    kind.__name__: kind for kind in (Write, Unpack, CopyFolder, CopyFiles, Unsquash, Remove, Keep, Share)
+    kind.__name__: kind for kind in (Write, Unpack, CopyFolder, CopyFiles, Unsquash, Remove, Keep, LeaveOut, Share)
 }
 
 
@@ -149,6 +159,8 @@ class Request(NamedTuple):
                 for path, kind, content, *others in fields["entries"]
             ]
             fields["defaults"] = {path: tuple(owner) for path, owner in fields["defaults"].items()}
+        if name == "LeaveOut":
+            fields["rules"] = LeftOut(*fields["rules"])
         if name == "CopyFiles":
             from ors_containers.layers.copying import CopySource, CopyTarget, SelectedFile
 

@@ -15,11 +15,13 @@ from pathlib import Path
 
 from ors_containers.errors import StoreFailed
 from ors_containers.layers.copying import CopySource, CopyTarget
+from ors_containers.layers.leaving_out import LeftOut, leave_out
 from ors_containers.layers.messages import (
     CopyFiles,
     CopyFolder,
     Failure,
     Keep,
+    LeaveOut,
     Operation,
     Remove,
     Request,
@@ -137,6 +139,13 @@ class LayerOwners:
         """
         asked = Keep(directory, source, str(folder))
         return (await self._run_worker(asked, descriptors=() if directory == -1 else (directory,))).size
+
+    async def leave_out(self, layer: Path, rules: LeftOut, below: Sequence[Path]) -> None:
+        """Remove files of a layer that no container has; see ``leaving_out.leave_out``. Raises ``OSError``."""
+        if self.mapping.by != "helper":
+            await asyncio.to_thread(leave_out, layer, rules, below)
+        else:
+            await self._run_worker(LeaveOut(str(layer), rules, [str(folder) for folder in below]))
 
     async def share(self, folder: Path, pool: Path, since: float) -> str:
         """Share the files of a layer, and return its digest; see ``sharing.share_layer``."""

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
 from ors_containers.errors import InvalidArchive, SandboxError, StoreFailed
+from ors_containers.layers.leaving_out import leave_out
 from ors_containers.layers.messages import (
     Answer,
     CopyFiles,
     CopyFolder,
     Failure,
     Keep,
+    LeaveOut,
     Operation,
     Remove,
     Request,
@@ -81,6 +83,9 @@ def _done(operation: Operation) -> Result:
             return Result(0)
         case Keep():
             return _keep(operation)
+        case LeaveOut():
+            leave_out(Path(operation.folder), operation.rules, [Path(layer) for layer in operation.below])
+            return Result(0)
         case Share():
             return _share(operation)
 

@@ -28,14 +28,17 @@ __all__ = ["KINDS", "PathRecord", "main"]
 
 #: The kinds of recorded paths, as ``sandbox.RecordedPaths`` has them.
 KINDS = ("executed", "opened", "listed", "missing")
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+_RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _CONTINUE = 1
+_WAKE_AT_ONCE = struct.pack("=Q", 1)
 #: ``struct seccomp_notif``: id, thread, flags; number and architecture of the call, its place, six arguments.
 _NOTICE = struct.Struct("=QII iIQ 6Q")
 _ANSWER = struct.Struct("=QqiI")
 _HERE = -100  # AT_FDCWD
 _LONGEST = 4096
 _MOST_LINKS, _MOST_INTERPRETERS = 40, 4
+#: Last components of a path that are not the name of a file in the folder before them.
+_NO_NAMES = ("", ".", "..")
 #: Paths that are recorded; a command with more is not.
 _MOST_PATHS = 500_000
 #: File systems of the kernel: what a path in them means depends on who asks.
@@ -104,7 +107,7 @@ class PathRecord:
         folder, _, name = path.rpartition("/")
         waiting = [*reversed([part for part in path.split("/") if part])]
         done = "/"
-        if name not in ("", "..") and (known := self._folders.get(folder or "/")) is not None:
+        if name not in _NO_NAMES and (known := self._folders.get(folder or "/")) is not None:
             done, waiting = known, [name]
         status: os.stat_result | None = self._status("/") if not waiting else None
         links = 0
@@ -131,7 +134,7 @@ class PathRecord:
                 continue
             done = here
         above = os.path.dirname(done)  # noqa: PTH120 - no Path is needed
-        if links == 0 and name not in ("", "..") and not self._folders.keys() >= {folder or "/"}:
+        if links == 0 and name not in _NO_NAMES and not self._folders.keys() >= {folder or "/"}:
             self._folders[folder or "/"] = above
         return done, status
 
@@ -272,6 +275,8 @@ def main(notices: str, process_1: str) -> None:
         from ors_containers.linux import syscalls
 
         syscalls.setns(int(process_1), syscalls.CLONE_NEWUSER)
+    with contextlib.suppress(OSError):  # Linux 6.6
+        fcntl.ioctl(listener, _SET_FLAGS, _WAKE_AT_ONCE)
     recorder = _Recorder(listener)
     poll = select.poll()
     poll.register(listener, select.POLLIN)

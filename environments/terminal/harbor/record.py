@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ors_containers import UnknownImage
+from ors_containers.layers.leaving_out import LeftOut
 
 from ..task import FolderProblem
 
 if TYPE_CHECKING:
     from ors_containers.images import ImageStore
 
-__all__ = ["STAGES", "KeptOut", "Outcome", "Record", "StageResult", "content_digest", "records_folder"]
+__all__ = ["STAGES", "Outcome", "Record", "StageResult", "content_digest", "records_folder"]
 
 #: The stages in their order, and what each one finds out.
 STAGES = {
@@ -33,7 +34,7 @@ STAGES = {
     "oracle": "the solution earns 1",
     "cheat": "writing the reward earns 0",
 }
-_FORMAT = 1
+_FORMAT = 2
 _CHUNK = 1 << 20
 #: Digests of this process, by folder and by the times and sizes of its files.
 _digests: dict[tuple[str, str], str] = {}
@@ -51,18 +52,6 @@ class StageResult:
 
 
 @dataclass(frozen=True)
-class KeptOut:
-    """Files of an agent that its verifier does not see, because it would run them or read them as configuration."""
-
-    #: Paths with all that is below them.
-    paths: tuple[str, ...] = ()
-    #: Folders of which it does not see entries whose names begin with a dot.
-    homes: tuple[str, ...] = ()
-    #: The task's own folder, which it sees wherever that lies; empty for none.
-    work: str = ""
-
-
-@dataclass(frozen=True)
 class Record:
     """Results, image and layers of a task's folder with this content."""
 
@@ -73,7 +62,8 @@ class Record:
     image: str = ""
     #: Layers above the agent's files in the verifier's root, the top one first: tests, and what their run fetched.
     toolchain: tuple[str, ...] = ()
-    kept_out: KeptOut = field(default_factory=KeptOut)
+    #: Files of an agent that the verifier does not see, and the folders that are the agent's.
+    left_out: LeftOut = field(default_factory=LeftOut)
     #: The verifier's exit status and reward on the start state, with a network.
     exit_status: int = 0
     reward: float | None = None
@@ -100,6 +90,11 @@ class Record:
             return False
         return store.layers.use(self.toolchain)
 
+    @property
+    def not_shown(self) -> str:
+        """The finding that a stage could not make, because the folder lacks what it tries; empty for none."""
+        return next((result.detail for result in self.stages.values() if result.outcome == "absent"), "")
+
     def with_stage(self, name: str, result: StageResult) -> Record:
         """Return the record with the result of a stage, and without those of the stages after it."""
         before = list(STAGES)[: list(STAGES).index(name)]
@@ -120,11 +115,10 @@ class Record:
             content: dict[str, Any] = json.loads((folder / f"{key}.json").read_bytes())
             if content.pop("format") != _FORMAT:
                 return None
-            kept = content.pop("kept_out")
-            kept_out = KeptOut(tuple(kept["paths"]), tuple(kept["homes"]), kept["work"])
+            left_out = LeftOut(*map(tuple[str, ...], content.pop("left_out")))
             stages = {name: StageResult(**result) for name, result in content.pop("stages").items()}
             toolchain = tuple(content.pop("toolchain"))
-            return Record(**content, toolchain=toolchain, kept_out=kept_out, stages=stages)
+            return Record(**content, toolchain=toolchain, left_out=left_out, stages=stages)
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError):

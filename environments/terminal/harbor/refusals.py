@@ -10,7 +10,7 @@ from .schema.artifacts import MAIN_SERVICE
 from .schema.environment import Environment
 from .schema.task_config import TaskConfig
 
-__all__ = ["unsupported"]
+__all__ = ["not_prepared", "unsupported"]
 
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
 
@@ -18,6 +18,18 @@ _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "singularity-compose.ya
 def unsupported(folder: Path, config: TaskConfig) -> list[str]:
     """Return what a task needs and cannot have here, each as a few words; empty for nothing."""
     return [*_settings(config), *_files(folder, config)]
+
+
+def not_prepared(config: TaskConfig) -> list[str]:
+    """Return what a task asks for and a preparation does not do yet, each by its settings; empty for nothing."""
+    verifier = config.verifier
+    asked = {
+        "a separate verifier (verifier.environment_mode, verifier.environment)": verifier.separate,
+        "collect hooks ([[verifier.collect]])": verifier.collect,
+        f"artifacts ({', '.join(each.source for each in config.artifact_list())})": config.artifacts,
+        "a health check (environment.healthcheck)": config.environment.healthcheck,
+    }
+    return [words for words, value in asked.items() if value]
 
 
 def _settings(config: TaskConfig) -> Iterator[str]:

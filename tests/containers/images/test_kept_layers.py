@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ors_containers import BubblewrapRuntime, ContainerSettings, UnknownImage
 from ors_containers.images import ImageStore
 from ors_containers.images.storing.layer_store import new_upper
+from ors_containers.layers.leaving_out import LeftOut
 from ors_containers.layers.sharing import STAMP, remove_unshared, share_layer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -45,6 +47,36 @@ async def test_a_composed_image_has_the_layers_and_the_configuration(
     assert result.text == "fetched\ngone\n"
     with pytest.raises(UnknownImage, match="not in the store"):
         store.compose("other", ["0" * 64], like="tiny")
+
+
+async def test_a_grader_runs_nothing_that_the_agent_has_written(
+    store: ImageStore, runtime: BubblewrapRuntime, rootfs: Path, tmp_path: Path
+) -> None:
+    await store.import_image(rootfs, "tiny")
+    image = replace(store.docker_image(store.record("tiny")), directory="/work")
+    grade = ["bash", "-c", "cat /work/answer"]
+    path = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    async with await runtime.open_container(image, _SETTINGS) as container:
+        recorded = (await container.execute(grade, env=path, record=True)).recorded
+    assert recorded is not None
+    agent = await runtime.open_container(image, _SETTINGS)
+    forge = (
+        "echo solved >/work/answer; mkdir -p /usr/local/bin; rm /usr/bin/cat; "
+        "for name in /usr/bin/cat /usr/local/bin/cat; do echo '#!/bin/bash\necho forged' >$name; chmod 755 $name; done"
+    )
+    assert (await agent.run(forge)).exit_status == 0
+    async with await agent.freeze(tmp_path) as frozen:
+
+        async def graded() -> bytes:
+            over = replace(image, layers=(frozen.layer, *image.layers))
+            async with await runtime.open_container(over, _SETTINGS) as container:
+                return (await container.execute(grade, env=path)).stdout
+
+        assert await graded() == b"forged\n"
+        paths = recorded.executed | recorded.opened | recorded.missing
+        rules = LeftOut(sorted(paths - {"/work/answer"}), sorted(recorded.listed), ["/work"])
+        await store.layers.owners.leave_out(frozen.layer, rules, image.layers)
+        assert await graded() == b"solved\n"
 
 
 async def test_the_same_content_is_the_same_layer(

@@ -18,11 +18,11 @@ __all__ = [
     "generation",
     "grading",
     "harbor_addresses",
-    "harbor_agent_files",
     "harbor_discovery",
     "harbor_files",
     "harbor_final_states",
     "harbor_folder",
+    "harbor_left_out",
     "harbor_record",
     "harbor_regrading",
     "harbor_reports",
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
     from environments.terminal.harbor import reward as harbor_reward
     from environments.terminal.harbor import source as harbor_source
     from environments.terminal.harbor import templates as harbor_templates
-    from environments.terminal.harbor.playing import agent_files as harbor_agent_files
     from environments.terminal.harbor.playing import final_states as harbor_final_states
     from environments.terminal.harbor.playing import regrading as harbor_regrading
     from environments.terminal.harbor.playing import verification as harbor_verification
     from environments.terminal.harbor.preparing import addresses as harbor_addresses
+    from environments.terminal.harbor.preparing import left_out as harbor_left_out
     from environments.terminal.harbor.preparing import workers as harbor_workers
     from environments.terminal.harbor.terminal_bench import conversion as terminal_bench
     from environments.terminal.tasks import endless, generated, generation, harbor_reports, verification, writing
@@ -86,7 +86,7 @@ else:
     harbor_regrading = _package.load("harbor.playing.regrading")
     harbor_folder = _package.load("harbor.folder")
     harbor_addresses = _package.load("harbor.preparing.addresses")
-    harbor_agent_files = _package.load("harbor.playing.agent_files")
+    harbor_left_out = _package.load("harbor.preparing.left_out")
     harbor_record = _package.load("harbor.record")
     harbor_reports = _package.load("tasks.harbor_reports")
     harbor_reward = _package.load("harbor.reward")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from .folders import run_tasks
 from .harbor_folders import write_harbor_folder
 from .harbor_playing import ON_HOST, TESTS, played, prepared
 from .parts import (
-    harbor_agent_files,
     harbor_record,
     harbor_reports,
     harbor_source,
@@ -123,26 +120,39 @@ async def test_a_reward_that_is_missing_only_for_the_agent_is_0(service: Service
     assert (await played(service, folder, "touch /app/block")).reward == 0.0
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ('artifacts = ["/app/out", {source = "/app/x"}]', "artifacts (/app/out, /app/x)"),
+        ('[[verifier.collect]]\ncommand = "dump"', "collect hooks ([[verifier.collect]])"),
+        ("[verifier.environment]\n[environment.healthcheck]\ncommand = 'true'", "a separate verifier"),
+    ],
+)
+async def test_what_a_preparation_does_not_do_is_refused(
+    service: Service, tmp_path: Path, config: str, words: str
+) -> None:
+    ((record,), _) = await prepared(service, write_harbor_folder(tmp_path, "asks", ON_HOST, config))
+    assert record.problem.startswith("image: not prepared here: ")
+    assert words in record.problem
+
+
+async def test_a_task_without_a_solution_is_taken_only_by_the_operators_word(service: Service, tmp_path: Path) -> None:
+    # It writes 0 without the program that it wants, with a network and without one.
+    script = TESTS.replace("grep", "missing-program")
+    folder = write_harbor_folder(tmp_path, "unsolved", {**ON_HOST, "tests/test.sh": script, "solution/solve.sh": None})
+    ((record,), run) = await prepared(service, folder)
+    assert run[-2:] == ["nothing holds", "oracle fails"]
+    assert "nothing shows that its verifier can give 1 here" in record.problem
+    with pytest.raises(harbor_source.NotPrepared, match="take the task with --without-solution"):
+        await played(service, folder)
+    ((record,), run) = await prepared(service, folder, without_solution=True)
+    assert run == ["oracle absent", "cheat holds"]
+    assert record.ready and "can give 1 here" in record.not_shown
+    assert (await played(service, folder, "true")).reward == 0.0
+
+
 async def test_a_verifier_without_a_reward_is_not_prepared(service: Service, tmp_path: Path) -> None:
     folder = write_harbor_folder(tmp_path, "none", {**ON_HOST, "tests/test.sh": "#!/bin/sh\necho words; exit 4\n"})
     ((record,), _) = await prepared(service, folder)
     assert "fetch: with a network, exit status 4: the verifier has written neither" in record.problem
     assert "words" in record.problem
-
-
-async def test_what_a_verifier_reads_is_left_out_of_the_agents_files(tmp_path: Path) -> None:
-    for path in (
-        "usr/bin/python3",
-        "usr/src/app/work",
-        "root/.bashrc",
-        "root/answer",
-        "tests/x",
-        "pytest.ini",
-        "srv/x",
-    ):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).touch()
-    rules = harbor_record.KeptOut(("/tests", "/usr"), ("/root",), "/usr/src/app")
-    await asyncio.to_thread(harbor_agent_files.leave_out, tmp_path, rules)
-    left = {os.path.relpath(Path(folder, file), tmp_path) for folder, _, files in os.walk(tmp_path) for file in files}
-    assert left == {"usr/src/app/work", "root/answer", "srv/x"}

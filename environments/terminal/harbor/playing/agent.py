@@ -14,7 +14,7 @@ from ors_containers.container import Container
 from ..folder import HarborTask
 from ..record import Record
 from ..templates import filled
-from .agent_files import SHELL_STATE
+from .shell_state import SHELL_STATE
 from .verification import Containers, agent_image, container_settings
 
 __all__ = ["AgentContainer", "open_agent"]

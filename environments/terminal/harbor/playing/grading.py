@@ -56,7 +56,7 @@ async def grade_container(
 
     Raises what ``grade_changes`` and ``frozen`` raise.
     """
-    async with frozen(service, container, record.kept_out, on_frozen) as changes:
+    async with frozen(service, container, record.left_out, on_frozen) as changes:
         return await grade_changes(service, task, record, variables, changes)
 
 

@@ -17,7 +17,6 @@ from ors_server import InfrastructureFailure, OrsError
 
 from ..discovery import FoundFolder
 from ..source import HarborSource
-from .agent_files import leave_out
 from .final_states import FinalState
 from .grading import HarborVerdict, grade_changes
 from .task import PreparedTask
@@ -78,7 +77,11 @@ class PreparedTasks:
 async def regrade_states(
     service: Containers, states: Sequence[FinalState], tasks: PreparedTasks, *, jobs: int
 ) -> AsyncIterator[Regraded]:
-    """Grade states, ``jobs`` of them at a time; yield each result when it is there."""
+    """Grade states, ``jobs`` of them at a time; yield each result when it is there.
+
+    Removes what a killed process has left in the store. Raises ``StoreFailed`` where that cannot be done.
+    """
+    await service.store.layers.sweep()
     room = asyncio.Semaphore(jobs)
 
     async def one(state: FinalState) -> Regraded:
@@ -111,6 +114,7 @@ async def _regraded(service: Containers, state: FinalState, prepared: PreparedTa
     async with store.layers.folder() as folder:
         changes = folder / "upper"
         await store.layers.owners.keep(str(store.layers.path(state.layer)), changes)
-        await asyncio.to_thread(leave_out, changes, record.kept_out)
+        below = [store.layers.path(key) for key in state.image]
+        await store.layers.owners.leave_out(changes, record.left_out, below)
         verdict = await grade_changes(service, prepared.task, record, prepared.variables, changes)
     return Regraded(state, verdict, record.key)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +19,7 @@ from ors_containers import Image
 from ors_containers.container import Container, ContainerSettings
 from ors_containers.errors import FileError, NoSuchFile
 from ors_containers.limits import MIB
+from ors_containers.sandbox import RecordedPaths
 
 from ..folder import HarborTask
 from ..record import Record
@@ -75,6 +76,8 @@ class Verification:
     seconds: float
     #: Both outputs of the script.
     output: str
+    #: The paths that it used, of a run that was recorded.
+    used: RecordedPaths = field(default_factory=RecordedPaths)
 
     @property
     def value(self) -> float | None:
@@ -122,10 +125,13 @@ async def run_verifier(
     record: Record,
     variables: Mapping[str, str],
     changes: Path | None = None,
+    *,
+    recorded: bool = False,
 ) -> Verification:
     """Run a task's script over the layer ``changes`` of an agent's files, for None over the start state.
 
-    Raises ``VariableMissing``, and what opening a container raises.
+    With ``recorded``, the paths that it uses are recorded. Raises ``VariableMissing``, and what opening a container
+    raises.
     """
     store, verifier = service.store, task.config.verifier
     image = agent_image(store, record, task.config.environment.workdir)
@@ -135,11 +141,16 @@ async def run_verifier(
     environment = {**_SEALED, **image.environment, **verifier_variables(task, variables)}
     async with await service.open_container(image, container_settings(task, environment)) as container:
         done = await container.execute(
-            ["/tests/test.sh"], user=verifier.user, timeout=verifier.timeout_sec, max_bytes=_MOST_OUTPUT
+            ["/tests/test.sh"],
+            user=verifier.user,
+            timeout=verifier.timeout_sec,
+            max_bytes=_MOST_OUTPUT,
+            record=recorded,
         )
         contents = [await _content(container, f"/logs/verifier/{name}") for name in (JSON_FILE, TEXT_FILE)]
     output = (done.stdout + done.stderr).decode(errors="replace")
-    return Verification(done.exit_status, read_reward(*contents), done.timed_out, done.seconds, output)
+    used = done.recorded or RecordedPaths()
+    return Verification(done.exit_status, read_reward(*contents), done.timed_out, done.seconds, output, used)
 
 
 def wanted_hosts(output: str) -> list[str]:

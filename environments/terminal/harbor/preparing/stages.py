@@ -10,7 +10,6 @@ Invariant: a stage is tried on what the stages before it have kept, and by the w
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from ors_containers import Image, SandboxError
 from ors_containers.errors import BuildFailed
+from ors_containers.layers.leaving_out import LeftOut
 
 from ors_server import OrsError
 
 from ..folder import HarborTask
 from ..playing.agent import open_agent
-from ..playing.agent_files import ALWAYS_KEPT_OUT, leave_out
 from ..playing.folder_layers import folder_layer
 from ..playing.judging import judge_container
 from ..playing.verification import (
@@ -37,11 +36,13 @@ from ..playing.verification import (
     verifier_variables,
     wanted_hosts,
 )
-from ..record import STAGES, KeptOut, Record, StageResult
+from ..record import STAGES, Record, StageResult
+from ..refusals import not_prepared
 from ..reward import JSON_FILE, TEXT_FILE, Reward, read_reward
 from ..templates import VariableMissing, filled
 from .addresses import Answer, addresses_layer, named_answers
-from .fetched import keep_toolchain, kept_out_by
+from .fetched import keep_toolchain
+from .left_out import ALWAYS, UsedPaths
 from .scripts import run_with_network
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ _CHEAT = (
     ">/dev/null 2>&1 </dev/null & sleep 0.5"
 )
 _TAIL = 400
+#: A script that writes 0 whatever happens ends alike with a network and without, also where no part of it works.
+_NOT_SHOWN = "the folder has no solution, so nothing shows that its verifier can give 1 here"
 
 
 class _StageFailed(Exception):
@@ -81,6 +84,8 @@ class Preparation:
     addresses: Mapping[str, Answer]
     #: Take a task whose verdict an agent could write, with a mark.
     flag: bool = False
+    #: Take a task without a solution, of which nothing shows that its verifier can give 1.
+    without_solution: bool = False
 
 
 async def prepare_task(
@@ -131,6 +136,7 @@ class _Stages:
         self._images = preparation.images
         self._variables = preparation.variables
         self._flag = preparation.flag
+        self._without_solution = preparation.without_solution
         self._addresses = preparation.addresses
         self._task = task
 
@@ -141,10 +147,8 @@ class _Stages:
     async def _image(self, record: Record) -> tuple[Record, StageResult]:
         task = self._task
         name = f"harbor-{record.key[:24]}"
-        if task.config.verifier.separate:
-            raise _StageFailed("a separate verifier (verifier.environment_mode) is not prepared yet")
-        if task.config.environment.healthcheck is not None:
-            raise _StageFailed("environment.healthcheck is not supported yet")
+        if asked := not_prepared(task.config):
+            raise _StageFailed(f"not prepared here: {', '.join(asked)}")
         if task.dockerfile is not None:
             text = await asyncio.to_thread(task.dockerfile.read_text, "utf-8")
             answers = named_answers(text, self._addresses)
@@ -189,22 +193,20 @@ class _Stages:
 
         # A key of its own: what a run fetches does not follow from what it is given.
         key = secrets.token_hex(32)
-        layer = await store.layers.provide(key, f"verifier of {task.name}", fill, shared=True)
+        await store.layers.provide(key, f"verifier of {task.name}", fill, shared=True)
         ((status, reward, output),) = runs
-        kept_out = await asyncio.to_thread(kept_out_by, layer, image, image.directory)
-        record = replace(
-            record, toolchain=(*toolchain, key), kept_out=kept_out, exit_status=status, reward=reward, mark=""
-        )  # fmt: skip
+        record = replace(record, toolchain=(*toolchain, key), exit_status=status, reward=reward)
         known = store.record(record.image)
         store.compose(f"{record.image}-verifier", (*record.toolchain, *known.layers), like=record.image)
         return record, StageResult("holds", f"exit status {status}, reward {reward:g}{_not_found(output)}")
 
     async def _seal(self, record: Record) -> tuple[Record, StageResult]:
-        found = await run_verifier(self._service, self._task, record, self._variables)
+        found = await run_verifier(self._service, self._task, record, self._variables, recorded=True)
         if (found.exit_status, found.value) != (record.exit_status, record.reward):
             whole = f"with a network exit status {record.exit_status}, reward {record.reward:g}"
             raise _StageFailed(f"{whole}; without, {found.described}", found.output)
-        return record, StageResult("holds", f"{found.seconds:.1f} s")
+        left_out = await asyncio.to_thread(self._rule(record).left_out, found.used)
+        return replace(record, left_out=left_out, mark=""), StageResult("holds", f"{found.seconds:.1f} s")
 
     async def _nothing(self, record: Record) -> tuple[Record, StageResult]:
         if record.reward != 0:
@@ -214,7 +216,9 @@ class _Stages:
     async def _oracle(self, record: Record) -> tuple[Record, StageResult]:
         task, store = self._task, self._store
         if task.solution is None:
-            return record, StageResult("absent", "the folder has no solution")
+            if not self._without_solution:
+                raise _StageFailed(f"{_NOT_SHOWN}. Add a solution/solve.sh, or take the task with --without-solution")
+            return record, StageResult("absent", _NOT_SHOWN)
         image = self._agent_image(record)
         key = await folder_layer(store, task.folder / "solution", "/solution", "solve.sh", record.key)
         over = replace(image, layers=(store.layers.path(key), *image.layers))
@@ -225,22 +229,27 @@ class _Stages:
                 user=str(task.config.agent.user or ""), seconds=_patience(task.config.agent.timeout_sec),
             )  # fmt: skip
             changes = folder / "upper"
-            plain = KeptOut(ALWAYS_KEPT_OUT)
-            await asyncio.to_thread(leave_out, changes, plain)
-            whole = judged = await self._verify(record, changes)
-            before = await asyncio.to_thread(_paths, changes)
-            await asyncio.to_thread(leave_out, changes, record.kept_out)
-            if whole.value == 1 and await asyncio.to_thread(_paths, changes) != before:
-                judged = await self._verify(record, changes)
-        if whole.value != 1:
-            solution = f"the solution ends with exit status {run.exit_status}, the verifier with {whole.described}"
-            raise _StageFailed(solution, run.output, whole.output)
-        if judged.value == 1:
-            return record, StageResult("holds")
+            whole = await self._verify(record, changes, ALWAYS, recorded=True)
+            if whole.value != 1:
+                solution = f"the solution ends with exit status {run.exit_status}, the verifier with {whole.described}"
+                raise _StageFailed(solution, run.output, whole.output)
+            rule = self._rule(record)
+            strict = await asyncio.to_thread(rule.left_out, whole.used, record.left_out)
+            outputs = await asyncio.to_thread(rule.with_outputs, strict, changes)
+            chosen, judged = None, whole
+            for left_out in dict.fromkeys((outputs, strict)):  # the second leaves out what the first does, and more
+                judged = await self._verify(record, changes, left_out)
+                if judged.value != 1:
+                    break
+                chosen = left_out
+        if chosen is not None:
+            others = [path for path in chosen.kept if path not in strict.kept]
+            detail = f"the agent's beside its folder: {', '.join(others)}" if others else ""
+            return replace(record, left_out=chosen), StageResult("holds", detail)
         why = "the verdict needs files of the agent that the verifier runs or reads as configuration"
         if not self._flag:
             raise _StageFailed(f"{why}; without them: {judged.described}", judged.output)
-        return replace(record, kept_out=plain, mark=why), StageResult("holds", why)
+        return replace(record, left_out=ALWAYS, mark=why), StageResult("holds", why)
 
     async def _cheat(self, record: Record) -> tuple[Record, StageResult]:
         agent = await open_agent(self._service, self._task, record, self._variables, network=False)
@@ -253,8 +262,16 @@ class _Stages:
 
     # ── details ──
 
-    async def _verify(self, record: Record, changes: Path) -> Verification:
-        return await run_verifier(self._service, self._task, record, self._variables, changes)
+    async def _verify(
+        self, record: Record, changes: Path, left_out: LeftOut, *, recorded: bool = False
+    ) -> Verification:
+        below = self._agent_image(record).layers
+        await self._store.layers.owners.leave_out(changes, left_out, below)
+        return await run_verifier(self._service, self._task, record, self._variables, changes, recorded=recorded)
+
+    def _rule(self, record: Record) -> UsedPaths:
+        tests, *fetched = map(self._store.layers.path, record.toolchain)
+        return UsedPaths(self._agent_image(record), tests, fetched)
 
     def _agent_image(self, record: Record) -> Image:
         return agent_image(self._store, record, self._task.config.environment.workdir)
@@ -269,11 +286,6 @@ class _Stages:
 def _patience(seconds: float | None) -> float:
     """Return the time of a run with a network, which fetches what a graded run has."""
     return max(_SOLUTION_PATIENCE, 2 * (seconds or 0.0))
-
-
-def _paths(folder: Path) -> set[str]:
-    """Return the paths below a folder."""
-    return {f"{parent}/{name}" for parent, folders, files in os.walk(folder) for name in (*folders, *files)}
 
 
 def _failure(reason: str, *outputs: str) -> StageResult:

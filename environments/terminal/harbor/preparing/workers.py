@@ -22,6 +22,7 @@ async def prepare_tasks(
     *,
     jobs: int,
     flag: bool = False,
+    without_solution: bool = False,
     again: bool = False,
     addresses: Path | None = None,
     on_stage: Callable[[str, str, StageResult], None] | None = None,
@@ -34,7 +35,9 @@ async def prepare_tasks(
     from ors_containers.images.image_map import ImageMap
 
     records = records_folder(service.store.root)
-    preparation = Preparation(service, ImageMap(service.store), variables, records, read_addresses(addresses), flag)
+    preparation = Preparation(
+        service, ImageMap(service.store), variables, records, read_addresses(addresses), flag, without_solution
+    )
     room = asyncio.Semaphore(jobs)
 
     async def one(task: HarborTask) -> Record:

@@ -1,0 +1,102 @@
+"""Places that the recorded runs of a verifier leave out of an agent's files, and those that are outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ors_containers import Image
+from ors_containers.layers.leaving_out import LeftOut
+from ors_containers.sandbox import RecordedPaths
+
+from .parts import harbor_left_out
+
+#: What an image and a verifier's layer have, besides folders of the system.
+IMAGE = ("app/x", "data/input", "db/main", "root/.bashrc", "venv/bin/python", "venv/lib/a.py", "home/u/x", "output/.x")
+FETCHED = ("root/.local/bin/uv", "app/.tests/bin/python", "fetched/lib/a.py")
+
+
+def rule(tmp_path: Path, work: str = "/app") -> harbor_left_out.UsedPaths:
+    for layer, files in {"image": IMAGE, "fetched": FETCHED, "tests": ("tests/test.sh", "logs/verifier/x")}.items():
+        for path in files:
+            place = tmp_path / layer / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+    image = Image("image", (tmp_path / "image",), directory=work, home="/root")
+    return harbor_left_out.UsedPaths(image, tmp_path / "tests", [tmp_path / "fetched"])
+
+
+def left_by(rules: LeftOut) -> set[str]:
+    return {*rules.paths, *rules.closed}
+
+
+def used(*, executed: str = "", opened: str = "", listed: str = "", missing: str = "") -> RecordedPaths:
+    return RecordedPaths(*(frozenset(words.split()) for words in (executed, opened, listed, missing)))
+
+
+@pytest.mark.parametrize(
+    ("work", "seen", "paths", "folders"),
+    [
+        pytest.param("/app", used(executed="/usr/bin/sh", opened="/etc/x /tests/a"), "", "", id="the system"),
+        pytest.param(
+            "/app", used(opened="/data/input /app/x", missing="/data/y"), "/data/input /data/y", "", id="data"
+        ),
+        pytest.param("/app", used(executed="/venv/bin/python", opened="/venv/lib/a.py"), "/venv", "", id="a prefix"),
+        pytest.param(
+            "/app", used(missing="/root/.config/uv/uv.toml"), "/root/.config", "", id="the first that is absent"
+        ),
+        pytest.param("/app", used(opened="/fetched/lib/a.py"), "/fetched", "", id="a fetched folder"),
+        pytest.param(
+            "/app", used(missing="/conftest.py", listed="/data /app /"), "/conftest.py", "/ /data", id="lists"
+        ),
+        pytest.param("/app", used(missing="/app/out", opened="/app/x", listed="/app"), "", "", id="the task's folder"),
+        pytest.param("/app", used(executed="/app/.tests/bin/python"), "/app/.tests", "", id="fetched into the task's"),
+        pytest.param("/root", used(missing="/root/.config/x /root/out"), "", "", id="a home as folder"),
+        pytest.param("/", used(missing="/out", listed="/"), "/out", "/", id="no folder"),
+        pytest.param("/tests", used(), "", "", id="Harbor's own folder"),
+    ],
+)
+def test_which_places_are_left_out(tmp_path: Path, work: str, seen: RecordedPaths, paths: str, folders: str) -> None:
+    made = rule(tmp_path, work)
+    found, plain = made.left_out(seen), made.left_out(RecordedPaths())
+    assert (left_by(found) - left_by(plain), {*found.folders}) == ({*paths.split()}, {*folders.split()})
+    assert {"/usr", "/etc", "/tests", "/logs/verifier"} <= left_by(plain)
+    assert {"/tests", "/logs/verifier"} <= {*found.closed}
+    assert {"/data/input", "/venv"}.isdisjoint(found.closed)
+    assert list(found.kept) == ([] if work in ("/", "/tests") else [work])
+    assert made.left_out(RecordedPaths(), found) == found
+
+
+@pytest.mark.parametrize(
+    ("seen", "written", "outputs", "left"),
+    [
+        pytest.param(used(missing="/out/a/b.txt"), "out/a/b.txt", "/out", "", id="a new folder"),
+        pytest.param(
+            used(missing="/data/y", opened="/data/input"), "data/y", "/data/y", "/data/input", id="a new file"
+        ),
+        pytest.param(
+            used(opened="/db/main /data/input", missing="/db/log"), "db/main", "/db", "/data/input", id="states"
+        ),
+        pytest.param(
+            used(missing="/root/out /root/.config/x"), "root/out", "/root/out", "/root/.config", id="in a home"
+        ),
+        pytest.param(
+            used(missing="/root/.config/x"), "root/.config/x", "", "/root/.config", id="a hidden file of a home"
+        ),
+        pytest.param(used(listed="/output /data"), "output/y", "", "/data", id="a folder that is listed"),
+        pytest.param(used(executed="/venv/bin/python"), "venv/lib/a.py", "", "/venv", id="a prefix"),
+        pytest.param(used(opened="/fetched/lib/a.py"), "fetched/lib/a.py", "", "/fetched", id="a fetched folder"),
+        pytest.param(used(opened="/etc/x"), "etc/x", "", "", id="the system"),
+        pytest.param(used(listed="/", missing="/conftest.py"), "out/x", "", "/ /conftest.py", id="what is not used"),
+    ],
+)
+def test_which_places_are_outputs(tmp_path: Path, seen: RecordedPaths, written: str, outputs: str, left: str) -> None:
+    made = rule(tmp_path)
+    place = tmp_path / "solution" / written
+    place.parent.mkdir(parents=True)
+    place.touch()
+    found = made.with_outputs(made.left_out(seen), tmp_path / "solution")
+    assert set(found.kept) - {"/app"} == {*outputs.split()}
+    plain = made.left_out(RecordedPaths())
+    assert (left_by(found) | {*found.folders}) - left_by(plain) == {*left.split()}
+    assert left_by(plain) <= left_by(found)
