@@ -42,6 +42,14 @@ ATTACKS = {
 }
 
 
+#: Folders so deep that no path names them.
+_NEST = """/usr/bin/python3 -c "
+import os
+for _ in range(3000):
+    os.mkdir('/' * (not _) + 'deep'); os.chdir('/' * (not _) + 'deep')
+" """
+
+
 async def attacked(runtime: NamespaceRuntime) -> dict[str, str]:
     """Attack the next command and an examination. Return the failures by attack."""
     wrong: dict[str, str] = {}
@@ -113,6 +121,7 @@ async def in_containers(runtime: NamespaceRuntime) -> dict[str, str]:
             except InvalidCommand as error:
                 said[f"executed as {user}"] = str(error)
         await container.run("mkdir -m 700 /kept; echo kept >/kept/file; rm /etc/services; chown 5 /kept")
+        await container.run(f"mkdir /shut; echo 1 >/shut/file; chmod 000 /shut/file /shut; {_NEST}")
         paths = (await container.execute(["/bin/cat", "/kept/file", "/none"], record=True)).recorded
         assert paths is not None
         said["recorded"] = f"{[sorted(kind & _USED) for kind in paths]}"
@@ -121,6 +130,9 @@ async def in_containers(runtime: NamespaceRuntime) -> dict[str, str]:
                 rules = LeftOut(["/etc/services", "/kept/other"])
                 await LayerOwners().leave_out(frozen.layer, rules, runtime.host_image().layers)
                 said["frozen"] = await over(runtime, frozen.layer)
+                pool = Path(folder, "pool")
+                pool.mkdir()
+                await LayerOwners().share(frozen.layer, pool, 0.0)
                 await LayerOwners().remove(frozen.layer)
     return said
 
@@ -133,6 +145,7 @@ async def over(runtime: NamespaceRuntime, layer: Path) -> str:
         look_up = "import socket; socket.gethostbyname('a.example')"
         commands = (
             "cat /kept/file; stat -c '%u %a' /kept; test -e /etc/services; echo $?",
+            "cat /shut/file; stat -c '%a' /shut /shut/file",
             f'echo hosts: files dns >/etc/nsswitch.conf; /usr/bin/python3 -c "{look_up}" 2>&1 | tail -n 1',
         )
         return "".join([(await container.run(command, timeout=20)).text for command in commands])

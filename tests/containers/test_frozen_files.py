@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from ors_containers import ContainerSettings, SandboxStopped
 from ors_containers.container import Container, FrozenFiles
+from ors_containers.layers.deep_folders import DEEPEST, LONGEST
 from ors_containers.layers.tree import OPAQUE
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
@@ -77,6 +78,28 @@ async def test_what_a_layer_cannot_have_is_removed(runtime: NamespaceRuntime, fo
         assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o755, 0)
         assert frozen.layer.stat().st_uid == 1000
         assert stat.S_ISFIFO((frozen.layer / "pipe").stat().st_mode)
+
+
+_NEST = """/usr/bin/python3 -c "
+import os
+for depth, name in ((3000, 'long' * 50), (3000, 'd')):
+    os.mkdir('/' + name)
+    os.chdir('/' + name)
+    for number in range(depth):
+        os.mkdir(name)
+        os.chdir(name)
+        open(str(number), 'w').close()
+"
+"""
+
+
+async def test_folders_that_no_path_names_are_removed(runtime: NamespaceRuntime, folder: Path) -> None:
+    async with await written(runtime, folder, f"mkdir /work; echo kept >/work/a; {_NEST}") as frozen:
+        deepest = frozen.layer / "/".join(["d"] * DEEPEST)
+        assert [place.name for place in deepest.iterdir()] == [str(DEEPEST - 2)]
+        longest = frozen.layer / "/".join(["long" * 50] * (LONGEST // 201))
+        assert [place.name for place in longest.iterdir()] == [str(LONGEST // 201 - 2)]
+        assert await said(runtime, "cat /work/a", frozen) == "kept\n"
 
 
 async def test_a_frozen_container_is_closed(runtime: NamespaceRuntime, folder: Path) -> None:

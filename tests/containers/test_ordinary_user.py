@@ -115,7 +115,7 @@ def test_docker_like_containers(python: str, sources: Path, ids: str) -> None:
     *rest, as_root, as_5, recorded, frozen = rest
     assert recorded == "[['/bin/cat'], ['/kept/file'], [], ['/none']]"
     owner = 5 if ids == "a range" else 0
-    assert frozen == f"kept\n{owner} 700\n0\nsocket.gaierror: [Errno -2] Name or service not known\n"
+    assert frozen == f"kept\n{owner} 700\n0\n1\n0\n0\nsocket.gaierror: [Errno -2] Name or service not known\n"
     assert rest == ["70", "124 True"]
     assert as_root == "0\nin apart\n"
     assert as_5.startswith("5\nin apart\n" if ids == "a range" else "No command can run as 5: this machine gives a")

@@ -142,7 +142,7 @@ class LayerOwners:
 
     async def leave_out(self, layer: Path, rules: LeftOut, below: Sequence[Path]) -> None:
         """Remove files of a layer that no container has; see ``leaving_out.leave_out``. Raises ``OSError``."""
-        if self.mapping.by != "helper":
+        if self.mapping.by == "root":
             await asyncio.to_thread(leave_out, layer, rules, below)
         else:
             await self._run_worker(LeaveOut(str(layer), rules, [str(folder) for folder in below]))
@@ -156,9 +156,9 @@ class LayerOwners:
         try:
             await asyncio.to_thread(remove_layer, folder)
         except PermissionError:
-            if self.mapping.by != "helper":
+            if self.mapping.by == "root":
                 raise
-            await self._run_worker(Remove(str(folder)))  # some files belong to mapped users
+            await self._run_worker(Remove(str(folder)))  # files of mapped users, or in folders that are closed
 
     async def _run_worker(
         self, operation: Operation, progress: ByteProgress | None = None, descriptors: Sequence[int] = ()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
 from ors_containers.errors import InvalidArchive, SandboxError, StoreFailed
+from ors_containers.layers.deep_folders import remove_deep_folders
 from ors_containers.layers.leaving_out import leave_out
 from ors_containers.layers.messages import (
     Answer,
@@ -40,13 +41,16 @@ from ors_containers.linux.confinement.user_namespaces import join_mapped_namespa
 __all__ = ["main"]
 
 _REPORT_EVERY = 8 << 20
+#: Operations on files that a container has written. It may have closed them, also to a server whose single id owns
+#: them: root of a namespace with that id opens them.
+_AS_ROOT = (Keep, LeaveOut, Remove, Share)
 
 
 def main() -> NoReturn:
     """Read a request from standard input, run it in the namespace it names, and answer in lines of standard output."""
     request = Request.decode(sys.stdin.buffer.read())
     try:
-        if request.mapping.by == "helper":
+        if request.mapping.by == "helper" or (request.mapping.by == "user" and isinstance(request.operation, _AS_ROOT)):
             join_mapped_namespace(request.mapping, 0)
         syscalls.end_with_parent()
         if os.getppid() != request.server:
@@ -191,6 +195,7 @@ def _keep(asked: Keep) -> Result:
 
     if asked.descriptor != -1:
         os.fchdir(asked.descriptor)
+    remove_deep_folders(asked.source)
     command = ["cp", "-aT", "--", asked.source, asked.folder]
     done = subprocess.run(command, capture_output=True, env={"PATH": os.defpath, "LC_ALL": "C"}, check=False)
     if done.returncode:

@@ -3,7 +3,8 @@
 A container's disk outlives its processes as long as the server holds its directory, so nothing is copied where there is
 one. Files in memory belong to namespaces that are gone, and are copied.
 
-Invariant: the layer is as one of the store: owners as inside, and no setuid bits, devices or sockets.
+Invariants: the layer is as one of the store: owners as inside, and no setuid bits, devices or sockets. Nothing that a
+container can do to its files lets this fail.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from ors_containers.container import FrozenFiles
 from ors_containers.errors import StoreFailed
+from ors_containers.layers.deep_folders import remove_deep_folders
 from ors_containers.layers.ownership import LayerOwners
 from ors_containers.layers.tree import clean_layer
 from ors_containers.runtimes.runtime_state import RuntimeState
@@ -38,7 +40,7 @@ async def freeze_files(disk: int, folder: Path, runtime: RuntimeState, started: 
         if runtime.disk_folder:
             upper = Path(f"/proc/{os.getpid()}/fd/{disk}/upper")
             # Root inside may have given / to another user, but never the disk.
-            size = await asyncio.to_thread(clean_layer, upper, shift=os.fstat(disk).st_uid)
+            size = await asyncio.to_thread(_clean, upper, os.fstat(disk).st_uid)
             return FrozenFiles(upper, size, started, free)
         size = await LayerOwners(runtime.mapping).keep("upper", folder / "upper", directory=disk)
         await free()
@@ -49,3 +51,8 @@ async def freeze_files(disk: int, folder: Path, runtime: RuntimeState, started: 
     except BaseException:  # also of a cancelled call
         await free()
         raise
+
+
+def _clean(upper: Path, shift: int) -> int:
+    remove_deep_folders(upper)
+    return clean_layer(upper, shift=shift)
