@@ -121,7 +121,8 @@ def test_free_locks_are_kept(bars: type[Bar]) -> None:
 
 
 def test_a_monitor_without_its_thread_is_forgotten(bars: type[Bar]) -> None:
-    monitor = threading.Thread(target=time.sleep, args=(0.3,))
+    end = threading.Event()
+    monitor = threading.Thread(target=end.wait, daemon=True)
     monitor.start()
     Bar.monitor = monitor
 
@@ -132,6 +133,7 @@ def test_a_monitor_without_its_thread_is_forgotten(bars: type[Bar]) -> None:
     assert in_a_fork(check) == 0
     fork_locks.prepare_worker()
     assert Bar.monitor is monitor
+    end.set()
     monitor.join()
 
 
