@@ -18,6 +18,7 @@ __all__ = [
     "generation",
     "grading",
     "harbor_addresses",
+    "harbor_agents_programs",
     "harbor_discovery",
     "harbor_files",
     "harbor_final_states",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from environments.terminal.harbor.playing import regrading as harbor_regrading
     from environments.terminal.harbor.playing import verification as harbor_verification
     from environments.terminal.harbor.preparing import addresses as harbor_addresses
+    from environments.terminal.harbor.preparing import agents_programs as harbor_agents_programs
     from environments.terminal.harbor.preparing import left_out as harbor_left_out
     from environments.terminal.harbor.preparing import workers as harbor_workers
     from environments.terminal.harbor.terminal_bench import conversion as terminal_bench
@@ -86,6 +88,7 @@ else:
     harbor_regrading = _package.load("harbor.playing.regrading")
     harbor_folder = _package.load("harbor.folder")
     harbor_addresses = _package.load("harbor.preparing.addresses")
+    harbor_agents_programs = _package.load("harbor.preparing.agents_programs")
     harbor_left_out = _package.load("harbor.preparing.left_out")
     harbor_record = _package.load("harbor.record")
     harbor_reports = _package.load("tasks.harbor_reports")

@@ -9,7 +9,7 @@ from ors_containers import Image
 from ors_containers.layers.leaving_out import LeftOut
 from ors_containers.sandbox import RecordedPaths
 
-from .parts import harbor_left_out
+from .parts import harbor_agents_programs, harbor_left_out
 
 #: What an image and a verifier's layer have, besides folders of the system.
 IMAGE = ("app/x", "data/input", "db/main", "root/.bashrc", "venv/bin/python", "venv/lib/a.py", "home/u/x", "output/.x")
@@ -100,3 +100,29 @@ def test_which_places_are_outputs(tmp_path: Path, seen: RecordedPaths, written: 
     plain = made.left_out(RecordedPaths())
     assert (left_by(found) | {*found.folders}) - left_by(plain) == {*left.split()}
     assert left_by(plain) <= left_by(found)
+
+
+def test_programs_of_the_agent_are_seen_in_the_record(tmp_path: Path) -> None:
+    own = {
+        "run.sh": b"#!",
+        "module.py": b"",
+        "old.pyc": b"",
+        "library.so": b"\x7fELF.",
+        "answer": b"42",
+        "data.py": b"",
+    }
+    (tmp_path / "app").mkdir()
+    for name, content in own.items():
+        (tmp_path / "app" / name).write_bytes(content)
+    (tmp_path / "app/link").symlink_to("library.so")
+    read = used(executed="/bin/sh", opened="/app/answer /app/data.py /app/link /usr/lib/x.so", missing="/app/none")
+    assert harbor_agents_programs.programs_run(read, tmp_path) == ""
+    for seen, named in (
+        (used(executed="/app/run.sh"), "/app/run.sh"),
+        (used(opened="/app/module.py", missing="/app/__pycache__/module.cpython-311.pyc"), "/app/module.py"),
+        (used(opened="/app/module.py /app/__pycache__/module.cpython-311.pyc"), "/app/module.py"),
+        (used(opened="/app/old.pyc"), "/app/old.pyc"),
+        (used(opened="/app/library.so"), "/app/library.so"),
+    ):
+        found = harbor_agents_programs.programs_run(seen, tmp_path)
+        assert found == f"the verifier runs programs of the agent: {named}"

@@ -113,6 +113,20 @@ async def test_a_verdict_that_needs_the_agents_programs_is_refused_or_marked(ser
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("runs", ["/app/own", "cd /app && /usr/bin/python3 -c 'import own; exit(own.status)'"])
+async def test_a_verifier_that_runs_the_agents_programs_is_refused_or_marked(
+    service: Service, tmp_path: Path, runs: str
+) -> None:
+    script = TESTS.replace("grep -qx 42 /app/answer.txt", f"({runs})")
+    solve = "#!/bin/sh\nprintf '#!/bin/sh\\n' >/app/own; chmod 755 /app/own; echo status = 0 >/app/own.py\n"
+    folder = write_harbor_folder(tmp_path, "running", {**ON_HOST, "tests/test.sh": script, "solution/solve.sh": solve})
+    ((record,), _) = await prepared(service, folder)
+    assert record.problem.startswith("oracle: the verifier runs programs of the agent: /app/own")
+    ((record,), _) = await prepared(service, folder, flag=True)
+    assert record.ready and "/app/own" in record.mark
+
+
+@pytest.mark.long
 async def test_a_reward_that_is_missing_only_for_the_agent_is_0(service: Service, tmp_path: Path) -> None:
     script = TESTS.replace("reward=0", "[ -e /app/block ] && exit 0; reward=0")
     folder = write_harbor_folder(tmp_path, "missing", {**ON_HOST, "tests/test.sh": script})

@@ -41,6 +41,7 @@ from ..refusals import not_prepared
 from ..reward import JSON_FILE, TEXT_FILE, Reward, read_reward
 from ..templates import VariableMissing, filled
 from .addresses import Answer, addresses_layer, named_answers
+from .agents_programs import programs_run
 from .fetched import keep_toolchain
 from .left_out import ALWAYS, UsedPaths
 from .scripts import run_with_network
@@ -222,10 +223,10 @@ class _Stages:
         image = self._agent_image(record)
         key = await folder_layer(store, task.folder / "solution", "/solution", "solve.sh", record.key)
         over = replace(image, layers=(store.layers.path(key), *image.layers))
+        environment = {**task.config.environment.env, **task.config.solution.env}
         async with store.layers.folder() as folder:
             run = await run_with_network(
-                store, over, "/solution/solve.sh", folder,
-                environment={**self._variables_of(task.config.environment.env), **self._solution_variables()},
+                store, over, "/solution/solve.sh", folder, environment=self._variables_of(environment),
                 user=str(task.config.agent.user or ""), seconds=_patience(task.config.agent.timeout_sec),
             )  # fmt: skip
             changes = folder / "upper"
@@ -242,14 +243,16 @@ class _Stages:
                 if judged.value != 1:
                     break
                 chosen = left_out
-        if chosen is not None:
+            ran = await asyncio.to_thread(programs_run, whole.used, changes)
+        if chosen is not None and not ran:
             others = [path for path in chosen.kept if path not in strict.kept]
             detail = f"the agent's beside its folder: {', '.join(others)}" if others else ""
             return replace(record, left_out=chosen), StageResult("holds", detail)
-        why = "the verdict needs files of the agent that the verifier runs or reads as configuration"
+        why = ran or "the verdict needs files of the agent that the verifier runs or reads as configuration"
         if not self._flag:
-            raise _StageFailed(f"{why}; without them: {judged.described}", judged.output)
-        return replace(record, left_out=ALWAYS, mark=why), StageResult("holds", why)
+            without = f"; without them: {judged.described}" if chosen is None else ""
+            raise _StageFailed(f"{why}{without}", judged.output)
+        return replace(record, left_out=chosen or ALWAYS, mark=why), StageResult("holds", why)
 
     async def _cheat(self, record: Record) -> tuple[Record, StageResult]:
         agent = await open_agent(self._service, self._task, record, self._variables, network=False)
@@ -275,9 +278,6 @@ class _Stages:
 
     def _agent_image(self, record: Record) -> Image:
         return agent_image(self._store, record, self._task.config.environment.workdir)
-
-    def _solution_variables(self) -> dict[str, str]:
-        return self._variables_of(self._task.config.solution.env)
 
     def _variables_of(self, env: Mapping[str, str]) -> dict[str, str]:
         return filled(env, self._variables)

@@ -1,0 +1,55 @@
+"""Programs of an agent that its verifier ran, by the record of a run over the solution's files.
+
+A test that starts or imports what the agent wrote lends it the rights of the test, and so the reward. Seen are files
+that the kernel executed, libraries, which are opened and are ELF files, and modules: a Python that imports a source
+looks for its compiled form first.
+
+Not seen: a script that a test gives to an interpreter. It is opened as an answer is that a test reads, and a rule that
+took every opened file for a program would refuse nearly every task.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+
+from ors_containers.sandbox import RecordedPaths
+
+__all__ = ["programs_run"]
+
+_ELF = b"\x7fELF"
+#: Programs that are named.
+_NAMED = 3
+
+
+def programs_run(used: RecordedPaths, changes: Path) -> str:
+    """Return a sentence on the files of the layer ``changes`` that a recorded run executed, imported or loaded.
+
+    Empty where there are none.
+    """
+    compiled = {_source(path) for path in used.opened | used.missing}
+    candidates = used.executed | (used.opened & compiled)
+    found = {path for path in candidates if os.path.lexists(changes / path[1:])}
+    found.update(path for path in used.opened if _is_elf(changes / path[1:]))
+    more = ", …" * (len(found) > _NAMED)
+    return f"the verifier runs programs of the agent: {', '.join(sorted(found)[:_NAMED])}{more}" if found else ""
+
+
+def _source(path: str) -> str:
+    """Return the source whose compiled form has this path; empty for another file."""
+    place = PurePosixPath(path)
+    if place.suffix != ".pyc":
+        return ""
+    if place.parent.name != "__pycache__":
+        return path  # a module without a source
+    return str(place.parent.parent / f"{place.name.partition('.')[0]}.py")
+
+
+def _is_elf(place: Path) -> bool:
+    if place.is_symlink() or not place.is_file():
+        return False
+    try:
+        with place.open("rb") as stream:
+            return stream.read(len(_ELF)) == _ELF
+    except OSError:
+        return False  # not this process's to read, and not its verifier's without root's rights
