@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ors_cli.flags import TestsImportCode
-from ors_cli.managing.rollouts import location_of_rollouts
+from ors_cli.managing.rollouts import DataDir, location_of_rollouts
 from ors_cli.managing.terminal_work import run_work, terminal_module
 from ors_server.errors import DefinitionError
 from ors_server.rollouts.errors import StoreUnavailable
@@ -49,9 +49,7 @@ def regrade(
             "and mark them (flag). [dim]ORS_TERMINAL_TESTS_IMPORT_CODE[/dim]",
         ),
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The server's data directory. [dim]ORS_DATA_DIR[/dim]")
-    ] = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Grade kept episodes of Harbor tasks again, without their agents, by the folders as they are prepared now.
 

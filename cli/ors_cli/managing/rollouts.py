@@ -31,7 +31,7 @@ from ors_server.wire.encoding import encode
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-__all__ = ["location_of_rollouts", "rollouts"]
+__all__ = ["DataDir", "location_of_rollouts", "rollouts"]
 
 rollouts = typer.Typer(
     no_args_is_help=True,
@@ -46,7 +46,7 @@ rollouts = typer.Typer(
     "  ors-server rollouts export | jq .reward                 all of them, as JSON Lines",
 )
 
-_DataDir = Annotated[
+DataDir = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The server's data directory. [dim]ORS_DATA_DIR[/dim]")
 ]
 _Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
@@ -79,7 +79,7 @@ def list_(
     run: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of a run, by its name or id.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many, at most.")] = 20,
     offset: Annotated[int, typer.Option(min=0, help="How many of the newest to leave out.")] = 0,
-    data_dir: _DataDir = None,
+    data_dir: DataDir = None,
     as_json: _Json = False,
 ) -> None:
     """List rollouts, the newest first; the reward is the sum of a rollout's rewards, or what the rule of its run says.
@@ -120,7 +120,7 @@ def list_(
 @rollouts.command("show", no_args_is_help=True)
 def show(
     rollout: Annotated[str, typer.Argument(metavar="ID", help="The rollout's id, or the beginning of it.")],
-    data_dir: _DataDir = None,
+    data_dir: DataDir = None,
     as_json: _Json = False,
 ) -> None:
     """Show a rollout: what it was, and its conversation."""
@@ -147,7 +147,7 @@ def export(
     form: Annotated[
         Format | None, typer.Option("--format", help="By default what FILE ends in, else jsonl.", show_default=False)
     ] = None,
-    data_dir: _DataDir = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Write rollouts as JSON Lines or Parquet, one row a rollout with its messages, the oldest first.
 
