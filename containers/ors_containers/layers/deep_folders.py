@@ -20,12 +20,9 @@ DEEPEST = 200
 LONGEST = 3000
 
 
-def remove_deep_folders(root: str | os.PathLike[str]) -> int:
-    """Remove the folders below ``root`` that are too deep, or have too long a path; return their number.
-
-    Folders within a removed one do not count. Raises ``OSError``.
-    """
-    return _Walk(root).run()
+def remove_deep_folders(root: str | os.PathLike[str]) -> None:
+    """Remove the folders below ``root`` that are too deep, or have too long a path. Raises ``OSError``."""
+    _Walk(root).run()
 
 
 @dataclass
@@ -45,9 +42,8 @@ class _Walk:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._levels = [_Level(b"", 0, removed=False, waiting=[])]
-        self._count = 0
 
-    def run(self) -> int:
+    def run(self) -> None:
         try:
             self._read()
             while self._levels[-1].waiting or len(self._levels) > 1:
@@ -55,7 +51,6 @@ class _Walk:
                     self._enter(self._levels[-1].waiting.pop())
                 else:
                     self._leave()
-            return self._count
         finally:
             os.close(self._here)
 
@@ -63,7 +58,6 @@ class _Walk:
         above = self._levels[-1]
         length = above.length + 1 + len(name)
         too_deep = len(self._levels) > DEEPEST or length > LONGEST
-        self._count += too_deep and not above.removed
         self._move(name)
         self._levels.append(_Level(name, length, removed=above.removed or too_deep, waiting=[]))
         self._read()
