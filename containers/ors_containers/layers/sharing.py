@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 
 from ors_containers.layers.tree import OPAQUE
 
-__all__ = ["STAMP", "remove_unshared", "share_layer"]
+__all__ = ["STAMP", "remove_unshared", "share_layer", "source_of"]
 
 #: The time of files that were written after ``since``: 2000-01-01.
 STAMP = 946684800
@@ -100,15 +100,15 @@ def _stamp(layer: Path, entries: dict[str, os.stat_result], since: float) -> Non
     """Set the time of files that were changed after ``since``, and name it in the compiled modules of such files."""
     changed = {path for path, status in entries.items() if stat.S_ISREG(status.st_mode) and status.st_mtime > since}
     for path in changed:
-        source = _source_of(path)
+        source = source_of(path)
         if source in changed:
             _restamp(layer / path, int(entries[source].st_mtime))
     for path in changed:
         os.utime(layer / path, (STAMP, STAMP), follow_symlinks=False)
 
 
-def _source_of(path: str) -> str:
-    """Return the path of a compiled module's source; empty for another file."""
+def source_of(path: str) -> str:
+    """Return the path of a compiled module's source; empty for another file, and for a module without a source."""
     place = PurePosixPath(path)
     if place.suffix != ".pyc" or place.parent.name != "__pycache__":
         return ""

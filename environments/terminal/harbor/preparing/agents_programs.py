@@ -11,8 +11,9 @@ took every opened file for a program would refuse nearly every task.
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from ors_containers.layers.sharing import source_of
 from ors_containers.sandbox import RecordedPaths
 
 __all__ = ["programs_run"]
@@ -27,22 +28,13 @@ def programs_run(used: RecordedPaths, changes: Path) -> str:
 
     Empty where there are none.
     """
-    compiled = {_source(path) for path in used.opened | used.missing}
-    candidates = used.executed | (used.opened & compiled)
+    compiled = {source_of(path) for path in used.opened | used.missing}
+    without_source = {path for path in used.opened if path.endswith(".pyc") and not source_of(path)}
+    candidates = used.executed | (used.opened & compiled) | without_source
     found = {path for path in candidates if os.path.lexists(changes / path[1:])}
     found.update(path for path in used.opened if _is_elf(changes / path[1:]))
     more = ", …" * (len(found) > _NAMED)
     return f"the verifier runs programs of the agent: {', '.join(sorted(found)[:_NAMED])}{more}" if found else ""
-
-
-def _source(path: str) -> str:
-    """Return the source whose compiled form has this path; empty for another file."""
-    place = PurePosixPath(path)
-    if place.suffix != ".pyc":
-        return ""
-    if place.parent.name != "__pycache__":
-        return path  # a module without a source
-    return str(place.parent.parent / f"{place.name.partition('.')[0]}.py")
 
 
 def _is_elf(place: Path) -> bool:
