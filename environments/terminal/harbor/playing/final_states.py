@@ -3,8 +3,8 @@
 A state is the layer of what an agent has written, held in the image store with the layers of its task's image
 (``images.storing.holds``). The hold's notes say what it is the state of, and the verdict that it got.
 
-Invariant: keeping a state changes no verdict. Where it fails, or there is no room, the state is left out and the log
-says so.
+Invariant: keeping a state changes no verdict. Where it fails, or there is no room, the state is left out, with a line
+in the log.
 """
 
 from __future__ import annotations
