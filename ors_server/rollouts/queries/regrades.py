@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
-from ors_server.rollouts.queries.paging import iso_time
+from ors_server.rollouts.queries.paging import iso_time, moment
 from ors_server.rollouts.tables import regrades, rollouts
 
 __all__ = ["Regrade", "regrades_of"]
@@ -29,8 +30,7 @@ class Regrade:
     verdict_mark: str | None
     #: A digest of the tests.
     tests: str
-    #: Milliseconds since 1970.
-    graded_at: int
+    graded_at: datetime
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -50,7 +50,9 @@ def regrades_of(connection: Connection, rows: Sequence[RowMapping]) -> dict[str,
         return {}
     query = select(regrades).where(regrades.c.session.in_(named)).order_by(regrades.c.graded_at, regrades.c.state)
     newest = {
-        row["session"]: Regrade(**{name: row[name] for name in Regrade.__slots__})
+        row["session"]: Regrade(
+            row["reward"], row["previous_reward"], row["verdict_mark"], row["tests"], moment(row["graded_at"])
+        )
         for row in connection.execute(query).mappings()
     }
     if not newest:

@@ -8,9 +8,10 @@ from typing import Any
 
 from ors_server import Settings
 from ors_server.keys.exposure import add_key
+from ors_server.rollouts.storing.regrade_rows import NewVerdict, add_verdict
 from tests.server.pages.conftest import Browser, Page, Visit, is_safe, tags
 from tests.server.pages.test_foreign_texts import BAD, Hostile
-from tests.server.rollouts.support import record
+from tests.server.rollouts.support import at, record
 from tests.support.environments import Echo
 
 TOKENS = {"ids": [5, 6, 7], "pieces": ["let", " me", " see"], "logprobs": [-0.1, -3.0, None], "mask": [1, 1, 0]}
@@ -64,6 +65,22 @@ async def test_a_marked_verdict_is_shown(visit: Visit) -> None:
     is_safe(page)
     assert f"The verdict is marked: {words['verdict_mark']}." in page.text
     assert "is marked" not in (await browser.get("/ui/rollout?id=plain")).text
+
+
+async def test_a_verdict_of_a_later_grading_is_shown_beside_the_former(visit: Visit, tmp_path: Path) -> None:
+    browser = visit(Echo)
+    for session in ("one", "two"):
+        result = message_event(session, 0, "x", type="tool_result", reward=0.0, isFinished=True)
+        await upload(browser, rollout_event(session, metadata={"session": session}), result)
+    assert add_verdict(at(tmp_path), NewVerdict("one", "state", "tests", 1.0, 0.0, "<b>code</b>", 1_700_000_000_000))
+    page = await browser.get("/ui/rollouts")
+    is_safe(page)
+    assert [each["title"] for each in tags(page, "span") if "title" in each] == ["Graded again: reward 1"]
+    page = await browser.get("/ui/rollout?id=one")
+    is_safe(page)
+    assert "Graded again at 2023-11-14 22:13:20 UTC: reward 1, where the episode ended with 0." in page.text
+    assert "The new verdict is marked: <b>code</b>." in page.text
+    assert "again" not in (await browser.get("/ui/rollout?id=two")).text
 
 
 async def test_an_upload_and_the_session_it_played_link_to_each_other(visit: Visit, tmp_path: Path) -> None:
