@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     table = {**routes.table, **routes.shared}
     app = HotApp(settings, table, authenticator, metrics, title="ors-server: sandboxes", lifespan=lifespan)
-    app.include_router(files_router(folders, authenticator.keys))
-    app.document()
+    app.document(partial(files_router, folders, authenticator.keys))
     app.routes_by_name["state"] = worker_state_route(worker, sandboxes.closing, sandboxes.state)
     if metrics is not None:
         app.routes_by_name["figures"] = figures_route(metrics)

@@ -113,11 +113,11 @@ class OrsApp(HotApp):
         super().__init__(
             settings, routes, authenticator, metrics, title="ors-server", description=_DESCRIPTION, lifespan=lifespan
         )
-        self.include_router(platform_router(catalogue, self.store))
-        self.include_router(runs_router(self.store))
-        if sandboxes is not None:
-            self.include_router(files_router(folders, authenticator.keys))
-        self.document()
+        self.document(
+            partial(platform_router, catalogue, self.store),
+            partial(runs_router, self.store),
+            *(() if sandboxes is None else (partial(files_router, folders, authenticator.keys),)),
+        )
         if settings.pages:
             slot = None if worker is None else worker.slot
             self.serve_pages(ServerContext(settings, sandboxes, slot, authenticator, sessions, self.store))

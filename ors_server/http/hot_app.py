@@ -3,18 +3,22 @@
 A request of a protocol route is answered without entering FastAPI (``routes.table``). The same routes are registered in
 FastAPI for the OpenAPI document and for applications to which a user has added middleware: then every request goes
 through the middleware and FastAPI, and takes as long as that takes.
+
+FastAPI gets its routes at the first request that it answers: making them takes longer than all else that an application
+needs, and most processes are never asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.routing import BaseRoute
 from starlette.routing import Route as PathRoute
 from starlette.types import Message, Receive, Scope, Send
 
@@ -63,14 +67,37 @@ class HotApp(FastAPI):
         self.metrics = metrics
         #: The requests that FastAPI answers.
         self._others = None if metrics is None else metrics.others
+        #: Makes what ``routes`` still lacks; None where it lacks nothing.
+        self._register: Callable[[], None] | None = None
         self._max_body = settings.max_body
         self._return_errors: ReturnErrors = settings.return_errors
         self.add_exception_handler(OrsError, _on_error)
         self.add_exception_handler(RequestValidationError, _on_invalid)
 
-    def document(self) -> None:
-        """Register the routes of the hot path in FastAPI, after those that match more closely."""
-        self.include_router(documented_router(self.routes_by_name))
+    def document(self, *routers: Callable[[], APIRouter]) -> None:
+        """Register the routes of these routers, and after them those of the hot path, in FastAPI.
+
+        They are made when they are first needed, and stand before the routes that are added after this call.
+        """
+        names, before = dict(self.routes_by_name), len(self.router.routes)
+
+        def register() -> None:
+            added_later = self.router.routes[before:]
+            del self.router.routes[before:]
+            for make in routers:
+                self.include_router(make())
+            self.include_router(documented_router(names))
+            self.router.routes.extend(added_later)
+
+        self._register = register
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """All routes."""
+        register, self._register = self._register, None
+        if register is not None:
+            register()
+        return super().routes
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, which is made once."""
@@ -154,6 +181,7 @@ class HotApp(FastAPI):
 
     async def _by_framework(self, scope: Scope, receive: Receive, send: Send, counts: RouteCounts | None) -> None:
         """Answer a request by FastAPI; count it where no route does."""
+        _ = self.routes  # registers them
         headers = dict(scope["headers"])
         ids = RequestIds(headers.get(REQUEST_ID), headers.get(b"x-session-id"))
         request_ids.set(ids)

@@ -137,7 +137,7 @@ def fronted(folder: Path, **variables: str) -> Generator[Front]:
         yield Front(server, folder)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Generator[Front]:
     """Serve ``Walk`` and ``Swim`` on one address, each with a data folder that names it."""
     with fronted(tmp_path_factory.mktemp("front"), ORS_RECORD="yes") as front:
