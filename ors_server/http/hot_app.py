@@ -25,7 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from ors_server.errors import OrsError
 from ors_server.http.errors import BodyTooLarge
 from ors_server.http.exchange import ClientDisconnected, Exchange
-from ors_server.http.openapi import add_keys, documented_router
+from ors_server.http.openapi import add_documented_routes, add_keys
 from ors_server.http.refusal import refuse
 from ors_server.http.routes.metrics import MetricsRoutes
 from ors_server.http.routes.pages import LazyPages
@@ -86,7 +86,7 @@ class HotApp(FastAPI):
             del self.router.routes[before:]
             for make in routers:
                 self.include_router(make())
-            self.include_router(documented_router(names))
+            add_documented_routes(self.router, names)
             self.router.routes.extend(added_later)
 
         self._register = register
@@ -181,7 +181,8 @@ class HotApp(FastAPI):
 
     async def _by_framework(self, scope: Scope, receive: Receive, send: Send, counts: RouteCounts | None) -> None:
         """Answer a request by FastAPI; count it where no route does."""
-        _ = self.routes  # registers them
+        if self.user_middleware or not scope["path"].startswith("/ui"):  # pages need no other route
+            _ = self.routes  # registers them
         headers = dict(scope["headers"])
         ids = RequestIds(headers.get(REQUEST_ID), headers.get(b"x-session-id"))
         request_ids.set(ids)

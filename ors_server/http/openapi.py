@@ -19,7 +19,7 @@ from ors_server.http.routes.operations import OPERATIONS, Operation
 from ors_server.http.routes.table import Handler, Route
 from ors_server.keys.authentication import OPEN_PATHS
 
-__all__ = ["add_keys", "documented_router"]
+__all__ = ["add_documented_routes", "add_keys"]
 
 #: The two ways to send a key; none is needed where a server has no keys.
 _SCHEMES = {
@@ -100,9 +100,8 @@ class _HotRoute(APIRoute):
         return handle
 
 
-def documented_router(routes: Mapping[str, Route]) -> APIRouter:
-    """Make a router of all operations, in the order of ``routes``."""
-    router = APIRouter(route_class=_HotRoute)
+def add_documented_routes(router: APIRouter, routes: Mapping[str, Route]) -> None:
+    """Add all operations to an application's router, in the order of ``routes``."""
     for name, route in routes.items():
         operation = OPERATIONS[name]
         endpoint = _endpoint(operation, route.handler)
@@ -118,8 +117,8 @@ def documented_router(routes: Mapping[str, Route]) -> APIRouter:
                 tags=[operation.tag],
                 responses=responses,
                 response_model=None,
+                route_class_override=_HotRoute,
             )
-    return router
 
 
 def add_keys(document: dict[str, Any]) -> None:
