@@ -17,6 +17,7 @@ needs_matplotlib = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 @needs_matplotlib
 def test_charts_of_what_was_measured(tmp_path: Path) -> None:
     gathered = gather()

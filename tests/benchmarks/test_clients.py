@@ -41,6 +41,7 @@ def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert all(summary.median > 0 for summary in report.figures[key].values())
 
 
+@pytest.mark.long
 def test_a_wrong_answer_fails_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ from tests.benchmarks.rollout_command import at, bench
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 
+@pytest.mark.long
 def test_progress_in_a_pipe(
     tmp_path: Path, engine: EngineStandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

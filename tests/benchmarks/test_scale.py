@@ -69,6 +69,7 @@ def test_the_short_form_with_all_candidates(tmp_path: Path, capsys: pytest.Captu
         assert expected <= set(report.figures)
 
 
+@pytest.mark.long
 def test_a_wrong_answer_fails_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

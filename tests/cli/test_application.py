@@ -68,7 +68,7 @@ def test_a_line_of_the_list_is_the_first_sentence_of_its_commands_help(group: ty
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("ro", {"rollouts"}), ("rollouts ex", {"export"}), ("eval --top", {"--top-p"}), ("bench sc", {"scale"})],
+    [("ro", {"rollouts"}), ("eval --top", {"--top-p"})],
 )
 def test_shells_complete_commands_and_options(typed: str, offered: set[str]) -> None:
     words = f"ors-server {typed}"

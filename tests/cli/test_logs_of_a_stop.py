@@ -51,6 +51,7 @@ def test_a_gateway_of_a_cluster(tmp_path: Path) -> None:
     assert events[-2:] == ["stopping", "stopped"]
 
 
+@pytest.mark.long
 def test_hosted_environments(tmp_path: Path, write_environment: WriteEnvironment) -> None:
     pytest.importorskip("openreward")
     folder = write_environment("talk")

@@ -277,6 +277,7 @@ def test_one_client_in_several_event_loops(site: Site) -> None:
     assert [torn_down[f"loop-{number}"] for number in range(4)] == [1, 1, 1, 1]
 
 
+@pytest.mark.long
 def test_one_synchronous_client_in_several_threads(site: Site) -> None:
     texts: list[str] = []
 

@@ -165,7 +165,7 @@ _RESULTS = st.builds(
     ),
     system_prompt=st.none() | st.just("Tools:\n{tools}"),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_ids_mask_and_logprobs_belong_together_whatever_happens(
     template: str,
     thinking: bool,

@@ -450,7 +450,7 @@ _TEXTS = st.lists(_PIECES | st.text(max_size=6), max_size=40).map("".join)
 
 
 @given(text=_TEXTS, format=st.sampled_from(sorted(TOOL_CALL_FORMATS)))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @example(text='{"name"' * 3000, format="json")
 @example(text="<function=work><parameter=" * 2000, format="qwen_xml")
 @example(text="<tool_call>" * 2000, format="hermes")

@@ -161,6 +161,7 @@ IMPORTING = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("isolated")
 def test_tests_that_import_the_agents_code_are_left_out_or_marked(images: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "tasks", "task_importing", files=IMPORTING)
@@ -185,6 +186,7 @@ def test_tests_that_import_the_agents_code_are_left_out_or_marked(images: Path, 
     )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("isolated")
 def test_mistakes_are_reported_without_a_traceback(tmp_path: Path) -> None:
     for arguments in (

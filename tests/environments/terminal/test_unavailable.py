@@ -64,6 +64,7 @@ def test_invalid_folders_are_reported_before_the_grader_is_made(tmp_path: Path, 
     assert not (tmp_path / "images/toolsets").exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("isolated")
 def test_tests_that_import_the_agents_code_are_reported_unless_they_are_flagged(images: Path, tmp_path: Path) -> None:
     tests = "from answer import answer\ndef test_a(): assert answer() == 42\n"

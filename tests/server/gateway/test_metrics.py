@@ -100,6 +100,7 @@ def test_workers_check_the_key_of_a_scrape(tmp_path: Path) -> None:
                 assert client.get(path, headers=headers).status_code == 200
 
 
+@pytest.mark.long
 async def test_scrapes_that_are_given_up_leave_nothing(several: Several) -> None:
     async def give_up() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", several.running.port)

@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 
 import httpx
+import pytest
 
 from ors_server import Settings
 from ors_server.cluster.gateway.members.placed_ids import PlacedIds
@@ -108,6 +109,7 @@ def test_other_pages_are_those_of_one_server(several: Several) -> None:
             assert "event: rows" in next(events.iter_lines())
 
 
+@pytest.mark.long
 def test_a_log_in_holds_behind_gateways(tmp_path: Path) -> None:
     secret = add_key(Settings(data_dir=tmp_path / "data"), "anna")
     with start_several(tmp_path, f"{WIRE}:Wire") as server, server.client() as client:

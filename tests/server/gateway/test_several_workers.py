@@ -247,6 +247,7 @@ def test_a_worker_that_cannot_start_ends_the_server_with_its_message(tmp_path: P
     assert "before it served" in done.stderr
 
 
+@pytest.mark.long
 def test_a_stop_ends_sessions_with_a_reason_and_leaves_no_process(tmp_path: Path) -> None:
     with start_several(tmp_path, f"{WIRE}:Wire", gateways=1) as several, several.client() as client:
         sid = several.open(client)

@@ -184,6 +184,7 @@ def _answers(several: Several, environment: str, split: str) -> list[tuple[int, 
     return found
 
 
+@pytest.mark.long
 def test_a_worker_with_another_list_refuses_it_and_the_log_says_so(tmp_path: Path) -> None:
     module = tmp_path / "environments.py"
     module.write_text(ENVIRONMENTS)

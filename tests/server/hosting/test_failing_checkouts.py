@@ -37,6 +37,7 @@ def served(folder: Path, *names: str) -> Generator[Running]:
         yield server
 
 
+@pytest.mark.long
 def test_the_others_serve(tmp_path: Path) -> None:
     with (
         served(tmp_path, "Absent", "Walk", "Broken") as server,

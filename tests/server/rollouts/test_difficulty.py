@@ -209,6 +209,7 @@ async def test_a_file_that_cannot_be_read(client: Client, data_dir: Path) -> Non
     assert str(data_dir) not in response.text
 
 
+@pytest.mark.long
 async def test_calls_are_answered_while_many_rollouts_are_counted(client: Client, data_dir: Path) -> None:
     additions = Additions()
     for number in range(4000):

@@ -115,6 +115,7 @@ def test_an_evaluation_is_counted_once(
     assert not any(each["counterpart"]["differs"] for each in stored(data_dir))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("database")
 def test_behind_gateways_too(command: Command, data_dir: Path, tmp_path: Path) -> None:
     """A session there has the id that its client sees."""

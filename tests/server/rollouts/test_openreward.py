@@ -159,6 +159,7 @@ def test_orwd_lists_what_was_uploaded(client: Any, orwd: Orwd) -> None:
     assert str(orwd("run", "another").code).startswith("Error 404: unknown run 'another'. ")
 
 
+@pytest.mark.long
 def test_orwd_shows_the_user_and_the_environments(orwd: Orwd) -> None:
     who = orwd("whoami")
     assert (who.code, who.out.splitlines()) == (0, ["Namespace: local", "ID:        local", "Type:      user"])
@@ -174,6 +175,7 @@ def test_orwd_shows_the_user_and_the_environments(orwd: Orwd) -> None:
     assert "Name:        owner/Echo" in got.out
 
 
+@pytest.mark.long
 def test_difficulty_and_secrets_as_the_client_reads_them(client: Any, served: Running) -> None:
     for number in range(4):
         recorded = client.rollout.create(
@@ -196,6 +198,7 @@ def test_difficulty_and_secrets_as_the_client_reads_them(client: Any, served: Ru
     asking.rollout.close()
 
 
+@pytest.mark.long
 def test_many_rollouts_at_once_in_parallel_batches(client: Any) -> None:
     """A thousand messages, which the client sends in batches over many connections."""
     recorded = [client.rollout.create(run_name="many", rollout_name=str(number)) for number in range(10)]

@@ -134,6 +134,7 @@ def test_a_command_whose_client_has_gone_runs_once(client: httpx.Client) -> None
     assert output(run(client, sid, command)) == "1\n"
 
 
+@pytest.mark.long
 def test_the_end_of_their_worker_ends_sandboxes_and_no_session(server: Running, client: httpx.Client) -> None:
     session = client.post("/create_session").json()["sid"]
     created = client.post("/create", json={"split": "train", "index": 0}, headers={"X-Session-ID": session})

@@ -133,6 +133,7 @@ async def test_the_scaffold_asynchronously() -> None:
         await connections.close()
 
 
+@pytest.mark.long
 def test_the_scaffold_synchronously() -> None:
     with OpenReward(api_key="") as client:
         environment = client.environments.get("sandboxenv")

@@ -127,6 +127,7 @@ async def test_images_start_sandboxes(kept: Path) -> None:
         store.close()
 
 
+@pytest.mark.long
 def test_an_evaluation_goes_on(latest: Path) -> None:
     """Attempts that have ended are not played again. The endpoint is another one here, so its address is replaced."""
     half = expected_of(latest)["evaluation"]
