@@ -1,4 +1,4 @@
-"""The table of ``docs/metrics.md``, made from the definitions; run as a program it writes it there."""
+"""The table of ``docs/metrics.md``, made from the definitions; ``python -m tests.server.metrics.table`` writes it there."""
 
 import re
 
@@ -8,7 +8,7 @@ from tests.support.paths import DOCS
 __all__ = ["PAGE", "table", "with_table"]
 
 PAGE = DOCS / "metrics.md"
-_MARK = "<!-- made by: python -m tests.server.metrics.table -->\n"
+_MARK = "<!-- written by tests/server/metrics/table.py -->\n"
 
 
 def table() -> str:
