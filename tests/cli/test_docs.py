@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import runpy
+import subprocess
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -126,3 +128,43 @@ def test_the_changelog_has_an_entry_a_line() -> None:
     entries = newest.partition("\n### ")[2].splitlines()[1:]
     assert {line for line in entries if line and not line.startswith(("- ", "### "))} == set()
     assert {line for line in entries if len(line) > 160} == set()
+
+
+def documented(root: Path, page: str) -> list[str]:
+    """Return what `scripts/check-house` says of a checkout with a README of 32,990 words and a page with this text."""
+    (root / "docs").mkdir(exist_ok=True)
+    (root / "README.md").write_text("word " * 32_990)
+    (root / "docs" / "more.md").write_text(page)
+    found: list[str] = list(runpy.run_path(str(ROOT / "scripts" / "check-house"))["words"](root))
+    return found
+
+
+def test_the_pages_have_a_limit(tmp_path: Path) -> None:
+    assert documented(tmp_path, "word " * 10) == []
+    (problem,) = documented(tmp_path, "word " * 11)
+    assert "have 33,001 words, at most 33,000. The longest: README.md 32,990, docs/more.md 11." in problem
+
+
+def test_the_pages_that_grew_are_named(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    documented(tmp_path, "word " * 9)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "within the limit"], check=True)
+    (problem,) = documented(tmp_path, "word " * 12)
+    assert re.search(r"Grown since \w{7,}: docs/more\.md by 3\. ", problem)
+
+
+def test_a_table_that_a_test_keeps_is_not_counted(tmp_path: Path) -> None:
+    table = "\n| a | b |\n" * 20
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_table.py").write_text("")
+    marked = f"<!-- kept by tests/test_table.py -->\n{table}<!-- end -->\n"
+    (problem,) = documented(tmp_path, marked)
+    assert problem == "docs/more.md: kept by tests/test_table.py, which is not a file of the tests that names this page"
+    (tmp_path / "tests" / "test_table.py").write_text('PAGE = "more.md"')
+    assert documented(tmp_path, marked) == []
+    assert "33," in documented(tmp_path, marked.replace("<!-- end -->", ""))[-1]
+    (tmp_path / "more.py").write_text('PAGE = "more.md"')
+    (problem,) = documented(tmp_path, marked.replace("tests/test_table.py", "more.py"))
+    assert "kept by more.py" in problem
