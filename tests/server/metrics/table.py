@@ -1,4 +1,4 @@
-"""The table of ``docs/metrics.md``, made from the definitions; ``python -m tests.server.metrics.table`` writes it there."""
+"""The table of ``docs/metrics.md``, made from the definitions; run as a program it writes it there."""
 
 import re
 
