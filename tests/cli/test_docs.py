@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import runpy
+import shlex
 import subprocess
 import tomllib
 from itertools import chain
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from ors_cli.application import application
 
 from tests.support.paths import DOCS, ROOT
 
@@ -36,6 +40,8 @@ FOLDERS = (
     "scripts",
     "tests",
 )
+
+COMMAND_LINE: Any = typer.main.get_command(application)
 
 #: Files of a terminal task rather than of the project's tests.
 OF_TASKS = {"test_initial_state", "test_final_state"}
@@ -110,6 +116,49 @@ def test_tests_exist(page: Path) -> None:
     begun = {name[:-1] for name in named - whole}
     missing = whole - known - OF_TASKS | {name for name in begun if not any(test.startswith(name) for test in known)}
     assert missing == set()
+
+
+def commands(page: Path) -> set[str]:
+    """Return the arguments of every ``ors-server`` command of a page, of blocks and between backticks."""
+    text = page.read_text("utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE)
+    lines = [re.sub(r"(^| )#.*", "", line) for block in blocks for line in block.splitlines()]
+    called = r"(?:(?<![/\w-])|(?<=bin/))ors-server ([a-z][^`;&|#)]*)"
+    return {found.strip() for line in [*lines, *words(page)] for found in re.findall(called, line)}
+
+
+@functools.cache
+def child(group: Any, name: str) -> Any:
+    """Return a command of a group; the first time imports it."""
+    return group.resolve_command(typer.Context(group), [name])[1]
+
+
+@functools.cache
+def refused(line: str) -> str:
+    """Return what the command line says of a command or an option that it does not know."""
+    command, arguments = COMMAND_LINE, [word for word in shlex.split(line) if word != "--help"]
+    try:
+        while hasattr(command, "resolve_command") and arguments and arguments[0].islower():
+            command, arguments = child(command, arguments[0]), arguments[1:]
+        if arguments and not hasattr(command, "resolve_command"):
+            command.make_context("ors-server", arguments)
+    except Exception as error:  # of click, or of the copy of it that newer versions of typer have: compared by name
+        names = {kind.__name__ for kind in type(error).__mro__}
+        if not names & {"NoSuchOption", "UsageError", "Exit"}:
+            raise
+        # A page names files that are not here, and leaves arguments out.
+        return "" if names & {"BadParameter", "Exit"} else str(getattr(error, "message", error))
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_known(page: Path) -> None:
+    assert {found: problem for found in commands(page) if (problem := refused(found))} == {}
+
+
+def test_an_unknown_command_is_noticed() -> None:
+    assert "No such option: --nonsense" in refused("serve echo --nonsense")
+    assert "No such command 'nonsense'" in refused("tasks nonsense")
 
 
 def test_folders_of_tests_exist() -> None:
