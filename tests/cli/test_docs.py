@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import runpy
+import shlex
+import subprocess
 import tomllib
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from ors_cli.application import application
 
 from tests.support.paths import DOCS, ROOT
 
@@ -34,6 +40,8 @@ FOLDERS = (
     "scripts",
     "tests",
 )
+
+COMMAND_LINE: Any = typer.main.get_command(application)
 
 #: Files of a terminal task rather than of the project's tests.
 OF_TASKS = {"test_initial_state", "test_final_state"}
@@ -110,6 +118,49 @@ def test_tests_exist(page: Path) -> None:
     assert missing == set()
 
 
+def commands(page: Path) -> set[str]:
+    """Return the arguments of every ``ors-server`` command of a page, of blocks and between backticks."""
+    text = page.read_text("utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE)
+    lines = [re.sub(r"(^| )#.*", "", line) for block in blocks for line in block.splitlines()]
+    called = r"(?:(?<![/\w-])|(?<=bin/))ors-server ([a-z][^`;&|#)]*)"
+    return {found.strip() for line in [*lines, *words(page)] for found in re.findall(called, line)}
+
+
+@functools.cache
+def child(group: Any, name: str) -> Any:
+    """Return a command of a group; the first time imports it."""
+    return group.resolve_command(typer.Context(group), [name])[1]
+
+
+@functools.cache
+def refused(line: str) -> str:
+    """Return what the command line says of a command or an option that it does not know."""
+    command, arguments = COMMAND_LINE, [word for word in shlex.split(line) if word != "--help"]
+    try:
+        while hasattr(command, "resolve_command") and arguments and arguments[0].islower():
+            command, arguments = child(command, arguments[0]), arguments[1:]
+        if arguments and not hasattr(command, "resolve_command"):
+            command.make_context("ors-server", arguments)
+    except Exception as error:  # of click, or of the copy of it that newer versions of typer have: compared by name
+        names = {kind.__name__ for kind in type(error).__mro__}
+        if not names & {"NoSuchOption", "UsageError", "Exit"}:
+            raise
+        # A page names files that are not here, and leaves arguments out.
+        return "" if names & {"BadParameter", "Exit"} else str(getattr(error, "message", error))
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_known(page: Path) -> None:
+    assert {found: problem for found in commands(page) if (problem := refused(found))} == {}
+
+
+def test_an_unknown_command_is_noticed() -> None:
+    assert "No such option: --nonsense" in refused("serve echo --nonsense")
+    assert "No such command 'nonsense'" in refused("tasks nonsense")
+
+
 def test_folders_of_tests_exist() -> None:
     section = (DOCS / "architecture.md").read_text("utf-8").partition("\n## Tests\n")[2]
     rows = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
@@ -126,3 +177,43 @@ def test_the_changelog_has_an_entry_a_line() -> None:
     entries = newest.partition("\n### ")[2].splitlines()[1:]
     assert {line for line in entries if line and not line.startswith(("- ", "### "))} == set()
     assert {line for line in entries if len(line) > 160} == set()
+
+
+def documented(root: Path, page: str) -> list[str]:
+    """Return what `scripts/check-house` says of a checkout with a README of 32,990 words and a page with this text."""
+    (root / "docs").mkdir(exist_ok=True)
+    (root / "README.md").write_text("word " * 32_990)
+    (root / "docs" / "more.md").write_text(page)
+    found: list[str] = list(runpy.run_path(str(ROOT / "scripts" / "check-house"))["words"](root))
+    return found
+
+
+def test_the_pages_have_a_limit(tmp_path: Path) -> None:
+    assert documented(tmp_path, "word " * 10) == []
+    (problem,) = documented(tmp_path, "word " * 11)
+    assert "have 33,001 words, at most 33,000. The longest: README.md 32,990, docs/more.md 11." in problem
+
+
+def test_the_pages_that_grew_are_named(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    documented(tmp_path, "word " * 9)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "within the limit"], check=True)
+    (problem,) = documented(tmp_path, "word " * 12)
+    assert re.search(r"Grown since \w{7,}: docs/more\.md by 3\. ", problem)
+
+
+def test_a_table_that_a_test_keeps_is_not_counted(tmp_path: Path) -> None:
+    table = "\n| a | b |\n" * 20
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_table.py").write_text("")
+    marked = f"<!-- kept by tests/test_table.py -->\n{table}<!-- end -->\n"
+    (problem,) = documented(tmp_path, marked)
+    assert problem == "docs/more.md: kept by tests/test_table.py, which is not a file of the tests that names this page"
+    (tmp_path / "tests" / "test_table.py").write_text('PAGE = "more.md"')
+    assert documented(tmp_path, marked) == []
+    assert "33," in documented(tmp_path, marked.replace("<!-- end -->", ""))[-1]
+    (tmp_path / "more.py").write_text('PAGE = "more.md"')
+    (problem,) = documented(tmp_path, marked.replace("tests/test_table.py", "more.py"))
+    assert "kept by more.py" in problem

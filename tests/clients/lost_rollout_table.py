@@ -15,7 +15,7 @@ __all__ = ["BEGIN", "END", "ROWS", "Outcome", "Row", "expected", "render"]
 #: ``refused``: the run ends before it trains. ``uncounted``: it is in no number.
 Outcome = Literal["redrawn", "again", "retried", "masked", "left out", "refused", "uncounted"]
 
-BEGIN, END = "<!-- lost rollouts: written by the tests -->", "<!-- end of lost rollouts -->"
+BEGIN, END = "<!-- kept by tests/clients/lost_rollout_table.py -->", "<!-- end -->"
 
 _TEXTS: dict[Outcome, str] = {
     "redrawn": "its group is dropped and another one drawn",

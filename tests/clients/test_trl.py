@@ -35,7 +35,7 @@ from ors_clients.training.config import TrainingConfiguration
 
 from tests.clients.lost_rollout_table import expected
 from tests.clients.trl_environments import PIXEL
-from tests.support.paths import RECIPES, ROOT
+from tests.support.paths import DOCS, RECIPES
 from tests.support.servers import served
 
 ENVIRONMENTS = Path(__file__).with_name("trl_environments.py")
@@ -74,9 +74,8 @@ def session_of(slot: Any) -> str:
     return slot._session.id
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/clients.md"])
-def test_the_first_example_of_a_page_gives_a_number_to_every_episode(
-    page: str, url: str, monkeypatch: pytest.MonkeyPatch
+def test_the_example_of_the_documentation_gives_a_number_to_every_episode(
+    url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An example that gives None to a rollout that never called a tool trains a model to call none."""
     given: list[dict[str, Any]] = []
@@ -96,9 +95,9 @@ def test_the_first_example_of_a_page_gives_a_number_to_every_episode(
     vars(module).update(GRPOTrainer=GRPOTrainer, GRPOConfig=dict)
     monkeypatch.setitem(sys.modules, "trl", module)
     monkeypatch.setattr(EnvironmentMixture, "train_dataset", [])  # made by a package that the gate does not have
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "clients.md").read_text("utf-8"), re.DOTALL)
     code = next(block for block in blocks if "trl" in block)
-    exec(compile(code.replace("http://127.0.0.1:8080", url), page, "exec"), {})
+    exec(compile(code.replace("http://127.0.0.1:8080", url), "clients.md", "exec"), {})
     assert given[0]["rewards"] == [0.0]
 
 

@@ -1,6 +1,6 @@
 """``serve --engine ray`` on a real Ray with several raylets on the loopback device: joins, deaths, and the end.
 
-The times are printed (``pytest -rP``); docs/scale.md has those of one run.
+The times are printed (``pytest -rP``); docs/performance.md has those of one run.
 """
 
 from __future__ import annotations

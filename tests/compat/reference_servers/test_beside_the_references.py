@@ -1,7 +1,7 @@
 """The faults of the reference servers.
 
 Each scenario is played on the SDK's own server, which shows the fault, and on ours, which must not. The environments
-are the same classes (`beside`); `docs/faults.md` has the table of all faults.
+are the same classes (`beside`); `docs/decisions/0014-faults-of-the-reference-servers.md` has all of them.
 """
 
 from __future__ import annotations

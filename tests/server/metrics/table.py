@@ -8,7 +8,7 @@ from tests.support.paths import DOCS
 __all__ = ["PAGE", "table", "with_table"]
 
 PAGE = DOCS / "metrics.md"
-_MARK = "<!-- made by: python -m tests.server.metrics.table -->\n"
+_MARK = "<!-- kept by tests/server/metrics/table.py -->\n"
 
 
 def table() -> str:

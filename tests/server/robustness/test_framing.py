@@ -41,7 +41,7 @@ def result_of(events: list[tuple[str, str]]) -> Any:
 
 
 def as_the_references(data: bytes) -> bytes:
-    """Frame as the references do: chunks of 4,096 characters, cut anywhere. Source: `docs/faults.md`."""
+    """Frame as the references do: chunks of 4,096 characters, cut anywhere. Source: decision 14."""
     text = data.decode()
     pieces = [text[start : start + 4096] for start in range(0, len(text), 4096)]
     names = ["chunk"] * (len(pieces) - 1) + ["end"]

@@ -13,7 +13,7 @@ from tests.support.environments import Bare
 from tests.support.http_client import Client
 from tests.support.paths import DOCS
 
-PAGES = ["environments.md", "sandboxes.md"]
+PAGES = ["environments.md"]
 
 
 class Service:
