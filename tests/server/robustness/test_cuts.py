@@ -2,7 +2,7 @@
 
 With an Idempotency-Key the tool runs exactly once, wherever the connection was lost. Without a key, a client that has
 seen `task_id` resumes, and the tool has run once, too. A client that has not seen it can only repeat the call, and then
-at most two runs are possible, each under a `task_id` of its own (`docs/protocol.md`). In the end the client gets, byte
+at most two runs are possible, each under a `task_id` of its own (`docs/operation.md`). In the end the client gets, byte
 for byte, what it would have got without the loss.
 """
 
