@@ -56,11 +56,11 @@ format: venv ## Repair style and formatting in place
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-test: lint docs ## Lint, build the documentation, check types and run every test but the long ones
+test: venv ## Lint, build the documentation, check types and run every test but the long ones
 	@scripts/debian-packages $(PROGRAMS) || echo "Going on without: the tests that need them are skipped."
 	@mkdir -p build && : >$(NOT_RUN)
-	@# Beside each other: the type checker keeps one processor busy for minutes, and tests wait for half of theirs.
-	$(MAKE) --no-print-directory --keep-going --jobs=4 --output-sync=target types $(TESTS); $(SHOW_NOT_RUN)
+	@# Beside each other: the checks keep one processor busy for minutes, and tests wait for half of theirs.
+	$(MAKE) --no-print-directory --keep-going --jobs=4 --output-sync=target lint $(TESTS) docs types; $(SHOW_NOT_RUN)
 
 # The processes that run the tests; each takes about as long as the others. The last has what the others have not.
 TESTS := tests-sandboxes tests-terminal tests-others
