@@ -24,6 +24,7 @@ __all__ = [
     "Found",
     "LayeredTree",
     "clean_layer",
+    "entries_of",
     "inner_owner",
     "measure_layer",
     "remove_layer",
@@ -67,6 +68,10 @@ class LayeredTree:
             if found is None:
                 return None
         return found
+
+    def under(self, layer: Path) -> LayeredTree:
+        """Return the stack with ``layer`` above it."""
+        return LayeredTree([layer, *self._layers])
 
     def layers_at(self, path: str) -> list[Path]:
         """Return the layers whose folders at ``path`` are merged there, the top one first; none for another file."""
@@ -210,6 +215,14 @@ def remove_layer(folder: Path) -> None:
             if stat.S_ISDIR(status.st_mode):
                 place.chmod(0o700)
         shutil.rmtree(folder)
+
+
+def entries_of(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the entries of a layer's directory, which an agent may have closed to this process."""
+    mode = stat.S_IMODE(folder.lstat().st_mode)
+    if mode & stat.S_IRWXU != stat.S_IRWXU:
+        folder.chmod(mode | stat.S_IRWXU)
+    return list(os.scandir(folder))
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -113,7 +113,15 @@ async def test_a_verdict_that_needs_the_agents_programs_is_refused_or_marked(ser
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("runs", ["/app/own", "cd /app && /usr/bin/python3 -c 'import own; exit(own.status)'"])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        "/app/own",
+        "cd /app && /usr/bin/python3 -c 'import own; exit(own.status)'",
+        "cd / && bash app/own",
+        "cd /app && env X=1 /usr/bin/python3 -u own.py",
+    ],
+)
 async def test_a_verifier_that_runs_the_agents_programs_is_refused_or_marked(
     service: Service, tmp_path: Path, runs: str
 ) -> None:
