@@ -1,4 +1,4 @@
-"""What the arguments of an interpreter say that it runs."""
+"""Scripts of interpreters, by their arguments, and the places where a Python looks for modules first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ors_containers.linux.path_record import PathRecord
         ("/app/run.sh x", None, False),
     ],
 )
-def test_what_an_interpreter_is_told(command: str, candidates: str | None, looks_here: bool) -> None:
+def test_which_arguments_may_be_the_script(command: str, candidates: str | None, looks_here: bool) -> None:
     found = interpretation(command.split()[0], command.split())
     if candidates is None:
         assert found is None

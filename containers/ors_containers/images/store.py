@@ -48,7 +48,7 @@ class Pruned:
 
     images: tuple[str, ...]
     layers: int
-    #: Bytes freed.
+    #: Bytes that the disk got back.
     size: int
 
 
@@ -203,8 +203,8 @@ class ImageStore(ImageRepository):
             self.forget(record)
             if progress is not None:
                 progress(Step(f"Removed image {record.name}"))
-        keys = await self.layers.remove_unused(plan.layers)
-        return Pruned(tuple(record.name for record in plan.images), len(keys), sum(layers[key].size for key in keys))
+        removed = await self.layers.remove_unused(plan.layers)
+        return Pruned(tuple(record.name for record in plan.images), len(removed.keys), removed.size)
 
     async def keep(self, frozen: FrozenFiles, made_by: str, *, times: bool = False) -> KeptLayer:
         """Copy what an ended container has written into the store; the same content is the same layer.
@@ -240,7 +240,7 @@ class ImageStore(ImageRepository):
             return 0
         freed -= {key for record in self.images() for key in record.all_layers}
         known = {layer.key for layer in await asyncio.to_thread(self.layers.list) if not layer.recipe}
-        return len(await self.layers.remove_unused(freed & known))
+        return len((await self.layers.remove_unused(freed & known)).keys)
 
     def compose(self, name: str, layers: Sequence[str], *, like: str) -> ImageRecord:
         """Save an image of layers of the store, the top one first, with the configuration of the image ``like``.

@@ -25,6 +25,7 @@ __all__ = [
     "LayeredTree",
     "clean_layer",
     "entries_of",
+    "exclusive_bytes",
     "inner_owner",
     "measure_layer",
     "remove_layer",
@@ -200,6 +201,18 @@ def measure_layer(folder: Path) -> int:
     """Return the bytes of the regular files in a layer; a hard-linked file counts once."""
     files = {status.st_ino: status.st_size for _, status in _walk(folder) if stat.S_ISREG(status.st_mode)}
     return sum(files.values())
+
+
+def exclusive_bytes(folder: Path) -> int:
+    """Return the bytes on the disk of what lies in a folder, without the files that have another name elsewhere."""
+    names: dict[tuple[int, int], int] = {}
+    size = 0
+    for place, status in _walk(folder):
+        inode = (status.st_dev, status.st_ino)
+        names[inode] = names.get(inode, 0) + 1
+        if place != folder and (stat.S_ISDIR(status.st_mode) or names[inode] == status.st_nlink):
+            size += 512 * status.st_blocks
+    return size
 
 
 def remove_layer(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a program that interprets text is told to run, by its name and arguments.
+"""Scripts of interpreters, by the names and arguments of their processes.
 
 A file that an interpreter is given runs as a program does that is executed, and a Python looks for modules where its
 script lies, or in its working folder.
@@ -44,7 +44,7 @@ class Interpretation(NamedTuple):
 
 
 def interpretation(program: str, arguments: Sequence[str]) -> Interpretation | None:
-    """Return what a program is told to run; None for one that is not an interpreter. ``arguments`` begin with its name.
+    """Return what a program interprets; None for one that is not an interpreter. ``arguments`` begin with its name.
 
     A program that is several, as ``busybox``, is the one whose name it is given.
     """

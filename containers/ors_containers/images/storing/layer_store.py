@@ -18,9 +18,10 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ors_containers.errors import StoreFailed
 from ors_containers.images.storing.holds import held_layers
@@ -28,9 +29,10 @@ from ors_containers.images.storing.singleflight import SingleFlight
 from ors_containers.images.storing.store_folder import prepare_folder, store_errors
 from ors_containers.layers.ownership import LayerOwners
 from ors_containers.layers.sharing import remove_unshared
+from ors_containers.layers.tree import exclusive_bytes
 from ors_containers.linux.file_locks import create_lock, locked, try_locked
 
-__all__ = ["LayerInformation", "LayerStore", "layer_key", "new_upper"]
+__all__ = ["LayerInformation", "LayerStore", "RemovedLayers", "layer_key", "new_upper"]
 
 _FORMAT = 1
 #: Seconds after which the use of a layer is recorded again.
@@ -63,6 +65,13 @@ class LayerInformation:
     recipe: bool
     #: Seconds since 1970.
     used: float
+
+
+class RemovedLayers(NamedTuple):
+    """Layers that were removed, and the bytes that the disk got back, which it did not of files that others share."""
+
+    keys: Sequence[str]
+    size: int
 
 
 class LayerStore:
@@ -234,9 +243,10 @@ class LayerStore:
                     used.update(path.read_text().split())
         return used
 
-    async def remove_unused(self, keys: Iterable[str]) -> list[str]:
-        """Remove those of the layers that no living process uses and no hold keeps; return them."""
+    async def remove_unused(self, keys: Iterable[str]) -> RemovedLayers:
+        """Remove those of the layers that no living process uses and no hold keeps."""
         removed: list[str] = []
+        size = 0
         with store_errors(self.root):
             self._prepare()
             async with self.folder() as folder:
@@ -248,9 +258,10 @@ class LayerStore:
                                 self.path(key).rename(folder / key)
                                 removed.append(key)
                             self._notes(key).unlink(missing_ok=True)
+                size = await asyncio.to_thread(exclusive_bytes, folder) if removed else 0
             if removed:
-                await asyncio.to_thread(remove_unshared, self.pool)
-        return removed
+                size += await asyncio.to_thread(remove_unshared, self.pool)
+        return RemovedLayers(removed, size)
 
     async def sweep(self) -> None:
         """Remove what killed processes left: working folders, lock files, leases, notes of layers without a folder."""
