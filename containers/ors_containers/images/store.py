@@ -32,9 +32,8 @@ from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.references import store_names
 from ors_containers.images.repository import DEFAULT_MAX_SIZE, ImageRepository
 from ors_containers.images.storing.holds import Hold, find_holds, remove_expired
-from ors_containers.images.storing.layer_store import LayerInformation
 from ors_containers.images.storing.pruning import plan_pruning
-from ors_containers.images.storing.records import ImageRecord, checked_name, stem_of
+from ors_containers.images.storing.records import ImageRecord, LayerInformation, checked_name, stem_of
 from ors_containers.images.storing.singleflight import SingleFlight
 from ors_containers.images.storing.store_folder import store_errors
 from ors_containers.runtime import Runtime

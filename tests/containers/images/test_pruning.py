@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from ors_containers.errors import UnknownImage
 from ors_containers.images import ImageStore, Recipe, RecipeFile, Step
-from ors_containers.images.storing.layer_store import LayerInformation
 from ors_containers.images.storing.pruning import plan_pruning
-from ors_containers.images.storing.records import ImageRecord
+from ors_containers.images.storing.records import ImageRecord, LayerInformation
 
 Make = Callable[..., Any]
 _DAY = 86400.0
