@@ -14,7 +14,7 @@ from pathlib import Path
 from ors_containers.errors import InvalidArchive
 from ors_containers.layers.tree import LayeredTree, entries_of, status_of
 
-__all__ = ["added_modules"]
+__all__ = ["added_modules", "is_of_distribution"]
 
 #: Ends of a module's name: its source, compiled, and a library.
 _MODULES = (".py", ".pyc", ".so")
@@ -37,7 +37,7 @@ def added_modules(layer: Path, folder: str, below: LayeredTree) -> Iterator[str]
             continue
         for entry in entries_of(layer / above):
             path = f"{above}/{entry.name}".lstrip("/")
-            is_distribution = entry.name.lower().endswith(_DISTRIBUTIONS)
+            is_distribution = is_of_distribution(entry.name)
             name, *rest = entry.name.split(".", 1)
             if not is_distribution and not name.isidentifier():
                 continue
@@ -53,6 +53,11 @@ def added_modules(layer: Path, folder: str, below: LayeredTree) -> Iterator[str]
                     yield path
             elif is_module and entry.is_file(follow_symlinks=False) and not _is_below(below, path, stat.S_IFREG):
                 yield path
+
+
+def is_of_distribution(path: str) -> bool:
+    """Return whether a path is that of a distribution's folder or file, or of a file in one."""
+    return any(name.lower().endswith(_DISTRIBUTIONS) for name in path.split("/"))
 
 
 def _is_below(below: LayeredTree, path: str, kind: int) -> bool:

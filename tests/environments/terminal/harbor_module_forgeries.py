@@ -14,8 +14,13 @@ __all__ = ["FORGERIES", "HONEST", "IN_THE_FOLDER", "SOLVED"]
 #: A solution without the words.
 _ALMOST = "cd /app; echo 42 >answer; echo 'def f(): pass' >own.py;"
 IN_THE_FOLDER: Mapping[str, str] = {
-    "environment/Dockerfile": "FROM host\nCOPY helper.py check.sh /app/\nWORKDIR /app\n",
+    "environment/Dockerfile": """FROM host
+WORKDIR /app
+COPY helper.py check.sh ./
+COPY about base.egg-info/PKG-INFO
+""",
     "environment/helper.py": "def expected():\n    return '42'\n",
+    "environment/about": "Metadata-Version: 2.1\nName: base\nVersion: 1\n",
     "environment/check.sh": "grep -qx 42 answer\n",
     "tests/test.sh": """#!/bin/bash
 export PATH=/app/bin:$PATH PYTHONPATH=/tests:/app
@@ -91,7 +96,8 @@ FORGERIES: Mapping[str, str] = {
     "a link to a package": _modules("my-json/__init__.py") + "ln -s my-json json;",
     "a link to a module": _modules("text") + "ln -s text json.py; ln -s /app/text copy.py;",
     "a distribution": _modules("paid.py") + _written(_POINTS, "paid-1.dist-info/entry_points.txt"),
-    "a distribution of another form": _modules("paid.py") + _written(_POINTS, "Paid.EGG-INFO/entry_points.txt"),
+    "a distribution of another form": _modules("paid.py") + _written(_POINTS, "paid.egg-info/entry_points.txt"),
+    "the image's distribution": _modules("paid.py") + _written(_POINTS, "base.egg-info/entry_points.txt"),
     "the image's module": _modules("helper.py"),
     "a package in place of the image's module": _modules("helper/__init__.py"),
     "a package instead of the image's module": _modules("helper/__init__.py") + "rm helper.py;",

@@ -13,6 +13,7 @@ from .parts import harbor_agents_programs, harbor_left_out
 
 #: What an image and a verifier's layer have, besides folders of the system.
 IMAGE = ("app/x", "data/input", "db/main", "root/.bashrc", "venv/bin/python", "venv/lib/a.py", "home/u/x", "output/.x")
+IMAGE += ("app/v/bin/python", "app/v/pyvenv.cfg", "app/v-1/bin/run")
 FETCHED = ("root/.local/bin/uv", "app/.tests/bin/python", "fetched/lib/a.py")
 
 
@@ -119,6 +120,14 @@ def test_which_places_are_outputs(tmp_path: Path, seen: RecordedPaths, written: 
             "/app/bin/sh",
             "",
             id="a program before others",
+        ),
+        pytest.param(
+            used(
+                executed="/app/v/bin/python /app/v-1/bin/run", opened="/app/A.egg-info/x", missing="/app/b.egg-info/y"
+            ),
+            "/app/v /app/A.egg-info/x /app/b.egg-info/y /app/v-1/bin/run",
+            "",
+            id="a virtual environment, and what distributions say",
         ),
     ],
 )

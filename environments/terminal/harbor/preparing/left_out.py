@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 
 from ors_containers import Image
 from ors_containers.layers.leaving_out import LeftOut
-from ors_containers.layers.module_files import added_modules
+from ors_containers.layers.module_files import added_modules, is_of_distribution
 from ors_containers.layers.sharing import source_of
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.sandbox import RecordedPaths
@@ -65,7 +65,7 @@ class UsedPaths:
         """Return what is left out of an agent's files by a recorded run, beside what was ``before``."""
         paths = {*before.paths, *before.closed, *ALWAYS.closed, *_SYSTEM}
         folders = set(before.folders)
-        paths.update(prefix for path in used.executed if (prefix := self._prefix(path)) and self._is_left_out(prefix))
+        paths.update(filter(None, map(self._prefix, used.executed)))
         for path in used.executed | used.opened | used.missing:
             if self._is_left_out(path):
                 paths.add(self._first_absent(path) or path)
@@ -123,7 +123,7 @@ class UsedPaths:
         programs = {path.rpartition("/")[2] for path in used.executed if self._is_left_out(path)}
         for path in used.opened | used.missing:
             name = path.rpartition("/")[2]
-            if name in elsewhere or (name in programs and path in used.missing):
+            if name in elsewhere or (name in programs and path in used.missing) or is_of_distribution(path):
                 paths.add(path)
         return {path for path in paths if not self._is_left_out(path)}
 
@@ -159,6 +159,8 @@ class UsedPaths:
         wide = {*_SHARED, *self._work, *_above(self._work)}
         if place.parent.name not in _PROGRAMS or prefix in wide or self._home.fullmatch(prefix):
             return ""
+        if not self._is_left_out(prefix) and not self._has(f"{prefix}/pyvenv.cfg"):
+            return ""  # a folder of the task's, unless it is a virtual environment
         return prefix if self._has(program) or self._fetched.find(program) else ""
 
     def _next_rule_above(self, path: str, paths: Collection[str]) -> str:
