@@ -22,15 +22,15 @@ from ors_containers import RuntimeUnavailable, find_runtime
 async def _reward(commands: list[str]) -> float:
     async with local(terminal_module("environment").TerminalEnvironment, split="train", index=0) as session:
         for command in commands:
-            await session.call_tool("bash", {"command": command})
-        output = await session.call_tool("done", {})
+            await session.call("bash", {"command": command})
+        output = await session.call("done", {})
         assert output.finished, output
         return output.reward or 0.0
 
 
-async def _holds() -> Mapping[str, bool]:
+async def _holds() -> dict[str, bool]:
     async with find_runtime("bubblewrap")() as runtime:
-        return runtime.describe().holds
+        return {enforcement.limit: enforcement.holds for enforcement in runtime.describe().enforcements}
 
 
 async def main(ways: Mapping[str, list[str]]) -> object:
@@ -39,7 +39,7 @@ async def main(ways: Mapping[str, list[str]]) -> object:
         holds = await _holds()
     except RuntimeUnavailable as error:
         return {"unavailable": str(error)}
-    return {"holds": dict(holds), "rewards": {name: await _reward(commands) for name, commands in ways.items()}}
+    return {"holds": holds, "rewards": {name: await _reward(commands) for name, commands in ways.items()}}
 
 
 if __name__ == "__main__":
