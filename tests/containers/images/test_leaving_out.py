@@ -150,7 +150,7 @@ def test_what_is_left_of_a_layer(
     assert seen([layer, image]) == {path: text for path, text in {**IMAGE, **expected}.items() if text is not None}
 
 
-def _files(paths: str, content: str) -> Files:
+def _files(paths: str, content: str) -> dict[str, str]:
     return dict.fromkeys(paths.split(), content)
 
 

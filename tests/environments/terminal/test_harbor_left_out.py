@@ -12,8 +12,10 @@ from ors_containers.sandbox import RecordedPaths
 from .parts import harbor_agents_programs, harbor_left_out
 
 #: What an image and a verifier's layer have, besides folders of the system.
-IMAGE = ("app/x", "data/input", "db/main", "root/.bashrc", "venv/bin/python", "venv/lib/a.py", "home/u/x", "output/.x")
-IMAGE += ("app/v/bin/python", "app/v/pyvenv.cfg", "app/v-1/bin/run")
+IMAGE = (
+    *("app/x", "data/input", "db/main", "root/.bashrc", "venv/bin/python", "venv/lib/a.py", "home/u/x", "output/.x"),
+    *("app/v/bin/python", "app/v/pyvenv.cfg", "app/v-1/bin/run"),
+)
 FETCHED = ("root/.local/bin/uv", "app/.tests/bin/python", "fetched/lib/a.py")
 
 
