@@ -73,6 +73,10 @@ class RecordedPaths(NamedTuple):
     listed: frozenset[str] = frozenset()
     #: Paths at which nothing was, when one of them was to be executed, opened or looked up.
     missing: frozenset[str] = frozenset()
+    #: Files that an interpreter was given as its script, as ``sh run.sh``.
+    scripts: frozenset[str] = frozenset()
+    #: Directories where a Python looks for modules before its own: its script's, its working directory, PYTHONPATH.
+    searched: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

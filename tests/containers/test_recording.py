@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from ors_containers import Container, ContainerSettings, RuntimeUnavailable
-from ors_containers.linux.path_recorder import PathRecord
+from ors_containers.linux.path_record import PathRecord
 from ors_containers.runtimes.containers import recording
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 from ors_containers.sandbox import RecordedPaths
@@ -71,6 +71,13 @@ async def test_interpreters_are_recorded(container: Container) -> None:
     paths = await recorded(container, "/work/script")
     assert {"/work/script", "/work/interpreter", "/bin/sh"} <= paths.executed
     assert any(Path(path).name.startswith("ld-linux") for path in paths.executed)
+
+
+async def test_what_an_interpreter_is_given_is_recorded(container: Container) -> None:
+    command = "cd /work/real; PYTHONPATH=../empty /usr/bin/python3 -c ''; /usr/bin/python3 file; exec sh ./file"
+    paths = await recorded(container, "/bin/sh", "-c", command, status=127)
+    assert paths.scripts == {"/work/real/file"}
+    assert paths.searched == {"/work/real", "/work/empty"}
 
 
 async def test_places_where_a_program_was_looked_for_are_missing(container: Container) -> None:

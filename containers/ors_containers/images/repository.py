@@ -161,9 +161,7 @@ class ImageRepository:
         record = self.record(name)
         self.forget(record)
         kept = {key for other in self.images() for key in other.all_layers}
-        sizes = {layer.key: layer.size for layer in self.layers.list()}
-        removed = await self.layers.remove_unused(key for key in record.all_layers if key not in kept)
-        return sum(sizes.get(key, 0) for key in removed)
+        return (await self.layers.remove_unused(key for key in record.all_layers if key not in kept)).size
 
     def forget(self, record: ImageRecord) -> None:
         """Remove a record and leave its layers. Raises ``StoreFailed``."""

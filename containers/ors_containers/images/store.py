@@ -32,9 +32,8 @@ from ors_containers.images.progress import Progress, Step, line_progress
 from ors_containers.images.references import store_names
 from ors_containers.images.repository import DEFAULT_MAX_SIZE, ImageRepository
 from ors_containers.images.storing.holds import Hold, find_holds, remove_expired
-from ors_containers.images.storing.layer_store import LayerInformation
 from ors_containers.images.storing.pruning import plan_pruning
-from ors_containers.images.storing.records import ImageRecord, checked_name, stem_of
+from ors_containers.images.storing.records import ImageRecord, LayerInformation, checked_name, stem_of
 from ors_containers.images.storing.singleflight import SingleFlight
 from ors_containers.images.storing.store_folder import store_errors
 from ors_containers.runtime import Runtime
@@ -48,7 +47,7 @@ class Pruned:
 
     images: tuple[str, ...]
     layers: int
-    #: Bytes freed.
+    #: Bytes that the disk got back.
     size: int
 
 
@@ -203,8 +202,8 @@ class ImageStore(ImageRepository):
             self.forget(record)
             if progress is not None:
                 progress(Step(f"Removed image {record.name}"))
-        keys = await self.layers.remove_unused(plan.layers)
-        return Pruned(tuple(record.name for record in plan.images), len(keys), sum(layers[key].size for key in keys))
+        removed = await self.layers.remove_unused(plan.layers)
+        return Pruned(tuple(record.name for record in plan.images), len(removed.keys), removed.size)
 
     async def keep(self, frozen: FrozenFiles, made_by: str, *, times: bool = False) -> KeptLayer:
         """Copy what an ended container has written into the store; the same content is the same layer.
@@ -240,7 +239,7 @@ class ImageStore(ImageRepository):
             return 0
         freed -= {key for record in self.images() for key in record.all_layers}
         known = {layer.key for layer in await asyncio.to_thread(self.layers.list) if not layer.recipe}
-        return len(await self.layers.remove_unused(freed & known))
+        return len((await self.layers.remove_unused(freed & known)).keys)
 
     def compose(self, name: str, layers: Sequence[str], *, like: str) -> ImageRecord:
         """Save an image of layers of the store, the top one first, with the configuration of the image ``like``.

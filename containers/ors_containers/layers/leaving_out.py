@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ors_containers.errors import InvalidArchive
-from ors_containers.layers.tree import OPAQUE, LayeredTree, remove_layer
+from ors_containers.layers.module_files import added_modules
+from ors_containers.layers.tree import OPAQUE, LayeredTree, entries_of, remove_layer
 
 __all__ = ["LeftOut", "leave_out"]
 
@@ -36,6 +37,10 @@ class LeftOut(NamedTuple):
     closed: Sequence[str] = ()
     #: Of these folders, entries whose names begin with a dot are left out.
     homes: Sequence[str] = ()
+    #: Below these folders, additions that a Python would import are left out (``module_files``), except for ``own``.
+    searched: Sequence[str] = ()
+    #: Of those, files that stay.
+    own: Sequence[str] = ()
 
 
 def leave_out(layer: Path, rules: LeftOut, below: Sequence[Path]) -> None:
@@ -56,17 +61,29 @@ class _Rules:
         self._folders = _relative(rules.folders)
         self._homes = _relative(rules.homes)
         self._kept = _relative(rules.kept)
-        self._on_the_way_out = self._folders | self._homes | _above(self._paths | self._folders | self._homes)
+        self._searched = _relative(rules.searched)
+        self._own = _relative(rules.own)
+        places = self._folders | self._homes | self._searched
+        self._on_the_way_out = places | _above(self._paths | places)
         self._on_the_way_to_kept = _above(self._kept)
 
     def apply(self) -> None:
         self._enter("", leaving="" in self._paths, inside_kept="" in self._kept)
         if self._closed:
             self._remove_links()
+        for folder in self._searched:
+            for path in added_modules(self._layer, folder, self._below):
+                place = self._layer / path
+                if path in self._own:
+                    continue
+                if place.is_dir() and not place.is_symlink():
+                    remove_layer(place)
+                else:
+                    place.unlink()
 
     def _enter(self, folder: str, *, leaving: bool, inside_kept: bool) -> None:
         emptied = folder in self._folders and folder not in self._kept
-        for entry in _entries(self._layer / folder):
+        for entry in entries_of(self._layer / folder):
             path = f"{folder}/{entry.name}".lstrip("/")
             is_folder = entry.is_dir(follow_symlinks=False)
             if path in self._kept:
@@ -97,7 +114,7 @@ class _Rules:
         leading: list[Path] = []
         waiting = [self._layer]
         while waiting:
-            for entry in _entries(waiting.pop()):
+            for entry in entries_of(waiting.pop()):
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(Path(entry.path))
                 elif entry.is_symlink() and self._leads_to_closed(os.path.relpath(entry.path, self._layer)):
@@ -116,13 +133,6 @@ class _Rules:
     def _is_folder_below(self, path: str) -> bool:
         found = self._below.find(path)
         return found is not None and stat.S_ISDIR(found.status.st_mode)
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    mode = stat.S_IMODE(folder.lstat().st_mode)
-    if mode & stat.S_IRWXU != stat.S_IRWXU:  # an agent may have closed it to this process
-        folder.chmod(mode | stat.S_IRWXU)
-    return list(os.scandir(folder))
 
 
 def _relative(paths: Iterable[str]) -> frozenset[str]:

@@ -67,12 +67,16 @@ def share_layer(layer: Path, pool: Path, since: float) -> str:
     return digest.hexdigest()
 
 
-def remove_unshared(pool: Path) -> None:
-    """Remove the files of the pool that no layer has."""
+def remove_unshared(pool: Path) -> int:
+    """Remove the files of the pool that no layer has; return their bytes on the disk."""
+    freed = 0
     for place in pool.glob("*/*"):
         with contextlib.suppress(OSError):
-            if place.lstat().st_nlink == 1:
+            status = place.lstat()
+            if status.st_nlink == 1:
                 place.unlink()
+                freed += 512 * status.st_blocks
+    return freed
 
 
 def _share(layer: Path, paths: list[str], shared: Path) -> None:

@@ -24,6 +24,8 @@ __all__ = [
     "Found",
     "LayeredTree",
     "clean_layer",
+    "entries_of",
+    "exclusive_bytes",
     "inner_owner",
     "measure_layer",
     "remove_layer",
@@ -67,6 +69,10 @@ class LayeredTree:
             if found is None:
                 return None
         return found
+
+    def under(self, layer: Path) -> LayeredTree:
+        """Return the stack with ``layer`` above it."""
+        return LayeredTree([layer, *self._layers])
 
     def layers_at(self, path: str) -> list[Path]:
         """Return the layers whose folders at ``path`` are merged there, the top one first; none for another file."""
@@ -197,6 +203,18 @@ def measure_layer(folder: Path) -> int:
     return sum(files.values())
 
 
+def exclusive_bytes(folder: Path) -> int:
+    """Return the bytes on the disk of what lies in a folder, without the files that have another name elsewhere."""
+    names: dict[tuple[int, int], int] = {}
+    size = 0
+    for place, status in _walk(folder):
+        inode = (status.st_dev, status.st_ino)
+        names[inode] = names.get(inode, 0) + 1
+        if place != folder and (stat.S_ISDIR(status.st_mode) or names[inode] == status.st_nlink):
+            size += 512 * status.st_blocks
+    return size
+
+
 def remove_layer(folder: Path) -> None:
     """Remove a tree, including directories without permissions. Raises ``OSError`` for files of another user."""
     import shutil
@@ -210,6 +228,14 @@ def remove_layer(folder: Path) -> None:
             if stat.S_ISDIR(status.st_mode):
                 place.chmod(0o700)
         shutil.rmtree(folder)
+
+
+def entries_of(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the entries of a layer's directory, which an agent may have closed to this process."""
+    mode = stat.S_IMODE(folder.lstat().st_mode)
+    if mode & stat.S_IRWXU != stat.S_IRWXU:
+        folder.chmod(mode | stat.S_IRWXU)
+    return list(os.scandir(folder))
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -18,16 +18,15 @@ import json
 import os
 import platform
 import select
-import stat
 import struct
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ors_containers.linux.confinement.seccomp import RECORDED_CALLS
+from ors_containers.linux.path_record import KINDS, MOST_PATHS, PathRecord
 
-__all__ = ["KINDS", "PathRecord", "main"]
+__all__ = ["main"]
 
-#: The kinds of recorded paths, as ``sandbox.RecordedPaths`` has them.
-KINDS = ("executed", "opened", "listed", "missing")
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _CONTINUE = 1
 _WAKE_AT_ONCE = struct.pack("=Q", 1)
@@ -36,11 +35,9 @@ _NOTICE = struct.Struct("=QII iIQ 6Q")
 _ANSWER = struct.Struct("=QqiI")
 _HERE = -100  # AT_FDCWD
 _LONGEST = 4096
-_MOST_LINKS, _MOST_INTERPRETERS = 40, 4
-#: Last components of a path that are not the name of a file in the folder before them.
-_NO_NAMES = ("", ".", "..")
-#: Paths that are recorded; a command with more is not.
-_MOST_PATHS = 500_000
+#: Arguments and variables of a program that are read.
+_MOST_TEXTS = 4096
+_SEARCH_PATH = "PYTHONPATH="
 #: File systems of the kernel: what a path in them means depends on who asks.
 _KERNEL = ("/proc/", "/sys/", "/dev/")
 
@@ -52,138 +49,10 @@ class _Call(NamedTuple):
     directory: int
     path: str
     flags: int
-
-
-class PathRecord:
-    """The recorded paths of a root, given as an open directory; every path is absolute and inside of it."""
-
-    def __init__(self, root: int) -> None:
-        self._root = root
-        self.paths: dict[str, set[str]] = {kind: set() for kind in KINDS}
-        #: Directories without links, by the paths that led to them.
-        self._folders: dict[str, str] = {"/": "/"}
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether there are more paths than one command may have."""
-        return sum(map(len, self.paths.values())) > _MOST_PATHS
-
-    def exists(self, path: str) -> bool:
-        """Return whether there is something at a path, no link followed."""
-        return self._status(path) is not None
-
-    def execute(self, path: str, depth: int = 0) -> None:
-        """Record a program, and the interpreter that the kernel starts for it."""
-        found, status = self._find(path)
-        if status is None:
-            self.paths["missing"].add(found)
-        elif stat.S_ISREG(status.st_mode):
-            known = found in self.paths["executed"]
-            self.paths["executed"].update((_normal(path), found))
-            if not known and depth < _MOST_INTERPRETERS and (interpreter := self._interpreter(found)):
-                self.execute(interpreter, depth + 1)
-
-    def open(self, path: str, flags: int) -> None:
-        """Record a file that is opened for reading, or a directory; a new file is not one."""
-        if flags & os.O_ACCMODE == os.O_WRONLY:
-            return
-        found, status = self._find(path)
-        if status is None:
-            if not flags & os.O_CREAT:
-                self.paths["missing"].add(found)
-        elif stat.S_ISREG(status.st_mode):
-            self.paths["opened"].update((_normal(path), found))
-        elif stat.S_ISDIR(status.st_mode):
-            self.paths["listed"].add(found)
-
-    def look(self, path: str) -> None:
-        """Record a path that is looked for in vain."""
-        found, status = self._find(path)
-        if status is None:
-            self.paths["missing"].add(found)
-
-    def _find(self, path: str) -> tuple[str, os.stat_result | None]:
-        """Return a path without links, and the status of what is there; links on the way are recorded as opened."""
-        folder, _, name = path.rpartition("/")
-        waiting = [*reversed([part for part in path.split("/") if part])]
-        done = "/"
-        if name not in _NO_NAMES and (known := self._folders.get(folder or "/")) is not None:
-            done, waiting = known, [name]
-        status: os.stat_result | None = self._status("/") if not waiting else None
-        links = 0
-        while waiting:
-            part = waiting.pop()
-            if part in (".", ".."):
-                done = done if part == "." else os.path.dirname(done)  # noqa: PTH120 - no Path is needed
-                status = self._status(done)
-                continue
-            here = f"{done.rstrip('/')}/{part}"
-            status = self._status(here)
-            if status is None:
-                return "/".join([here, *reversed(waiting)]), None
-            if stat.S_ISLNK(status.st_mode):
-                links += 1
-                self.paths["opened"].add(here)
-                target = self._link(here)
-                if links > _MOST_LINKS or target is None:
-                    return here, None
-                if target.startswith("/"):
-                    done = "/"
-                waiting += [*reversed([piece for piece in target.split("/") if piece])]
-                status = self._status(done)
-                continue
-            done = here
-        above = os.path.dirname(done)  # noqa: PTH120 - no Path is needed
-        if links == 0 and name not in _NO_NAMES and not self._folders.keys() >= {folder or "/"}:
-            self._folders[folder or "/"] = above
-        return done, status
-
-    def _status(self, path: str) -> os.stat_result | None:
-        try:
-            return os.stat(path.lstrip("/") or ".", dir_fd=self._root, follow_symlinks=False)
-        except (OSError, ValueError):
-            return None
-
-    def _link(self, path: str) -> str | None:
-        try:
-            return os.readlink(path.lstrip("/"), dir_fd=self._root)
-        except OSError:
-            return None
-
-    def _interpreter(self, path: str) -> str:
-        """Return the interpreter of a script, or the loader of an ELF program; empty for neither."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            descriptor = os.open(path.lstrip("/"), flags, dir_fd=self._root)
-        except OSError:
-            return ""
-        try:
-            head = os.pread(descriptor, 256, 0)
-            if head.startswith(b"#!"):
-                words = head[2:].partition(b"\n")[0].split()
-                return os.fsdecode(words[0]) if words and words[0].startswith(b"/") else ""
-            return _loader(descriptor, head)
-        except (OSError, struct.error):
-            return ""
-        finally:
-            os.close(descriptor)
-
-
-def _loader(descriptor: int, head: bytes) -> str:
-    """Return the path of the program that loads a 64-bit ELF file; empty for another file."""
-    if head[:6] != b"\x7fELF\x02\x01":
-        return ""
-    at, size, count = *struct.unpack_from("<Q", head, 32), *struct.unpack_from("<H", head, 54), head[56]
-    for number in range(count):
-        header = os.pread(descriptor, 56, at + number * size)
-        kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", header)
-        if kind == 3 and length <= _LONGEST:  # PT_INTERP
-            return os.fsdecode(os.pread(descriptor, length, offset).partition(b"\0")[0])
-    return ""
-
-
-def _normal(path: str) -> str:
-    return os.path.normpath(path)
+    #: Of a program that is executed.
+    arguments: Sequence[str] = ()
+    #: Its variable ``PYTHONPATH``; None where it has none.
+    search_path: str | None = None
 
 
 class _Recorder:
@@ -234,6 +103,8 @@ class _Recorder:
             self.record = PathRecord(root)
         if call.kind == "execute" and (call.path or self.record.exists(path)):
             self.record.execute(path)
+            folder = os.readlink(f"/proc/{thread}/cwd")  # noqa: PTH115 - no Path is needed
+            self.record.interpret(path, call.arguments, folder, call.search_path)
         elif call.kind == "open":
             self.record.open(path, call.flags)
         elif call.kind == "look":
@@ -248,8 +119,29 @@ class _Recorder:
             flags = arguments[called.flags]
             if called.by_address:
                 flags = struct.unpack("=Q", os.pread(memory, 8, flags))[0]
-        text = os.pread(memory, _LONGEST, arguments[called.path])
-        return _Call(called.kind, directory, os.fsdecode(text.partition(b"\0")[0]), flags)
+        call = _Call(called.kind, directory, _text(memory, arguments[called.path]), flags)
+        if called.kind != "execute":
+            return call
+        variables = _texts(memory, arguments[called.arguments + 1])
+        search_path = next((text for text in variables if text.startswith(_SEARCH_PATH)), None)
+        return call._replace(
+            arguments=[*_texts(memory, arguments[called.arguments])],
+            search_path=search_path and search_path.removeprefix(_SEARCH_PATH),
+        )
+
+
+def _text(memory: int, address: int) -> str:
+    return os.fsdecode(os.pread(memory, _LONGEST, address).partition(b"\0")[0])
+
+
+def _texts(memory: int, address: int) -> Iterator[str]:
+    """Yield the texts of a list in a caller's memory; no more where it cannot be read."""
+    with contextlib.suppress(OSError, struct.error):
+        for place in range(address, address + 8 * _MOST_TEXTS, 8) if address else ():
+            (text,) = struct.unpack("=Q", os.pread(memory, 8, place))
+            if not text:
+                return
+            yield _text(memory, text)
 
 
 def _signed(value: int) -> int:
@@ -259,7 +151,7 @@ def _signed(value: int) -> int:
 def _write(recorder: _Recorder) -> None:
     record = recorder.record
     if record is not None and record.is_full:
-        result: dict[str, object] = {"problem": f"it used more than {_MOST_PATHS:,} paths"}
+        result: dict[str, object] = {"problem": f"it used more than {MOST_PATHS:,} paths"}
     else:
         paths = record.paths if record is not None else {}
         result = {kind: sorted(paths.get(kind, ())) for kind in KINDS}

@@ -34,7 +34,7 @@ STAGES = {
     "oracle": "the solution earns 1",
     "cheat": "writing the reward earns 0",
 }
-_FORMAT = 2
+_FORMAT = 3
 _CHUNK = 1 << 20
 #: Digests of this process, by folder and by the times and sizes of its files.
 _digests: dict[tuple[str, str], str] = {}

@@ -37,7 +37,7 @@ async def test_a_held_layer_stays_until_its_time_is_over(store: ImageStore) -> N
     assert (await store.prune(unused_days=0, max_total=0)).layers == 1
     assert await store.free_expired() == 0
     assert left(store) == {A}
-    assert await store.layers.remove_unused([A]) == []
+    assert (await store.layers.remove_unused([A])).keys == []
 
     over = ImageStore(store.root, state=store.state)
     (path,) = (store.root / "holds").glob("*.json")
@@ -60,14 +60,14 @@ async def test_what_others_need_stays(store: ImageStore, prune: bool) -> None:
 async def test_a_layer_is_used_until_it_is_released(store: ImageStore) -> None:
     await layers(store, A, B)
     other = ImageStore(store.root, state=store.state)
-    assert await other.layers.remove_unused([A, B]) == []
+    assert (await other.layers.remove_unused([A, B])).keys == []
     store.layers.release([A])
-    assert await other.layers.remove_unused([A, B]) == [A]
+    assert (await other.layers.remove_unused([A, B])).keys == [A]
     assert not store.layers.use([A])
     (lease,) = (path for path in (store.root / "leases").iterdir() if path.stat().st_size)
     assert lease.read_text().split() == [B]
     store.layers.release([A, B])
-    assert await other.layers.remove_unused([B]) == [B]
+    assert (await other.layers.remove_unused([B])).keys == [B]
 
 
 async def test_a_hold_names_layers_that_are_there(store: ImageStore) -> None:

@@ -150,6 +150,47 @@ def test_what_is_left_of_a_layer(
     assert seen([layer, image]) == {path: text for path, text in {**IMAGE, **expected}.items() if text is not None}
 
 
+def _files(paths: str, content: str) -> dict[str, str]:
+    return dict.fromkeys(paths.split(), content)
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        pytest.param(
+            _files("work/json.py work/x/y/z.pyc work/json.abi3.so work/x/__init__.py work/.a.egg-info", "agent")
+            | _files("work/x-1.dist-info/a work/a.Egg-Info/b work/a.egg-link", "agent")
+            | {"work/data": "->/more-data", "work/file.py": "->answer", "more-data/a.py": "agent"}
+            | {"work/__pycache__/old.cpython-311.pyc": "agent"},
+            {"more-data/a.py": "agent", "work/old.py": "image", "work/m/old.py": "image"},
+            id="modules",
+        ),
+        pytest.param(
+            _files("work/answer work/a-b.py work/x/data.json work/.git/a.py a.py work/old.py work/own.py", "agent")
+            | {"work/latest": "->answer", "work/m/old.py": WHITEOUT},
+            _files("work/answer work/a-b.py work/x/data.json work/.git/a.py a.py work/old.py work/own.py", "agent")
+            | {"work/latest": "answer"},
+            id="no modules, and modules that stay",
+        ),
+        pytest.param(
+            {"work/old.py": "->a-b", "work/a-b": "agent", "work/m/new.py": "agent", "work/m/up": "->.."},
+            {"work/a-b": "agent", "work/old.py": "image", "work/m/old.py": "image"},
+            id="modules where the image has others",
+        ),
+        pytest.param(
+            {"work": "->/other", "other/json.py": "agent"},
+            {"work/old.py": "image", "work/m/old.py": "image", "other/json.py": "agent"},
+            id="a link in place of the folder",
+        ),
+    ],
+)
+def test_added_modules_are_left_out(tmp_path: Path, agent: Files, expected: Files) -> None:
+    image = layer_of(tmp_path / "image", _files("work/old.py work/m/old.py", "image"))
+    layer = layer_of(tmp_path / "agent", agent)
+    leave_out(layer, LeftOut(kept=["/work"], searched=["/work", "/none"], own=["/work/own.py"]), [image])
+    assert seen([layer, image]) == expected
+
+
 def test_links_lead_nowhere(tmp_path: Path) -> None:
     outside = layer_of(tmp_path / "outside", {"bin/python": "outside"})
     layer = layer_of(tmp_path / "agent", {"usr": f"->{outside}"})
@@ -168,7 +209,6 @@ def test_a_closed_folder_is_opened(tmp_path: Path) -> None:
 
 
 def test_the_request_can_be_read() -> None:
-    request = Request(
-        1, LayerOwners().mapping.of_sandbox(0), LeaveOut("/x", LeftOut(["/a"], ["/b"], ["/c"], ["/d"], ["/e"]), ["/y"])
-    )
+    rules = LeftOut(*([f"/{field}"] for field in LeftOut._fields))
+    request = Request(1, LayerOwners().mapping.of_sandbox(0), LeaveOut("/x", rules, ["/y"]))
     assert Request.decode(request.encode()) == request

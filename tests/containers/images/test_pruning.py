@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from ors_containers.errors import UnknownImage
 from ors_containers.images import ImageStore, Recipe, RecipeFile, Step
-from ors_containers.images.storing.layer_store import LayerInformation
 from ors_containers.images.storing.pruning import plan_pruning
-from ors_containers.images.storing.records import ImageRecord
+from ors_containers.images.storing.records import ImageRecord, LayerInformation
 
 Make = Callable[..., Any]
 _DAY = 86400.0
@@ -120,7 +119,8 @@ async def test_the_oldest_are_pruned_until_the_rest_fits(store: ImageStore, arch
     total = sum(layer.size for layer in store.usage())
     assert (await store.prune(max_total=total)).layers == 0
     pruned = await store.prune(max_total=total - 150_000)
-    assert (pruned.images, pruned.layers, pruned.size) == ((), 2, 200_000)
+    assert (pruned.images, pruned.layers) == ((), 2)
+    assert 200_000 <= pruned.size < 250_000
     assert [image.layers[0].exists() for image in derived] == [True, False, False]
     os.utime(store.root / "images" / "b.json", (now - 100, now - 100))
     pruned = await store.prune(max_total=total - 300_500)

@@ -14,20 +14,14 @@ from tests.long.sandboxed.debian import debian_root
 from .conftest import Service
 from .harbor_folders import write_harbor_folder
 from .harbor_forgeries import FORGERIES, VERIFIER
-from .harbor_playing import ON_HOST, played, prepared
+from .harbor_playing import played, prepared
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("docker_like")]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the task's folder."""
-    return write_harbor_folder(tmp_path_factory.mktemp("forging"), "forged", {**ON_HOST, **VERIFIER})
+pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("docker_like")]
 
 
 @pytest.fixture(scope="module")
 def debian_folder(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the same task in a Debian, all of whose files an agent can write."""
+    """Return the folder of a task in a Debian, all of whose files an agent can write."""
     root = debian_root(tmp_path_factory.mktemp("root"))
     command = [sys.executable, "-m", "ors_cli", "image", "import", str(root), "--name", "debian"]
     subprocess.run(command, env=os.environ | {"ORS_IMAGES": str(service.store.root)}, check=True)
@@ -35,26 +29,15 @@ def debian_folder(service: Service, tmp_path_factory: pytest.TempPathFactory) ->
     return write_harbor_folder(tmp_path_factory.mktemp("debian"), "forged", files)
 
 
-async def no_forgery_pays(service: Service, folder: Path, forgery: str) -> None:
-    ((record,), _) = await prepared(service, folder)
-    assert record.ready, record.problem
-    done = await played(service, folder, FORGERIES[forgery])
-    assert (done.reward, done.finished) == (0.0, True)
-
-
-@pytest.mark.parametrize("forgery", ["a reward of the other kind", "a module beside the tests"])
-async def test_no_forgery_pays(service: Service, folder: Path, forgery: str) -> None:
-    await no_forgery_pays(service, folder, forgery)
-
-
-@pytest.mark.long
 async def test_the_solution_pays(service: Service, debian_folder: Path) -> None:
     await prepared(service, debian_folder)
     solved = await played(service, debian_folder, "echo 42 >/app/answer.txt", "echo '[\"a\"]' >/app/words.json")
     assert solved.reward == 1.0
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("forgery", FORGERIES)
 async def test_no_forgery_pays_in_a_debian(service: Service, debian_folder: Path, forgery: str) -> None:
-    await no_forgery_pays(service, debian_folder, forgery)
+    ((record,), _) = await prepared(service, debian_folder)
+    assert record.ready, record.problem
+    done = await played(service, debian_folder, FORGERIES[forgery])
+    assert (done.reward, done.finished) == (0.0, True)

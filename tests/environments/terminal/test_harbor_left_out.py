@@ -12,7 +12,10 @@ from ors_containers.sandbox import RecordedPaths
 from .parts import harbor_agents_programs, harbor_left_out
 
 #: What an image and a verifier's layer have, besides folders of the system.
-IMAGE = ("app/x", "data/input", "db/main", "root/.bashrc", "venv/bin/python", "venv/lib/a.py", "home/u/x", "output/.x")
+IMAGE = (
+    *("app/x", "data/input", "db/main", "root/.bashrc", "venv/bin/python", "venv/lib/a.py", "home/u/x", "output/.x"),
+    *("app/v/bin/python", "app/v/pyvenv.cfg", "app/v-1/bin/run"),
+)
 FETCHED = ("root/.local/bin/uv", "app/.tests/bin/python", "fetched/lib/a.py")
 
 
@@ -30,8 +33,8 @@ def left_by(rules: LeftOut) -> set[str]:
     return {*rules.paths, *rules.closed}
 
 
-def used(*, executed: str = "", opened: str = "", listed: str = "", missing: str = "") -> RecordedPaths:
-    return RecordedPaths(*(frozenset(words.split()) for words in (executed, opened, listed, missing)))
+def used(**kinds: str) -> RecordedPaths:
+    return RecordedPaths(**{kind: frozenset(words.split()) for kind, words in kinds.items()})
 
 
 @pytest.mark.parametrize(
@@ -102,6 +105,57 @@ def test_which_places_are_outputs(tmp_path: Path, seen: RecordedPaths, written: 
     assert left_by(plain) <= left_by(found)
 
 
+@pytest.mark.parametrize(
+    ("seen", "left", "searched"),
+    [
+        pytest.param(used(searched="/app /usr/bin /tests /data"), "", "/app /data", id="where a Python looks"),
+        pytest.param(
+            used(opened="/app/x /app/l.py", missing="/app/__pycache__/l.cpython-311.pyc", listed="/app /usr/lib"),
+            "/app/l.py /app/__pycache__/l.cpython-311.pyc",
+            "/app",
+            id="a module of the image",
+        ),
+        pytest.param(used(executed="/app/run", scripts="/app/run.sh"), "/app/run /app/run.sh", "", id="programs"),
+        pytest.param(used(missing="/app/uv.toml /uv.toml /app/out"), "/uv.toml /app/uv.toml", "", id="settings"),
+        pytest.param(
+            used(missing="/app/bin/sh /app/out/cat", executed="/usr/bin/sh", opened="/usr/bin/cat"),
+            "/app/bin/sh",
+            "",
+            id="a program before others",
+        ),
+        pytest.param(
+            used(
+                executed="/app/v/bin/python /app/v-1/bin/run", opened="/app/A.egg-info/x", missing="/app/b.egg-info/y"
+            ),
+            "/app/v /app/A.egg-info/x /app/b.egg-info/y /app/v-1/bin/run",
+            "",
+            id="a virtual environment, and what distributions say",
+        ),
+    ],
+)
+def test_what_a_verifier_takes_from_the_tasks_folder_is_left_out(
+    tmp_path: Path, seen: RecordedPaths, left: str, searched: str
+) -> None:
+    made = rule(tmp_path)
+    found, plain = made.left_out(seen), made.left_out(RecordedPaths())
+    assert (left_by(found) - left_by(plain), {*found.searched}) == ({*left.split()}, {*searched.split()})
+    assert made.left_out(RecordedPaths(), found) == found
+    # The solution's are the agent's.
+    for path in ("app/uv.toml", "app/run", "app/m.py", "app/x"):
+        place = tmp_path / "solution" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    own = made.with_outputs(found, tmp_path / "solution")
+    assert {path for path in left_by(own) if path.startswith("/app")} == {
+        path for path in left.split() if path.startswith("/app") and path not in ("/app/uv.toml", "/app/run")
+    }
+    assert (own.own, own.kept) == (("/app/m.py",) if "/app" in own.searched else (), ("/app",))
+    # A verifier that runs the agent's programs sees them all.
+    known = made.without_modules(found)
+    assert not any(path.startswith("/app") for path in (*left_by(known), *known.searched, *known.own))
+    assert left_by(plain) <= left_by(known)
+
+
 def test_programs_of_the_agent_are_seen_in_the_record(tmp_path: Path) -> None:
     own = {
         "run.sh": b"#!",
@@ -119,6 +173,7 @@ def test_programs_of_the_agent_are_seen_in_the_record(tmp_path: Path) -> None:
     assert harbor_agents_programs.programs_run(read, tmp_path) == ""
     for seen, named in (
         (used(executed="/app/run.sh"), "/app/run.sh"),
+        (used(opened="/app/answer", scripts="/app/answer"), "/app/answer"),
         (used(opened="/app/module.py", missing="/app/__pycache__/module.cpython-311.pyc"), "/app/module.py"),
         (used(opened="/app/module.py /app/__pycache__/module.cpython-311.pyc"), "/app/module.py"),
         (used(opened="/app/old.pyc"), "/app/old.pyc"),

@@ -98,7 +98,7 @@ async def test_a_folder_that_was_changed_is_another_task(service: Service, tmp_p
 
 @pytest.mark.long
 async def test_a_verdict_that_needs_the_agents_programs_is_refused_or_marked(service: Service, tmp_path: Path) -> None:
-    script = TESTS.replace("grep -qx 42 /app/answer.txt", "sh /etc/agent.sh")
+    script = TESTS.replace("grep -qx 42 /app/answer.txt", "(. /etc/agent.sh)")
     files = {**ON_HOST, "tests/test.sh": script, "solution/solve.sh": "#!/bin/sh\necho true >/etc/agent.sh\n"}
     folder = write_harbor_folder(tmp_path, "own", files)
     ((record,), _) = await prepared(service, folder)
@@ -113,7 +113,15 @@ async def test_a_verdict_that_needs_the_agents_programs_is_refused_or_marked(ser
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("runs", ["/app/own", "cd /app && /usr/bin/python3 -c 'import own; exit(own.status)'"])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        "/app/own",
+        "cd /app && /usr/bin/python3 -c 'import own; exit(own.status)'",
+        "cd / && bash app/own",
+        "cd /app && env X=1 /usr/bin/python3 -u own.py",
+    ],
+)
 async def test_a_verifier_that_runs_the_agents_programs_is_refused_or_marked(
     service: Service, tmp_path: Path, runs: str
 ) -> None:

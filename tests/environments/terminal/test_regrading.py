@@ -69,7 +69,8 @@ async def test_a_state_is_graded_again_after_a_test_was_repaired(service: Servic
     assert [(state.task, state.key, state.reward) for state in kept] == [("dated", record.key, 0.0)] * 2
     assert not (service.store.layers.path(kept[0].layer) / "tmp" / ".shell-state").exists()
     assert kept[0].image == service.store.record(record.image).layers
-    assert not {state.layer for state in kept} & set(service.store.layers._marked)
+    layers = [state.layer for state in kept]
+    assert service.store.layers._leases.unmarked(layers) == layers
 
     (folder / "tests" / "test.sh").write_text(REPAIRED)
     assert all("is not prepared" in each.problem for each in await regraded(service))
@@ -92,7 +93,7 @@ async def test_what_cannot_be_graded_again_is_named(service: Service, tmp_path: 
     (folders[1] / "environment" / "Dockerfile").write_text("FROM host\nWORKDIR /app\nRUN echo new >/srv/new\n")
     await prepared(service, folders[1])
     shutil.rmtree(service.store.layers.path(harbor_final_states.find_states(service.store)[2].layer))
-    service.store.layers._marked.clear()
+    service.store.layers.close()
     gone, rebuilt, lost = await regraded(service)
     assert gone.problem.startswith("The Harbor task 'moved' is no longer there")
     assert "has changed since" in rebuilt.problem

@@ -1,9 +1,8 @@
 """Layers by their keys, each made once by the threads, tasks and processes of a machine.
 
 A key is the digest of a layer's inputs, so a layer that exists is valid. A layer is made in ``tmp`` under a file lock
-and renamed into ``layers`` when it is complete. A process records the layers it uses in a locked file of ``leases``,
-which the kernel unlocks when the process ends; ``remove_unused`` keeps the layers recorded there, and those of
-``holds``.
+and renamed into ``layers`` when it is complete. ``remove_unused`` keeps the layers that living processes use
+(``layer_leases``), and those of ``holds``.
 
 Invariants: a folder in ``layers`` is complete. What a killed process left in ``tmp`` is removed by the next process. A
 layer is removed only when no record names it, no living process uses it and no hold keeps it.
@@ -18,23 +17,24 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ors_containers.errors import StoreFailed
 from ors_containers.images.storing.holds import held_layers
+from ors_containers.images.storing.layer_leases import MARK_INTERVAL, LayerLeases
+from ors_containers.images.storing.records import LayerInformation
 from ors_containers.images.storing.singleflight import SingleFlight
 from ors_containers.images.storing.store_folder import prepare_folder, store_errors
 from ors_containers.layers.ownership import LayerOwners
 from ors_containers.layers.sharing import remove_unshared
+from ors_containers.layers.tree import exclusive_bytes
 from ors_containers.linux.file_locks import create_lock, locked, try_locked
 
-__all__ = ["LayerInformation", "LayerStore", "layer_key", "new_upper"]
+__all__ = ["LayerStore", "RemovedLayers", "layer_key", "new_upper"]
 
 _FORMAT = 1
-#: Seconds after which the use of a layer is recorded again.
-_MARK_INTERVAL = 3600.0
 
 
 def layer_key(*parts: object) -> str:
@@ -51,18 +51,11 @@ def new_upper(folder: Path) -> Path:
     return upper
 
 
-@dataclass(frozen=True, slots=True)
-class LayerInformation:
-    """Size and origin of a layer."""
+class RemovedLayers(NamedTuple):
+    """Layers that were removed, and the bytes that the disk got back, which it did not of files that others share."""
 
-    key: str
+    keys: Sequence[str]
     size: int
-    #: The import, definition or recipe that made it, for display.
-    made_by: str
-    #: Whether a recipe made it: it belongs to no image of the store.
-    recipe: bool
-    #: Seconds since 1970.
-    used: float
 
 
 class LayerStore:
@@ -75,10 +68,7 @@ class LayerStore:
         self.builds = asyncio.Semaphore(2 * (os.cpu_count() or 1))
         self._in_progress: SingleFlight[int] = SingleFlight()
         self._swept = False
-        #: When this process last recorded its use of a layer.
-        self._marked: dict[str, float] = {}
-        self._lease: int | None = None
-        self._lease_path: Path | None = None
+        self._leases = LayerLeases(root / "leases")
 
     @property
     def pool(self) -> Path:
@@ -100,32 +90,28 @@ class LayerStore:
 
     def use(self, keys: Iterable[str]) -> bool:
         """Record that this process uses these layers for as long as it lives; False where one does not exist."""
-        now = time.time()
-        new = [key for key in keys if now - self._marked.get(key, 0.0) > _MARK_INTERVAL]
+        new = self._leases.unmarked(keys)
         if not new:
             return True
         if not all(self.path(key).is_dir() for key in new):
             return False
         with store_errors(self.root):
-            lease = self._prepare()
+            self._prepare()
             with self._removal_lock(shared=True):
                 if not all(self.path(key).is_dir() for key in new):
                     return False
-                os.write(lease, "".join(f"{key}\n" for key in new if key not in self._marked).encode())
+                self._leases.mark(new)
                 for key in new:
-                    self._marked[key] = now
                     with contextlib.suppress(OSError):
                         os.utime(self._notes(key))
         return True
 
     def release(self, keys: Iterable[str]) -> None:
         """End this process's use of layers, which others may remove from then on. Raises ``StoreFailed``."""
-        known = [key for key in keys if self._marked.pop(key, None) is not None]
-        if known and self._lease is not None:
-            with store_errors(self.root), self._removal_lock(shared=True):
-                os.ftruncate(self._lease, 0)
-                os.lseek(self._lease, 0, os.SEEK_SET)
-                os.write(self._lease, "".join(f"{key}\n" for key in self._marked).encode())
+        with store_errors(self.root):
+            self._prepare()
+            with self._removal_lock(shared=True):
+                self._leases.release(keys)
 
     async def provide(
         self,
@@ -193,7 +179,7 @@ class LayerStore:
         """Yield a working folder that is removed afterwards, or by the next process when this one is killed."""
         if not self._swept:
             self._swept = True
-            await self.sweep()
+            await self._sweep()
         self._prepare()
         while True:
             place = self.root / "tmp" / secrets.token_hex(8)
@@ -223,20 +209,13 @@ class LayerStore:
         return sorted(found, key=lambda layer: -layer.used)
 
     def in_use(self) -> set[str]:
-        """Return the layers that holds keep or living processes use, this one included. Removes leases of dead ones."""
-        # This process's own layers come from memory.
-        used = set(self._marked) | held_layers(self.holds)
-        for path in (self.root / "leases").glob("*"):
-            with contextlib.suppress(FileNotFoundError), try_locked(path) as is_dead:
-                if is_dead:
-                    path.unlink(missing_ok=True)
-                else:
-                    used.update(path.read_text().split())
-        return used
+        """Return the layers that holds keep or living processes use. Removes the leases of dead ones."""
+        return self._leases.in_use() | held_layers(self.holds)
 
-    async def remove_unused(self, keys: Iterable[str]) -> list[str]:
-        """Remove those of the layers that no living process uses and no hold keeps; return them."""
+    async def remove_unused(self, keys: Iterable[str]) -> RemovedLayers:
+        """Remove those of the layers that no living process uses and no hold keeps."""
         removed: list[str] = []
+        size = 0
         with store_errors(self.root):
             self._prepare()
             async with self.folder() as folder:
@@ -248,11 +227,23 @@ class LayerStore:
                                 self.path(key).rename(folder / key)
                                 removed.append(key)
                             self._notes(key).unlink(missing_ok=True)
+                size = await asyncio.to_thread(exclusive_bytes, folder) if removed else 0
             if removed:
-                await asyncio.to_thread(remove_unshared, self.pool)
-        return removed
+                size += await asyncio.to_thread(remove_unshared, self.pool)
+        return RemovedLayers(removed, size)
 
-    async def sweep(self) -> None:
+    def close(self) -> None:
+        """Release the layers that this process uses."""
+        self._leases.close()
+
+    def size(self, key: str) -> int:
+        """Return the bytes of a layer; 0 where they are unknown."""
+        try:
+            return json.loads(self._notes(key).read_text())["size"]
+        except (OSError, ValueError, KeyError):
+            return 0
+
+    async def _sweep(self) -> None:
         """Remove what killed processes left: working folders, lock files, leases, notes of layers without a folder."""
         with store_errors(self.root):
             self._prepare()
@@ -265,39 +256,20 @@ class LayerStore:
                 with contextlib.suppress(FileNotFoundError), try_locked(path) as is_dead:
                     if is_dead:
                         path.unlink(missing_ok=True)
-            self.in_use()
+            self._leases.in_use()
             for notes in (self.root / "layers").glob("*.json"):
                 key = notes.name.removesuffix(".json")
-                if not self.path(key).is_dir() and time.time() - notes.stat().st_mtime > _MARK_INTERVAL:
+                if not self.path(key).is_dir() and time.time() - notes.stat().st_mtime > MARK_INTERVAL:
                     notes.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Release the layers that this process uses."""
-        if self._lease is not None:
-            if self._lease_path is not None:
-                self._lease_path.unlink(missing_ok=True)
-            os.close(self._lease)
-            self._lease = None
-        self._marked.clear()
-
-    def size(self, key: str) -> int:
-        """Return the bytes of a layer; 0 where they are unknown."""
-        try:
-            return json.loads(self._notes(key).read_text())["size"]
-        except (OSError, ValueError, KeyError):
-            return 0
 
     def _notes(self, key: str) -> Path:
         return self.root / "layers" / f"{key}.json"
 
-    def _prepare(self) -> int:
-        """Create the folders and this process's lease where they are missing; return the lease's descriptor."""
-        if self._lease is None:
+    def _prepare(self) -> None:
+        """Create the folders and this process's lease where they are missing."""
+        if not self._leases.is_open:
             prepare_folder(self.root, set_owners=self.owners.mapping.by == "root")
-        while self._lease is None:  # another process may just be looking for leases of dead processes
-            self._lease_path = self.root / "leases" / secrets.token_hex(8)
-            self._lease = create_lock(self._lease_path)
-        return self._lease
+            self._leases.open()
 
     def _removal_lock(self, *, shared: bool = False) -> contextlib.AbstractContextManager[None]:
         """Lock the store against removing layers (shared) or against using them (exclusive), for moments only."""

@@ -9,8 +9,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ors_containers.images.storing.layer_store import LayerInformation
-from ors_containers.images.storing.records import ImageRecord
+from ors_containers.images.storing.records import ImageRecord, LayerInformation
 
 __all__ = ["RECIPE_DAYS", "PruningPlan", "plan_pruning"]
 

@@ -1,4 +1,6 @@
-"""Image records: the layers, user, configuration and origin of an image, in a file named after it.
+"""Records of images and layers: what each is made of and where it comes from.
+
+An image's record has its layers, user, configuration and origin, in a file named after it.
 
 Invariant: a record is written atomically, after all its layers exist.
 """
@@ -15,11 +17,25 @@ from urllib.parse import quote, unquote
 
 from ors_containers.errors import InvalidImage
 
-__all__ = ["ImageRecord", "checked_name", "stem_of"]
+__all__ = ["ImageRecord", "LayerInformation", "checked_name", "stem_of"]
 
 _SUFFIX = ".json"
 _FORMATS = (".sif", ".simg", ".img", ".tar", ".tgz", ".txz", ".gz", ".xz", ".bz2", ".zst", ".def")
 _MAX_NAME_LENGTH = 128
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInformation:
+    """Size and origin of a layer."""
+
+    key: str
+    size: int
+    #: The import, definition or recipe that made it, for display.
+    made_by: str
+    #: Whether a recipe made it: it belongs to no image of the store.
+    recipe: bool
+    #: Seconds since 1970.
+    used: float
 
 
 @dataclass(frozen=True, slots=True)

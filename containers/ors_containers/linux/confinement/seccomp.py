@@ -98,11 +98,13 @@ class RecordedCall(NamedTuple):
     by_address: bool = False
     #: The place of flags with which the path may be empty: then the call is about an open file.
     may_be_empty: int | None = None
+    #: The arguments of a program, as the addresses of texts; its variables come after them.
+    arguments: int = 0
 
 
 _AT = {
-    "execve": RecordedCall("execute", 0),
-    "execveat": RecordedCall("execute", 1, 0),
+    "execve": RecordedCall("execute", 0, arguments=1),
+    "execveat": RecordedCall("execute", 1, 0, arguments=2),
     "open": RecordedCall("open", 0, flags=1),
     "openat": RecordedCall("open", 1, 0, flags=2),
     "openat2": RecordedCall("open", 1, 0, flags=2, by_address=True),

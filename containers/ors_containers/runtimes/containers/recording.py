@@ -17,7 +17,7 @@ from typing import Any, Self
 from ors_containers.errors import InvalidCommand, RuntimeUnavailable
 from ors_containers.layers.ownership import interpreter
 from ors_containers.linux.fd_passing import receive
-from ors_containers.linux.path_recorder import KINDS
+from ors_containers.linux.path_record import KINDS
 from ors_containers.sandbox import RecordedPaths
 
 __all__ = ["Recording"]

@@ -7,7 +7,7 @@ problem, and the others are graded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from ors_containers import SandboxError
 from ors_server import InfrastructureFailure, OrsError
 
 from ..discovery import FoundFolder
+from ..jobs import results_of
 from ..source import HarborSource
 from .final_states import FinalState
 from .grading import HarborVerdict, grade_changes
@@ -74,33 +75,20 @@ class PreparedTasks:
         return source.find(state.task)
 
 
-async def regrade_states(
+def regrade_states(
     service: Containers, states: Sequence[FinalState], tasks: PreparedTasks, *, jobs: int
-) -> AsyncIterator[Regraded]:
-    """Grade states, ``jobs`` of them at a time; yield each result when it is there.
+) -> AsyncGenerator[Regraded]:
+    """Grade states, ``jobs`` of them at a time; yield each result when it is there."""
 
-    Removes what a killed process has left in the store. Raises ``StoreFailed`` where that cannot be done.
-    """
-    await service.store.layers.sweep()
-    room = asyncio.Semaphore(jobs)
+    async def grade(state: FinalState) -> Regraded:
+        try:
+            return await _regraded(service, state, await asyncio.to_thread(tasks.find, state))
+        except (OrsError, SandboxError) as error:
+            return Regraded(state, problem=str(error))
+        except OSError as error:
+            return Regraded(state, problem=f"A file cannot be read or written: {error}")
 
-    async def one(state: FinalState) -> Regraded:
-        async with room:
-            try:
-                return await _regraded(service, state, await asyncio.to_thread(tasks.find, state))
-            except (OrsError, SandboxError) as error:
-                return Regraded(state, problem=str(error))
-            except OSError as error:
-                return Regraded(state, problem=f"A file cannot be read or written: {error}")
-
-    running = [asyncio.create_task(one(state)) for state in states]
-    try:
-        for done in asyncio.as_completed(running):
-            yield await done
-    finally:
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+    return results_of(states, grade, jobs=jobs)
 
 
 async def _regraded(service: Containers, state: FinalState, prepared: PreparedTask) -> Regraded:

@@ -6,6 +6,10 @@ task's folder is not the agent's, from the first folder on the way that the imag
 folders that it listed, or below the prefix of a program that it executed. Such a place is the agent's all the same
 where the solution writes it, no program has a place there, and the solution earns 1 only with it.
 
+The task's folder is the agent's, but a verifier that runs there takes modules and settings from it. So neither modules
+that were added below a folder where its Python looked for them are its, nor what it ran, imported or searched for there
+(a name that it looked for in vain in other folders, too), unless the solution writes them.
+
 Invariant: what is in the system's folders, or hidden in a home, is never the agent's. The runs show what a verifier
 uses for two states; what it uses for another state, the agent would choose.
 """
@@ -20,8 +24,12 @@ from pathlib import Path, PurePosixPath
 
 from ors_containers import Image
 from ors_containers.layers.leaving_out import LeftOut
+from ors_containers.layers.module_files import added_modules, is_of_distribution
+from ors_containers.layers.sharing import source_of
 from ors_containers.layers.tree import LayeredTree
 from ors_containers.sandbox import RecordedPaths
+
+from .agents_programs import imported_modules
 
 __all__ = ["ALWAYS", "UsedPaths"]
 
@@ -31,6 +39,7 @@ _SYSTEM = (
     *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/etc", "/opt"),
     *("/var/lib/dpkg", "/var/lib/apt", "/var/cache/apt"),
 )
+_PLACES = (*_SYSTEM, *ALWAYS.closed)
 #: Folders of a prefix that hold its programs.
 _PROGRAMS = ("bin", "sbin", "libexec")
 #: Folders that many programs write to, beside homes: an output in them is a file, not the folder.
@@ -41,6 +50,7 @@ class UsedPaths:
     """The rule for one task: the image that its agent starts from, the layer of its tests, and what they fetched."""
 
     def __init__(self, image: Image, tests: Path, fetched: Sequence[Path]) -> None:
+        self._below = image.layers
         self._image = LayeredTree((tests, *image.layers))
         self._fetched = LayeredTree(fetched)
         folder = os.path.normpath(image.directory or "/")
@@ -55,17 +65,18 @@ class UsedPaths:
         """Return what is left out of an agent's files by a recorded run, beside what was ``before``."""
         paths = {*before.paths, *before.closed, *ALWAYS.closed, *_SYSTEM}
         folders = set(before.folders)
-        paths.update(prefix for path in used.executed if (prefix := self._prefix(path)) and self._is_left_out(prefix))
+        paths.update(filter(None, map(self._prefix, used.executed)))
         for path in used.executed | used.opened | used.missing:
             if self._is_left_out(path):
                 paths.add(self._first_absent(path) or path)
+        paths.update(self._programs_of_work(used))
         for path in used.listed:
             if self._is_left_out(path):
                 absent = self._first_absent(path)
                 (folders if absent is None else paths).add(absent or path)
         needed = {path for path in paths if self._next_rule_above(path, paths) not in paths}
         listed = {path for path in folders - paths if self._next_rule_above(path, paths) not in paths}
-        return self._rules(needed, listed, ())
+        return self._rules(needed, listed, ())._replace(searched=tuple(sorted(self._searched(used, before))))
 
     def with_outputs(self, rules: LeftOut, solution: Path) -> LeftOut:
         """Return the rules without the places that the layer ``solution`` has, where no program has a place.
@@ -79,11 +90,22 @@ class UsedPaths:
         outputs: set[str] = set()
         for path in written & left:
             folder = str(PurePosixPath(path).parent)
-            whole = self._has(path) and folder not in never and not self._home.fullmatch(folder)
+            whole = (
+                self._has(path) and self._is_left_out(path) and folder not in never and not self._home.fullmatch(folder)
+            )
             outputs.add(folder if whole else path)
         paths = {path for path in left if path in tools or not _covers(outputs, path)}
         folders = {path for path in rules.folders if path not in written and not _covers(outputs, path)}
-        return self._rules(paths, folders, outputs)
+        below = LayeredTree(self._below)
+        own = {f"/{path}" for folder in rules.searched for path in added_modules(solution, folder, below)}
+        beside = filter(self._is_left_out, outputs)
+        return self._rules(paths, folders, beside)._replace(searched=rules.searched, own=tuple(sorted(own)))
+
+    def without_modules(self, rules: LeftOut) -> LeftOut:
+        """Return the rules for a verifier that is known to run what the agent wrote in the task's folder."""
+        paths = {path for path in (*rules.paths, *rules.closed) if self._is_left_out(path)}
+        kept = [path for path in rules.kept if path not in self._work]
+        return self._rules(paths, {*rules.folders}, kept)
 
     # ── details ──
 
@@ -91,6 +113,26 @@ class UsedPaths:
         closed = {path for path in paths if path in ALWAYS.closed or not self._has(path)}
         left, listed, absent = (tuple(sorted(places)) for places in (paths - closed, folders, closed))
         return LeftOut(left, listed, (*self._work, *sorted(outputs)), absent, self._homes)
+
+    def _programs_of_work(self, used: RecordedPaths) -> set[str]:
+        """Return the places of the task's folder that a run used as programs, modules or settings."""
+        modules = imported_modules(used)
+        paths = {*used.executed, *used.scripts, *modules}
+        paths.update(path for path in used.opened | used.missing if source_of(path) in modules)
+        elsewhere = {path.rpartition("/")[2] for path in used.missing if self._is_left_out(path)}
+        programs = {path.rpartition("/")[2] for path in used.executed if self._is_left_out(path)}
+        for path in used.opened | used.missing:
+            name = path.rpartition("/")[2]
+            if name in elsewhere or (name in programs and path in used.missing) or is_of_distribution(path):
+                paths.add(path)
+        return {path for path in paths if not self._is_left_out(path)}
+
+    def _searched(self, used: RecordedPaths, before: LeftOut) -> set[str]:
+        """Return the folders where an agent's modules would be found before others."""
+        modules = imported_modules(used)
+        above = {*_above(path for path in modules if not self._is_left_out(path))}
+        folders = {*used.searched, *(above & used.listed)}
+        return {*before.searched, *(path for path in folders if not any(_is_in(path, tool) for tool in _PLACES))}
 
     def _is_left_out(self, path: str) -> bool:
         """Return whether a used path is not the agent's: in the task's folder only what was fetched into it."""
@@ -101,7 +143,7 @@ class UsedPaths:
         home = self._home.match(path)
         if home is not None and path[home.end() :].startswith("/."):
             return True
-        if any(_is_in(path, above) for above in (*ALWAYS.closed, *_SYSTEM)) or self._is_fetched(path):
+        if any(_is_in(path, above) for above in _PLACES) or self._is_fetched(path):
             return True
         return any(self._has(f"{path}/{name}") for name in _PROGRAMS)
 
@@ -117,6 +159,8 @@ class UsedPaths:
         wide = {*_SHARED, *self._work, *_above(self._work)}
         if place.parent.name not in _PROGRAMS or prefix in wide or self._home.fullmatch(prefix):
             return ""
+        if not self._is_left_out(prefix) and not self._has(f"{prefix}/pyvenv.cfg"):
+            return ""  # a folder of the task's, unless it is a virtual environment
         return prefix if self._has(program) or self._fetched.find(program) else ""
 
     def _next_rule_above(self, path: str, paths: Collection[str]) -> str:

@@ -235,15 +235,17 @@ class _Stages:
                 solution = f"the solution ends with exit status {run.exit_status}, the verifier with {whole.described}"
                 raise _StageFailed(solution, run.output, whole.output)
             rule = self._rule(record)
+            ran = await asyncio.to_thread(programs_run, whole.used, changes)
             strict = await asyncio.to_thread(rule.left_out, whole.used, record.left_out)
             outputs = await asyncio.to_thread(rule.with_outputs, strict, changes)
+            if ran:
+                outputs, strict = rule.without_modules(outputs), rule.without_modules(strict)
             chosen, judged = None, whole
             for left_out in dict.fromkeys((outputs, strict)):  # the second leaves out what the first does, and more
                 judged = await self._verify(record, changes, left_out)
                 if judged.value != 1:
                     break
                 chosen = left_out
-            ran = await asyncio.to_thread(programs_run, whole.used, changes)
         if chosen is not None and not ran:
             others = [path for path in chosen.kept if path not in strict.kept]
             detail = f"the agent's beside its folder: {', '.join(others)}" if others else ""

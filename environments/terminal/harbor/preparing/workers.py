@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..folder import HarborTask
+from ..jobs import results_of
 from ..playing.verification import Containers
 from ..record import Record, StageResult, content_digest, records_folder
 from .addresses import read_addresses
@@ -15,7 +16,7 @@ from .stages import Preparation, prepare_task
 __all__ = ["prepare_tasks"]
 
 
-async def prepare_tasks(
+def prepare_tasks(
     service: Containers,
     tasks: Sequence[HarborTask],
     variables: Mapping[str, str],
@@ -26,11 +27,12 @@ async def prepare_tasks(
     again: bool = False,
     addresses: Path | None = None,
     on_stage: Callable[[str, str, StageResult], None] | None = None,
-) -> AsyncIterator[Record]:
+) -> AsyncGenerator[Record]:
     """Prepare tasks, ``jobs`` of them at a time; yield the record of each when it is done.
 
     ``addresses`` is the file of the operator's table, None for the shipped one. ``on_stage`` gets the task's name, the
-    stage and its result. Raises ``FolderProblem`` for a folder that is gone, and ``DefinitionError`` for the table.
+    stage and its result. Raises ``DefinitionError`` for the table, and later ``FolderProblem`` for a folder that is
+    gone.
     """
     from ors_containers.images.image_map import ImageMap
 
@@ -38,23 +40,14 @@ async def prepare_tasks(
     preparation = Preparation(
         service, ImageMap(service.store), variables, records, read_addresses(addresses), flag, without_solution
     )
-    room = asyncio.Semaphore(jobs)
 
-    async def one(task: HarborTask) -> Record:
-        async with room:
-            key = await asyncio.to_thread(content_digest, task.folder)
+    async def prepare(task: HarborTask) -> Record:
+        key = await asyncio.to_thread(content_digest, task.folder)
 
-            def report(stage: str, result: StageResult) -> None:
-                if on_stage is not None:
-                    on_stage(task.name, stage, result)
+        def report(stage: str, result: StageResult) -> None:
+            if on_stage is not None:
+                on_stage(task.name, stage, result)
 
-            return await prepare_task(preparation, task, key, again=again, on_stage=report)
+        return await prepare_task(preparation, task, key, again=again, on_stage=report)
 
-    running = [asyncio.create_task(one(task)) for task in tasks]
-    try:
-        for done in asyncio.as_completed(running):
-            yield await done
-    finally:
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+    return results_of(tasks, prepare, jobs=jobs)
