@@ -12,7 +12,17 @@ from functools import cache
 
 from pydantic import BaseModel, Field
 
-from ors_server import DefinitionError, Environment, JSONObject, ListToolsOutput, Split, TextBlock, ToolOutput, ToolSpec, tool
+from ors_server import (
+    DefinitionError,
+    Environment,
+    JSONObject,
+    ListToolsOutput,
+    Split,
+    TextBlock,
+    ToolOutput,
+    ToolSpec,
+    tool,
+)
 
 WORDS = {"train": ("hello", "world", "trl", "openreward"), "test": ("reward", "standard")}
 _VARIABLE = "ORS_ECHO_WORDS"

@@ -21,19 +21,22 @@ _HELD_OUT = 4
 
 
 def _words(draft: Draft, count: int) -> list[str]:
+    """Return words of the task's split, the first of them another one for each of many seeds."""
     held_out = draft.seed >= HELD_OUT_SEEDS
-    return draft.some([word for place, word in enumerate(_WORDS) if (place % _HELD_OUT == 0) == held_out], count)
+    words = [word for place, word in enumerate(_WORDS) if (place % _HELD_OUT == 0) == held_out]
+    first = words.pop(draft.seed % len(words))
+    return [first, *draft.some(words, count - 1)]
 
 
 def _number(draft: Draft) -> int:
-    number = draft.number(250, 2499) * _HELD_OUT
+    number = draft.number(3, 24) * _HELD_OUT
     return number if draft.seed >= HELD_OUT_SEEDS else number + draft.number(1, _HELD_OUT - 1)
 
 
 def _empty(draft: Draft) -> None:
     root = draft.root = draft.directory(FOLDER)
     [name] = _words(draft, 1)
-    draft.say(f"! Make an empty file {name} in {root}.")
+    draft.say(draft.pick(f"! Make an empty file {name} in {root}.", f"! In {root}, make an empty file {name}."))
     oracle = f"touch work/{name}"
     draft.solve(oracle, swap(oracle, "touch", "mkdir"))
 
@@ -41,7 +44,7 @@ def _empty(draft: Draft) -> None:
 def _folder(draft: Draft) -> None:
     root = draft.root = draft.directory(FOLDER)
     [name] = _words(draft, 1)
-    draft.say(f"! Make a folder {name} in {root}.")
+    draft.say(draft.pick(f"! Make a folder {name} in {root}.", f"! In {root}, make a folder {name}."))
     oracle = f"mkdir work/{name}"
     draft.solve(oracle, swap(oracle, "mkdir", "touch"))
 
@@ -49,7 +52,12 @@ def _folder(draft: Draft) -> None:
 def _word(draft: Draft) -> None:
     root = draft.root = draft.directory(FOLDER)
     name, word = _words(draft, 2)
-    draft.say(f"! Write the word {word} and a newline into a new file {name} in {root}.")
+    draft.say(
+        draft.pick(
+            f"! Write the word {word} and a newline into a new file {name} in {root}.",
+            f"! In {root}, write the word {word} and a newline into a new file {name}.",
+        )
+    )
     oracle = f"echo {word} > work/{name}"
     draft.solve(oracle, swap(oracle, "echo", "printf"))
 
@@ -58,7 +66,12 @@ def _append(draft: Draft) -> None:
     root = draft.root = FOLDER
     [name], number = _words(draft, 1), _number(draft)
     draft.file(f"{root}/{name}", draft.text(draft.number(20, 60)))
-    draft.say(f"! Append a line with the number {number} to the file {name} in {root}.")
+    draft.say(
+        draft.pick(
+            f"! Append a line with the number {number} to the file {name} in {root}.",
+            f"! In {root}, append a line with the number {number} to the file {name}.",
+        )
+    )
     oracle = f"echo {number} >> work/{name}"
     draft.solve(oracle, swap(oracle, ">>", ">"))
 
@@ -67,7 +80,9 @@ def _rename(draft: Draft) -> None:
     root = draft.root = FOLDER
     old, new = _words(draft, 2)
     draft.file(f"{root}/{old}", draft.text(draft.number(20, 60)))
-    draft.say(f"! Rename the file {old} in {root} to {new}.")
+    draft.say(
+        draft.pick(f"! Rename the file {old} in {root} to {new}.", f"! In {root}, rename the file {old} to {new}.")
+    )
     oracle = f"mv work/{old} work/{new}"
     draft.solve(oracle, swap(oracle, "mv", "cp"))
 
@@ -76,7 +91,7 @@ def _copy(draft: Draft) -> None:
     root = draft.root = FOLDER
     old, new = _words(draft, 2)
     draft.file(f"{root}/{old}", draft.text(draft.number(20, 60)))
-    draft.say(f"! Copy the file {old} in {root} to {new}.")
+    draft.say(draft.pick(f"! Copy the file {old} in {root} to {new}.", f"! In {root}, copy the file {old} to {new}."))
     oracle = f"cp work/{old} work/{new}"
     draft.solve(oracle, swap(oracle, "cp", "mv"))
 

@@ -89,7 +89,7 @@ def usable_families(has_program: Callable[[str], bool], wanted: Sequence[str] = 
 def _families(
     has_program: Callable[[str], bool], wanted: Sequence[str], outcome: str
 ) -> tuple[list[str], Mapping[str, Sequence[str]]]:
-    """Return the wanted families, without any those of the default, and by their names the programs that some of them lack.
+    """Return the wanted families, or those of the default, and by their names the programs that some of them lack.
 
     Logs the ``outcome`` for their tasks. Raises ``DefinitionError`` for an unknown family and where each lacks some.
     """
