@@ -18,7 +18,7 @@ Command = Callable[..., Any]
 STAND_IN = """#!/bin/sh
 case "$1" in
 -c) echo '{versions}' ;;
-*) printf '%s' "$ORS_API_KEY" > "$3/key"; echo 'step   1 of 20'; echo '{{"verdict": "as it was"}}' > "$3/report.json"
+-W) shift 4; printf '%s' "$ORS_API_KEY" > "$1/key"; echo 'step   1 of 20'; echo '{{"verdict": "as it was"}}' > "$1/report.json"
    exit {status} ;;
 esac
 """

@@ -122,7 +122,8 @@ async def _train(target: str, seed: int, plan: Plan | None, run: Path, folder: P
         if path := package_path():
             variables["PYTHONPATH"] = path
         process = await asyncio.create_subprocess_exec(
-            str(trainer), "-m", "ors_clients.learning", str(run), str(folder / "evals"), url, upload,
+            *(str(trainer), "-W", "ignore::FutureWarning", "-m", "ors_clients.learning"),
+            *(str(run), str(folder / "evals"), url, upload),
             stdin=asyncio.subprocess.DEVNULL,
             env=variables | {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"},
             preexec_fn=partial(end_with_parent, signal.SIGTERM),

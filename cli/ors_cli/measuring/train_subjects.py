@@ -70,7 +70,7 @@ SUBJECTS: Mapping[str, Subject] = {
         {"ORS_ECHO_WORDS": "400"},
         400,
         240,
-        Recipe(steps=20, groups=16),
+        Recipe(steps=40, groups=16),
         _echo,
     ),
     "terminal": Subject(

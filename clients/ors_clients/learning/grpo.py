@@ -71,10 +71,12 @@ def train(
             if logs and "reward" in logs:
                 on_step({"step": state.global_step, **logs})
 
-    class Trainer(trl.GRPOTrainer):
+    grpo_trainer: Any = trl.GRPOTrainer
+
+    class Trainer(grpo_trainer):
         def _save_checkpoint(self, *arguments: Any, **named: Any) -> None:
             with written(folder):
-                super()._save_checkpoint(*arguments, **named)
+                grpo_trainer._save_checkpoint(self, *arguments, **named)
 
     trainer = Trainer(
         model=model,
@@ -83,6 +85,7 @@ def train(
             output_dir=str(folder),
             use_cpu=True,
             bf16=False,
+            gradient_checkpointing=False,
             per_device_train_batch_size=recipe.groups * recipe.group_size,
             num_generations=recipe.group_size,
             max_steps=recipe.steps,

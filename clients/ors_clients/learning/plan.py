@@ -52,7 +52,7 @@ class Recipe:
     steps: int = 45
     groups: int = 32
     group_size: int = 8
-    learning_rate: float = 8e-4
+    learning_rate: float = 2e-3
     hidden: int = 64
     layers: int = 2
     max_tokens: int = 48

@@ -173,7 +173,8 @@ def _share(value: float | None) -> str:
 def _difference(found: Mapping[str, Any]) -> str:
     interval = found["interval"]
     between = "no interval" if interval is None else f"95 % [{interval[0]:+.3f}, {interval[1]:+.3f}]"
-    return f"{found['difference']:+.3f}, {between}, p = {found['p']:.4f}"
+    p = "p < 0.001" if found["p"] < 0.001 else f"p = {found['p']:.3f}"
+    return f"{found['difference']:+.3f}, {between}, {p}"
 
 
 def _counts(lost: Mapping[str, int]) -> str:

@@ -60,6 +60,7 @@ class Run:
         self._upload = upload
         self._torch = import_trainer_module("torch", INSTALL_TRL)
         self._transformers = import_trainer_module("transformers", INSTALL_TRL)
+        self._transformers.utils.logging.disable_progress_bar()
         self._prompts: dict[tuple[str, int], list[int]] = {}
 
     def run(self) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class Supervised:
 
     def step(self) -> float:
         """Take one step; return the loss before it."""
-        picked = self._torch.randint(len(self._examples), (self._batch,), generator=self._draws).tolist()
+        drawn = self._torch.randint(len(self._examples), (self._batch,), generator=self._draws)
+        picked: list[int] = drawn.tolist()
         ids, labels = self._padded([self._examples[place] for place in picked])
         self._model.train()
         loss = self._model(input_ids=ids, labels=labels).loss
