@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.servers import StartServer
+from environments.echo import environment as module
+from ors_server import DefinitionError
+from ors_server.server import Server
+from tests.clients.scripted_engine import serve_application
 
 Command = Callable[..., Any]
 
@@ -18,8 +21,8 @@ Command = Callable[..., Any]
 STAND_IN = """#!/bin/sh
 case "$1" in
 -c) echo '{versions}' ;;
--W) shift 4; printf '%s' "$ORS_API_KEY" > "$1/key"; echo 'step   1 of 20'; echo '{{"verdict": "as it was"}}' > "$1/report.json"
-   exit {status} ;;
+-W) shift 4; test {status} = 0 || exit {status}
+   echo '{{"verdict": "as it was"}}' > "$1/report.json" ;;
 esac
 """
 _OTHERS = ("torch", "transformers", "datasets", "accelerate", "pydantic", "httpx", "rich", "orsd")
@@ -40,6 +43,15 @@ def python(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return the address of a server with the echo environment."""
+    module.words.cache_clear()
+    with serve_application(Server([module.EchoEnvironment]).app) as url:
+        yield url
+    module.words.cache_clear()
+
+
+@pytest.fixture
 def train(command: Command, tmp_path: Path) -> Command:
     def run(*arguments: str | Path) -> Any:
         return command("train", *arguments, "--data-dir", tmp_path)
@@ -47,18 +59,32 @@ def train(command: Command, tmp_path: Path) -> Command:
     return run
 
 
-def test_a_run_its_plan_its_report_and_its_page(train: Command, python: Callable[..., Path], tmp_path: Path) -> None:
-    done = train("echo", "--tiny", "--python", python(), "--run", "one", "--seed", "3", "--json", tmp_path / "out.json")
+def test_a_run_its_plan_its_report_and_its_page(
+    train: Command, python: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, echo: str
+) -> None:
+    monkeypatch.setenv("ORS_ECHO_WORDS", "400")
+    done = train(echo, "--tiny", "--python", python(), "--run", "one", "--seed", "3", "--json", tmp_path / "out.json")
     assert done.code == 0, done.err
-    assert "http://127.0.0.1:8080/ui/run?run=one" in done.out
+    assert f"{echo}/ui/run?run=one" in done.out
     assert json.loads((tmp_path / "out.json").read_text()) == {"verdict": "as it was"}
     plan = json.loads((tmp_path / "trainings" / "one" / "plan.json").read_text())
     assert (plan["seed"], len(plan["train"]), len(plan["held_out"])) == (3, 400, 240)
     assert not {task["text"] for task in plan["train"]} & {task["text"] for task in plan["held_out"]}
-    assert len((tmp_path / "trainings" / "one" / "key").read_text()) > 20  # the server's, which only the run has
-
-    again = train("echo", "--tiny", "--python", python(), "--run", "one")
+    again = train(echo, "--tiny", "--python", python(), "--run", "one")
     assert (again.code, "There is a run one already" in again.err) == (2, True)
+
+    (tmp_path / "trainings" / "one" / "report.json").unlink()
+    killed = train("--resume", "one", "--python", python(137))
+    assert (killed.code, "The process that trains ended with status 137" in killed.err) == (1, True)
+    assert f"ors-server train --resume one --data-dir {tmp_path}" in killed.err
+
+
+@pytest.mark.parametrize("given", ["many", "0", "-3", "1801"])
+def test_a_number_of_words_that_echo_cannot_make_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORS_ECHO_WORDS", given)
+    module.words.cache_clear()
+    with pytest.raises(DefinitionError, match="from 1 to 1800"):
+        module.words()
 
 
 def test_an_interrupted_run_says_how_it_goes_on(train: Command, python: Callable[..., Path], tmp_path: Path) -> None:
@@ -85,7 +111,7 @@ def test_what_is_missing_is_named_together(train: Command, python: Callable[...,
 
 
 def test_a_target_that_nothing_can_be_learnt_on_is_refused(
-    train: Command, python: Callable[..., Path], start_server: StartServer
+    train: Command, python: Callable[..., Path], echo: str
 ) -> None:
     refused = train("echo", "--python", python())
     assert (refused.code, "--tiny makes one here" in refused.err) == (2, True)
@@ -94,6 +120,6 @@ def test_a_target_that_nothing_can_be_learnt_on_is_refused(
     refused = train("echo", "--tiny", "--python", python(), "--run", "../up")
     assert "is not a name of a run" in refused.err
     # The words of TRL's fixture, four and two, are too few to measure anything.
-    refused = train(start_server("echo").url, "--tiny", "--python", python())
+    refused = train(echo, "--tiny", "--python", python())
     assert "has 2 held-out tasks" in refused.err
     assert "ORS_ECHO_WORDS=400 ors-server serve echo" in refused.err

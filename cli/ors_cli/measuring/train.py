@@ -25,6 +25,7 @@ from ors_clients.api_keys import server_key
 from ors_clients.client.async_client import AsyncClient
 from ors_clients.errors import ConfigurationError, ResponseTooLarge
 from ors_clients.learning.plan import Plan
+from ors_clients.learning.stages import written
 from ors_clients.transport.bounded_httpx import BoundedAsyncClient
 from ors_containers.linux.syscalls import end_with_parent
 
@@ -32,6 +33,7 @@ from ors_cli.flags import read_settings
 from ors_cli.measuring.eval_target import serving
 from ors_cli.measuring.train_python import package_path, trainer_python
 from ors_cli.measuring.train_subjects import make_plan, subject_of
+from ors_server.errors import InfrastructureFailure
 from ors_server.rollouts.location import data_directory
 
 __all__ = ["TRAIN_EXAMPLES", "train"]
@@ -97,27 +99,29 @@ def train(
             code = uvloop.run(_train(target or "", seed, plan, run, folder, trainer))
     except KeyboardInterrupt:
         code = 130
-    if code in (1, 130, -signal.SIGINT) and not (run / "report.json").exists():
-        typer.echo(f"Interrupted. Go on with: {go_on}", err=True)
+    except InfrastructureFailure as error:  # the server that was started for the run has ended
+        typer.echo(error.text, err=True)
+        code = 1
+    if code == 2:  # the process has said why
+        raise typer.Exit(2)
+    if code not in (0, 1) or not (run / "report.json").exists():
+        ended = "Interrupted" if code in (1, 130) else f"The process that trains ended with status {code}"
+        typer.echo(f"{ended}. Go on with: {go_on}", err=True)
         raise typer.Exit(1)
-    if code not in (0, 1):
-        raise typer.Exit(2 if code == 2 else 1)
     _print_end(run, report, target or "", where)
     raise typer.Exit(code)
 
 
 async def _train(target: str, seed: int, plan: Plan | None, run: Path, folder: Path, trainer: Path) -> int:
     """Serve the target, plan the run if it is new, and train in a process of its own. Return its exit status."""
-    if not _is_address(target):
-        for variable, value in subject_of([target]).variables.items():
-            os.environ.setdefault(variable, value)
     async with _address(target, folder) as (url, key):
         variables = dict(os.environ)
         variables["ORS_API_KEY"] = server_key(url) if key is None else key
         if plan is None:
             async with AsyncClient(url, api_key=variables["ORS_API_KEY"]) as client:
                 plan = await make_plan(client, target, run.name, seed)
-            (run / "plan.json").write_text(json.dumps(plan.as_json()))
+            with written(run / "plan.json"):
+                (run / "plan.json").write_text(json.dumps(plan.as_json()))
         upload = "upload" if await _keeps_rollouts(url, variables["ORS_API_KEY"]) else "none"
         if path := package_path():
             variables["PYTHONPATH"] = path
@@ -142,7 +146,7 @@ async def _address(target: str, folder: Path) -> AsyncGenerator[tuple[str, str |
     if _is_address(target):
         yield target.rstrip("/"), None
         return
-    async with serving(target, folder) as served:
+    async with serving(target, folder, subject_of([target]).variables) as served:
         yield served
 
 
