@@ -62,13 +62,13 @@ def train(command: Command, tmp_path: Path) -> Command:
 def test_a_run_its_plan_its_report_and_its_page(
     train: Command, python: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, echo: str
 ) -> None:
-    monkeypatch.setenv("ORS_ECHO_WORDS", "400")
+    monkeypatch.setenv("ORS_ECHO_WORDS", "600")
     done = train(echo, "--tiny", "--python", python(), "--run", "one", "--seed", "3", "--json", tmp_path / "out.json")
     assert done.code == 0, done.err
     assert f"{echo}/ui/run?run=one" in done.out
     assert json.loads((tmp_path / "out.json").read_text()) == {"verdict": "as it was"}
     plan = json.loads((tmp_path / "trainings" / "one" / "plan.json").read_text())
-    assert (plan["seed"], len(plan["train"]), len(plan["held_out"])) == (3, 400, 240)
+    assert (plan["seed"], len(plan["train"]), len(plan["held_out"])) == (3, 600, 240)
     assert not {task["text"] for task in plan["train"]} & {task["text"] for task in plan["held_out"]}
     again = train(echo, "--tiny", "--python", python(), "--run", "one")
     assert (again.code, "There is a run one already" in again.err) == (2, True)
@@ -122,4 +122,4 @@ def test_a_target_that_nothing_can_be_learnt_on_is_refused(
     # The words of TRL's fixture, four and two, are too few to measure anything.
     refused = train(echo, "--tiny", "--python", python())
     assert "has 2 held-out tasks" in refused.err
-    assert "ORS_ECHO_WORDS=400 ors-server serve echo" in refused.err
+    assert "ORS_ECHO_WORDS=600 ors-server serve echo" in refused.err

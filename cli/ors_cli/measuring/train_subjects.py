@@ -67,8 +67,8 @@ SUBJECTS: Mapping[str, Subject] = {
     "echo": Subject(
         "echo",
         "echoenvironment",
-        {"ORS_ECHO_WORDS": "400"},
-        400,
+        {"ORS_ECHO_WORDS": "600"},
+        600,
         240,
         Recipe(steps=40, groups=16),
         _echo,
@@ -79,10 +79,10 @@ SUBJECTS: Mapping[str, Subject] = {
         {
             "ORS_TERMINAL_FAMILIES": _FAMILY,
             "ORS_TERMINAL_STEPS": "1",
-            "ORS_TERMINAL_TRAIN_TASKS": "400",
+            "ORS_TERMINAL_TRAIN_TASKS": "600",
             "ORS_TERMINAL_TEST_TASKS": "240",
         },
-        400,
+        600,
         240,
         Recipe(),
         _terminal,

@@ -1,4 +1,4 @@
-"""What a run trains on and how: written by the command line, read by the process that trains.
+"""The tasks and the sizes of a run: written by the command line, read by the process that trains.
 
 Invariant: no value of a held-out task (a name, a word, a number, a path) occurs in a training task. A value is a word
 of few tasks' texts; the words of many are the language of the prompts.

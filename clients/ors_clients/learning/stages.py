@@ -1,4 +1,4 @@
-"""What a run has done, kept in its folder: one file a stage, whole or absent. A run that goes on skips it."""
+"""The stages of a run, each a file in its folder, whole or absent. A run that goes on skips those that are there."""
 
 from __future__ import annotations
 

@@ -35,18 +35,28 @@ def _number(draft: Draft) -> int:
 
 def _empty(draft: Draft) -> None:
     root = draft.root = draft.directory(FOLDER)
-    [name] = _words(draft, 1)
-    draft.say(draft.pick(f"! Make an empty file {name} in {root}.", f"! In {root}, make an empty file {name}."))
-    oracle = f"touch work/{name}"
+    one, other = _words(draft, 2)
+    draft.say(
+        draft.pick(
+            f"! Make the empty files {one} and {other} in {root}.",
+            f"! In {root}, make the empty files {one} and {other}.",
+        )
+    )
+    oracle = f"touch work/{one} work/{other}"
     draft.solve(oracle, swap(oracle, "touch", "mkdir"))
 
 
 def _folder(draft: Draft) -> None:
     root = draft.root = draft.directory(FOLDER)
-    [name] = _words(draft, 1)
-    draft.say(draft.pick(f"! Make a folder {name} in {root}.", f"! In {root}, make a folder {name}."))
-    oracle = f"mkdir work/{name}"
-    draft.solve(oracle, swap(oracle, "mkdir", "touch"))
+    outer, inner = _words(draft, 2)
+    draft.say(
+        draft.pick(
+            f"! Make a folder {outer} with a folder {inner} in {root}.",
+            f"! In {root}, make a folder {outer} with a folder {inner}.",
+        )
+    )
+    oracle = f"mkdir -p work/{outer}/{inner}"
+    draft.solve(oracle, swap(oracle, f"{outer}/{inner}", f"{outer} work/{inner}"))
 
 
 def _word(draft: Draft) -> None:

@@ -4,12 +4,12 @@ from tests.environments.terminal_families.ways import after, instead, swap
 
 FORBIDDEN = {
     "_empty": {
-        "Make an empty file": [swap("«name»", "«name».txt"), after("echo > «name»")],
-        "In «root», make an empty file": [swap("«name»", "«name».txt"), after("echo > «name»")],
+        "Make the empty files": [swap("«other»", "«other».txt"), after("echo > «one»")],
+        "In «root», make the empty files": [swap("«other»", "«other».txt"), after("echo > «one»")],
     },
     "_folder": {
-        "Make a folder": [swap("work/«name»", "work/«name»/«name» -p"), swap("work/", "")],
-        "In «root», make a folder": [swap("work/«name»", "work/«name»/«name» -p"), swap("work/", "")],
+        "Make a folder": [swap("«outer»/«inner»", "«inner»/«outer»"), swap("work/", "")],
+        "In «root», make a folder": [swap("«outer»/«inner»", "«inner»/«outer»"), swap("work/", "")],
     },
     "_word": {
         "Write the word": [swap("echo", "echo -n"), swap("echo «word»", "echo the word «word»")],
@@ -29,8 +29,8 @@ FORBIDDEN = {
     },
 }
 HONEST = {
-    "_empty": [instead(": > work/«name»")],
-    "_folder": [instead("cd work && mkdir -p ./«name»")],
+    "_empty": [instead(": > work/«one»; : > work/«other»")],
+    "_folder": [instead("cd work && mkdir «outer» && mkdir «outer»/«inner»")],
     "_word": [instead("printf '%s\\n' «word» > work/«name»")],
     "_append": [instead("printf '%s\\n' «number» >> work/«name»")],
     "_rename": [instead("cp work/«old» work/«new» && rm work/«old»")],
