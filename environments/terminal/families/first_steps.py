@@ -1,4 +1,4 @@
-"""Family: one short command, for models of a few hundred thousand weights (`ors-server train terminal --tiny`).
+"""Family: one short command, for models of some ten thousand weights (`ors-server train terminal --tiny`).
 
 Invariant: no name, word or number of a held-out task occurs in a training task.
 """
