@@ -60,6 +60,12 @@ def _eval(to: typer.Typer) -> None:
     to.command("eval", no_args_is_help=True, epilog=EVAL_EXAMPLES)(evaluate)
 
 
+def _train(to: typer.Typer) -> None:
+    from ors_cli.measuring.train import TRAIN_EXAMPLES, train
+
+    to.command("train", no_args_is_help=True, epilog=TRAIN_EXAMPLES)(train)
+
+
 def _init(to: typer.Typer) -> None:
     from ors_cli.authoring.init import INIT_EXAMPLES, init
 
@@ -134,6 +140,10 @@ _COMMANDS = {
     "eval": (
         "Play a model on an environment's tasks and report how many it solves, how surely, and at what price.",
         _eval,
+    ),
+    "train": (
+        "Train a model on an environment, and measure what it learnt on tasks whose values it never saw.",
+        _train,
     ),
     "init": ("Write a folder with a working environment, its tests, a Dockerfile and a README.", _init),
     "keys": ("Add, list and revoke the keys by which clients enter a server.", _keys),

@@ -41,7 +41,7 @@ logger = logging.getLogger("ors_server.terminal")
 _SOLVED = "The task is solved."
 _UNSOLVED = "The task is not solved."
 _TIME_SPENT = "The episode's time of {seconds:g} s is over."
-_STEPS_SPENT = "The last of the {steps} commands is used; the episode is over."
+_STEPS_SPENT = "The last of the {steps} is used; the episode is over."
 
 
 class BashParameters(BaseModel):
@@ -134,7 +134,7 @@ class TerminalEnvironment(Environment):
         bounds = self._bounds
         rules = (
             f"You have a Linux shell in {self._home}{self._network}. `bash` runs a command in it: at most "
-            f"{bounds.steps} commands, {bounds.command_timeout:g} seconds each, {bounds.episode_timeout:g} "
+            f"{_commands(bounds.steps)}, {bounds.command_timeout:g} seconds each, {bounds.episode_timeout:g} "
             "seconds in all. Directory, variables and background processes last from command to command; input is "
             "empty, so nothing interactive works. Call `done` when the task is solved: what you leave behind is "
             "checked then, or after your last command."
@@ -175,7 +175,7 @@ class TerminalEnvironment(Environment):
         if self._remaining() <= 0:
             return self._time_over(text)
         if self._steps >= self._bounds.steps:
-            return await self._graded(f"{text}\n\n{_STEPS_SPENT.format(steps=self._bounds.steps)} ")
+            return await self._graded(f"{text}\n\n{_STEPS_SPENT.format(steps=_commands(self._bounds.steps))} ")
         metadata: JSONObject = {"exit_status": status, "steps_left": self._bounds.steps - self._steps}
         return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata)
 
@@ -234,6 +234,10 @@ class TerminalEnvironment(Environment):
         if mark:
             metadata["verdict_mark"] = mark
         return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata, reward=reward, finished=True)
+
+
+def _commands(count: int) -> str:
+    return f"{count} command" if count == 1 else f"{count} commands"
 
 
 @cache

@@ -31,10 +31,8 @@ from tests.support.virtualenvs import made_by
 pytestmark = pytest.mark.long
 
 SCRIPTS = Path(__file__).resolve().parent / "trl"
-#: Paths of the tiny model's module and of this checkout's packages, for the scripts.
-PYTHONPATH = os.pathsep.join(
-    map(str, [ROOT / "clients" / "recipes" / "trl", ROOT / "clients", ROOT / "containers", ROOT])
-)
+#: Paths of this checkout's packages, for the scripts.
+PYTHONPATH = os.pathsep.join(map(str, [ROOT / "clients", ROOT / "containers", ROOT]))
 PROBE = f"{Path(__file__).resolve().parent / 'probe_environment.py'}:ProbeEnvironment"
 KEY = "key-of-these-tests"
 TARGETS = ["hello", "world", "trl", "openreward"]

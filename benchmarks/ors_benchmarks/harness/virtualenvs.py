@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import time
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -136,10 +137,14 @@ def script(
     """Run one of ``scripts/*-venv``: print the path of the environment's Python, or the failure."""
     argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     folder = location(name, content)
-    if not (folder / "complete").exists():
+    new, begun = not (folder / "complete").exists(), time.monotonic()
+    if new:
         say(f"making {folder} takes some minutes")
     try:
-        sys.stdout.write(f"{cached_environment(name, content, install, refresh)}\n")
+        python = cached_environment(name, content, install, refresh)
+        if new:
+            say(f"made it in {time.monotonic() - begun:.0f} s")
+        sys.stdout.write(f"{python}\n")
     except subprocess.CalledProcessError as error:
         say(f"could not make {folder}: {error}. Check the network and pip's index, then rerun.")
         sys.exit(1)

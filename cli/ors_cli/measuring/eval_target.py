@@ -15,7 +15,7 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -39,14 +39,18 @@ _LEFT_OUT = ("ORS_LISTEN", "ORS_HOST", "ORS_PORT", "ORS_WORKER")
 
 
 @asynccontextmanager
-async def serving(target: str, data_dir: Path) -> AsyncGenerator[tuple[str, str | None]]:
+async def serving(
+    target: str, data_dir: Path, defaults: Mapping[str, str] | None = None
+) -> AsyncGenerator[tuple[str, str | None]]:
     """Serve a target during the block. Yield its address, and its key if it is not the client's ``ORS_API_KEY``.
 
+    ``defaults`` are variables of the server that are not set here.
     Raises ``TargetError``, and ``InfrastructureFailure`` if the server ends during the block, which is then cancelled.
     """
     command = [sys.executable, "-m", "ors_cli", "serve", target, "--host", "127.0.0.1", "--port", "0"]
     command += ["--log-level", "info", "--data-dir", str(data_dir)]
     variables = {name: value for name, value in os.environ.items() if name.upper() not in _LEFT_OUT}
+    variables = {**(defaults or {}), **variables}
     key: str | None = None
     if not os.environ.get("ORS_API_KEY"):
         # The data directory may have keys; and other users of the machine have nothing to play on it.

@@ -109,14 +109,15 @@ def model_key(base_url: str, variable: str | None) -> str:
     return ""
 
 
-async def evaluate(settings: EvaluationSettings, options: RunOptions) -> Outcome:
+async def evaluate(settings: EvaluationSettings, options: RunOptions, player: Player | None = None) -> Outcome:
     """Play a run, or what is left of it, and report it. A cancellation leaves it to be resumed.
 
-    Raises ``ConfigurationError``, ``RequestRefused`` and ``ServerUnavailable``.
+    ``player`` is the model; by default what the settings name. It is closed at the end. Raises
+    ``ConfigurationError``, ``RequestRefused`` and ``ServerUnavailable``.
     """
     secrets = _secrets(settings)
     compared = None if options.compare is None else read_compared(options.runs, options.compare)
-    player = make_player(settings, options)
+    player = player or make_player(settings, options)
     try:
         async with AsyncClient(options.url, api_key=options.server_key) as client:
             environment, split = await choose_environment(client, settings.environment, settings.split)

@@ -20,7 +20,7 @@ from ors_clients.errors import ConfigurationError
 from ors_clients.rollouts.chatml import chatml, merge_system, part_text, parts_of, without_images, wrapped
 from ors_clients.rollouts.control_tokens import ControlTokens
 from ors_clients.rollouts.messages import ChatMessage
-from ors_clients.tokenizer import Tokenizer
+from ors_clients.samplers.tokenizer import Tokenizer
 from ors_server import ToolSpec
 
 __all__ = ["ChatRenderer", "Rendered"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from ors_clients.errors import SamplerFailed
 from ors_clients.samplers.generations import Generation, SamplingParameters
-from ors_clients.tokenizer import Tokenizer
+from ors_clients.samplers.tokenizer import Tokenizer
 
 __all__ = ["ScriptedSampler", "scripted_logprob"]
 

@@ -17,6 +17,7 @@ from . import (
     encodings,
     file_layout,
     find_files,
+    first_steps,
     fixed_width,
     json_query,
     links,
@@ -53,7 +54,7 @@ _MODULES = (
     text_transform, text_encodings, encodings, sorting, set_operations, regex_extract, templates, reports,
     config_files, diff_patch, fixed_width, csv_clean, csv_join, json_query, markup, sqlite, numbers, dates, schedule,
     versions, urls, networks, dependencies, log_analysis, version_control, makefiles, scripting, debugging, processes,
-    services,
+    services, first_steps,
 )  # fmt: skip
 
 FAMILIES: tuple[Family, ...] = tuple(module.FAMILY for module in _MODULES)

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from .draft import Draft
 from .task import GeneratedTask, Grading
 
-__all__ = ["Family", "Shape"]
+__all__ = ["HELD_OUT_SEEDS", "Family", "Shape"]
+
+#: Seeds of the test split start here; no training split is that long.
+HELD_OUT_SEEDS = 500_000
 
 #: A function that writes one kind of task into a draft.
 Shape = Callable[[Draft], None]
@@ -28,6 +31,8 @@ class Family:
     #: Commands the image must have, bash and the core utilities apart.
     programs: tuple[str, ...] = ()
     grading: Grading = "frozen"
+    #: Whether its tasks are among those of all families; else a server has them where its settings name the family.
+    by_default: bool = True
 
     def generate(self, seed: int) -> GeneratedTask:
         """Return the task of a seed. Raises ``ValueError`` for a negative seed."""

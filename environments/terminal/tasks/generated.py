@@ -15,6 +15,7 @@ from ors_server import DefinitionError, Split
 from ors_server.errors import InfrastructureFailure
 from ors_server.hosting.errors import InvalidTask
 
+from ..families.family import HELD_OUT_SEEDS
 from ..states.program import state_tests
 from ..task import PreparedImage, TerminalTask
 from .generation import FAMILIES, generate
@@ -23,8 +24,6 @@ __all__ = ["GeneratedSource", "ProgramMissing", "generated_task", "task_name", "
 
 logger = logging.getLogger("ors_server.terminal")
 
-#: Seeds of the test split start here; no training split is that long.
-_TEST_SEEDS = 500_000
 _NAME = re.compile(r"([A-Za-z0-9_]+)-([0-9]{6,9})")
 
 
@@ -49,10 +48,10 @@ class GeneratedSource:
         self, has_program: Callable[[str], bool], *, families: Sequence[str] = (), train_tasks: int, test_tasks: int
     ) -> None:
         self._families, self._missing = _families(has_program, families, "refused")
-        if train_tasks > _TEST_SEEDS * len(self._families):
+        if train_tasks > HELD_OUT_SEEDS * len(self._families):
             raise DefinitionError(
                 f"ORS_TERMINAL_TRAIN_TASKS is {train_tasks}",
-                f"With {len(self._families)} families it is at most {_TEST_SEEDS * len(self._families)}.",
+                f"With {len(self._families)} families it is at most {HELD_OUT_SEEDS * len(self._families)}.",
             )
         self._counts = {"train": train_tasks, "test": test_tasks}
 
@@ -66,7 +65,7 @@ class GeneratedSource:
     def name(self, split: str, index: int) -> str:
         index = range(self._counts[split])[index]
         round_, family = divmod(index, len(self._families))
-        return task_name(self._families[family], round_ + (_TEST_SEEDS if split == "test" else 0))
+        return task_name(self._families[family], round_ + (HELD_OUT_SEEDS if split == "test" else 0))
 
     def find(self, name: str) -> TerminalTask:
         matched = _NAME.fullmatch(name)
@@ -90,14 +89,14 @@ def usable_families(has_program: Callable[[str], bool], wanted: Sequence[str] = 
 def _families(
     has_program: Callable[[str], bool], wanted: Sequence[str], outcome: str
 ) -> tuple[list[str], Mapping[str, Sequence[str]]]:
-    """Return the wanted families, all without any, and by their names the programs that some of them lack.
+    """Return the wanted families, or those of the default, and by their names the programs that some of them lack.
 
     Logs the ``outcome`` for their tasks. Raises ``DefinitionError`` for an unknown family and where each lacks some.
     """
     for name in wanted:
         if name not in FAMILIES:
             raise DefinitionError(f"There is no family of tasks {name!r}", f"Known are {', '.join(sorted(FAMILIES))}.")
-    names = sorted(set(wanted) or FAMILIES)
+    names = sorted(set(wanted) or (name for name, family in FAMILIES.items() if family.by_default))
     lacking = {name: [each for each in FAMILIES[name].programs if not has_program(each)] for name in names}
     missing = {name: programs for name, programs in lacking.items() if programs}
     for name, programs in missing.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -17,14 +18,18 @@ def source(train: int = 400, test: int = 100, *families: str) -> generated.Gener
     return generated.GeneratedSource(lambda program: True, families=families, train_tasks=train, test_tasks=test)
 
 
+def by_default() -> set[str]:
+    return {name for name, family in generation.FAMILIES.items() if family.by_default}
+
+
 def test_splits_are_disjoint_and_of_all_families() -> None:
     made = source()
     train = [made.name("train", index) for index in range(400)]
     test = [made.name("test", index) for index in range(100)]
     assert len({*train, *test}) == 500
-    assert {name.rpartition("-")[0] for name in train} == set(generation.FAMILIES)
+    assert {name.rpartition("-")[0] for name in train} == by_default()
     # Neighbours are of different families.
-    count = len(generation.FAMILIES)
+    count = len(by_default())
     assert len({name.rpartition("-")[0] for name in train[:count]}) == count
     assert made.name("train", -1) == train[-1]
     for index in (400, -401):
@@ -70,7 +75,7 @@ def test_families_without_their_programs_are_left_out_with_a_log_entry(caplog: p
     assert needy
     with caplog.at_level(logging.WARNING):
         usable = generated.usable_families(lambda program: program != "git")
-    assert set(usable) == set(generation.FAMILIES) - needy
+    assert set(usable) == by_default() - needy
     for name in needy:
         assert f"the family {name} are left out: the image has no git" in caplog.text
 
@@ -115,3 +120,22 @@ def test_an_image_is_built_with_the_programs_of_every_family(file: str) -> None:
     (installed,) = [set(line.split()) for line in lines if "--no-install-recommends bubblewrap" in line]
     assert needed <= looked_for
     assert needed <= installed
+
+
+def test_a_family_for_tiny_models_is_served_where_it_is_named() -> None:
+    """It moves no index of the tasks of all families, and the values of its splits are disjoint."""
+    assert "first_steps" not in {source().name("train", index).rpartition("-")[0] for index in range(400)}
+    made = source(300, 120, "first_steps")
+    common = {"work", "home", "user"}
+    found = {
+        split: {
+            word
+            for index in range(made.count(split))
+            for word in re.findall(r"\b[a-z]{4}\b|[0-9]{2}", made.find(made.name(split, index)).solution)
+        }
+        - common
+        for split in ("train", "test")
+    }
+    assert len(found["train"]) > 300
+    assert len(found["test"]) > 100
+    assert not found["train"] & found["test"] - {"echo"}

@@ -1,0 +1,134 @@
+"""Reinforcement learning by TRL's ``GRPOTrainer``, whose rollouts are our episodes.
+
+TRL asks ``rollout_func`` for the tokens of a batch. Here these are episodes of the same loop as the evaluation's, many
+at once, with their tokens as they were sampled. A lost episode has no reward: TRL leaves it out of its group.
+
+Checkpoints are TRL's own. Its last file is the trainer's state, so a folder with a readable one is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ors_clients.errors import ConfigurationError
+from ors_clients.learning.episodes import Rollout
+from ors_clients.learning.plan import Plan
+from ors_clients.learning.stages import written
+from ors_clients.learning.tiny_model import INSTALL_TRL
+from ors_clients.training.optional_imports import import_trainer_module
+
+__all__ = ["LOST", "last_checkpoint", "train"]
+
+#: Begins the metrics of lost rollouts, of which each is the share of a cause.
+LOST = "lost/"
+_STATE = "trainer_state.json"
+#: Steps between two checkpoints.
+_SAVED = 5
+
+#: Plays an episode of each of these tasks with the model as it is at a step.
+Play = Callable[[Sequence[int], int], Sequence[Rollout]]
+
+
+def train(
+    model: Any, tokenizer: Any, plan: Plan, folder: Path, play: Play, on_step: Callable[[dict[str, Any]], None]
+) -> list[dict[str, Any]]:
+    """Train a model, from the last checkpoint in ``folder`` if there is one. Return what TRL logged of each step."""
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    trl = import_trainer_module("trl", INSTALL_TRL)
+    transformers = import_trainer_module("transformers", INSTALL_TRL)
+    datasets = import_trainer_module("datasets", INSTALL_TRL)
+    recipe = plan.recipe
+
+    def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        played = play([int(prompt) for prompt in prompts], trainer.state.global_step + 1)
+        padding, end = tokenizer.pad_token_id, tokenizer.eos_token_id
+        kept = [one.trajectory if one.reward is not None else None for one in played]
+        return {
+            "prompt_ids": [one.prompt_ids if one else [padding] for one in kept],
+            "completion_ids": [one.response_ids if one else [end] for one in kept],
+            "logprobs": [one.logprobs if one else [0.0] for one in kept],
+            "env_mask": [one.loss_mask if one else [0] for one in kept],
+            "reward": [one.reward for one in played],
+            "lost": [one.lost for one in played],
+        }
+
+    def environment_reward(
+        reward: Sequence[float | None], lost: Sequence[str], log_metric: Callable[[str, float], None], **_: Any
+    ) -> list[float | None]:
+        # TRL makes a mean of what a metric was logged as: the share of the rollouts with each cause.
+        for cause in sorted({*lost} - {""}):
+            for found in lost:
+                log_metric(f"{LOST}{cause}", float(found == cause))
+        return list(reward)
+
+    class Progress(transformers.TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            if logs and "reward" in logs:
+                on_step({"step": state.global_step, **logs})
+
+    grpo_trainer: Any = trl.GRPOTrainer
+
+    class Trainer(grpo_trainer):
+        def _save_checkpoint(self, *arguments: Any, **named: Any) -> None:
+            with written(folder):
+                grpo_trainer._save_checkpoint(self, *arguments, **named)
+
+    trainer = Trainer(
+        model=model,
+        processing_class=tokenizer,
+        args=trl.GRPOConfig(
+            output_dir=str(folder),
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            per_device_train_batch_size=recipe.groups * recipe.group_size,
+            num_generations=recipe.group_size,
+            max_steps=recipe.steps,
+            learning_rate=recipe.learning_rate,
+            lr_scheduler_type="constant",
+            beta=0.0,
+            max_completion_length=recipe.max_tokens,
+            logging_steps=1,
+            logging_nan_inf_filter=False,
+            save_steps=_SAVED,
+            save_total_limit=2,
+            ignore_data_skip=True,
+            report_to="none",
+            disable_tqdm=True,
+            seed=plan.seed,
+        ),
+        train_dataset=datasets.Dataset.from_dict(
+            {"prompt": [str(task.index) for task in plan.train[recipe.demonstrations :]]}
+        ),
+        reward_funcs=environment_reward,
+        rollout_func=rollouts,
+        callbacks=[Progress()],
+    )
+    trainer.remove_callback(transformers.PrinterCallback)  # it prints every figure of every step
+    checkpoint = last_checkpoint(folder)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    return [entry for entry in trainer.state.log_history if "reward" in entry]
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the last whole checkpoint; remove later ones, which a kill or a full disk cut off.
+
+    Raises ``ConfigurationError`` where one cannot be removed.
+    """
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    for path in found:
+        try:
+            json.loads((path / _STATE).read_bytes())
+        except (OSError, ValueError):
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                raise ConfigurationError(f"{path} is not whole and cannot be removed: {error}", "Remove it.") from error
+        else:
+            return path
+    return None

@@ -1,0 +1,181 @@
+"""The report of a run: what the held-out tasks say, and beside it what would be earned without reinforcement learning.
+
+Differences, intervals and p values are those of ``eval --compare``, paired by task. Nothing is called an improvement
+whose interval contains 0, or whose infrastructure failed.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ors_clients.evaluation.compare import ComparedRun, compare
+from ors_clients.evaluation.journal import read_run
+from ors_clients.learning.grpo import LOST
+from ors_clients.learning.plan import Plan
+
+__all__ = ["curve_line", "curve_point", "make_report", "report_lines"]
+
+#: Share of the training's rollouts that may be lost.
+_MOST_LOST = 0.05
+_BAR = 30
+
+
+def curve_point(plan: Plan, logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the report keeps of a training step, from what TRL logged; a mean of nothing is None."""
+    episodes = plan.recipe.groups * plan.recipe.group_size
+    lost = {key.removeprefix(LOST): round(share * episodes) for key, share in logs.items() if key.startswith(LOST)}
+    reward = float(logs["reward"])
+    return {
+        "step": logs["step"],
+        "reward": round(reward, 4) if math.isfinite(reward) else None,
+        "lost": lost,
+        "seconds": round(float(logs.get("step_time", 0.0)), 2),
+        "entropy": round(float(logs.get("entropy", math.nan)), 4),
+    }
+
+
+def curve_line(point: Mapping[str, Any], steps: int) -> str:
+    """Return a step of the curve as a line: it is drawn as it grows, in a pipe too."""
+    reward = point["reward"]
+    bar = "-" if reward is None else "#" * round(_BAR * max(0.0, min(1.0, reward)))
+    shown = "none" if reward is None else f"{reward:.3f}"
+    lost = sum(point["lost"].values())
+    more = f", {lost} lost" if lost else ""
+    return f"step {point['step']:3d} of {steps}  reward {shown}  |{bar:<{_BAR}}|  {point['seconds']:.1f} s{more}"
+
+
+def make_report(
+    plan: Plan,
+    *,
+    evaluations: Path,
+    results: Mapping[str, Mapping[str, Any]],
+    demonstrations: Mapping[str, Any],
+    warm: Mapping[str, Any],
+    training: Mapping[str, Any],
+    supervised: Mapping[str, Any],
+    versions: Mapping[str, str],
+    checkpoint: str,
+) -> dict[str, Any]:
+    """Return the report of a finished run as JSON values."""
+
+    def compared(ours: str, other: str) -> dict[str, Any]:
+        run, against = (ComparedRun.of(read_run(evaluations / f"{plan.name}-{name}")) for name in (ours, other))
+        return compare(run, against)["pass_at_1"]
+
+    recipe = plan.recipe
+    curve = training["curve"]
+    played = len(curve) * recipe.groups * recipe.group_size
+    lost: dict[str, int] = {}
+    for point in curve:
+        for cause, count in point["lost"].items():
+            lost[cause] = lost.get(cause, 0) + count
+    oracle = [one["reward"] for one in demonstrations["splits"][plan.held_out_split]]
+    failed = [f"{name}: {reason}" for name, report in results.items() for reason in report["failed"]]
+    if played and sum(lost.values()) / played > _MOST_LOST:
+        failed.append(f"{sum(lost.values())} of {played} episodes of the training were lost")
+    difference = compared("after-sampled", "before-sampled")
+    return {
+        "run": plan.name,
+        "target": plan.target,
+        "environment": plan.environment,
+        "seed": plan.seed,
+        "verdict": _verdict(difference, failed),
+        "failed": failed,
+        "difference": difference,
+        "over_greedy_before": compared("after-sampled", "before-greedy"),
+        "over_supervised": compared("after-sampled", "supervised-sampled"),
+        "pass_rates": {name: _rates(plan, report) for name, report in results.items()},
+        "constant": fmean(demonstrations["constant"]["rewards"]),
+        "oracle": fmean(oracle),
+        "tasks": {"training": len(plan.train), "held_out": len(plan.held_out)},
+        "episodes": {"training": played, "lost": lost},
+        "lost_in_evaluations": {name: report["infrastructure"]["lost"] for name, report in results.items()},
+        "warm_start": {key: warm[key] for key in ("steps", "probability", "loss")},
+        "further_supervised_steps": supervised["steps"],
+        "model": {"weights": warm["weights"], "tokens": warm["tokens"], "checkpoint": checkpoint},
+        "recipe": plan.as_json()["recipe"],
+        "seconds": {
+            "demonstrations": demonstrations["seconds"],
+            "warm_start": warm["seconds"],
+            "training": training["seconds"],
+            "further_supervised_steps": supervised["seconds"],
+        },
+        "versions": {"python": platform.python_version(), **versions},
+        "curve": curve,
+    }
+
+
+def _verdict(difference: Mapping[str, Any], failed: Sequence[str]) -> str:
+    if failed:
+        return "No result: the infrastructure failed too often."
+    low, high = difference["interval"] or (0.0, 0.0)
+    if difference["significant"] and low > 0:
+        return "The model got better."
+    if difference["significant"] and high < 0:
+        return "The model got worse."
+    return "No improvement is shown: the interval of the difference contains 0."
+
+
+def _rates(plan: Plan, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pass rate of an evaluation, with its interval, and that of each kind of task."""
+    kinds: dict[str, list[float]] = {task.kind: [] for task in plan.held_out}
+    of = {task.index: task.kind for task in plan.held_out}
+    for row in report["per_task"]:
+        if row["samples"]:
+            kinds[of[row["index"]]].append(row["successes"] / row["samples"])
+    [first, *_] = report["pass_at_k"]
+    return {
+        "all": first["value"],
+        "interval": first["interval"],
+        "kinds": {kind: round(fmean(rates), 4) if rates else None for kind, rates in kinds.items()},
+        "id": report["id"],
+    }
+
+
+def report_lines(report: Mapping[str, Any]) -> list[str]:
+    """Return the report for a terminal."""
+    rates: Mapping[str, Any] = report["pass_rates"]
+    columns = {name: rates[name] for name in ("before-sampled", "after-sampled", "before-greedy", "after-greedy")}
+    lines = [f"{report['tasks']['held_out']} held-out tasks, pass rates", ""]
+    lines.append(f"{'':12}" + "".join(f"{name.replace('-', ' '):>16}" for name in columns))
+    for kind in next(iter(columns.values()))["kinds"]:
+        cells = (found["kinds"][kind] for found in columns.values())
+        lines.append(f"{kind:12}" + "".join(f"{_share(cell):>16}" for cell in cells))
+    lines.append(f"{'all':12}" + "".join(f"{_share(found['all']):>16}" for found in columns.values()))
+    difference = report["difference"]
+    before, after, greedy = (rates[name]["all"] for name in ("before-sampled", "after-sampled", "before-greedy"))
+    steps = report["further_supervised_steps"]
+    lines += [
+        "",
+        f"{report['verdict']} Sampled, before to after: {before:.3f} to {after:.3f}, {_difference(difference)}",
+        f"Greedy decoding of the warm-started model already earns {greedy:.3f}: {greedy - before:+.3f} is only sharper"
+        f" sampling. Sampled after against greedy before: {_difference(report['over_greedy_before'])}",
+        f"{steps} further supervised steps in the place of the training: {rates['supervised-sampled']['all']:.3f}."
+        f" The training against them: {_difference(report['over_supervised'])}",
+        f"A constant answer earns {report['constant']:.3f}, the solutions {report['oracle']:.3f}.",
+        f"Episodes of the training: {report['episodes']['training']:,}, lost: {_counts(report['episodes']['lost'])}."
+        f" Lost in the evaluations and played again: {sum(report['lost_in_evaluations'].values())}.",
+        *(f"The numbers do not stand: {reason}" for reason in report["failed"]),
+        f"{report['model']['weights']:,} weights; the checkpoint is in {report['model']['checkpoint']}",
+    ]
+    return lines
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _difference(found: Mapping[str, Any]) -> str:
+    interval = found["interval"]
+    between = "no interval" if interval is None else f"95 % [{interval[0]:+.3f}, {interval[1]:+.3f}]"
+    p = "p < 0.001" if found["p"] < 0.001 else f"p = {found['p']:.3f}"
+    return f"{found['difference']:+.3f}, {between}, {p}"
+
+
+def _counts(lost: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {cause}" for cause, count in lost.items()) or "none"
