@@ -127,15 +127,10 @@ def test_a_family_for_tiny_models_is_served_where_it_is_named() -> None:
     assert "first_steps" not in {source().name("train", index).rpartition("-")[0] for index in range(400)}
     made = source(300, 120, "first_steps")
     common = {"work", "home", "user"}
-    found = {
-        split: {
-            word
-            for index in range(made.count(split))
-            for word in re.findall(r"\b[a-z]{4}\b|[0-9]{2}", made.find(made.name(split, index)).solution)
-        }
-        - common
-        for split in ("train", "test")
-    }
+    found: dict[str, set[str]] = {}
+    for split in ("train", "test"):
+        solutions = [made.find(made.name(split, index)).solution or "" for index in range(made.count(split))]
+        found[split] = {word for text in solutions for word in re.findall(r"\b[a-z]{4}\b|[0-9]{2}", text)} - common
     assert len(found["train"]) > 300
     assert len(found["test"]) > 100
     assert not found["train"] & found["test"] - {"echo"}
