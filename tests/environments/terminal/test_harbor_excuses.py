@@ -52,7 +52,7 @@ EXCUSES = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the task's folder."""
-    config = "[verifier]\ntimeout_sec = 4.0\n"
+    config = "[environment]\nstorage_mb = 1024\n[verifier]\ntimeout_sec = 4.0\n"  # "a full disk" is not the machine's
     return write_harbor_folder(tmp_path_factory.mktemp("excuses"), "excused", ON_HOST, config)
 
 
