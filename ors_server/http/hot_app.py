@@ -94,10 +94,13 @@ class HotApp(FastAPI):
     @property
     def routes(self) -> list[BaseRoute]:
         """All routes."""
+        self._complete()
+        return super().routes
+
+    def _complete(self) -> None:
         register, self._register = self._register, None
         if register is not None:
             register()
-        return super().routes
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, which is made once."""
@@ -181,8 +184,8 @@ class HotApp(FastAPI):
 
     async def _by_framework(self, scope: Scope, receive: Receive, send: Send, counts: RouteCounts | None) -> None:
         """Answer a request by FastAPI; count it where no route does."""
-        if self.user_middleware or not scope["path"].startswith("/ui"):  # pages need no other route
-            _ = self.routes  # registers them
+        if self.user_middleware or not f"{scope['path']}/".startswith("/ui/"):  # pages need no other route
+            self._complete()
         headers = dict(scope["headers"])
         ids = RequestIds(headers.get(REQUEST_ID), headers.get(b"x-session-id"))
         request_ids.set(ids)
