@@ -108,9 +108,8 @@ class LayerStore:
 
     def release(self, keys: Iterable[str]) -> None:
         """End this process's use of layers, which others may remove from then on. Raises ``StoreFailed``."""
-        with store_errors(self.root):
-            self._prepare()
-            with self._removal_lock(shared=True):
+        if self._leases.is_open:  # else it uses none
+            with store_errors(self.root), self._removal_lock(shared=True):
                 self._leases.release(keys)
 
     async def provide(
