@@ -91,7 +91,7 @@ class _Rules:
             elif path in self._paths:
                 out = True
             else:
-                out = leaving or (emptied and not (is_folder and self._is_folder_below(path)))
+                out = leaving or (emptied and not (is_folder and self._below.kind(path) == stat.S_IFDIR))
                 out = out or (folder in self._homes and entry.name.startswith("."))
             kept = path in self._kept or (inside_kept and not out)
             self._treat(path, is_folder=is_folder, out=out, kept=kept)
@@ -129,10 +129,6 @@ class _Rules:
             return False  # it leads nowhere
         of_processes = f"{target}/".startswith(("proc/", "dev/")) and target != "dev/null"
         return of_processes or target in self._closed or not self._closed.isdisjoint(_above([target]))
-
-    def _is_folder_below(self, path: str) -> bool:
-        found = self._below.find(path)
-        return found is not None and stat.S_ISDIR(found.status.st_mode)
 
 
 def _relative(paths: Iterable[str]) -> frozenset[str]:

@@ -43,15 +43,15 @@ def added_modules(layer: Path, folder: str, below: LayeredTree) -> Iterator[str]
                 continue
             is_module = is_distribution or entry.name.endswith(_MODULES)
             if entry.is_dir(follow_symlinks=False):
-                if is_distribution and not _is_below(below, path, stat.S_IFDIR):
+                if is_distribution and below.kind(path) != stat.S_IFDIR:
                     yield path
                 elif not rest:
                     waiting.append(path)
             elif entry.is_symlink():
                 is_code = is_module or (not rest and _leads_to_folder(whole, path))
-                if is_code and not _is_below(below, path, stat.S_IFLNK):
+                if is_code and below.kind(path) != stat.S_IFLNK:
                     yield path
-            elif is_module and entry.is_file(follow_symlinks=False) and not _is_below(below, path, stat.S_IFREG):
+            elif is_module and entry.is_file(follow_symlinks=False) and below.kind(path) != stat.S_IFREG:
                 yield path
 
 
@@ -60,14 +60,8 @@ def is_of_distribution(path: str) -> bool:
     return any(name.lower().endswith(_DISTRIBUTIONS) for name in path.split("/"))
 
 
-def _is_below(below: LayeredTree, path: str, kind: int) -> bool:
-    found = below.find(path)
-    return found is not None and stat.S_IFMT(found.status.st_mode) == kind
-
-
 def _leads_to_folder(whole: LayeredTree, link: str) -> bool:
     try:
-        found = whole.find(whole.resolve(link, last=True))
+        return whole.kind(whole.resolve(link, last=True)) == stat.S_IFDIR
     except InvalidArchive:
         return False  # it leads nowhere
-    return found is not None and stat.S_ISDIR(found.status.st_mode)

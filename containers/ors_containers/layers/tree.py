@@ -70,6 +70,11 @@ class LayeredTree:
                 return None
         return found
 
+    def kind(self, path: str) -> int:
+        """Return the kind of the file at ``path``, as ``stat.S_IFMT`` does, no link followed; 0 where there is none."""
+        found = self.find(path)
+        return 0 if found is None else stat.S_IFMT(found.status.st_mode)
+
     def under(self, layer: Path) -> LayeredTree:
         """Return the stack with ``layer`` above it."""
         return LayeredTree([layer, *self._layers])
