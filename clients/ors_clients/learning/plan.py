@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from ors_clients.errors import ConfigurationError
 
-__all__ = ["FEWEST_HELD_OUT", "FORMAT", "Plan", "PlannedTask", "Recipe", "rare_words"]
+__all__ = ["FEWEST_HELD_OUT", "FORMAT", "WORD", "Plan", "PlannedTask", "Recipe", "rare_words"]
 
 #: Held-out tasks that an evaluation has, at least.
 FEWEST_HELD_OUT = 200
@@ -24,7 +24,8 @@ FEWEST_HELD_OUT = 200
 FORMAT = 1
 #: A word in fewer of the texts is a value.
 _RARE = 0.04
-_WORD = re.compile(r"[A-Za-z]+|[0-9]+")
+#: A word or a number of a text.
+WORD = re.compile(r"[A-Za-z]+|[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Plan:
                 f"A run needs more than {self.recipe.demonstrations}.",
             )
         values = rare_words([task.text for task in self.held_out])
-        seen = {word for task in self.train for word in _WORD.findall(task.text)}
+        seen = {word for task in self.train for word in WORD.findall(task.text)}
         if both := sorted(values & seen):
             raise ConfigurationError(
                 f"{len(both)} values of held-out tasks occur in training tasks: {', '.join(both[:5])}",
@@ -115,4 +116,4 @@ def rare_words(texts: Sequence[str]) -> set[str]:
 
 
 def _words(text: str) -> Iterable[str]:
-    return set(_WORD.findall(text))
+    return set(WORD.findall(text))

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ors_clients.learning.plan import rare_words
+from ors_clients.learning.plan import WORD, rare_words
 from ors_clients.training.optional_imports import import_trainer_module
 
 __all__ = ["END_OF_TURN", "INSTALL_TRL", "make_model", "make_tokenizer"]
@@ -41,8 +41,7 @@ _TEMPLATE = """\
 {%- if add_generation_prompt %}{{- "<|im_start|>assistant\\n" }}{% endif %}"""
 #: Texts that share a piece, and pairs of letters of values, at least: others are spelled.
 _SHARED = 3
-_WORD = re.compile(r"[A-Za-z]+|[0-9]+")
-_PARTS = re.compile(rf"{_WORD.pattern}|[^A-Za-z0-9]+")
+_PARTS = re.compile(rf"{WORD.pattern}|[^A-Za-z0-9]+")
 #: The end of a sentence or a line; a longer piece would be one of few demonstrations.
 _END_OF_PIECE = re.compile(r"(?<=\.)(?=\s)|(?<=\n)(?!\n)")
 
@@ -74,7 +73,7 @@ def _pieces(texts: Sequence[str]) -> list[str]:
     pairs = Counter(
         word[at : at + 2]
         for text in texts
-        for word in _WORD.findall(text)
+        for word in WORD.findall(text)
         if word in values and word.isalpha()
         for at in range(0, len(word) - 1, 2)
     )
