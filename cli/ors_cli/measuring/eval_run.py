@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,10 @@ from ors_clients.evaluation.settings import EvaluationSettings
 from rich.console import Console
 from rich.text import Text
 
+from ors_cli.measuring.eval_target import Serve, address_of, is_address
 from ors_server.errors import InfrastructureFailure, OrsError
 
 __all__ = ["run"]
-
-#: Serves a target; its address, and the key that it wants, or None for the client's own.
-Serve = Callable[[str], AbstractAsyncContextManager[tuple[str, str | None]]]
 
 
 def run(
@@ -68,7 +65,7 @@ def run(
         Console(highlight=False).print_json(data=outcome.report | {"comparison": outcome.comparison})
     else:
         print_report(Console(highlight=False), outcome.report, outcome.comparison)
-    remote = plan.upload is not None or _is_address(settings.target)
+    remote = plan.upload is not None or is_address(settings.target)
     _print_end(console, outcome, report, where, remote=remote)
     return 1 if outcome.failed else 0
 
@@ -86,21 +83,8 @@ def _settings(given: Mapping[str, Any], plan: RunOptions) -> EvaluationSettings:
 
 
 async def _evaluate(settings: EvaluationSettings, plan: RunOptions, serve: Serve) -> Outcome:
-    async with _address(settings.target, serve) as (url, key):
+    async with address_of(settings.target, serve) as (url, key):
         return await evaluate(settings, replace(plan, url=url, server_key=key))
-
-
-@asynccontextmanager
-async def _address(target: str, serve: Serve) -> AsyncGenerator[tuple[str, str | None]]:
-    if _is_address(target):
-        yield target, None
-        return
-    async with serve(target) as served:
-        yield served
-
-
-def _is_address(target: str) -> bool:
-    return target.startswith(("http://", "https://"))
 
 
 def _print_end(console: Console, outcome: Outcome, report: Path | None, where: str, *, remote: bool) -> None:

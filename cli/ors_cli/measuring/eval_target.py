@@ -15,8 +15,8 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from ors_containers.linux.syscalls import end_with_parent
 from ors_server.errors import InfrastructureFailure
 from ors_server.hosting.errors import TargetError
 
-__all__ = ["serving"]
+__all__ = ["Serve", "address_of", "is_address", "serving"]
 
 #: Seconds that the server may take to listen, and to end.
 _START, _END = 300.0, 60.0
@@ -36,6 +36,25 @@ _LOGGED = 2000
 _LISTENS = re.compile(rb"listens on (http://\S+:\d+)")
 #: Variables that would make it listen elsewhere, or not say where.
 _LEFT_OUT = ("ORS_LISTEN", "ORS_HOST", "ORS_PORT", "ORS_WORKER")
+
+
+#: Serves a target; its address, and the key that it wants, or None for the client's own.
+Serve = Callable[[str], AbstractAsyncContextManager[tuple[str, str | None]]]
+
+
+@asynccontextmanager
+async def address_of(target: str, serve: Serve) -> AsyncGenerator[tuple[str, str | None]]:
+    """Yield the address of a target, which is one or is served during the block, and the key that it wants."""
+    if is_address(target):
+        yield target, None
+        return
+    async with serve(target) as served:
+        yield served
+
+
+def is_address(target: str) -> bool:
+    """Return whether a target is the address of a server."""
+    return target.startswith(("http://", "https://"))
 
 
 @asynccontextmanager

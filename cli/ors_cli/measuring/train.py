@@ -11,7 +11,7 @@ import re
 import shlex
 import signal
 import uuid
-from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from ors_clients.transport.bounded_httpx import BoundedAsyncClient
 from ors_containers.linux.syscalls import end_with_parent
 
 from ors_cli.flags import read_settings
-from ors_cli.measuring.eval_target import serving
+from ors_cli.measuring.eval_target import address_of, is_address, serving
 from ors_cli.measuring.train_python import package_path, trainer_python
 from ors_cli.measuring.train_subjects import make_plan, subject_of
 from ors_server.errors import InfrastructureFailure
@@ -114,7 +114,12 @@ def train(
 
 async def _train(target: str, seed: int, plan: Plan | None, run: Path, folder: Path, trainer: Path) -> int:
     """Serve the target, plan the run if it is new, and train in a process of its own. Return its exit status."""
-    async with _address(target, folder) as (url, key):
+
+    def serve(target: str) -> AbstractAsyncContextManager[tuple[str, str | None]]:
+        return serving(target, folder, subject_of([target]).variables)
+
+    async with address_of(target, serve) as (address, key):
+        url = address.rstrip("/")
         variables = dict(os.environ)
         variables["ORS_API_KEY"] = server_key(url) if key is None else key
         if plan is None:
@@ -139,19 +144,6 @@ async def _train(target: str, seed: int, plan: Plan | None, run: Path, folder: P
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
                 await process.wait()
-
-
-@contextlib.asynccontextmanager
-async def _address(target: str, folder: Path) -> AsyncGenerator[tuple[str, str | None]]:
-    if _is_address(target):
-        yield target.rstrip("/"), None
-        return
-    async with serving(target, folder, subject_of([target]).variables) as served:
-        yield served
-
-
-def _is_address(target: str) -> bool:
-    return target.startswith(("http://", "https://"))
 
 
 async def _keeps_rollouts(url: str, key: str) -> bool:
@@ -212,7 +204,7 @@ def _print_end(run: Path, report: Path | None, target: str, where: str) -> None:
         except OSError as error:
             raise ConfigurationError(f"{report} cannot be written: {error}", f"The report is in {run}.") from error
     page = f"/ui/run?run={quote(run.name)}"
-    if _is_address(target):
+    if is_address(target):
         typer.echo(f"Every episode is on the run's page: {target.rstrip('/')}{page}")
     else:
         typer.echo(
