@@ -321,11 +321,12 @@ async def test_a_file_that_leads_to_the_arguments_of_its_reader_earns_nothing(
     assert (await grade(service, tests, "echo result: 4711 > out")).how == "passed"
 
 
-#: Programs of tests that compare a file of the agent with their own input or a file in their working folder.
+#: Programs of tests that compare a file of the agent with their own input or a file in their working folder. The input
+#: is whole before they start: `diff` takes a pipe for two files if its time of change differs between two looks.
 COMPARISONS = {
-    "its input": ("subprocess.run(['diff', '-', '/home/user/out'], input=b'42\\n').returncode", "/dev/stdin"),
-    "its descriptor": ("subprocess.run(['cmp', '-', '/home/user/out'], input=b'42\\n').returncode", "/proc/self/fd/0"),
-    "a pipe": ("os.system('printf \"42\\\\n\" | diff - /home/user/out')", "/dev/stdin"),
+    "its input": ("subprocess.run(['diff', '-', '/home/user/out'], stdin=filled()).returncode", "/dev/stdin"),
+    "its descriptor": ("subprocess.run(['cmp', '-', '/home/user/out'], stdin=filled()).returncode", "/proc/self/fd/0"),
+    "a pipe": ("os.system('printf \"42\\\\n\" | { sleep 0.2; diff - /home/user/out; }')", "/dev/stdin"),
     "its folder": (
         "subprocess.run(['diff', 'expected', '/home/user/out'], cwd=tmp_path).returncode",
         "/proc/self/cwd/expected",
@@ -341,7 +342,8 @@ COMPARISONS = {
 async def test_a_file_that_leads_to_what_it_is_compared_with_earns_nothing(service: Service, what: str) -> None:
     compared, link = COMPARISONS[what]
     written = "(tmp_path / 'expected').write_text('42\\n')"
-    tests = f"import os, subprocess\ndef test_a(tmp_path):\n  {written}\n  assert {compared} == 0"
+    filled = "def filled():\n  ends = os.pipe()\n  os.write(ends[1], b'42\\n')\n  os.close(ends[1])\n  return ends[0]"
+    tests = f"import os, subprocess\n{filled}\ndef test_a(tmp_path):\n  {written}\n  assert {compared} == 0"
     verdict = await grade(service, tests, f"ln -s /proc/self self; ln -s {link} out")
     assert (verdict.how, "/proc" in verdict.detail) == ("failed", True), verdict
     assert (await grade(service, tests, "echo 42 > out")).how == "passed"
