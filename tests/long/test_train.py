@@ -83,7 +83,7 @@ def test_a_tiny_model_learns(train: Train, tmp_path: Path, target: str) -> None:
 def test_a_run_goes_on_after_each_kill(train: Train, tmp_path: Path) -> None:
     """It is killed with SIGKILL in each of its stages; in the end it has every step once."""
     run = tmp_path / "data" / "trainings" / "one"
-    marks = ["plan.json", "demonstrations.json", "warm.json", "checkpoints/checkpoint-5", "training.json"]
+    marks = ["plan.json", "demonstrations.json", "warm.json", "checkpoints/checkpoint-10", "training.json"]
     begin = ("echo", "--tiny", "--run", "one")
     for mark in marks:
         process = train(*begin)
@@ -102,7 +102,7 @@ def test_a_run_goes_on_after_each_kill(train: Train, tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_cannot_be_written_is_said_and_the_run_goes_on(train: Train, tmp_path: Path) -> None:
     """A file in the place of the checkpoint's folder stands for the full disk."""
-    in_the_way = tmp_path / "data" / "trainings" / "one" / "checkpoints" / "checkpoint-5"
+    in_the_way = tmp_path / "data" / "trainings" / "one" / "checkpoints" / "checkpoint-10"
     process = train("echo", "--tiny", "--run", "one")
     while "step   1 of" not in output(tmp_path):
         assert process.poll() is None, output(tmp_path)

@@ -27,17 +27,17 @@ __all__ = ["LOST", "last_checkpoint", "train"]
 #: Begins the metrics of lost rollouts, of which each is the share of a cause.
 LOST = "lost/"
 _STATE = "trainer_state.json"
-#: Steps between two checkpoints.
+#: Batches of episodes between two checkpoints.
 _SAVED = 5
 
-#: Plays an episode of each of these tasks with the model as it is at a step.
+#: Plays an episode of each of these tasks: a batch, with its number.
 Play = Callable[[Sequence[int], int], Sequence[Rollout]]
 
 
 def train(
     model: Any, tokenizer: Any, plan: Plan, folder: Path, play: Play, on_step: Callable[[dict[str, Any]], None]
 ) -> list[dict[str, Any]]:
-    """Train a model, from the last checkpoint in ``folder`` if there is one. Return what TRL logged of each step."""
+    """Train a model, from the last checkpoint in ``folder`` if there is one. Return what TRL logged of each batch."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     trl = import_trainer_module("trl", INSTALL_TRL)
     transformers = import_trainer_module("transformers", INSTALL_TRL)
@@ -45,7 +45,7 @@ def train(
     recipe = plan.recipe
 
     def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        played = play([int(prompt) for prompt in prompts], trainer.state.global_step + 1)
+        played = play([int(prompt) for prompt in prompts], trainer.state.global_step // recipe.iterations + 1)
         padding, end = tokenizer.pad_token_id, tokenizer.eos_token_id
         kept = [one.trajectory if one.reward is not None else None for one in played]
         return {
@@ -66,10 +66,13 @@ def train(
                 log_metric(f"{LOST}{cause}", float(found == cause))
         return list(reward)
 
+    def of_batch(logs: dict[str, Any], steps: int) -> dict[str, Any]:
+        return logs | {"step": steps // recipe.iterations, "step_time": logs["step_time"] * recipe.iterations}
+
     class Progress(transformers.TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if logs and "reward" in logs:
-                on_step({"step": state.global_step, **logs})
+                on_step(of_batch(logs, state.global_step))
 
     grpo_trainer: Any = trl.GRPOTrainer
 
@@ -88,14 +91,15 @@ def train(
             gradient_checkpointing=False,
             per_device_train_batch_size=recipe.groups * recipe.group_size,
             num_generations=recipe.group_size,
-            max_steps=recipe.steps,
+            num_iterations=recipe.iterations,
+            max_steps=recipe.steps * recipe.iterations,
             learning_rate=recipe.learning_rate,
-            lr_scheduler_type="constant",
+            lr_scheduler_type="linear",
             beta=0.0,
             max_completion_length=recipe.max_tokens,
-            logging_steps=1,
+            logging_steps=recipe.iterations,
             logging_nan_inf_filter=False,
-            save_steps=_SAVED,
+            save_steps=_SAVED * recipe.iterations,
             save_total_limit=2,
             ignore_data_skip=True,
             report_to="none",
@@ -112,7 +116,7 @@ def train(
     trainer.remove_callback(transformers.PrinterCallback)  # it prints every figure of every step
     checkpoint = last_checkpoint(folder)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    return [entry for entry in trainer.state.log_history if "reward" in entry]
+    return [of_batch(entry, entry["step"]) for entry in trainer.state.log_history if "reward" in entry]
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -21,7 +21,7 @@ __all__ = ["FEWEST_HELD_OUT", "FORMAT", "WORD", "Plan", "PlannedTask", "Recipe",
 #: Held-out tasks that an evaluation has, at least.
 FEWEST_HELD_OUT = 200
 #: Increased by each change after which an older run cannot go on.
-FORMAT = 1
+FORMAT = 2
 #: A word in fewer of the texts is a value.
 _RARE = 0.04
 #: A word or a number of a text.
@@ -42,17 +42,25 @@ class PlannedTask:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes of a run. Lengths are in tokens."""
+    """Sizes of a run. Lengths are in tokens.
+
+    Episodes cost more than steps of so small a model, so each batch of episodes is trained on twice, and the rate falls
+    to 0: after 3,584 episodes of the family ``first_steps``, models of six seeds solved 0.75 to 0.86 of tasks that are
+    neither for training nor held out. Each batch once, at a constant rate, gave 0.71 and 0.72.
+    """
 
     #: Training tasks that are imitated; the others decide when the warm start ends, and are learnt from rewards.
     demonstrations: int = 240
     #: Mean probability of a demonstration that was not trained on, at which the warm start ends.
-    warm_until: float = 0.25
+    warm_until: float = 0.32
     warm_batch: int = 16
     warm_learning_rate: float = 3e-3
-    steps: int = 45
-    groups: int = 32
+    #: Batches of episodes, and steps of the optimizer on each of them.
+    steps: int = 56
+    iterations: int = 2
+    groups: int = 8
     group_size: int = 8
+    #: Falls to 0 in the course of the training.
     learning_rate: float = 2e-3
     hidden: int = 64
     layers: int = 2

@@ -180,10 +180,11 @@ class Run:
     def _supervise(self) -> dict[str, Any]:
         model = self._load("warm")
         supervised = self._supervised(model, more=1)
-        for _ in range(self.plan.recipe.steps):
+        steps = self.plan.recipe.steps * self.plan.recipe.iterations
+        for _ in range(steps):
             supervised.step()
         self._save("supervised", model)
-        return {"steps": self.plan.recipe.steps}
+        return {"steps": steps}
 
     def _evaluate(self, name: str) -> Any:
         stage, temperature = EVALUATIONS[name]
