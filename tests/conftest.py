@@ -12,7 +12,9 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.combinations import leave_to_long_tests
@@ -21,6 +23,22 @@ from tests.support.combinations import leave_to_long_tests
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     leave_to_long_tests(items)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_certificates() -> Iterator[None]:
+    """Read the trusted certificates once: httpx does so for each client, and tests make thousands for one request."""
+    make = httpx.create_ssl_context
+    shared = make()
+
+    def context(*arguments: Any, **options: Any) -> Any:
+        chosen = dict(zip(("verify", "cert", "trust_env"), arguments, strict=False)) | options
+        own = chosen.get("verify", True) is not True or chosen.get("cert")
+        return make(**chosen) if own else shared
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", context)
+        yield
 
 
 @pytest.fixture(scope="session")
