@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ors_containers.sandbox import FileKind as FileKind
     from ors_containers.sandbox import FileStatus as FileStatus
     from ors_containers.sandbox import Sandbox as Sandbox
+    from ors_containers.sandbox import WarmProgram as WarmProgram
     from ors_containers.self_check import Check as Check
     from ors_containers.self_check import self_check as self_check
 
@@ -60,7 +61,7 @@ _MODULES = {
     "runtime": ("Description", "Runtime", "find_runtime", "runtime_names"),
     "runtimes.apptainer": ("ApptainerRuntime",),
     "runtimes.bubblewrap": ("BubblewrapRuntime",),
-    "sandbox": ("EXAMINATION", "CommandResult", "ExecutionResult", "FileKind", "FileStatus", "Sandbox"),
+    "sandbox": ("EXAMINATION", "CommandResult", "ExecutionResult", "FileKind", "FileStatus", "Sandbox", "WarmProgram"),
     "self_check": ("Check", "self_check"),
     "errors": (),
 }

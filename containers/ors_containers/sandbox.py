@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
@@ -22,6 +23,7 @@ __all__ = [
     "OutputStream",
     "RecordedPaths",
     "Sandbox",
+    "WarmProgram",
 ]
 
 #: The exit status of a command or an examination that was timed out.
@@ -29,6 +31,24 @@ TIMED_OUT_STATUS = 124
 
 OutputStream = Literal["stdout", "stderr"]
 FileKind = Literal["file", "directory", "link", "pipe", "socket", "device", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmProgram:
+    """A program of an examination that a copy of a Python may run which has been started and has imported before.
+
+    The program's last argument is a file of the examination, ``MODULE.pyc``; the words before it start the Python.
+    """
+
+    #: The module's name. It imports on the standard library, the packages and the other files alone, starts nothing
+    #: when it is imported, and its ``main`` takes nothing and returns the exit status.
+    module: str
+    #: The toolset's folder on this machine, and its paths in a sandbox: its own, and that of its packages.
+    folder: Path
+    at: str
+    packages: str
+    #: Names of modules to import before, of the standard library and the packages.
+    ahead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +204,7 @@ class Sandbox(abc.ABC):
         timeout: float,
         output_limit: int | None = None,
         keep_processes: bool = False,
+        warm: WarmProgram | None = None,
     ) -> CommandResult:
         """Examine the sandbox: run a trusted program in it that the agent's processes cannot inspect or change.
 
@@ -211,6 +232,9 @@ class Sandbox(abc.ABC):
         or change its memory, descriptors, files and output. A runtime that cannot keep their signals away lets these
         end it (a result, and nothing a grader would reward). A program that starts programs of the agent gives them
         its rights; before it does, it protects itself as ``ors_containers.graders.process_isolation`` says.
+
+        ``warm`` says how a runtime may save the start of the program, which is a Python of a toolset then. Where it
+        does, the program sees no other difference.
 
         The exit status is as a shell counts: 127 and 126 where the program is missing or cannot be executed. Raises
         ``InvalidCommand`` for arguments no program can be given, a file name that leads elsewhere and a time-out that

@@ -43,7 +43,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
-from ors_containers import CommandResult, ExaminationFailed, InfrastructureFailure, ProcessesRemain, Sandbox
+from ors_containers import (
+    CommandResult,
+    ExaminationFailed,
+    InfrastructureFailure,
+    ProcessesRemain,
+    Sandbox,
+    WarmProgram,
+)
 from ors_containers.sandbox import EXAMINATION
 
 from .states.program import with_seed
@@ -58,6 +65,24 @@ CODE_RAN = "the agent's code ran in the tests' process"
 #: The examination's program, and the modules that it imports from its folder.
 _RUNNER = "trusted_runner"
 _PARTS = ("data", "endings", "guard", "links", "programs", "reports", "running", "surroundings", "texts")
+#: What a warm Python has imported before: what the program imports later, and what most tests do.
+_AHEAD = (
+    *("process_isolation", "stray_processes", "program_rights", "sealed_programs", "pytest"),
+    *(
+        "csv",
+        "glob",
+        "gzip",
+        "hashlib",
+        "pathlib",
+        "random",
+        "re",
+        "shutil",
+        "subprocess",
+        "tarfile",
+        "tempfile",
+        "zipfile",
+    ),
+)
 _OUTPUT_LIMIT = 64 * 1024
 #: Outcomes that are the fault of the tests.
 _UNFIT = {
@@ -155,6 +180,7 @@ async def run_tests(
             timeout=timeout,
             output_limit=_OUTPUT_LIMIT,
             keep_processes=live,
+            warm=WarmProgram(_RUNNER, *tools.bind, tools.packages, _AHEAD),
         )
     except ProcessesRemain as error:
         return Verdict(False, "killed", str(error))  # only the agent can cause that

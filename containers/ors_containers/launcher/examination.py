@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import select
 import signal
 import socket
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -36,6 +35,7 @@ from ors_containers.launcher.privileges import (
     open_groups,
     place,
     sealed_file,
+    unpack,
 )
 from ors_containers.launcher.termination import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 from ors_containers.linux import syscalls as system
@@ -68,14 +68,19 @@ class _Pipes(NamedTuple):
 
 
 def start_examination(
-    message: Examine, descriptors: list[int], seccomp: bytes, control: socket.socket, enter: bytes
+    message: Examine,
+    descriptors: list[int],
+    seccomp: bytes,
+    control: socket.socket,
+    enter: bytes,
+    here: Callable[[Program], NoReturn] | None = None,
 ) -> Examining | Failed:
-    """Start the program, by ``enter``, and the watcher, which ends with the program's exit status."""
-    process_1, packed, source, output, lifeline = descriptors
+    """Start the program, by ``enter`` or ``here``, and the watcher, which ends with the program's exit status."""
+    process_1, packed, source, output, lifeline, *opened = descriptors
     # A program of the image may lead to the server's interpreter, which may be this user's own file.
     through = sealed_file("ors-enter", enter) if os.geteuid() != 0 else -1
-    files = _unpack(packed)
-    groups = open_groups(message.groups)
+    files = unpack(packed) if here is None else {}
+    groups = open_groups(message.groups) if here is None else opened
     for pipe in (source, output):
         give_pipe(pipe, message.program.user, process_1)
     reports, report = os.pipe()
@@ -88,7 +93,7 @@ def start_examination(
         try:
             control.close()
             os.close(reports)
-            _watch(message, files, seccomp, groups, _Pipes(source, output, lifeline, report, through))
+            _watch(message, files, seccomp, groups, _Pipes(source, output, lifeline, report, through), here)
         except OSError as error:
             os.write(report, f"{error.errno} {error.strerror or error}".encode())
         finally:
@@ -107,22 +112,14 @@ def start_examination(
     return Examining(watcher)
 
 
-def _unpack(descriptor: int) -> dict[str, bytes]:
-    """Return files as ``runtimes.examination.pack`` writes them: a line of names and sizes, then the contents."""
-    content = b""
-    with os.fdopen(descriptor, "rb", closefd=False) as file:
-        file.seek(0)
-        content = file.read()
-    head, _, rest = content.partition(b"\n")
-    files: dict[str, bytes] = {}
-    start = 0
-    for name, size in json.loads(head):
-        files[name] = rest[start : start + size]
-        start += size
-    return files
-
-
-def _watch(message: Examine, files: Mapping[str, bytes], seccomp: bytes, groups: list[int], pipes: _Pipes) -> NoReturn:
+def _watch(
+    message: Examine,
+    files: Mapping[str, bytes],
+    seccomp: bytes,
+    groups: list[int],
+    pipes: _Pipes,
+    here: Callable[[Program], NoReturn] | None,
+) -> NoReturn:
     """Run the program, end its descendants, and exit with its exit status."""
     keep, user = message.keep_processes, message.program.user
     system.become_subreaper()
@@ -146,7 +143,7 @@ def _watch(message: Examine, files: Mapping[str, bytes], seccomp: bytes, groups:
     errors, error = os.pipe()
     child = os.fork()
     if child == 0:
-        _become(message.program, files, seccomp, groups, pipes, error)
+        _become(message.program, files, seccomp, groups, pipes, error, here)
     for descriptor in (pipes.source, pipes.report, error):
         os.close(descriptor)
     poll = select.poll()
@@ -229,7 +226,13 @@ def _reaped_all() -> bool:
 
 
 def _become(
-    program: Program, files: Mapping[str, bytes], seccomp: bytes, groups: list[int], pipes: _Pipes, error: int
+    program: Program,
+    files: Mapping[str, bytes],
+    seccomp: bytes,
+    groups: list[int],
+    pipes: _Pipes,
+    error: int,
+    here: Callable[[Program], NoReturn] | None,
 ) -> NoReturn:
     """Become the program. What it cannot execute is reported to ``error`` by one byte."""
     try:
@@ -251,6 +254,8 @@ def _become(
         os.write(pipes.report, f"{failure.errno} {failure.strerror or failure}".encode())
         os._exit(70)
     os.write(pipes.report, _READY)
+    if here is not None:
+        here(program)
     try:
         if pipes.through == -1:
             os.execve(program.arguments[0], program.arguments, program.environment)  # noqa: S606 - becoming it

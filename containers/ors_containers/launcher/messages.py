@@ -43,6 +43,7 @@ __all__ = [
     "Started",
     "StatFile",
     "User",
+    "WarmStart",
     "open_envelope",
     "read_request",
     "read_response",
@@ -204,11 +205,26 @@ class PackedProgram(NamedTuple):
     directory: str
 
 
+class WarmStart(NamedTuple):
+    """A Python with which a program may be started that has imported what the program needs."""
+
+    #: The toolset on the machine, and in sandboxes.
+    folder: str
+    at: str
+    #: The program as a module of the examination's files, whose ``main`` returns the exit status.
+    module: str
+    #: The folder of the toolset's packages, and the names of modules to import beforehand.
+    packages: str
+    ahead: list[str]
+    #: The same for the same files and modules.
+    key: str
+
+
 class Examine(NamedTuple):
     """Start an examination.
 
     Descriptors: a pidfd of process 1, packed files (``examination.pack``), its input, its output, and a pipe that the
-    server closes to end it.
+    server closes to end it. For a warm Python, files of the control groups follow.
     """
 
     program: Program
@@ -216,6 +232,8 @@ class Examine(NamedTuple):
     keep_processes: bool
     #: Process id inside of the shell, which is ended; 0 if there is none.
     shell: int
+    #: How the program may be started without executing it.
+    warm: WarmStart | None = None
 
 
 class OpenFile(NamedTuple):

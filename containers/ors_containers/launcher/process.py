@@ -47,6 +47,7 @@ from ors_containers.launcher.messages import (
     Failed,
     Opened,
     OpenFile,
+    Program,
     RenameFile,
     Request,
     Response,
@@ -63,6 +64,7 @@ from ors_containers.launcher.messages import (
 from ors_containers.launcher.privileges import open_groups, place
 from ors_containers.launcher.records import InvalidRecord
 from ors_containers.launcher.termination import end_command, end_processes
+from ors_containers.launcher.warm.warm_python import WarmPythons
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.confinement.proc_masks import prepare as prepare_masks
 from ors_containers.linux.confinement.seccomp import seccomp_filter
@@ -79,13 +81,27 @@ _STARTS = frozenset((StartBubblewrap.__name__, StartApptainer.__name__, StartCon
 _OUTSIDE = frozenset((Examine.__name__, EndCommand.__name__, EndProcesses.__name__))
 
 
+#: Descriptors beside a message: five, and a file of each hierarchy of control groups.
+_MOST_DESCRIPTORS = 24
+
+
 class Launcher:
     """The loop. ``control`` is the socket shared with the server and with every child."""
 
-    def __init__(self, control: socket.socket, machine: str) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        machine: str,
+        *,
+        requests: socket.socket | None = None,
+        here: Callable[[Program], NoReturn] | None = None,
+    ) -> None:
         self._control = control
+        #: Runs the program of an examination in this process's copy; None where it is executed.
+        self._here = here
+        self._warm = WarmPythons(control, machine) if here is None else None
         #: The socket of requests, and the one on which those of ``_OUTSIDE`` are forwarded.
-        self._requests = control
+        self._requests = requests or control
         self._outside: socket.socket | None = None
         #: Children that have to respond: process id → request id.
         self._responding: dict[int, int] = {}
@@ -125,7 +141,7 @@ class Launcher:
                     os.read(signals, 4096)
                     self._reap()
                     continue
-                data, descriptors = receive(self._requests, MESSAGE_SIZE, 8)
+                data, descriptors = receive(self._requests, MESSAGE_SIZE, _MOST_DESCRIPTORS)
                 if not data:
                     return
                 envelope = open_envelope(data)
@@ -170,7 +186,8 @@ class Launcher:
         request: Request | None = None
         try:
             request = read_request(envelope)  # before the fork: a child would copy every page that this touches
-            child = os.fork()
+            if not self._is_taken(envelope.id, request, descriptors):
+                child = os.fork()
         except InvalidRecord as error:
             self._send(envelope.id, Failed(errno.EPROTO, str(error)))
         except OSError as error:
@@ -188,6 +205,12 @@ class Launcher:
             self._send(envelope.id, Started(child))
         else:
             self._responding[child] = envelope.id
+
+    def _is_taken(self, identity: int, request: Request, descriptors: list[int]) -> bool:
+        """Hand an examination to the warm Python, if there is one that can take it."""
+        return (
+            self._warm is not None and isinstance(request, Examine) and self._warm.take(identity, request, descriptors)
+        )
 
     def _work(self, identity: int, request: Request, descriptors: list[int]) -> NoReturn:
         """Be the child of a request: do what it says and respond."""
@@ -215,12 +238,22 @@ class Launcher:
                 return
             if process == 0:
                 return
-            request = self._responding.pop(process, None)
-            code = os.waitstatus_to_exitcode(status)
-            if request is None:
-                self._send(0, Exited(process, code))
-            elif code != 0:
-                self._send(request, Failed(errno.EIO, f"the launcher's child ended with {code}"))
+            self._note_end(process, status)
+
+    def wait(self) -> None:
+        """Wait until every request has been responded to."""
+        while self._responding:
+            self._note_end(*os.waitpid(-1, 0))
+
+    def _note_end(self, process: int, status: int) -> None:
+        for unanswered in self._warm.ended(process) if self._warm is not None else ():
+            self._send(unanswered, Failed(errno.EIO, "the process that examines has ended"))
+        request = self._responding.pop(process, None)
+        code = os.waitstatus_to_exitcode(status)
+        if request is None:
+            self._send(0, Exited(process, code))
+        elif code != 0:
+            self._send(request, Failed(errno.EIO, f"the launcher's child ended with {code}"))
 
     def _start(self, message: StartBubblewrap | StartApptainer | StartContainer, descriptors: list[int]) -> NoReturn:
         """Become bwrap, Apptainer or a container's monitor. Errors are written to the second descriptor."""
@@ -242,7 +275,7 @@ class Launcher:
         return enter_sandbox(message, descriptors, seccomp, self._control, self._enter_program)
 
     def _examine(self, message: Examine, descriptors: list[int]) -> Response:
-        return start_examination(message, descriptors, self._filter, self._control, self._enter_program)
+        return start_examination(message, descriptors, self._filter, self._control, self._enter_program, self._here)
 
 
 def _failure(error: OSError, before: str = "") -> Failed:

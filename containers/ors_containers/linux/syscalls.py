@@ -229,7 +229,7 @@ def refuse_inspection() -> None:
     start, end = process_status("self").arguments
     if start:
         ctypes.memset(start, 0, end - start)
-    _checked(_libc.prctl(_PR_SET_NAME, b"visitor", 0, 0, 0), "prctl(PR_SET_NAME)")
+    set_name("visitor")
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
 
 
@@ -310,6 +310,11 @@ def _set_capabilities(wanted: list[int]) -> None:
 def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
     """Get a signal when the parent ends; until this process gains rights by executing, which ours never do."""
     _checked(_libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+def set_name(name: str) -> None:
+    """Set this process's name, of which the kernel keeps 15 bytes."""
+    _checked(_libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0), "prctl(PR_SET_NAME)")
 
 
 def scope_signals() -> None:

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 from ors_containers.errors import InvalidCommand, MachineOverloaded
 from ors_containers.launcher.client import OperationFailed
-from ors_containers.launcher.messages import Done, EndCommand, Examine, Examining
+from ors_containers.launcher.messages import Done, EndCommand, Examine, Examining, WarmStart
 from ors_containers.runtimes.namespaces import Namespaces
 from ors_containers.runtimes.shells.output_buffer import HeadAndTail
 from ors_containers.runtimes.shells.time_limit import TimeLimit
-from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult
+from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult, WarmProgram
 
-__all__ = ["START_PATIENCE", "ExaminationLimits", "check_examination", "pack", "run_examination"]
+__all__ = ["START_PATIENCE", "ExaminationLimits", "check_examination", "pack", "run_examination", "warm_start"]
 
 #: Seconds beside its time-out in which an examination must have started.
 START_PATIENCE = 5.0
@@ -65,6 +65,12 @@ def pack(files: Mapping[str, bytes]) -> int:
         for content in files.values():
             file.write(content)
     return descriptor
+
+
+def warm_start(warm: WarmProgram, files: Mapping[str, bytes]) -> WarmStart:
+    """Return what the launcher has to know of a program that may be started warm."""
+    key = hash((warm, *sorted(files.items())))  # of bytes that were hashed before, this costs nothing
+    return WarmStart(str(warm.folder), warm.at, warm.module, warm.packages, list(warm.ahead), f"{key:x}")
 
 
 class ExaminationLimits(NamedTuple):

@@ -45,14 +45,20 @@ from ors_containers.limits import Limits
 from ors_containers.linux.limits.cgroups import remove_group
 from ors_containers.linux.limits.kernel_limits import RESOURCES
 from ors_containers.linux.limits.open_files import limit_files
-from ors_containers.runtimes.examination import START_PATIENCE, ExaminationLimits, check_examination, run_examination
+from ors_containers.runtimes.examination import (
+    START_PATIENCE,
+    ExaminationLimits,
+    check_examination,
+    run_examination,
+    warm_start,
+)
 from ors_containers.runtimes.lifecycle import Lifecycle, State, start_whole
 from ors_containers.runtimes.namespaces import Namespaces, shared_places
 from ors_containers.runtimes.opened_file import read_content, write_content
 from ors_containers.runtimes.runtime_state import RuntimeState, examination_of
 from ors_containers.runtimes.shell_host import ContainerShellHost
 from ors_containers.runtimes.shells.shell import Shell
-from ors_containers.sandbox import CommandResult, FileStatus, Sandbox
+from ors_containers.sandbox import CommandResult, FileStatus, Sandbox, WarmProgram
 
 __all__ = ["NamespaceSandbox"]
 
@@ -180,6 +186,7 @@ class NamespaceSandbox(Sandbox):
         timeout: float,
         output_limit: int | None = None,
         keep_processes: bool = False,
+        warm: WarmProgram | None = None,
     ) -> CommandResult:
         shell = self._require()
         files = files or {}
@@ -196,6 +203,7 @@ class NamespaceSandbox(Sandbox):
                     groups=groups.create(examination_of(self.id), self.limits),
                     keep_processes=keep_processes,
                     shell=bash,
+                    warm=None if warm is None else warm_start(warm, files),
                 )
                 limits = self._examination_limits(timeout)
                 result = await run_examination(

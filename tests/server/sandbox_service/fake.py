@@ -18,6 +18,7 @@ from ors_containers import (
     SandboxDied,
     SandboxStopped,
     StartFailed,
+    WarmProgram,
 )
 from ors_containers.scheduling.capacity import Capacity, CapacityReader
 
@@ -68,6 +69,7 @@ class FakeSandbox(Sandbox):
         timeout: float,
         output_limit: int | None = None,
         keep_processes: bool = False,
+        warm: WarmProgram | None = None,
     ) -> CommandResult:
         raise NotImplementedError
 

@@ -1,0 +1,172 @@
+"""Programs of examinations that a copy of a warm Python runs: what they see is what an executed one sees."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib.util
+import json
+import marshal
+import os
+import select
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from ors_containers import CommandResult, Image, RuntimeUnavailable, Sandbox, WarmProgram
+from ors_containers.graders.portable_python import Toolset, python_toolset
+from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a server that is an ordinary user starts no warm Python"),
+]
+
+RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
+
+#: Prints whatever a process can see of itself, and how often `main` ran in it.
+PROBE = """
+import ctypes, gc, json, locale, os, resource, signal, sys
+COUNT = 0
+
+def main():
+    global COUNT
+    COUNT += 1
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # not dumpable, as a grader makes itself first; a warm one is from the start
+    status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+    kept = ("Name", "Umask", "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs",
+            "Seccomp", "Seccomp_filters", "SigBlk", "SigIgn", "SigCgt", "Threads", "CoreDumping")
+    said = {name: status[name].split() for name in kept if name in status}
+    descriptors = os.listdir("/proc/self/fd")
+    said["descriptors"] = sorted(name for name in descriptors if os.path.exists(f"/proc/self/fd/{name}"))
+    limits = [name for name in dir(resource) if name.startswith("RLIMIT")]
+    said["limits"] = {name: resource.getrlimit(getattr(resource, name)) for name in limits}
+    said["variables"] = dict(sorted(os.environ.items()))
+    said["libc"] = ctypes.CDLL(None).getenv(b"LC_CTYPE") != 0
+    said["arguments"] = sys.argv
+    said["path"] = sys.path
+    said["flags"] = str(sys.flags)
+    said["python"] = [sys.executable, sys.prefix, sys.version]
+    said["place"] = [os.getcwd(), os.path.realpath("/proc/self/root")]
+    said["locale"] = [locale.setlocale(locale.LC_ALL), locale.getpreferredencoding(False), sys.getfilesystemencoding(),
+                      sys.stdin.encoding, sys.stdout.encoding, sys.stdout.errors]
+    said["session"] = os.getsid(0) == os.getpid()
+    said["oom"] = open("/proc/self/oom_score_adj").read()
+    said["groups"] = open("/proc/self/cgroup").read()
+    said["mounts"] = sorted(line.split()[4] + " " + line.split()[5] for line in open("/proc/self/mountinfo"))
+    said["namespaces"] = [os.path.exists(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "user")]
+    said["program"] = [os.readlink(f"/proc/self/{name}") for name in ("exe", "cwd", "root")]
+    said["dumpable"] = ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+    said["reaper"] = os.getppid() != 1
+    said["collector"] = [gc.isenabled(), gc.get_threshold()]
+    said["hooks"] = [len(sys.meta_path), len(sys.path_hooks)]
+    said["count"] = COUNT
+    said["warm"] = not open("/proc/self/cmdline").read().strip("\\0")
+    sys.stdout.write(json.dumps(said))
+    sys.stdout.flush()
+    return 0
+
+if __name__ == "__main__":
+    os._exit(main())
+"""
+
+
+def compiled(text: str) -> bytes:
+    code = compile(text, "probe.py", "exec", dont_inherit=True)
+    return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def toolset(tmp_path_factory: pytest.TempPathFactory) -> Toolset:
+    try:
+        return await python_toolset(tmp_path_factory.mktemp("toolset"))
+    except RuntimeUnavailable as error:
+        pytest.skip(str(error))
+
+
+async def examine(sandbox: Sandbox, toolset: Toolset, text: str, *, warm: bool, **options: Any) -> CommandResult:
+    program = WarmProgram("probe", *toolset.bind, toolset.packages, ("json", "resource", "locale"))
+    return await sandbox.examine(
+        [*toolset.command, "-I", "-S", "-B", "/.examination/probe.pyc"],
+        files={"probe.pyc": compiled(text)},
+        timeout=60,
+        warm=program if warm else None,
+        **options,
+    )
+
+
+def warm_pythons() -> list[int]:
+    """Return the warm Pythons below this process."""
+    found: list[int] = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"warm_process" in (place / "cmdline").read_bytes() and _is_below(int(place.name)):
+                found.append(int(place.name))
+        except OSError:
+            continue
+    return found
+
+
+def _is_below(process: int) -> bool:
+    while process > 1 and process != os.getpid():
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return process == os.getpid()
+
+
+async def warm_probe(sandbox: Sandbox, toolset: Toolset, **options: Any) -> dict[str, Any]:
+    """Return what the probe sees in a warm Python, which the first examination starts."""
+    async with asyncio.timeout(20):
+        while True:
+            result = await examine(sandbox, toolset, PROBE, warm=True, **options)
+            assert result.exit_status == 0, result.text
+            said = json.loads(result.output)
+            if said.pop("warm"):
+                return said
+
+
+def image_of(runtime: NamespaceRuntime, toolset: Toolset, variables: Mapping[str, str]) -> Image:
+    image = runtime.host_image()
+    return dataclasses.replace(
+        image, binds=(*image.binds, toolset.bind), environment={**image.environment, **variables}
+    )
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"LANG": "de_DE.ISO-8859-1"}, {"LC_ALL": "C"}, {"LANG": "C.UTF-8"}, {"LC_CTYPE": "POSIX"}]
+)
+@pytest.mark.parametrize("live", [False, True])
+async def test_it_sees_what_an_executed_program_sees(
+    runtime: NamespaceRuntime, toolset: Toolset, variables: dict[str, str], live: bool
+) -> None:
+    async with runtime.sandbox(image_of(runtime, toolset, variables)) as sandbox:
+        warm = await warm_probe(sandbox, toolset, keep_processes=live)
+        cold = json.loads((await examine(sandbox, toolset, PROBE, warm=False, keep_processes=live)).output)
+    assert cold.pop("warm") is False  # only its arguments in /proc are blank
+    assert warm == cold
+
+
+async def test_its_end_is_no_end_of_examinations(runtime: NamespaceRuntime, toolset: Toolset) -> None:
+    async with runtime.sandbox(image_of(runtime, toolset, {})) as sandbox:
+        await warm_probe(sandbox, toolset)
+        before = warm_pythons()
+        for process in before:
+            ended = os.pidfd_open(process)
+            os.kill(process, signal.SIGKILL)
+            select.select([ended], [], [])
+            os.close(ended)
+        await warm_probe(sandbox, toolset)
+        assert not set(before) & set(warm_pythons())
+
+
+async def test_other_files_are_not_taken_for_those_that_were_imported(
+    runtime: NamespaceRuntime, toolset: Toolset
+) -> None:
+    async with runtime.sandbox(image_of(runtime, toolset, {})) as sandbox:
+        await warm_probe(sandbox, toolset)
+        for number in range(3):
+            text = f"import os\ndef main():\n  os.write(1, b'{number}')\n  return 0\n"
+            text += "if __name__ == '__main__': main()\n"
+            assert (await examine(sandbox, toolset, text, warm=True)).output == str(number).encode()
