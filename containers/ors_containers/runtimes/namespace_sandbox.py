@@ -194,6 +194,8 @@ class NamespaceSandbox(Sandbox):
         limit = self.limits.output if output_limit is None else output_limit
         if limit < 2:
             raise InvalidCommand(f"An output limit of {limit} bytes leaves none for either end")
+        if warm is not None and (warm.folder, warm.at) not in self.image.binds:
+            warm = None  # what the program imports later would be the agent's
         groups = self._runtime.groups
         async with shell.set_aside() as bash:
             try:
