@@ -29,7 +29,7 @@ from typing import Any
 __all__ = ["Collector"]
 
 #: New objects to a collection, at least and at most: a request in flight has 30. A collection that finds nothing
-#: doubles the number, one that finds cycles begins anew. None walks more than some three times the number.
+#: doubles the number, one that finds cycles starts from the fewest. None walks more than some three times the number.
 _FEWEST, _MOST = 4_000, 32_000
 #: Seconds that instances may outlive their sessions, and how many may do so at once, before a deep collection.
 PATIENCE = 30.0

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from ors_containers.launcher.examiners import examiners, hide_processes, show_processes
+from ors_containers.launcher.examining.examiners import examiners, hide_processes, show_processes
 from ors_containers.launcher.messages import Examine, Examining, Failed, Program
 from ors_containers.launcher.privileges import (
     default_signals,

@@ -35,6 +35,7 @@ from ors_containers.launcher.bubblewrap import start_bubblewrap
 from ors_containers.launcher.container import start_container
 from ors_containers.launcher.enter import enter_sandbox
 from ors_containers.launcher.examination import start_examination
+from ors_containers.launcher.examining.warm_python import WarmPythons
 from ors_containers.launcher.file_operations import open_file, rename_file, stat_file
 from ors_containers.launcher.messages import (
     MESSAGE_SIZE,
@@ -64,7 +65,6 @@ from ors_containers.launcher.messages import (
 from ors_containers.launcher.privileges import open_groups, place
 from ors_containers.launcher.records import InvalidRecord
 from ors_containers.launcher.termination import end_command, end_processes
-from ors_containers.launcher.warm.warm_python import WarmPythons
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.confinement.proc_masks import prepare as prepare_masks
 from ors_containers.linux.confinement.seccomp import seccomp_filter

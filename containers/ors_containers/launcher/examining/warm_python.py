@@ -35,7 +35,7 @@ CONTROL_AT, REQUESTS_AT = 3, 4
 SOURCES_AT = "/.launcher"
 _SOURCES = str(Path(__file__).resolve().parents[3])
 _SCRIPT = (
-    f"import sys; sys.path.insert(0, {SOURCES_AT!r}); from ors_containers.launcher.warm.warm_process import main; "
+    f"import sys; sys.path.insert(0, {SOURCES_AT!r}); from ors_containers.launcher.warm_process import main; "
     "main(sys.argv[1:])"
 )
 #: A mount point that each machine has, for the root of the new process. In a mount namespace of its own.
@@ -77,6 +77,8 @@ class WarmPythons:
         self._running: dict[str, _Running] = {}
         #: The requests of those that take no more and may still have some.
         self._ending: dict[int, list[int]] = {}
+        #: What no process could be made for; it has printed why.
+        self._impossible: set[str] = set()
 
     def take(self, identity: int, request: Examine, descriptors: list[int]) -> bool:
         """Hand an examination to a warm Python. Return False where it has to be made in the cold way."""
@@ -84,6 +86,8 @@ class WarmPythons:
         if warm is None or os.geteuid() != 0 or request.program.user.one_id:
             return False
         key = f"{warm.key} {_locale_of(request)}"
+        if key in self._impossible:
+            return False
         running = self._running.pop(key, None) or _start(request, warm, descriptors[1], self._control, self._machine)
         self._running[key] = running
         if len(self._running) > _KINDS:
@@ -108,6 +112,8 @@ class WarmPythons:
         """Return the requests to which a process that has ended may not have responded; none for other processes."""
         for key, running in list(self._running.items()):
             if running.process == process:
+                if not running.is_ready():
+                    self._impossible.add(key)
                 self._end(key)
         return self._ending.pop(process, [])
 

@@ -5,6 +5,7 @@ It runs in the toolset's Python, and is a launcher that only gets examinations.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -14,9 +15,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from ors_containers.launcher.examining.warm_python import CONTROL_AT, READY, REQUESTS_AT, SOURCES_AT
 from ors_containers.launcher.messages import Program
 from ors_containers.launcher.process import Launcher
-from ors_containers.launcher.warm.warm_python import CONTROL_AT, READY, REQUESTS_AT, SOURCES_AT
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
@@ -45,7 +46,8 @@ def main(arguments: Sequence[str]) -> None:
     launcher = Launcher(control, machine, requests=requests, here=lambda started: _become(started, program))
     gc.disable()
     gc.freeze()
-    requests.send(READY)
+    with contextlib.suppress(BrokenPipeError):  # nothing is wanted any longer
+        requests.send(READY)
     launcher.serve()
     launcher.wait()
 
@@ -66,7 +68,7 @@ def _become(program: Program, main: Callable[[], int]) -> NoReturn:
     status = 1
     try:
         status = main()
-    except BaseException:  # noqa: BLE001 - an executed Python would print it and end with 1, and this one does
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - an executed Python would print it and end with 1; so does this one
+        sys.excepthook(type(error), error, error.__traceback__)
         sys.stderr.flush()
     os._exit(status)
