@@ -13,27 +13,41 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ors_cli.authoring.template_folders import FolderError, Names, check_empty, read_template, write_folder
+from ors_cli.authoring.template_folders import (
+    TEMPLATES,
+    FolderError,
+    Names,
+    check_empty,
+    read_environment,
+    write_folder,
+)
 from ors_cli.authoring.wheel import put_wheel, wheel
 
 __all__ = ["INIT_EXAMPLES", "class_name_of", "init", "names_of"]
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 
-INIT_EXAMPLES = """[bold]Example[/bold]
-  ors-server init my_env && ors-server serve my_env
+_SHOWN = "\n".join(f"  {name:10}{shows}" for name, shows in TEMPLATES.items())
 
-The environment of the template is complete: play it, then replace it part by part."""
+INIT_EXAMPLES = f"""[bold]Templates[/bold]
+{_SHOWN}
+
+[bold]Examples[/bold]
+  ors-server init my_env && ors-server serve my_env
+  ors-server init my_env --template images
+
+The environment of a template is complete: play it, then replace it part by part."""
 
 
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; it is made where it is missing.")],
+    template: Annotated[str, typer.Option(metavar="NAME", help="What the environment shows; see below.")] = "basic",
     name: Annotated[str | None, typer.Option(help="The environment's name; the folder's own name by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
 ) -> None:
     """Write a folder with a working environment, its tests, a Dockerfile and a README."""
     names = names_of(name or folder.resolve().name)
-    files = {**read_template("shared", names), **read_template("environment", names)}
+    files = read_environment(template, names)
     overwritten = check_empty(folder, files, force=force)
     # Made before anything is written: where it cannot be made, the folder stays as it was.
     wheel_name, content = wheel()

@@ -2,20 +2,31 @@
 
 The templates are files in ``ors_cli/templates``: valid Python, README and Dockerfile as they are, in which
 ``TemplateEnvironment`` and ``template-environment`` stand for the class and the name. ``gitignore`` and its like get
-their dot when they are written: with it they would apply to the templates themselves.
+their dot when they are written: with it they would apply to the templates themselves. Every written environment has the
+files of ``shared`` and ``frame``. The folder of its template adds its code, and two parts of the README of ``frame``:
+what it is about, and calls of its tools.
 """
 
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ors_server.errors import OrsError
 
-__all__ = ["FolderError", "Names", "check_empty", "read_template", "write_folder"]
+__all__ = ["TEMPLATES", "FolderError", "Names", "check_empty", "read_environment", "read_template", "write_folder"]
+
+#: The templates of environments, the default first, and what each of them shows.
+TEMPLATES = {
+    "basic": "a question in text, and two tools: the parts that every environment has",
+    "images": "images in the prompt and in the result of a tool",
+}
 
 _TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+#: Parts of the README, which are not files of their own.
+_ABOUT, _CALLS = "about.md", "calls.txt"
 _DOTTED = frozenset({"dockerignore", "gitattributes", "gitignore"})
 
 
@@ -36,12 +47,27 @@ class Names:
 
 
 def read_template(folder: str, names: Names) -> dict[str, bytes]:
-    """Return the files of one template folder, by the name they get."""
-    return {
-        f".{file.name}" if file.name in _DOTTED else file.name: names.fill(file.read_text("utf-8")).encode()
-        for file in sorted((_TEMPLATES / folder).iterdir())
-        if file.is_file()
-    }
+    """Return the files of one template folder and the folders in it, by the path they get."""
+    root = _TEMPLATES / folder
+    files: dict[str, bytes] = {}
+    for file in sorted(root.rglob("*")):
+        path = file.relative_to(root)
+        # A template is compiled where it is installed, as every module of a package.
+        if file.is_file() and "__pycache__" not in path.parts:
+            written = path.with_name(f".{path.name}") if path.name in _DOTTED else path
+            files[written.as_posix()] = names.fill(file.read_text("utf-8")).encode()
+    return files
+
+
+def read_environment(template: str, names: Names) -> dict[str, bytes]:
+    """Return the files of an environment of one of ``TEMPLATES``. Raises ``FolderError`` for any other name."""
+    if template not in TEMPLATES:
+        raise FolderError(f"There is no template {template!r}", f"There are: {', '.join(TEMPLATES)}.")
+    files = {**read_template("shared", names), **read_template("frame", names), **read_template(template, names)}
+    about, calls = files.pop(_ABOUT).decode().rstrip(), files.pop(_CALLS).decode().rstrip()
+    readme = files["README.md"].decode().replace("template-about", about)
+    files["README.md"] = readme.replace("    template_calls", textwrap.indent(calls, " " * 4)).encode()
+    return dict(sorted(files.items()))
 
 
 def check_empty(folder: Path, names: Collection[str], *, force: bool) -> list[str]:
