@@ -87,6 +87,7 @@ def test_the_wheel_carries_the_command_the_templates_and_the_bundled_environment
         assert archive.testzip() is None
     for name in (
         "ors_cli/__init__.py",
+        "ors_cli/templates/files/data/test/week-5.csv",
         "ors_cli/templates/frame/gitignore",
         "ors_cli/templates/shared/Dockerfile",
         "ors_server/_bundled/echo/environment.py",

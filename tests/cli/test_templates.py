@@ -29,7 +29,10 @@ NAMES = Names("my_env", "MyEnv")
 #: Files of every written environment, and those of one template.
 COMMON = {".dockerignore", ".gitattributes", ".gitignore", "Dockerfile", "README.md", "requirements.txt"}
 CODE = {"environment.py", "test_environment.py"}
-MORE: dict[str, set[str]] = {}
+MORE = {
+    "files": {f"data/{part}.csv" for part in ("train/week-1", "train/week-2", "train/week-3", "train/week-4")}
+    | {"data/test/week-5.csv", "data/test/week-6.csv"},
+}
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ __all__ = ["TEMPLATES", "FolderError", "Names", "check_empty", "read_environment
 TEMPLATES = {
     "basic": "a question in text, and two tools: the parts that every environment has",
     "images": "images in the prompt and in the result of a tool",
+    "files": "files that the agent reads, and files that it hands in",
     "sandbox": "a sandbox for each session, and grading in it",
 }
 
