@@ -32,6 +32,7 @@ CODE = {"environment.py", "test_environment.py"}
 MORE = {
     "files": {f"data/{part}.csv" for part in ("train/week-1", "train/week-2", "train/week-3", "train/week-4")}
     | {"data/test/week-5.csv", "data/test/week-6.csv"},
+    "judge": {"judge.py", "judge_stand_in.py"},
 }
 
 

@@ -23,6 +23,7 @@ TEMPLATES = {
     "basic": "a question in text, and two tools: the parts that every environment has",
     "images": "images in the prompt and in the result of a tool",
     "files": "files that the agent reads, and files that it hands in",
+    "judge": "a reward that a model gives, behind an endpoint of OpenAI's chat completions",
     "sandbox": "a sandbox for each session, and grading in it",
 }
 
