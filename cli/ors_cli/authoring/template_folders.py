@@ -24,6 +24,7 @@ TEMPLATES = {
     "images": "images in the prompt and in the result of a tool",
     "files": "files that the agent reads, and files that it hands in",
     "judge": "a reward that a model gives, behind an endpoint of OpenAI's chat completions",
+    "tasks": "a million tasks by index, drawn from seeds, none of the test in the training",
     "sandbox": "a sandbox for each session, and grading in it",
 }
 
