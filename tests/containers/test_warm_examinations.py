@@ -170,3 +170,11 @@ async def test_other_files_are_not_taken_for_those_that_were_imported(
             text = f"import os\ndef main():\n  os.write(1, b'{number}')\n  return 0\n"
             text += "if __name__ == '__main__': main()\n"
             assert (await examine(sandbox, toolset, text, warm=True)).output == str(number).encode()
+
+
+async def test_a_sandbox_without_the_toolset_runs_none(runtime: NamespaceRuntime, toolset: Toolset) -> None:
+    """What the program imports later would be what lies there in the sandbox."""
+    async with runtime.sandbox(image_of(runtime, toolset, {})) as sandbox:
+        await warm_probe(sandbox, toolset)
+    async with runtime.sandbox(runtime.host_image()) as sandbox:
+        assert (await examine(sandbox, toolset, PROBE, warm=True)).exit_status == 127
