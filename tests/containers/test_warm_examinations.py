@@ -173,7 +173,7 @@ async def test_other_files_are_not_taken_for_those_that_were_imported(
 
 
 async def test_a_sandbox_without_the_toolset_runs_none(runtime: NamespaceRuntime, toolset: Toolset) -> None:
-    """What the program imports later would be what lies there in the sandbox."""
+    """Whatever lies in the place of the toolset would be imported later."""
     async with runtime.sandbox(image_of(runtime, toolset, {})) as sandbox:
         await warm_probe(sandbox, toolset)
     async with runtime.sandbox(runtime.host_image()) as sandbox:
