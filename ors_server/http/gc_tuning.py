@@ -10,9 +10,6 @@ Frozen objects that become a cycle later are found by a *deep* collection, which
 environment's instance lives on after its session has ended, which indicates a cycle, and when very many objects have
 been frozen since the last one.
 
-How many new objects a collection waits for follows the load. With hundreds of requests in flight their objects alone
-would cause one in nearly every turn of the loop, and each would walk them for nothing.
-
 Invariant: without cycles no pause grows with the number of live sessions. Cycles are freed within ``PATIENCE`` plus one
 maintenance interval.
 """
@@ -28,9 +25,10 @@ from typing import Any
 
 __all__ = ["Collector"]
 
-#: New objects to a collection, at least and at most: a request in flight has 30. A collection that finds nothing
-#: doubles the number, one that finds cycles starts from the fewest. None walks more than some three times the number.
-_FEWEST, _MOST = 4_000, 32_000
+#: Thresholds of the three generations: new objects, collections of the youngest generation, collections of the middle
+#: generation. No collection then walks more than some 12,000 objects. The requests that are answered in one turn of the
+#: loop have 30 objects each: with fewer new objects to a collection, nearly every turn of a busy loop would end in one.
+_THRESHOLDS = (4000, 0, 0)
 #: Seconds that instances may outlive their sessions, and how many may do so at once, before a deep collection.
 PATIENCE = 30.0
 CROWD = 64
@@ -45,7 +43,6 @@ class Collector:
 
     def __init__(self) -> None:
         self._thresholds = gc.get_threshold()
-        self._wait = _FEWEST
         self._frozen = 0
         #: How many were frozen since then, and may have been freed meanwhile.
         self._growth = 0
@@ -62,7 +59,7 @@ class Collector:
         # grown by a quarter of its size after the last one, which is now zero.
         gc.collect()
         self._count_frozen()
-        self._wait_for(_FEWEST)
+        gc.set_threshold(*_THRESHOLDS)
         gc.callbacks.append(self._after)
 
     def stop(self) -> None:
@@ -108,10 +105,4 @@ class Collector:
         if phase == "stop" and info["generation"] == 2:
             if not self._deep:  # all objects are counted after that
                 self._growth += len(gc.get_objects())  # of all generations, which `freeze` freezes
-                self._wait_for(_FEWEST if info["collected"] else min(2 * self._wait, _MOST))
             gc.freeze()
-
-    def _wait_for(self, objects: int) -> None:
-        """Collect after so many new objects, and the older generations after a few rounds."""
-        self._wait = objects
-        gc.set_threshold(objects, 0, 0)
