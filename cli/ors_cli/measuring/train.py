@@ -40,7 +40,7 @@ __all__ = ["TRAIN_EXAMPLES", "train"]
 
 TRAIN_EXAMPLES = """[bold]Examples[/bold]
   ors-server train echo --tiny                        a model of 70,000 weights learns to echo words: three minutes
-  ors-server train terminal --tiny                    … to write commands, graded in sandboxes
+  ors-server train terminal --tiny                    … to write commands, graded in sandboxes: twelve minutes
   ors-server train terminal --tiny --seed 1 --json report.json
   ors-server train --resume NAME                      go on after a crash, or see the report again
   ors-server train http://127.0.0.1:8080 --tiny       on a server that runs already
