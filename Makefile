@@ -4,8 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# The environment is made anew when the project's metadata, the checkout's place or the interpreter changes. It has what
-# serving needs; or the development tools too, in one go, for pip looks at each package again for each call.
+# The environment is made anew when the project's metadata, the checkout's place or the interpreter changes. It begins
+# with what serving needs; the development tools are added to that where a target needs them.
 KEY := $(shell { cat pyproject.toml; pwd; $(PYTHON) --version; } | sha256sum | cut -c 1-16)
 SERVES := .venv/serves-$(KEY)
 INSTALLED := .venv/installed-$(KEY)
@@ -27,18 +27,15 @@ help: ## List the targets
 
 venv: $(INSTALLED) ## Make .venv with the package (editable) and the tools of the `dev` extra
 
-MAKE_VENV = { $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || scripts/debian-packages python3-venv; } \
-	&& $(PYTHON) -m venv --clear .venv
-
 $(SERVES):
-	$(MAKE_VENV)
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || scripts/debian-packages python3-venv
+	$(PYTHON) -m venv --clear .venv
 	$(PIP_INSTALL) --editable '.[openreward]'
 	@touch $@
 
-$(INSTALLED):
-	test -e $(SERVES) || { $(MAKE_VENV); }
+$(INSTALLED): $(SERVES)
 	$(PIP_INSTALL) --editable '.[dev]'
-	@touch $(SERVES) $@
+	@touch $@
 
 lint: venv ## Check style, formatting, prose, timings in tests, rooms and their imports, and the table of mutants
 	$(BIN)/ruff check
