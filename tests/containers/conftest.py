@@ -14,6 +14,7 @@ from typing import cast
 import pytest
 import pytest_asyncio
 from ors_containers import ApptainerRuntime, BubblewrapRuntime, RuntimeUnavailable, Sandbox
+from ors_containers.graders.portable_python import Toolset, python_toolset
 from ors_containers.linux.leases import sweep
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
@@ -55,3 +56,12 @@ async def runtime(request: pytest.FixtureRequest, state: Path) -> AsyncIterator[
 async def sandbox(runtime: NamespaceRuntime) -> AsyncIterator[Sandbox]:
     async with runtime.sandbox(runtime.host_image()) as sandbox:
         yield sandbox
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def toolset(tmp_path_factory: pytest.TempPathFactory) -> Toolset:
+    """Return a Python from outside of the sandbox, made for the module."""
+    try:
+        return await python_toolset(tmp_path_factory.mktemp("toolset"))
+    except RuntimeUnavailable as error:
+        pytest.skip(str(error))

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from ors_containers import CommandResult, Image, Runtime, RuntimeUnavailable, Sandbox, folder_image
 from ors_containers.graders import elf
 from ors_containers.graders.portable_python import AT, Toolset, python_toolset
@@ -29,14 +28,6 @@ process_isolation.up()
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir=/.examination", "-c", "/dev/null",
                       "--confcutdir=/.examination", "/.examination/test_it.py"]))
 """
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def toolset(tmp_path_factory: pytest.TempPathFactory) -> Toolset:
-    try:
-        return await python_toolset(tmp_path_factory.mktemp("toolset"))
-    except RuntimeUnavailable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

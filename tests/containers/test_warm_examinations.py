@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from ors_containers import CommandResult, Image, RuntimeUnavailable, Sandbox, WarmProgram
-from ors_containers.graders.portable_python import Toolset, python_toolset
+from ors_containers import CommandResult, Image, Sandbox, WarmProgram
+from ors_containers.graders.portable_python import Toolset
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
 
 pytestmark = [
@@ -77,14 +76,6 @@ if __name__ == "__main__":
 def compiled(text: str) -> bytes:
     code = compile(text, "probe.py", "exec", dont_inherit=True)
     return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def toolset(tmp_path_factory: pytest.TempPathFactory) -> Toolset:
-    try:
-        return await python_toolset(tmp_path_factory.mktemp("toolset"))
-    except RuntimeUnavailable as error:
-        pytest.skip(str(error))
 
 
 async def examine(sandbox: Sandbox, toolset: Toolset, text: str, *, warm: bool, **options: Any) -> CommandResult:
