@@ -68,20 +68,8 @@ _PARTS = ("data", "endings", "guard", "links", "programs", "reports", "running",
 #: What a warm Python has imported before: what the program imports later, and what most tests do.
 _AHEAD = (
     *("process_isolation", "stray_processes", "program_rights", "sealed_programs", "pytest"),
-    *(
-        "csv",
-        "glob",
-        "gzip",
-        "hashlib",
-        "pathlib",
-        "random",
-        "re",
-        "shutil",
-        "subprocess",
-        "tarfile",
-        "tempfile",
-        "zipfile",
-    ),
+    *("csv", "glob", "gzip", "hashlib", "pathlib", "random", "re"),
+    *("shutil", "subprocess", "tarfile", "tempfile", "zipfile"),
 )
 _OUTPUT_LIMIT = 64 * 1024
 #: Outcomes that are the fault of the tests.

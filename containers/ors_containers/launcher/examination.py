@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from ors_containers.launcher.examining.examiners import examiners, hide_processes, show_processes
+from ors_containers.launcher.examining.packed_files import unpack
 from ors_containers.launcher.messages import Examine, Examining, Failed, Program
 from ors_containers.launcher.privileges import (
     default_signals,
@@ -35,7 +36,6 @@ from ors_containers.launcher.privileges import (
     open_groups,
     place,
     sealed_file,
-    unpack,
 )
 from ors_containers.launcher.termination import ENDING_PATIENCE, join_processes, processes, signal_all, until_gone
 from ors_containers.linux import syscalls as system

@@ -223,7 +223,7 @@ class WarmStart(NamedTuple):
 class Examine(NamedTuple):
     """Start an examination.
 
-    Descriptors: a pidfd of process 1, packed files (``examination.pack``), its input, its output, and a pipe that the
+    Descriptors: a pidfd of process 1, packed files (``packed_files``), its input, its output, and a pipe that the
     server closes to end it. For a warm Python, files of the control groups follow.
     """
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import resource
 import signal
@@ -32,7 +31,6 @@ __all__ = [
     "open_groups",
     "place",
     "sealed_file",
-    "unpack",
 ]
 
 
@@ -175,18 +173,3 @@ def enter_directory(path: str) -> None:
         except OSError:
             continue
         break
-
-
-def unpack(descriptor: int) -> dict[str, bytes]:
-    """Return files as ``runtimes.examination.pack`` writes them: a line of names and sizes, then the contents."""
-    content = b""
-    with os.fdopen(descriptor, "rb", closefd=False) as file:
-        file.seek(0)
-        content = file.read()
-    head, _, rest = content.partition(b"\n")
-    files: dict[str, bytes] = {}
-    start = 0
-    for name, size in json.loads(head):
-        files[name] = rest[start : start + size]
-        start += size
-    return files

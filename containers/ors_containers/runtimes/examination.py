@@ -7,7 +7,6 @@ ended and are left to the sandbox's own end.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import signal
@@ -17,13 +16,14 @@ from typing import NamedTuple
 
 from ors_containers.errors import InvalidCommand, MachineOverloaded
 from ors_containers.launcher.client import OperationFailed
+from ors_containers.launcher.examining.packed_files import pack
 from ors_containers.launcher.messages import Done, EndCommand, Examine, Examining, WarmStart
 from ors_containers.runtimes.namespaces import Namespaces
 from ors_containers.runtimes.shells.output_buffer import HeadAndTail
 from ors_containers.runtimes.shells.time_limit import TimeLimit
 from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult, WarmProgram
 
-__all__ = ["START_PATIENCE", "ExaminationLimits", "check_examination", "pack", "run_examination", "warm_start"]
+__all__ = ["START_PATIENCE", "ExaminationLimits", "check_examination", "run_examination", "warm_start"]
 
 #: Seconds beside its time-out in which an examination must have started.
 START_PATIENCE = 5.0
@@ -55,16 +55,6 @@ def _require_text(text: str, what: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidCommand(f"The {what} {text!r} is not Unicode text") from error
-
-
-def pack(files: Mapping[str, bytes]) -> int:
-    """Make a file in memory with ``files``, as ``launcher.examination`` reads them. The caller closes it."""
-    descriptor = os.memfd_create("ors-examination")
-    with os.fdopen(descriptor, "wb", closefd=False) as file:
-        file.write(json.dumps([[name, len(content)] for name, content in files.items()]).encode() + b"\n")
-        for content in files.values():
-            file.write(content)
-    return descriptor
 
 
 def warm_start(warm: WarmProgram, files: Mapping[str, bytes]) -> WarmStart:

@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from ors_containers.launcher.examining.packed_files import unpack
 from ors_containers.launcher.messages import Examine, WarmStart, seal
-from ors_containers.launcher.privileges import open_groups, place, unpack
+from ors_containers.launcher.privileges import open_groups, place
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
@@ -41,8 +42,6 @@ _SCRIPT = (
 #: A mount point that each machine has, for the root of the new process. In a mount namespace of its own.
 _STAGE = "/sys"
 _SIZE = "size=64m,mode=755"
-
-
 #: Variables by which Python chooses its encodings when it starts.
 _LOCALE = ("LANG", "LC_ALL", "LC_CTYPE")
 
@@ -147,9 +146,9 @@ def _become(
     system.mount("", "/", "", system.MS_REC | system.MS_PRIVATE)
     system.mount("tmpfs", _STAGE, "tmpfs", system.MS_NOSUID | system.MS_NODEV, _SIZE)
     for source, target in ((warm.folder, warm.at), (_SOURCES, SOURCES_AT), ("/proc", "/proc")):
-        place_of_it = f"{_STAGE}{target}"
-        os.makedirs(place_of_it)  # noqa: PTH103 - a child imports nothing more
-        system.mount(source, place_of_it, "", system.MS_BIND | system.MS_REC)
+        point = f"{_STAGE}{target}"
+        os.makedirs(point)  # noqa: PTH103 - a child imports nothing more
+        system.mount(source, point, "", system.MS_BIND | system.MS_REC)
     for name, content in files.items():
         file = Path(f"{_STAGE}{EXAMINATION}", name)
         file.parent.mkdir(parents=True, exist_ok=True)
