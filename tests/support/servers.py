@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import httpx
 
 from tests.support.paths import ROOT
+from tests.support.prepared_python import PreparedProgram, can_be_prepared
 
 __all__ = [
     "WORKERS",
@@ -96,10 +97,12 @@ def running(
     is_path = (variables or {}).get("ORS_LISTEN", "").startswith("unix:")
     pattern = r"(unix:\S+)[;\s]" if is_path else r"(http://\S+:\d+)[;\s\"]"
     with output.open("wb") as out, log.open("wb") as errors:
-        process = subprocess.Popen(
+        environment |= dict(variables or {})
+        start = PreparedProgram if can_be_prepared(command, environment) else subprocess.Popen[bytes]
+        process = start(
             command,
             cwd=cwd,
-            env=environment | dict(variables or {}),
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=out if stdout is None else stdout,
             stderr=errors if stderr is None else stderr,
