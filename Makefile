@@ -9,8 +9,7 @@ BIN := .venv/bin
 KEY := $(shell { cat pyproject.toml; pwd; $(PYTHON) --version; } | sha256sum | cut -c 1-16)
 SERVES := .venv/serves-$(KEY)
 INSTALLED := .venv/installed-$(KEY)
-# Python compiles what is imported; most of what is installed never is.
-PIP_INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
+INSTALL := $(BIN)/python scripts/install-packages
 # What is imported is compiled once for the hundreds of programs that tests start: importing openreward takes 12 s without.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -30,11 +29,11 @@ venv: $(INSTALLED) ## Make .venv with the package (editable) and the tools of th
 $(SERVES):
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || scripts/debian-packages python3-venv
 	$(PYTHON) -m venv --clear .venv
-	$(PIP_INSTALL) --editable '.[openreward]'
+	$(INSTALL) --editable '.[openreward]'
 	@touch $@
 
 $(INSTALLED): $(SERVES)
-	$(PIP_INSTALL) --editable '.[dev]'
+	$(INSTALL) --editable '.[dev]'
 	@touch $@
 
 lint: venv ## Check style, formatting, prose, timings in tests, rooms and their imports, and the table of mutants
@@ -85,7 +84,7 @@ apptainer: ## Install Apptainer for the tests that run it, where that can be don
 
 test-all: apptainer test ## Also build and run the container images and train with TRL
 	-scripts/debian-packages $(PROGRAMS_OF_LONG_TESTS)
-	-$(PIP_INSTALL) --editable '.[dev,ray]'
+	-$(INSTALL) --editable '.[dev,ray]'
 	$(BIN)/pytest -m long; $(SHOW_NOT_RUN)
 
 serve: $(SERVES) ## Serve the bundled environments on http://127.0.0.1:8080

@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ _IMPORTED = (
 #: From linux/prctl.h.
 _SET_CHILD_SUBREAPER = 36
 _LARGEST_REQUEST = 1 << 17
+_READ_AT_THE_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
 
 
 def can_be_prepared(command: Sequence[str | Path], environment: Mapping[str, str]) -> bool:
@@ -64,19 +65,17 @@ def _module(command: Sequence[str | Path]) -> str | None:
 
 def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that Python, its allocator and the dynamic linker read at their start."""
-    return {
-        name: value for name, value in environment.items() if name.startswith(("PYTHON", "LC_", "LANG", "LD_", "MALLOC"))
-    }
+    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_THE_START)}
 
 
 class PreparedProgram(subprocess.Popen[bytes]):
     """A program of ``can_be_prepared``, as ``subprocess.Popen`` would start it."""
 
     def _execute_child(self, *given: Any) -> None:
-        names = subprocess.Popen._execute_child.__code__.co_varnames[1:]  # pyright: ignore # it is not in the stubs
+        names = vars(subprocess.Popen)["_execute_child"].__code__.co_varnames[1:]
         options = dict(zip(names, given, strict=False))
         pipes = [options[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
-        standard = [own if pipe == -1 else pipe for own, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
+        standard = [number if pipe == -1 else pipe for number, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
         kept = sorted(options["pass_fds"])
         request = {
             "command": list(map(str, options["args"])),
@@ -87,7 +86,7 @@ class PreparedProgram(subprocess.Popen[bytes]):
         }
         self.pid = _prepared().start(request, [*standard, *kept])
         self._child_created = True
-        self._close_pipe_fds(*pipes)  # pyright: ignore # it is not in the stubs
+        super().__getattribute__("_close_pipe_fds")(*pipes)
 
 
 class _Prepared:
@@ -127,12 +126,13 @@ def _prepared() -> _Prepared:
 
 
 @contextlib.contextmanager
-def _orphans_come_here() -> Any:
+def _orphans_come_here() -> Generator[None]:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
-    for wanted in (1, 0):
-        assert prctl(_SET_CHILD_SUBREAPER, wanted, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())
-        if wanted:
-            yield
+    assert prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())
+    try:
+        yield
+    finally:
+        prctl(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def _serve_copies(connection: socket.socket) -> dict[str, Any] | None:
