@@ -51,7 +51,7 @@ _READ_AT_THE_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
 
 
 def can_be_prepared(command: Sequence[str | Path], environment: Mapping[str, str]) -> bool:
-    """Whether a command is ``python -m MODULE ...`` or ``ors-server ...``, and Python itself is set up as here."""
+    """Say whether a command is ``python -m MODULE ...`` or ``ors-server ...``, with Python itself set up as here."""
     return _module(command) is not None and _of_python(environment) == _of_python(os.environ)
 
 

@@ -88,7 +88,8 @@ def test_a_server_goes_on_with_the_data_folder(kept: Path) -> None:
     event = {"eventType": "rollout", "eventId": "00000009-0000-4000-8000-000000000000", "timestamp": 1_800_000_000_000}
     headers = {"X-API-Key": expected.get("keys", {}).get("trainer", "")}
     with served(kept, "echo") as url:
-        added = httpx.post(f"{url}/v1/rollouts", json={"events": [event | {"runName": "after"}]}, headers=headers, timeout=60)
+        body = {"events": [event | {"runName": "after"}]}
+        added = httpx.post(f"{url}/v1/rollouts", json=body, headers=headers, timeout=60)
         assert added.status_code == 200, added.text
     listed = json.loads(ors_server("rollouts", "list", "--json", "--data-dir", kept / "data"))
     assert listed["total"] == expected["rollouts"]["total"] + 1
