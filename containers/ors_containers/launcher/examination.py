@@ -21,7 +21,7 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -43,7 +43,7 @@ from ors_containers.linux.limits.kernel_limits import TERMINAL_OPTIONS
 from ors_containers.linux.programs.enter_program import REPORT_AT
 from ors_containers.linux.sandbox_paths import EXAMINATION
 
-__all__ = ["start_examination"]
+__all__ = ["Here", "start_examination"]
 
 #: Bytes an examination may write beside its files, in memory that its control group accounts for.
 _SCRATCH = 64 * 2**20
@@ -51,6 +51,18 @@ _INODES = 16384
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _SEARCHABLE = 0o111
 _READY = b"ready"
+
+
+class Here(BaseException):
+    """This process is that of the program, which nothing executes.
+
+    It is raised to the bottom of the stack, so that the program has none of a launcher's: it would have less depth for
+    itself, and its code could read our variables there.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.program = program
 
 
 class _Pipes(NamedTuple):
@@ -73,14 +85,18 @@ def start_examination(
     seccomp: bytes,
     control: socket.socket,
     enter: bytes,
-    here: Callable[[Program], NoReturn] | None = None,
+    *,
+    is_here: bool = False,
 ) -> Examining | Failed:
-    """Start the program, by ``enter`` or ``here``, and the watcher, which ends with the program's exit status."""
+    """Start the program, by ``enter``, and the watcher, which ends with the program's exit status.
+
+    With ``is_here`` it is not executed: raises ``Here`` in its process.
+    """
     process_1, packed, source, output, lifeline, *opened = descriptors
     # A program of the image may lead to the server's interpreter, which may be this user's own file.
     through = sealed_file("ors-enter", enter) if os.geteuid() != 0 else -1
-    files = unpack(packed) if here is None else {}
-    groups = open_groups(message.groups) if here is None else opened
+    files = {} if is_here else unpack(packed)
+    groups = opened if is_here else open_groups(message.groups)
     for pipe in (source, output):
         give_pipe(pipe, message.program.user, process_1)
     reports, report = os.pipe()
@@ -93,10 +109,13 @@ def start_examination(
         try:
             control.close()
             os.close(reports)
-            _watch(message, files, seccomp, groups, _Pipes(source, output, lifeline, report, through), here)
+            _watch(message, files, seccomp, groups, _Pipes(source, output, lifeline, report, through), is_here)
+        except Here:
+            raise
         except OSError as error:
             os.write(report, f"{error.errno} {error.strerror or error}".encode())
-        finally:
+            os._exit(70)
+        except BaseException:  # noqa: BLE001 - this copy of the launcher must not go on as one
             os._exit(70)
     os.close(report)
     text = b""
@@ -118,7 +137,7 @@ def _watch(
     seccomp: bytes,
     groups: list[int],
     pipes: _Pipes,
-    here: Callable[[Program], NoReturn] | None,
+    is_here: bool,
 ) -> NoReturn:
     """Run the program, end its descendants, and exit with its exit status."""
     keep, user = message.keep_processes, message.program.user
@@ -143,7 +162,7 @@ def _watch(
     errors, error = os.pipe()
     child = os.fork()
     if child == 0:
-        _become(message.program, files, seccomp, groups, pipes, error, here)
+        _become(message.program, files, seccomp, groups, pipes, error, is_here)
     for descriptor in (pipes.source, pipes.report, error):
         os.close(descriptor)
     poll = select.poll()
@@ -232,7 +251,7 @@ def _become(
     groups: list[int],
     pipes: _Pipes,
     error: int,
-    here: Callable[[Program], NoReturn] | None,
+    is_here: bool,
 ) -> NoReturn:
     """Become the program. What it cannot execute is reported to ``error`` by one byte."""
     try:
@@ -254,8 +273,8 @@ def _become(
         os.write(pipes.report, f"{failure.errno} {failure.strerror or failure}".encode())
         os._exit(70)
     os.write(pipes.report, _READY)
-    if here is not None:
-        here(program)
+    if is_here:
+        raise Here(program)
     try:
         if pipes.through == -1:
             os.execve(program.arguments[0], program.arguments, program.environment)  # noqa: S606 - becoming it

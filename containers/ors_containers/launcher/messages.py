@@ -23,6 +23,7 @@ __all__ = [
     "Entered",
     "Envelope",
     "Examine",
+    "ExamineHere",
     "Examining",
     "Exited",
     "Failed",
@@ -224,7 +225,7 @@ class Examine(NamedTuple):
     """Start an examination.
 
     Descriptors: a pidfd of process 1, packed files (``packed_files``), its input, its output, and a pipe that the
-    server closes to end it. For a warm Python, files of the control groups follow.
+    server closes to end it. For a warm Python, files of the control groups follow in the place of ``groups``.
     """
 
     program: Program
@@ -234,6 +235,13 @@ class Examine(NamedTuple):
     shell: int
     #: How the program may be started without executing it.
     warm: WarmStart | None = None
+
+
+class ExamineHere(NamedTuple):
+    """Start an examination with a copy of this process, a warm Python. Descriptor: a socket with the ``Examine``.
+
+    So only the copy reads that.
+    """
 
 
 class OpenFile(NamedTuple):
@@ -347,7 +355,7 @@ class Exited(NamedTuple):
 
 Request = (
     (StartBubblewrap | StartApptainer | StartContainer | SettleContainer)
-    | (Enter | Examine | OpenFile | StatFile | RenameFile)
+    | (Enter | Examine | ExamineHere | OpenFile | StatFile | RenameFile)
     | (EndCommand | EndProcesses)
 )
 Response = Started | Entered | Examining | Opened | FileFound | Done | Failed | Exited

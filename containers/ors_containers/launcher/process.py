@@ -34,7 +34,7 @@ from ors_containers.launcher.apptainer import settle_container, start_apptainer
 from ors_containers.launcher.bubblewrap import start_bubblewrap
 from ors_containers.launcher.container import start_container
 from ors_containers.launcher.enter import enter_sandbox
-from ors_containers.launcher.examination import start_examination
+from ors_containers.launcher.examination import Here, start_examination
 from ors_containers.launcher.examining.warm_python import WarmPythons
 from ors_containers.launcher.file_operations import open_file, rename_file, stat_file
 from ors_containers.launcher.messages import (
@@ -44,11 +44,11 @@ from ors_containers.launcher.messages import (
     Enter,
     Envelope,
     Examine,
+    ExamineHere,
     Exited,
     Failed,
     Opened,
     OpenFile,
-    Program,
     RenameFile,
     Request,
     Response,
@@ -94,12 +94,11 @@ class Launcher:
         machine: str,
         *,
         requests: socket.socket | None = None,
-        here: Callable[[Program], NoReturn] | None = None,
+        is_warm: bool = False,
     ) -> None:
+        """``is_warm``: programs of examinations are not executed, but ``serve`` raises ``Here`` in their processes."""
         self._control = control
-        #: Runs the program of an examination in this process's copy; None where it is executed.
-        self._here = here
-        self._warm = WarmPythons(control, machine) if here is None else None
+        self._warm = None if is_warm else WarmPythons(control, machine)
         #: The socket of requests, and the one on which those of ``_OUTSIDE`` are forwarded.
         self._requests = requests or control
         self._outside: socket.socket | None = None
@@ -118,6 +117,7 @@ class Launcher:
             SettleContainer: settle_container,
             Enter: self._enter,
             Examine: self._examine,
+            ExamineHere: self._examine_here,
             OpenFile: open_file,
             StatFile: stat_file,
             RenameFile: rename_file,
@@ -126,7 +126,7 @@ class Launcher:
         }
 
     def serve(self) -> None:
-        """Serve requests until the server has gone."""
+        """Serve requests until the server has gone. Raises ``Here``, as the class says."""
         signals, signalled = os.pipe()
         os.set_blocking(signalled, False)
         os.set_blocking(signals, False)
@@ -219,6 +219,8 @@ class Launcher:
             response = self._operations[type(request)](request, descriptors)
         except OSError as error:
             response = _failure(error)
+        except Here:
+            raise
         except BaseException as error:  # noqa: BLE001 - the server needs a response to every request
             response = Failed(errno.EIO, f"{type(error).__name__}: {error}")
         try:
@@ -275,7 +277,14 @@ class Launcher:
         return enter_sandbox(message, descriptors, seccomp, self._control, self._enter_program)
 
     def _examine(self, message: Examine, descriptors: list[int]) -> Response:
-        return start_examination(message, descriptors, self._filter, self._control, self._enter_program, self._here)
+        return start_examination(message, descriptors, self._filter, self._control, self._enter_program)
+
+    def _examine_here(self, message: ExamineHere, descriptors: list[int]) -> Response:
+        with socket.socket(fileno=descriptors[0]) as connection:
+            data, opened = receive(connection, MESSAGE_SIZE, _MOST_DESCRIPTORS)
+        request = read_request(open_envelope(data))
+        assert isinstance(request, Examine)
+        return start_examination(request, opened, self._filter, self._control, self._enter_program, is_here=True)
 
 
 def _failure(error: OSError, before: str = "") -> Failed:

@@ -9,12 +9,14 @@ import contextlib
 import gc
 import importlib
 import os
+import platform
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
+from ors_containers.launcher.examination import Here
 from ors_containers.launcher.examining.warm_python import CONTROL_AT, READY, REQUESTS_AT, SOURCES_AT
 from ors_containers.launcher.messages import Program
 from ors_containers.launcher.process import Launcher
@@ -27,33 +29,49 @@ __all__ = ["main"]
 _COERCED = {"LC_CTYPE": os.environ["LC_CTYPE"]} if os.environ.get("LC_CTYPE") == "C.UTF-8" else {}
 #: Before the limits of an examination's program hold.
 _OPEN_FILES = os.sysconf("SC_OPEN_MAX")
+_PACKAGE = "ors_containers"
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Be the warm Python until its socket of requests is closed."""
+def main(arguments: Sequence[str]) -> Callable[[], int] | None:
+    """Be the warm Python until its socket of requests is closed.
+
+    In an examination's process, return the program's ``main``, and the process is as one that was executed.
+    """
     machine, module, packages, *ahead = arguments
     sys.path.remove(SOURCES_AT)
     path = list(sys.path)
     sys.path[:] = [EXAMINATION, *path, packages]
+    # The program before the others: what it replaces, modules that are imported later have from the start.
+    program: Callable[[], int] = importlib.import_module(module).main
     for name in ahead:
         importlib.import_module(name)
-    program: Callable[[], int] = importlib.import_module(module).main
-    sys.path[:] = path
+    finders = list(sys.meta_path)
+    # A copy that has joined a sandbox's mounts must not import a module from there before it is the program.
+    sys.meta_path.clear()
+    sys.path.clear()
     system.become_subreaper()
     control, requests = (socket.socket(fileno=number) for number in (CONTROL_AT, REQUESTS_AT))
     for connection in (control, requests):
         connection.set_inheritable(False)
-    launcher = Launcher(control, machine, requests=requests, here=lambda started: _become(started, program))
+    launcher = Launcher(control, machine, requests=requests, is_warm=True)
     gc.disable()
     gc.freeze()
     with contextlib.suppress(BrokenPipeError):  # nothing is wanted any longer
         requests.send(READY)
-    launcher.serve()
+    try:
+        launcher.serve()
+    except Here as here:
+        for connection in (control, requests):
+            connection.detach()
+        sys.meta_path[:], sys.path[:] = finders, path
+        _become(here.program)
+        return program
     launcher.wait()
+    return None
 
 
-def _become(program: Program, main: Callable[[], int]) -> NoReturn:
-    """Be as a Python is that was executed with the program's arguments and variables, and run its ``main``."""
+def _become(program: Program) -> None:
+    """Be as a Python is that was executed with the program's arguments and variables."""
     os.closerange(3, _OPEN_FILES)
     for number, handler in (
         *((signal.SIGPIPE, signal.SIG_IGN), (signal.SIGXFSZ, signal.SIG_IGN)),
@@ -62,13 +80,10 @@ def _become(program: Program, main: Callable[[], int]) -> NoReturn:
         signal.signal(number, handler)
     os.environ.clear()
     os.environ.update(program.environment | _COERCED)
+    time.tzset()
     sys.argv[:] = program.arguments[-1:]
+    for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
+        del sys.modules[name]
+    vars(platform)["_uname_cache"] = None  # `uuid` has asked for the system's name when it was imported
     system.set_name(os.path.basename(program.arguments[0]))  # noqa: PTH119 - nothing more is imported here
     gc.enable()
-    status = 1
-    try:
-        status = main()
-    except BaseException as error:  # noqa: BLE001 - an executed Python would print it and end with 1; so does this one
-        sys.excepthook(type(error), error, error.__traceback__)
-        sys.stderr.flush()
-    os._exit(status)

@@ -57,9 +57,9 @@ def _require_text(text: str, what: str) -> None:
         raise InvalidCommand(f"The {what} {text!r} is not Unicode text") from error
 
 
-def warm_start(warm: WarmProgram, files: Mapping[str, bytes]) -> WarmStart:
+def warm_start(warm: WarmProgram, program: Sequence[str], files: Mapping[str, bytes]) -> WarmStart:
     """Return what the launcher has to know of a program that may be started warm."""
-    key = hash((warm, *sorted(files.items())))  # of bytes that were hashed before, this costs nothing
+    key = hash((warm, *program, *sorted(files.items())))  # of bytes that were hashed before, this costs nothing
     return WarmStart(str(warm.folder), warm.at, warm.module, warm.packages, list(warm.ahead), f"{key:x}")
 
 

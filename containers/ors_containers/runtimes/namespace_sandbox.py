@@ -205,7 +205,7 @@ class NamespaceSandbox(Sandbox):
                     groups=groups.create(examination_of(self.id), self.limits),
                     keep_processes=keep_processes,
                     shell=bash,
-                    warm=None if warm is None else warm_start(warm, files),
+                    warm=None if warm is None else warm_start(warm, program, files),
                 )
                 limits = self._examination_limits(timeout)
                 result = await run_examination(

@@ -26,6 +26,23 @@ _SIGNALS = re.compile(
 _INPUT, _INPUTS_OTHER_END = 6, 7
 
 
+_wait = os.waitpid
+#: The watches of this process: none before it starts a program of the tests.
+_watches: list[Endings] = []
+
+
+def _waitpid(process: int, options: int, /) -> tuple[int, int]:
+    ended, status = _wait(process, options)
+    if ended:
+        for watch in _watches:
+            watch.note(ended, status)
+    return ended, status
+
+
+# Now, and not when a watch starts: a warm Python imports `subprocess` between the two, which keeps the function.
+os.waitpid = _waitpid
+
+
 class Endings:
     """Watch on the exit status of every program that ``subprocess`` waits for."""
 
@@ -39,16 +56,8 @@ class Endings:
         self.killed = ""
 
     def install(self) -> None:
-        """Start the watch. Call this before ``subprocess`` is imported."""
-        wait = os.waitpid
-
-        def waitpid(process: int, options: int, /) -> tuple[int, int]:
-            ended, status = wait(process, options)
-            if ended:
-                self._note(ended, status)
-            return ended, status
-
-        os.waitpid = waitpid
+        """Start the watch, for as long as the process lasts."""
+        _watches.append(self)
 
     def started(self, process: int, arguments: tuple[Any, ...]) -> None:
         """Record a started program. This is the callback ``process_isolation.ProcessIsolation.on_start``."""
@@ -62,7 +71,8 @@ class Endings:
             # A pipeline `a | b` that the tests connect by hand: a may end by SIGPIPE.
             self._pipelines = self._pipelines or _is_pipe(given)
 
-    def _note(self, process: int, status: int) -> None:
+    def note(self, process: int, status: int) -> None:
+        """Record how a process has ended."""
         path = self._programs.pop(process, "")
         code = os.waitstatus_to_exitcode(status) if not os.WIFSTOPPED(status) else 0
         shell = os.path.basename(path) in _SHELLS  # noqa: PTH119 - pathlib is one import more

@@ -159,9 +159,13 @@ def run_reporting(requests: int, reporting: int) -> int:
 def protect() -> bool:
     """Deny processes of the same user access to this process: its memory and descriptors in /proc, and ptrace.
 
-    Return whether that worked.
+    Return whether that worked. Its arguments are blanked: a test that looks for a ``python3`` would find them.
     """
     library = ctypes.CDLL(None)
+    with open("/proc/self/stat") as file:  # noqa: PTH123 - pathlib is one import more before the guard
+        start, end = (int(word) for word in file.read().rpartition(")")[2].split()[45:47])
+    if start:
+        ctypes.memset(start, 0, end - start)
     library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     return library.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 0
 

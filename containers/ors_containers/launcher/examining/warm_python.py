@@ -4,8 +4,8 @@ Starting the grader's Python and importing what it needs takes four fifths of th
 This process has done both. It sees the toolset where sandboxes see it, and besides only /proc and what it imports
 first; so what a copy of it imports later is the toolset's in a sandbox, too.
 
-Invariants: it never reads a request before it has forked, so no examination leaves anything to another. It is outside
-of every sandbox; its copies enter one as other examinations do, with the rights of these. One that has not said that it
+Invariants: it never reads a request, only its copies do, so no examination leaves anything to another. No copy is told
+a path of this machine. It is outside of every sandbox; its copies enter one as other examinations do, with the rights of these. One that has not said that it
 is ready, has ended, or was made for other files, is not used: then the program is executed.
 """
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from ors_containers.launcher.examining.packed_files import unpack
-from ors_containers.launcher.messages import Examine, WarmStart, seal
+from ors_containers.launcher.messages import Examine, ExamineHere, WarmStart, seal
 from ors_containers.launcher.privileges import open_groups, place
 from ors_containers.linux import syscalls as system
 from ors_containers.linux.sandbox_paths import EXAMINATION
@@ -29,16 +30,21 @@ __all__ = ["CONTROL_AT", "READY", "REQUESTS_AT", "SOURCES_AT", "WarmPythons"]
 _MOST = 500
 #: Processes at a time, each for its files and its locale; some 25 MB each.
 _KINDS = 3
+#: Seconds without an examination after which one gives way to another kind: more kinds would end each other's at once.
+_REST = 60.0
 READY = b"ready"
 #: Descriptors of the new process.
 CONTROL_AT, REQUESTS_AT = 3, 4
 #: Where it finds the modules of this package.
 SOURCES_AT = "/.launcher"
 _SOURCES = str(Path(__file__).resolve().parents[3])
+#: The program's stack is as deep as if Python had been started with it. The standard library is not to be replaced.
 _SCRIPT = (
-    f"import sys; sys.path.insert(0, {SOURCES_AT!r}); from ors_containers.launcher.warm_process import main; "
-    "main(sys.argv[1:])"
+    f"import os, sys; sys.path.append({SOURCES_AT!r}); from ors_containers.launcher.warm_process import main; "
+    "program = main(sys.argv[1:]); program and os._exit(program())"
 )
+#: The name of its machine: nothing of the host's gets into a copy.
+_NAME = "warm"
 #: A mount point that each machine has, for the root of the new process. In a mount namespace of its own.
 _STAGE = "/sys"
 _SIZE = "size=64m,mode=755"
@@ -54,6 +60,7 @@ class _Running:
         #: Ids of the requests that it was given.
         self.given: list[int] = []
         self.requests = requests
+        self.used = 0.0
         self._ready = False
 
     def is_ready(self) -> bool:
@@ -87,21 +94,33 @@ class WarmPythons:
         key = f"{warm.key} {_locale_of(request)}"
         if key in self._impossible:
             return False
-        running = self._running.pop(key, None) or _start(request, warm, descriptors[1], self._control, self._machine)
+        now = time.monotonic()
+        running = self._running.pop(key, None)
+        if running is None:
+            if len(self._running) == _KINDS:
+                oldest, other = next(iter(self._running.items()))
+                if now - other.used < _REST:
+                    return False
+                self._end(oldest)
+            running = _start(request, warm, descriptors[1], self._control, self._machine)
         self._running[key] = running
-        if len(self._running) > _KINDS:
-            self._end(next(iter(self._running)))
+        running.used = now
         if not running.is_ready():
             return False
         # It does not see the files of control groups.
         groups = open_groups(request.groups)
-        try:
-            socket.send_fds(running.requests, [seal(identity, request)], [*descriptors, *groups], socket.MSG_DONTWAIT)
-        except OSError:  # it has ended, or its queue is full
-            return False
-        finally:
-            for group in groups:
-                os.close(group)
+        sending, receiving = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        message = seal(identity, request._replace(groups=[], warm=None))
+        with sending, receiving:
+            try:
+                socket.send_fds(sending, [message], [*descriptors, *groups], socket.MSG_DONTWAIT)
+                handed = [seal(identity, ExamineHere())]
+                socket.send_fds(running.requests, handed, [receiving.fileno()], socket.MSG_DONTWAIT)
+            except OSError:  # it has ended, or its queue is full
+                return False
+            finally:
+                for group in groups:
+                    os.close(group)
         running.given.append(identity)
         if len(running.given) >= _MOST:
             self._end(key)
@@ -133,6 +152,8 @@ def _start(request: Examine, warm: WarmStart, packed: int, control: socket.socke
     if process == 0:
         try:
             _become(request, warm, files, (control.fileno(), theirs.fileno()), machine)
+        except OSError as error:
+            os.write(2, f"No Python can be kept warm: {error}\n".encode())
         finally:
             os._exit(70)
     theirs.close()
@@ -142,19 +163,22 @@ def _start(request: Examine, warm: WarmStart, packed: int, control: socket.socke
 def _become(
     request: Examine, warm: WarmStart, files: Mapping[str, bytes], sockets: tuple[int, int], machine: str
 ) -> NoReturn:
-    system.unshare(system.CLONE_NEWNS)
+    system.unshare(system.CLONE_NEWNS | system.CLONE_NEWUTS)
+    socket.sethostname(_NAME)
     system.mount("", "/", "", system.MS_REC | system.MS_PRIVATE)
     system.mount("tmpfs", _STAGE, "tmpfs", system.MS_NOSUID | system.MS_NODEV, _SIZE)
     for source, target in ((warm.folder, warm.at), (_SOURCES, SOURCES_AT), ("/proc", "/proc")):
         point = f"{_STAGE}{target}"
         os.makedirs(point)  # noqa: PTH103 - a child imports nothing more
-        system.mount(source, point, "", system.MS_BIND | system.MS_REC)
+        system.attach(source, point)
     for name, content in files.items():
         file = Path(f"{_STAGE}{EXAMINATION}", name)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
     system.pivot(_STAGE)
-    place(zip(sockets, (CONTROL_AT, REQUESTS_AT), strict=True))
+    # Python looks at its input and output when it starts: an examination's are pipes, ours may be a terminal.
+    pairs = zip((*os.pipe(), *sockets), (0, 1, CONTROL_AT, REQUESTS_AT), strict=True)
+    place(pairs)
     command = request.program.arguments[:-1]
     arguments = [machine, warm.module, warm.packages, *warm.ahead]
     os.execve(command[0], [*command, "-c", _SCRIPT, *arguments], _locale_of(request))  # noqa: S606 - becoming it is the point
