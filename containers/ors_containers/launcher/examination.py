@@ -54,10 +54,10 @@ _READY = b"ready"
 
 
 class Here(BaseException):
-    """This process is that of the program, which nothing executes.
+    """Says that this process is the program's, which is not executed.
 
-    It is raised to the bottom of the stack, so that the program has none of a launcher's: it would have less depth for
-    itself, and its code could read our variables there.
+    It is raised to the bottom of the stack. Above a launcher's frames, the program would have less depth for itself,
+    and its code could read the variables of these frames.
     """
 
     def __init__(self, program: Program) -> None:

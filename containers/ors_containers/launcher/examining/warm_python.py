@@ -4,9 +4,10 @@ Starting the grader's Python and importing what it needs takes four fifths of th
 This process has done both. It sees the toolset where sandboxes see it, and besides only /proc and what it imports
 first; so what a copy of it imports later is the toolset's in a sandbox, too.
 
-Invariants: it never reads a request, only its copies do, so no examination leaves anything to another. No copy is told
-a path of this machine. It is outside of every sandbox; its copies enter one as other examinations do, with the rights of these. One that has not said that it
-is ready, has ended, or was made for other files, is not used: then the program is executed.
+Invariants: it never reads a request, only its copies do, so no examination leaves anything to another. No copy has a
+path or a name of this machine. It is outside of every sandbox; its copies enter one as other examinations do, with the
+rights of these. One that has not said that it is ready, has ended, or was made for other files, is not used: then the
+program is executed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["CONTROL_AT", "READY", "REQUESTS_AT", "SOURCES_AT", "WarmPythons"]
 #: Examinations of one process: its copies have one seed of hashes and one layout of memory.
 _MOST = 500
 #: Processes at a time, each for its files and its locale; some 25 MB each.
-_KINDS = 3
+_KINDS = 6
 #: Seconds without an examination after which one gives way to another kind: more kinds would end each other's at once.
 _REST = 60.0
 READY = b"ready"
