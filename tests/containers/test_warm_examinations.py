@@ -10,7 +10,7 @@ import marshal
 import os
 import select
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ import pytest
 from ors_containers import CommandResult, Image, Sandbox, WarmProgram
 from ors_containers.graders.portable_python import Toolset
 from ors_containers.runtimes.namespace_runtime import NamespaceRuntime
+
+from tests.support.paths import ROOT
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -28,12 +30,35 @@ RUNTIMES = ("bubblewrap", pytest.param("apptainer", marks=pytest.mark.long))
 
 #: Prints whatever a process can see of itself, and how often `main` ran in it.
 PROBE = """
-import ctypes, gc, json, locale, os, resource, signal, sys
+import ctypes, gc, json, locale, os, platform, resource, signal, sys, time, uuid
 COUNT = 0
+
+def depth():
+    try:
+        return 1 + depth()
+    except RecursionError:
+        return 1
+
+def hunted(words):
+    # The first character of each is given as a number: so no word is there only because it is asked for.
+    found = []
+    for line in open("/proc/self/maps"):
+        place, modes = line.split()[:2]
+        start, end = (int(number, 16) for number in place.split("-"))
+        if modes.startswith("rw"):
+            memory = ctypes.string_at(start, end - start)
+            for first, rest in words:
+                at = memory.find(rest.encode())
+                while at > 0:
+                    found += [rest] if memory[at - 1] == first else []
+                    at = memory.find(rest.encode(), at + 1)
+    return found
 
 def main():
     global COUNT
     COUNT += 1
+    deep = depth()
+    words = json.loads(sys.stdin.read() or "[]")
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # not dumpable, as a grader makes itself first; a warm one is from the start
     status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
     kept = ("Name", "Umask", "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs",
@@ -59,6 +84,12 @@ def main():
     said["namespaces"] = [os.path.exists(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "user")]
     said["program"] = [os.readlink(f"/proc/self/{name}") for name in ("exe", "cwd", "root")]
     said["dumpable"] = ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+    said["depth"] = deep
+    said["hunted"] = hunted(words)
+    said["streams"] = [[file.seekable(), file.line_buffering] for file in (sys.stdin, sys.stdout)]
+    said["time"] = [time.tzname, time.timezone, time.strftime("%c %Z", time.localtime(0))]
+    said["name"] = platform.node()
+    said["ours"] = [name for name in sys.modules if name.startswith("ors_")]
     said["reaper"] = os.getppid() != 1
     said["collector"] = [gc.isenabled(), gc.get_threshold()]
     said["hooks"] = [len(sys.meta_path), len(sys.path_hooks)]
@@ -78,10 +109,18 @@ def compiled(text: str) -> bytes:
     return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
 
 
-async def examine(sandbox: Sandbox, toolset: Toolset, text: str, *, warm: bool, **options: Any) -> CommandResult:
-    program = WarmProgram("probe", *toolset.bind, toolset.packages, ("json", "resource", "locale"))
+async def examine(
+    sandbox: Sandbox,
+    toolset: Toolset,
+    text: str,
+    *,
+    warm: bool,
+    flags: Sequence[str] = ("-I", "-S", "-B"),
+    **options: Any,
+) -> CommandResult:
+    program = WarmProgram("probe", *toolset.bind, toolset.packages, ("json", "resource", "locale", "uuid"))
     return await sandbox.examine(
-        [*toolset.command, "-I", "-S", "-B", "/.examination/probe.pyc"],
+        [*toolset.command, *flags, "/.examination/probe.pyc"],
         files={"probe.pyc": compiled(text)},
         timeout=60,
         warm=program if warm else None,
@@ -126,7 +165,11 @@ def image_of(runtime: NamespaceRuntime, toolset: Toolset, variables: Mapping[str
 
 
 @pytest.mark.parametrize(
-    "variables", [{}, {"LANG": "de_DE.ISO-8859-1"}, {"LC_ALL": "C"}, {"LANG": "C.UTF-8"}, {"LC_CTYPE": "POSIX"}]
+    "variables",
+    [
+        *({"TZ": "America/New_York"}, {"LD_PRELOAD": "/none.so", "LOCPATH": "/usr/lib/locale"}),
+        *({"LANG": "de_DE.ISO-8859-1"}, {"LC_ALL": "C"}, {"LANG": "C.UTF-8"}, {"LC_CTYPE": "POSIX"}),
+    ],
 )
 @pytest.mark.parametrize("live", [False, True])
 async def test_it_sees_what_an_executed_program_sees(
@@ -137,6 +180,28 @@ async def test_it_sees_what_an_executed_program_sees(
         cold = json.loads((await examine(sandbox, toolset, PROBE, warm=False, keep_processes=live)).output)
     assert cold.pop("warm") is False  # only its arguments in /proc are blank
     assert warm == cold
+
+
+async def test_it_holds_nothing_of_the_machine_or_of_other_examinations(
+    runtime: NamespaceRuntime, toolset: Toolset
+) -> None:
+    async with runtime.sandbox(image_of(runtime, toolset, {"KEY": "another's secret"})) as other:
+        await warm_probe(other, toolset)
+        async with runtime.sandbox(image_of(runtime, toolset, {"KEY": "its own secret"})) as sandbox:
+            words = ("another's secret", str(toolset.folder), str(ROOT), os.uname().nodename, sandbox.id, other.id)
+            rests = [(ord(word[0]), word[1:]) for word in (*words, "its own secret")]
+            given = json.dumps(rests).encode()
+            warm = set((await warm_probe(sandbox, toolset, input=given))["hunted"])
+            cold = set(json.loads((await examine(sandbox, toolset, PROBE, warm=False, input=given)).output)["hunted"])
+    assert "ts own secret" in cold  # so it finds what is there
+    assert warm == cold
+
+
+async def test_one_that_was_started_with_other_words_is_not_taken(runtime: NamespaceRuntime, toolset: Toolset) -> None:
+    async with runtime.sandbox(image_of(runtime, toolset, {})) as sandbox:
+        await warm_probe(sandbox, toolset)
+        said = json.loads((await examine(sandbox, toolset, PROBE, warm=True, flags=("-I", "-S", "-B", "-O"))).output)
+    assert "optimize=1" in said["flags"]
 
 
 async def test_its_end_is_no_end_of_examinations(runtime: NamespaceRuntime, toolset: Toolset) -> None:

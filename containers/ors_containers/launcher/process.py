@@ -248,10 +248,10 @@ class Launcher:
             self._note_end(*os.waitpid(-1, 0))
 
     def _note_end(self, process: int, status: int) -> None:
-        for unanswered in self._warm.ended(process) if self._warm is not None else ():
+        code = os.waitstatus_to_exitcode(status)
+        for unanswered in self._warm.ended(process, code) if self._warm is not None else ():
             self._send(unanswered, Failed(errno.EIO, "the process that examines has ended"))
         request = self._responding.pop(process, None)
-        code = os.waitstatus_to_exitcode(status)
         if request is None:
             self._send(0, Exited(process, code))
         elif code != 0:

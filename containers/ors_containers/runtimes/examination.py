@@ -23,7 +23,14 @@ from ors_containers.runtimes.shells.output_buffer import HeadAndTail
 from ors_containers.runtimes.shells.time_limit import TimeLimit
 from ors_containers.sandbox import TIMED_OUT_STATUS, CommandResult, WarmProgram
 
-__all__ = ["START_PATIENCE", "ExaminationLimits", "check_examination", "run_examination", "warm_start"]
+__all__ = [
+    "START_PATIENCE",
+    "ExaminationLimits",
+    "check_examination",
+    "run_examination",
+    "safe_variables",
+    "warm_start",
+]
 
 #: Seconds beside its time-out in which an examination must have started.
 START_PATIENCE = 5.0
@@ -32,6 +39,8 @@ _END_PATIENCE = 5.0
 #: Seconds in which the end of a program whose processes have all ended must have been reported.
 _REPORT_PATIENCE = 60.0
 _PIECE = 64 * 1024
+#: Beginnings of their names.
+_LOADING = ("LD_", "GCONV_PATH", "LOCPATH")
 
 
 def check_examination(program: Sequence[str], files: Mapping[str, bytes], timeout: float) -> None:
@@ -55,6 +64,11 @@ def _require_text(text: str, what: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidCommand(f"The {what} {text!r} is not Unicode text") from error
+
+
+def safe_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without those that name code or locales, which the C library would load from the sandbox."""
+    return {name: value for name, value in variables.items() if not name.startswith(_LOADING)}
 
 
 def warm_start(warm: WarmProgram, program: Sequence[str], files: Mapping[str, bytes]) -> WarmStart:

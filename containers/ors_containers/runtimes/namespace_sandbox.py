@@ -50,6 +50,7 @@ from ors_containers.runtimes.examination import (
     ExaminationLimits,
     check_examination,
     run_examination,
+    safe_variables,
     warm_start,
 )
 from ors_containers.runtimes.lifecycle import Lifecycle, State, start_whole
@@ -200,8 +201,9 @@ class NamespaceSandbox(Sandbox):
         async with shell.set_aside() as bash:
             try:
                 # Its own group: what the agent has used up or left running must not count against its limits.
+                variables = safe_variables(self.image.variables)
                 request = Examine(
-                    program=self._program(program, self.image.variables, self.image.home, for_examination=True),
+                    program=self._program(program, variables, self.image.home, for_examination=True),
                     groups=groups.create(examination_of(self.id), self.limits),
                     keep_processes=keep_processes,
                     shell=bash,

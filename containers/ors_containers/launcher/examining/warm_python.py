@@ -127,11 +127,14 @@ class WarmPythons:
             self._end(key)
         return True
 
-    def ended(self, process: int) -> list[int]:
-        """Return the requests to which a process that has ended may not have responded; none for other processes."""
+    def ended(self, process: int, code: int) -> list[int]:
+        """Return the requests to which a process that has ended may not have responded; none for other processes.
+
+        ``code`` is its exit status, or below 0 for a signal: what was killed as it started, for memory, is tried again.
+        """
         for key, running in list(self._running.items()):
             if running.process == process:
-                if not running.is_ready():
+                if code >= 0 and not running.is_ready():
                     self._impossible.add(key)
                 self._end(key)
         return self._ending.pop(process, [])
