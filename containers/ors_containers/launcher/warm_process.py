@@ -56,17 +56,17 @@ def main(arguments: Sequence[str]) -> Callable[[], int] | None:
     launcher = Launcher(control, machine, requests=requests, is_warm=True)
     gc.disable()
     gc.freeze()
-    with contextlib.suppress(BrokenPipeError):  # nothing is wanted any longer
-        requests.send(READY)
     try:
-        launcher.serve()
+        with contextlib.suppress(ConnectionError):  # nothing is wanted any longer
+            requests.send(READY)
+            launcher.serve()
+            launcher.wait()
     except Here as here:
         for connection in (control, requests):
             connection.detach()
         sys.meta_path[:], sys.path[:] = finders, path
         _become(here.program)
         return program
-    launcher.wait()
     return None
 
 
