@@ -84,6 +84,6 @@ def _become(program: Program) -> None:
     sys.argv[:] = program.arguments[-1:]
     for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
         del sys.modules[name]
-    vars(platform)["_uname_cache"] = None  # `uuid` has asked for the system's name when it was imported
+    platform.__dict__["_uname_cache"] = None  # `uuid` has asked for the system's name when it was imported
     system.set_name(os.path.basename(program.arguments[0]))  # noqa: PTH119 - nothing more is imported here
     gc.enable()

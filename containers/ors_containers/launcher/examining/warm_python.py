@@ -44,7 +44,7 @@ _SCRIPT = (
     f"import os, sys; sys.path.append({SOURCES_AT!r}); from ors_containers.launcher.warm_process import main; "
     "program = main(sys.argv[1:]); program and os._exit(program())"
 )
-#: The name of its machine: nothing of the host's gets into a copy.
+#: The name of its machine: a copy must not have the host's.
 _NAME = "warm"
 #: A mount point that each machine has, for the root of the new process. In a mount namespace of its own.
 _STAGE = "/sys"
