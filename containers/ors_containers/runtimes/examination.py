@@ -39,8 +39,9 @@ _END_PATIENCE = 5.0
 #: Seconds in which the end of a program whose processes have all ended must have been reported.
 _REPORT_PATIENCE = 60.0
 _PIECE = 64 * 1024
-#: Beginnings of their names.
+#: Beginnings of names of variables that lead the C library, and the one that a toolset's command overrules.
 _LOADING = ("LD_", "GCONV_PATH", "LOCPATH")
+_OVERRULED = "LD_LIBRARY_PATH"
 
 
 def check_examination(program: Sequence[str], files: Mapping[str, bytes], timeout: float) -> None:
@@ -68,7 +69,7 @@ def _require_text(text: str, what: str) -> None:
 
 def safe_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return variables without those that name code or locales, which the C library would load from the sandbox."""
-    return {name: value for name, value in variables.items() if not name.startswith(_LOADING)}
+    return {name: value for name, value in variables.items() if name == _OVERRULED or not name.startswith(_LOADING)}
 
 
 def warm_start(warm: WarmProgram, program: Sequence[str], files: Mapping[str, bytes]) -> WarmStart:
