@@ -209,11 +209,12 @@ class Sandbox(abc.ABC):
         """Examine the sandbox: run a trusted program in it that the agent's processes cannot inspect or change.
 
         ``program`` is an argument vector whose first word is an absolute path in the sandbox. It runs as the image's
-        user, in the image's home and with the image's variables (none that the agent has set, and not ``LD_…``
-        but ``LD_LIBRARY_PATH``, ``GCONV_PATH`` and ``LOCPATH``, which could name the agent's code). It has limits of the sandbox's size for
-        itself, which the agent's processes do not use up. Its input is ``input``; the result's output is what it and
-        its descendants write to their standard output and error, up to ``output_limit`` bytes (by default the sandbox's
-        own limit, but it may be more). When it ends or times out, its descendants are killed.
+        user, in the image's home and with the image's variables (none that the agent has set; of ``LD_…`` only
+        ``LD_LIBRARY_PATH``, and neither ``GCONV_PATH`` nor ``LOCPATH``: they could name the agent's code). It has
+        limits of the sandbox's size for itself, which the agent's processes do not use up. Its input is ``input``; the
+        result's output is what it and its descendants write to their standard output and error, up to ``output_limit``
+        bytes (by default the sandbox's own limit, but it may be more). When it ends or times out, its descendants are
+        killed.
 
         Before it starts
 
