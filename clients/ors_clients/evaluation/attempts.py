@@ -16,21 +16,11 @@ from ors_clients.errors import ClientError, SamplerFailed
 from ors_clients.evaluation.endpoints.endpoint import EndpointFailed, Usage
 from ors_clients.rollouts.trajectory import Trajectory
 from ors_clients.tool_calls import MalformedCall
+from ors_server.rollouts.reports.task_scores import LARGEST_REWARD
 from ors_server.wire.texts import shorten
 
-__all__ = ["LARGEST_REWARD", "MISTAKES", "Attempt", "Loss", "mistakes_of", "usage_of"]
+__all__ = ["Attempt", "Loss", "mistakes_of", "usage_of"]
 
-#: What a model may do wrong within an episode, by the name in reports.
-MISTAKES: Mapping[str, str] = {
-    "malformed_calls": "tool calls that are not JSON, or cannot be read",
-    "unknown_tools": "calls of tools that do not exist",
-    "invalid_inputs": "calls whose input the tool's schema refuses",
-    "failed_tools": "calls whose tool raised an error",
-    "cut_turns": "turns cut off at the limit of tokens",
-    "turns_without_call": "turns without a tool call",
-}
-#: Rewards beyond it are a fault of the environment: their squares could not be added.
-LARGEST_REWARD = 1e100
 _LONGEST_TEXT = 500
 
 

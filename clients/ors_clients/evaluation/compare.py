@@ -7,19 +7,18 @@ their numbers mean different things. Everything else in which the runs differ is
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ors_clients.errors import EvaluationError
-from ors_clients.evaluation.attempts import LARGEST_REWARD
-from ors_clients.evaluation.estimators import SIGNIFICANT, difference_interval, permutation_p
 from ors_clients.evaluation.journal import RunRecord, read_run
 from ors_clients.evaluation.settings import EvaluationSettings
-from ors_clients.evaluation.summary import TaskScore, scores
+from ors_clients.evaluation.summary import scores
 from ors_clients.evaluation.tasks import differing_tasks
+from ors_server.rollouts.reports.comparison import compare_scores
+from ors_server.rollouts.reports.task_scores import LARGEST_REWARD, TaskScore
 
 __all__ = ["ComparedRun", "compare", "read_compared"]
 
@@ -81,35 +80,9 @@ def compare(ours: ComparedRun, other: ComparedRun) -> dict[str, Any]:
         )
     theirs = {(score.task["split"], score.task["index"]): score for score in other.scores}
     pairs = [(score, theirs[score.task["split"], score.task["index"]]) for score in ours.scores]
-    paired = [(score, their) for score, their in pairs if score.samples and their.samples]
     return {
         "run": ours.name,
         "other": other.name,
         "settings": other.settings.differences(ours.settings),
-        "tasks": len(paired),
-        "left_out": len(pairs) - len(paired),
-        "fewer_samples": sum(bool(score.missing or their.missing) for score, their in pairs),
-        "pass_at_1": _difference(paired, lambda score: score.rate, largest=1.0),
-        "reward": _difference(paired, lambda score: score.mean),
-    }
-
-
-def _difference(
-    pairs: Sequence[tuple[TaskScore, TaskScore]], value: Callable[[TaskScore], float], *, largest: float = math.inf
-) -> dict[str, Any] | None:
-    if not pairs:
-        return None
-    own, their = [value(score) for score, _ in pairs], [value(score) for _, score in pairs]
-    differences = [mine - others for mine, others in zip(own, their, strict=True)]
-    p = permutation_p(differences)
-    interval = difference_interval(differences, p)
-    return {
-        "run": math.fsum(own) / len(own),
-        "other": math.fsum(their) / len(their),
-        "difference": math.fsum(differences) / len(differences),
-        "interval": None if interval is None else [max(interval.low, -largest), min(interval.high, largest)],
-        "better": sum(difference > 0 for difference in differences),
-        "worse": sum(difference < 0 for difference in differences),
-        "p": p,
-        "significant": p < SIGNIFICANT,
+        **compare_scores(pairs),
     }

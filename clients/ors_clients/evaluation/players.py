@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ors_clients.client.tool_schemas import openai_tools
 from ors_clients.errors import InfrastructureFailure, SamplerFailed
-from ors_clients.evaluation.attempts import LARGEST_REWARD, mistakes_of, usage_of
+from ors_clients.evaluation.attempts import mistakes_of, usage_of
 from ors_clients.evaluation.endpoints.completions import Completion
 from ors_clients.evaluation.endpoints.endpoint import ChatEndpoint, ContextOverflow, Usage, connect, refused_endpoint
 from ors_clients.evaluation.endpoints.overflow import FINAL, is_overflow
@@ -31,6 +31,7 @@ from ors_clients.samplers.engine_requests import EngineRequests
 from ors_clients.tool_calls import FoundCall, ToolCallFormat, find_format
 from ors_clients.tool_calls.calls import Unreadable, named_call
 from ors_server import ToolSpec
+from ors_server.rollouts.reports.task_scores import LARGEST_REWARD
 
 __all__ = ["CONTEXT_OVERFLOW", "ChatPlayer", "Played", "Player", "TokenPlayer", "seed_of"]
 

@@ -6,9 +6,8 @@ retries, prices, and where results are sent decide nothing and are not here; key
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter
@@ -16,8 +15,9 @@ from pydantic import TypeAdapter
 from ors_clients.errors import ConfigurationError
 from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.tool_calls import TOOL_CALL_FORMATS
+from ors_server.rollouts.reports.comparison import differing_settings
 
-__all__ = ["API", "EvaluationSettings", "default_ks"]
+__all__ = ["API", "EvaluationSettings"]
 
 API = Literal["chat", "completions", "sglang"]
 #: Rewards that are computed differ from the number that is meant by no more than this.
@@ -94,21 +94,7 @@ class EvaluationSettings:
 
     def differences(self, other: EvaluationSettings) -> list[str]:
         """Return a line for each setting in which ``other`` differs, as ``name: this → that``."""
-        own, others = self.as_json(), other.as_json()
-        return [
-            f"{item.name}: {_shown(own[item.name])} → {_shown(others[item.name])}"
-            for item in fields(self)
-            if own[item.name] != others[item.name]
-        ]
+        return differing_settings(self.as_json(), other.as_json())
 
 
 _SETTINGS = TypeAdapter(EvaluationSettings)
-
-
-def _shown(value: Any) -> str:
-    return "(not set)" if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def default_ks(samples: int) -> list[int]:
-    """Return the powers of two up to ``samples``, and ``samples``."""
-    return sorted({*(2**power for power in range(samples.bit_length())), samples})

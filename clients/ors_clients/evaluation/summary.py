@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ors_clients.evaluation.attempts import MISTAKES, Attempt
-from ors_clients.evaluation.estimators import Interval, mean_interval, pass_at_k, proportion_interval
+from ors_clients.evaluation.attempts import Attempt
 from ors_clients.evaluation.journal import RunRecord
-from ors_clients.evaluation.settings import default_ks
+from ors_server.rollouts.reports.sections import MISTAKES
+from ors_server.rollouts.reports.task_scores import TaskScore, default_ks, pass_at, reward_figures
 
-__all__ = ["Prices", "TaskScore", "failed_by", "scores", "summarize"]
+__all__ = ["Prices", "failed_by", "scores", "summarize"]
 
 
 @dataclass(frozen=True)
@@ -34,35 +34,6 @@ class Prices:
         if self.input is None or self.output is None:
             return None
         return (prompt * self.input + completion * self.output) / 1e6
-
-
-@dataclass(frozen=True)
-class TaskScore:
-    """The scored samples of one task."""
-
-    task: Mapping[str, Any]
-    rewards: Sequence[float]
-    successes: int
-    missing: int
-    #: Attempts that were lost after the model had taken a turn, or cut off, and samples that are missing without one.
-    uncertain: int
-    #: Attempts that were lost at any time.
-    lost: int
-
-    @property
-    def samples(self) -> int:
-        """Number of scored samples."""
-        return len(self.rewards)
-
-    @property
-    def rate(self) -> float:
-        """Share of successes."""
-        return self.successes / self.samples
-
-    @property
-    def mean(self) -> float:
-        """Mean reward."""
-        return math.fsum(self.rewards) / self.samples
 
 
 def scores(record: RunRecord) -> list[TaskScore]:
@@ -135,8 +106,8 @@ def summarize(record: RunRecord, *, max_failures: float, ks: Sequence[int] = (),
             "missing": record.missing,
         },
         "marked": _marked(record, scored),
-        "pass_at_k": [_pass_at(known, k) for k in sorted(set(ks) or default_ks(settings.samples))],
-        "reward": _reward(known),
+        "pass_at_k": [pass_at(known, k) for k in sorted(set(ks) or default_ks(settings.samples))],
+        "reward": reward_figures(known),
         "bounds": _bounds(tasks),
         "model": {
             "ends": dict(Counter(attempt.stop for attempt in scored).most_common()),
@@ -170,35 +141,6 @@ def _marked(record: RunRecord, scored: Sequence[Attempt]) -> list[dict[str, Any]
         }
         for mark, count in Counter(attempt.mark for attempt in marked).most_common()
     ]
-
-
-def _pass_at(tasks: Sequence[TaskScore], k: int) -> dict[str, Any]:
-    """Return pass@k over the tasks that have ``k`` scored samples, and how many of them there are."""
-    enough = [task for task in tasks if task.samples >= k]
-    values = [pass_at_k(task.samples, task.successes, k) for task in enough]
-    trials = sum(task.samples // k for task in enough)
-    return {
-        "k": k,
-        "value": math.fsum(values) / len(values) if values else None,
-        "interval": _interval(proportion_interval(values, max(trials, len(values)))),
-        "tasks": len(enough),
-        "left_out": len(tasks) - len(enough),
-    }
-
-
-def _reward(tasks: Sequence[TaskScore]) -> dict[str, Any]:
-    means = [task.mean for task in tasks]
-    rewards = [reward for task in tasks for reward in task.rewards]
-    if all(reward in (0, 1) for reward in rewards):
-        interval = proportion_interval(means, len(rewards))
-    else:
-        interval = mean_interval(means if len(means) > 1 else rewards)
-    return {
-        "mean": math.fsum(means) / len(means) if means else None,
-        "interval": _interval(interval),
-        "lowest": min(rewards, default=None),
-        "highest": max(rewards, default=None),
-    }
 
 
 def _bounds(tasks: Sequence[TaskScore]) -> dict[str, float | None]:
@@ -289,7 +231,3 @@ def _row(task: TaskScore) -> dict[str, Any]:
 
 def _short(task: TaskScore) -> dict[str, Any]:
     return {"split": task.task["split"], "index": task.task["index"], "samples": task.samples}
-
-
-def _interval(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else list(interval)

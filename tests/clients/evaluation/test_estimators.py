@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Sequence
 
 import pytest
-from ors_clients.evaluation.estimators import (
+
+from ors_server.rollouts.reports.estimators import (
     difference_interval,
     mean_interval,
     pass_at_k,

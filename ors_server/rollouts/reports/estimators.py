@@ -18,7 +18,7 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from operator import mul
 from typing import NamedTuple
@@ -49,6 +49,7 @@ _MANY = 200
 _ENUMERATED, _DRAWN = 14, 9_999
 #: Sums that differ by less are the same: they are of the same terms in another order.
 _SAME = 1e-9
+_BITS = bytes.maketrans(b"01", b"\x00\x01")
 
 
 class Interval(NamedTuple):
@@ -150,10 +151,10 @@ def permutation_p(differences: Sequence[float], *, seed: int = 0) -> float:
         flips = itertools.product((1, -1), repeat=len(sizes))
         return sum(abs(sum(map(mul, signs, sizes))) >= observed for signs in flips) / 2 ** len(sizes)
     drawn = random.Random(seed)  # noqa: S311 - statistics
-    total, hits = math.fsum(sizes), 0
+    total, hits, chosen = math.fsum(sizes), 0, _sum_of(sizes)
     for _ in range(_DRAWN):
         bits = drawn.getrandbits(len(sizes))
-        hits += abs(total - 2 * sum(itertools.compress(sizes, map(int, f"{bits:0{len(sizes)}b}")))) >= observed
+        hits += abs(total - 2 * chosen(bits)) >= observed
     return (hits + 1) / (_DRAWN + 1)
 
 
@@ -181,6 +182,18 @@ def difference_interval(differences: Sequence[float], p: float, *, seed: int = 0
     return Interval(min(lows) if lows else next((mean for mean in means if mean > _SAME), high), high)
 
 
+def _sum_of(values: Sequence[float]) -> Callable[[int], float]:
+    """Return the function that sums the values whose bits are set; the first value has the highest bit."""
+    masks: dict[float, int] = {}
+    for place, value in enumerate(reversed(values)):
+        masks[value] = masks.get(value, 0) | 1 << place
+    groups = list(masks.items())
+    if len(groups) * 8 < len(values):  # rates of few samples: equal values are counted, not added
+        return lambda bits: sum(value * (bits & mask).bit_count() for value, mask in groups)
+    # Bytes of 0 and 1, not texts that are read as numbers: that would be most of the work.
+    return lambda bits: sum(itertools.compress(values, f"{bits:0{len(values)}b}".encode().translate(_BITS)))
+
+
 def _means_of_subsets(values: Sequence[float], seed: int) -> tuple[list[float], int]:
     """Return the means of all subsets but the empty one, or of many that are drawn, in order; and how many with it."""
     if len(values) <= _ENUMERATED:
@@ -190,8 +203,8 @@ def _means_of_subsets(values: Sequence[float], seed: int) -> tuple[list[float], 
         return sorted(total / count for total, count in sums if count), len(sums)
     drawn = random.Random(seed)  # noqa: S311 - statistics
     means: list[float] = []
+    chosen = _sum_of(values)
     for _ in range(_DRAWN):
         bits = drawn.randrange(1, 1 << len(values))
-        chosen = itertools.compress(values, map(int, f"{bits:0{len(values)}b}"))
-        means.append(sum(chosen) / bits.bit_count())
+        means.append(chosen(bits) / bits.bit_count())
     return sorted(means), _DRAWN + 1

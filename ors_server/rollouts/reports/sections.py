@@ -1,0 +1,201 @@
+"""A report as rows for readers: the same in Markdown, in a terminal and on the page of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ors_server.rollouts.reports.estimators import FEWEST_DIFFERENCES
+
+__all__ = ["MISTAKES", "Section", "comparison_section", "number", "report_sections", "score_rows", "verdict_lines"]
+
+#: What a model may do wrong within an episode, by the name in reports.
+MISTAKES: Mapping[str, str] = {
+    "malformed_calls": "tool calls that are not JSON, or cannot be read",
+    "unknown_tools": "calls of tools that do not exist",
+    "invalid_inputs": "calls whose input the tool's schema refuses",
+    "failed_tools": "calls whose tool raised an error",
+    "cut_turns": "turns cut off at the limit of tokens",
+    "turns_without_call": "turns without a tool call",
+}
+_ENDS = {
+    "finished": "the environment ended it",
+    "max_turns": "--max-turns was reached",
+    "max_time": "--episode-timeout was reached",
+    "context_overflow": "the conversation no longer fitted into the context",
+}
+#: Tasks that a row names, at most.
+_LISTED = 8
+#: Settings that every report shows; of the others, those that are set.
+_SHOWN = ("target", "environment", "split", "model", "samples")
+
+
+class Section(NamedTuple):
+    """Rows of a label and a value, below a title."""
+
+    title: str
+    rows: list[tuple[str, str]]
+
+
+def verdict_lines(report: Mapping[str, Any]) -> list[str]:
+    """Return why the numbers of an evaluation are not to be taken as they are; nothing if they are."""
+    if report["failed"]:
+        limit = f"--max-failures is {report['max_failures']:.1%}"
+        return [f"The run fails ({limit}): {'; '.join(report['failed'])}."]
+    if not report["complete"]:
+        return [f"{report['samples']['missing']} of {report['samples']['planned']} samples are missing."]
+    return []
+
+
+def report_sections(report: Mapping[str, Any]) -> list[Section]:
+    """Return the sections of an evaluation's report."""
+    return [_settings(report), _score(report), _model(report), _infrastructure(report), _costs(report)]
+
+
+def _settings(report: Mapping[str, Any]) -> Section:
+    settings: Mapping[str, Any] = report["settings"]
+    rows = [("run", f"{report['run']}, begun {report['begun']}")]
+    rows += [(name.replace("_", " "), str(settings[name])) for name in _SHOWN]
+    for name, value in settings.items():
+        used = name != "context" or settings["api"] != "chat"
+        if used and name not in _SHOWN and value not in (None, False, {}, []):
+            rows.append((name.replace("_", " "), value if isinstance(value, str) else json.dumps(value)))
+    return Section("Settings", rows)
+
+
+def _score(report: Mapping[str, Any]) -> Section:
+    tasks, samples = report["tasks"], report["samples"]
+    rows = score_rows(report["pass_at_k"], report["reward"])
+    rows.append(("samples scored", f"{samples['scored']} of {samples['planned']}, {samples['missing']} missing"))
+    rows += [
+        ("passes that are marked", f"{entry['passes']} of {entry['of_passes']}: {entry['mark']}")
+        for entry in report.get("marked", ())
+    ]
+    fewer: Sequence[Mapping[str, Any]] = tasks["with_fewer_samples"]
+    rows.append(("tasks with all samples", f"{tasks['with_all_samples']} of {tasks['planned']}"))
+    if fewer:
+        names = ", ".join(f"{task['split']}:{task['index']} ({task['samples']})" for task in fewer[:_LISTED])
+        rows.append(("tasks with fewer", f"{names}{', …' if len(fewer) > _LISTED else ''}"))
+    failures = report["infrastructure"]
+    if failures["lost_after_a_turn"] or failures["interrupted"] or samples["missing"]:
+        low, high = report["bounds"].values()
+        missing = " or is missing" if samples["missing"] else ""
+        rows.append((f"pass@1 if what was lost{missing} had failed", _share(low, None)))
+        if samples["missing"]:
+            rows.append(("pass@1 if what is missing had succeeded", _share(high, None)))
+    return Section("Score", rows)
+
+
+def score_rows(passes: Sequence[Mapping[str, Any]], reward: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the rows of pass@k and of the mean reward (``task_scores``)."""
+    rows: list[tuple[str, str]] = []
+    for entry in passes:
+        left_out = f"; {entry['left_out']} tasks with fewer samples left out" if entry["left_out"] else ""
+        rows.append(
+            (f"pass@{entry['k']}", f"{_share(entry['value'], entry['interval'])} of {entry['tasks']} tasks{left_out}")
+        )
+    if reward is not None:
+        spread = "" if reward["lowest"] is None else f", from {number(reward['lowest'])} to {number(reward['highest'])}"
+        rows.append(("mean reward", f"{number(reward['mean'])}{_range(reward['interval'], number)}{spread}"))
+    return rows
+
+
+def _model(report: Mapping[str, Any]) -> Section:
+    model = report["model"]
+    ends: Mapping[str, int] = model["ends"]
+    rows = [(_ENDS.get(end, end), f"{count} episodes") for end, count in ends.items()]
+    for name, count in model["mistakes"].items():
+        rows.append((MISTAKES.get(name, name), f"{count['times']}, in {count['episodes']} episodes"))
+    if model["without_room_for_prompt"]:
+        rows.append(("no room even for the prompt", f"{model['without_room_for_prompt']} episodes"))
+    return Section("The model's episodes", rows)
+
+
+def _infrastructure(report: Mapping[str, Any]) -> Section:
+    found = report["infrastructure"]
+    rows = [("attempts", f"{found['attempts']}, {found['lost']} lost, {found['lost_after_a_turn']} after a turn")]
+    for kind in found["kinds"]:
+        text = f"{kind['attempts']} lost, {kind['after_a_turn']} after a turn; the last: {kind['last']}"
+        rows.append((f"{kind['side']}: {kind['kind']}", text))
+    for kind, count in found["requests_sent_again"].items():
+        rows.append((f"requests to the model sent again: {kind}", str(count)))
+    if found["interrupted"]:
+        rows.append(("cut off by an end of the run", f"{found['interrupted']}, begun again when it goes on"))
+    return Section("Infrastructure (in no score)", rows)
+
+
+def _costs(report: Mapping[str, Any]) -> Section:
+    tokens = report["tokens"]
+    rows = [("tokens", _tokens(tokens)), ("tokens of lost attempts", _tokens(tokens["lost_attempts"]))]
+    if tokens["cost"] is not None:
+        lost = tokens["lost_attempts"]
+        lost_least = "at least " if lost["answers_without_count"] else ""
+        # An attempt that a kill cut off has cost something, and nothing is known of it.
+        cut_off = report["infrastructure"]["interrupted"]
+        least = "at least " if lost_least or tokens["answers_without_count"] or cut_off else ""
+        rows.append(("cost", f"{least}{tokens['cost'] + lost['cost']:.4f}, of it lost {lost_least}{lost['cost']:.4f}"))
+    rows.append(("turns", _spread(report["turns"])))
+    for name, title in (("episode", "seconds an episode"), ("model", "… for the model"), ("tools", "… for tools")):
+        rows.append((title, _spread(report["seconds"][name])))
+    return Section("Cost", rows)
+
+
+def comparison_section(found: Mapping[str, Any]) -> Section:
+    """Return the section of a comparison (``comparison``)."""
+    rows = [("settings that differ", line) for line in found["settings"]]
+    rows.append(("tasks compared", f"{found['tasks']}, {found['left_out']} left out for want of samples"))
+    if found["fewer_samples"]:
+        rows.append(("tasks with fewer samples in one run", str(found["fewer_samples"])))
+    unknown = (
+        ", the same in all tasks" if found["tasks"] >= FEWEST_DIFFERENCES else ", of too few tasks for an interval"
+    )
+    for name, title, shown in (("pass_at_1", "pass@1", _percent), ("reward", "mean reward", number)):
+        entry: Mapping[str, Any] | None = found[name]
+        if entry is None:
+            rows.append((title, "no task has samples in both"))
+            continue
+        sign = "+" if entry["difference"] > 0 else ""
+        rows += [
+            (title, f"{shown(entry['other'])} → {shown(entry['run'])}"),
+            ("… difference", f"{sign}{shown(entry['difference'])}{_range(entry['interval'], shown) or unknown}"),
+            (
+                "… by task",
+                f"better in {entry['better']}, worse in {entry['worse']}, p = {entry['p']:.4f}: "
+                + ("significant" if entry["significant"] else "not significant"),
+            ),
+        ]
+    return Section(f"Compared with {found['other']}", rows)
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def _share(value: float | None, interval: Sequence[float] | None) -> str:
+    return "-" if value is None else f"{_percent(value)}{_range(interval, _percent)}"
+
+
+def _range(interval: Sequence[float] | None, shown: Any) -> str:
+    return "" if interval is None else f" [{shown(interval[0])}, {shown(interval[1])}]"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def number(value: float | None) -> str:
+    """Return a number with four digits; a dash for none."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _tokens(tokens: Mapping[str, Any]) -> str:
+    text = f"{tokens['prompt']:,} in ({tokens['cached']:,} cached), {tokens['completion']:,} out"
+    unknown = tokens["answers_without_count"]
+    return f"{text}; not counted by the endpoint: {unknown} answers" if unknown else text
+
+
+def _spread(values: Mapping[str, float] | None) -> str:
+    if values is None:
+        return "-"
+    mean, median, p95, highest = (f"{values[name]:.3g}" for name in ("mean", "median", "p95", "highest"))
+    return f"mean {mean}, median {median}, 95 % {p95}, highest {highest}"
