@@ -28,6 +28,7 @@ from ors_server.pages.views.live_views import LiveViews
 from ors_server.pages.views.login_views import LoginViews
 from ors_server.pages.views.playground_views import PlaygroundViews
 from ors_server.pages.views.rollout_views import RolloutViews
+from ors_server.pages.views.run_views import RunViews
 from ors_server.pages.views.sandbox_views import SandboxViews
 
 __all__ = ["Pages"]
@@ -60,7 +61,7 @@ class Pages:
         self._responses = Responses(context)
         views: list[ViewRoute] = SandboxViews(context, self._responses).routes
         if isinstance(context, ServerContext):
-            for kind in (EnvironmentViews, PlaygroundViews, LiveViews, RolloutViews):
+            for kind in (EnvironmentViews, PlaygroundViews, LiveViews, RunViews, RolloutViews):
                 views += kind(context, self._responses).routes
         log_in = LoginViews(context, self._responses)
         routes = [

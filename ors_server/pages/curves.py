@@ -1,17 +1,22 @@
-"""A curve as inline SVG, drawn by the server: the mean reward, and the share of rollouts that passed."""
+"""Charts as inline SVG, drawn by the server: the rewards of a run over its steps, and the pass rates of its tasks.
+
+A chart is as wide as its page: the drawing is stretched, and its numbers stand beside it, as text of the page.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-__all__ = ["Curve", "Point", "render_curve"]
+__all__ = ["Curve", "Point", "TaskBars", "render_bars", "render_curve"]
 
-_WIDTH, _HEIGHT = 720, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 50
+#: Units of a drawing, which has no proportions.
+_WIDTH, _HEIGHT = 1000, 200
+#: Points that are marked each, and bars of a chart, at most.
+_MARKED, _BARS = 100, 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,15 @@ class Curve:
     x_name: str
 
 
+@dataclass(frozen=True, slots=True)
+class TaskBars:
+    """The pass rates of tasks."""
+
+    rates: Sequence[float]
+
+
 def render_curve(curve: Curve) -> Markup:
-    """Return the curve as an SVG element; its numbers are finite."""
+    """Return the curve as an element; its numbers are finite."""
     points = [point for point in curve.points if all(map(math.isfinite, (point.x, point.mean, point.passed)))]
     if not points:
         return Markup()
@@ -42,44 +54,65 @@ def render_curve(curve: Curve) -> Markup:
     high = max(1.0 if low == 0 else low + 1e-9, max(point.mean for point in points))
 
     def x(value: float) -> float:
-        share = 0.5 if last == first else (value - first) / (last - first)
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+        return _WIDTH * (0.5 if last == first else (value - first) / (last - first))
 
     def y(value: float) -> float:
-        return _TOP + (high - value) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+        return (high - value) / (high - low) * _HEIGHT
 
-    parts = [
-        f'<svg class="curve" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="mean reward by {escape(curve.x_name)}, {len(points)} points, '
-        f'first {points[0].mean:.3g}, last {points[-1].mean:.3g}">'
-    ]
-    for share in range(5):
-        value = low + (high - low) * share / 4
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-        )
-        parts.append(f'<text class="axis" x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.3g}</text>')
-    ticks = {first, last, float(round((first + last) / 2))} if last - first > 1 else {first, last}
-    for value in sorted(ticks):
-        anchor = "start" if value == first and last > first else "end" if value == last and last > first else "middle"
-        parts.append(
-            f'<text class="axis" x="{x(value):.1f}" y="{_HEIGHT - 28}" text-anchor="{anchor}">{_number(value)}</text>'
-        )
-    parts.append(f'<text class="axis name" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">')
-    parts.append(f"{escape(curve.x_name)}</text>")
-    line = " ".join(f"{x(point.x):.1f},{y(point.passed):.1f}" for point in points)
-    parts.append(f'<polyline class="passed" points="{line}"/>')
-    line = " ".join(f"{x(point.x):.1f},{y(point.mean):.1f}" for point in points)
-    parts.append(f'<polyline class="mean" points="{line}"/>')
-    if len(points) <= 60:
-        parts += [
-            f'<circle class="dot" cx="{x(point.x):.1f}" cy="{y(point.mean):.1f}" r="3"><title>'
-            f"{escape(curve.x_name)} {_number(point.x)}: mean {point.mean:.3g} of {point.count:,}</title></circle>"
+    drawn: list[str] = []
+    for name, values in (("passed", [point.passed for point in points]), ("mean", [point.mean for point in points])):
+        line = " ".join(f"{x(point.x):.1f},{y(value):.1f}" for point, value in zip(points, values, strict=True))
+        drawn.append(f'<polyline class="{name}" points="{line}"/>')
+    if len(points) <= _MARKED:
+        # Lines of no length with round ends: circles would be stretched with the drawing.
+        drawn += [
+            f'<path class="dot" d="M{x(point.x):.1f} {y(point.mean):.1f}h0"><title>'
+            f"{escape(curve.x_name)} {_number(point.x)}: mean {point.mean:.3g} of {point.count:,}</title></path>"
             for point in points
         ]
-    parts.append("</svg>")
+    said = (
+        f"mean reward by {curve.x_name}, {len(points)} points, first {points[0].mean:.3g}, last {points[-1].mean:.3g}"
+    )
+    ends = [f"{curve.x_name} {_number(first)}"]
+    if last > first:
+        ends += [_number(float(round((first + last) / 2)))] if last - first > 1 else []
+        ends.append(_number(last))
+    return _chart(said, low, high, drawn, ends)
+
+
+def render_bars(bars: TaskBars) -> Markup:
+    """Return a bar for each task, those that pass most often first; of many tasks, one bar for several."""
+    rates = sorted(bars.rates, reverse=True)
+    if not rates:
+        return Markup()
+    count = min(len(rates), _BARS)
+    width = _WIDTH / count
+    drawn: list[str] = []
+    for number in range(count):
+        part = rates[number * len(rates) // count : (number + 1) * len(rates) // count]
+        rate = math.fsum(part) / len(part)
+        height = max(rate * _HEIGHT, 1.0)
+        drawn.append(
+            f'<rect class="task" x="{number * width:.2f}" y="{_HEIGHT - height:.1f}" width="{width * 0.9:.2f}" '
+            f'height="{height:.1f}"/>'
+        )
+    always, never = sum(rate >= 1 for rate in rates), sum(rate <= 0 for rate in rates)
+    sometimes = len(rates) - always - never
+    said = f"pass rates of {len(rates):,} tasks: {always:,} pass always, {sometimes:,} sometimes, {never:,} never"
+    return _chart(said, 0.0, 1.0, drawn, [f"{always:,} always", f"{sometimes:,} sometimes", f"{never:,} never"])
+
+
+def _chart(said: str, low: float, high: float, drawn: Iterable[str], below: Sequence[str]) -> Markup:
+    values = [high - (high - low) * part / 4 for part in range(5)]
+    lines = "".join(f'<line class="grid" x1="0" x2="{_WIDTH}" y1="{y}" y2="{y}"/>' for y in range(0, 201, 50))
+    beside = "".join(f"<span>{value:.3g}</span>" for value in values)
+    under = "".join(f"<span>{escape(text)}</span>" for text in below)
     # Numbers of this module, and names that were escaped.
-    return Markup("".join(parts))  # noqa: S704
+    return Markup(  # noqa: S704
+        f'<div class="chart" role="img" aria-label="{escape(said)}"><div class="beside">{beside}</div>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">{lines}{"".join(drawn)}</svg>'
+        f'<div class="below">{under}</div></div>'
+    )
 
 
 def _number(value: float) -> str:

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from ors_server.pages.ansi import render_ansi, visible
-from ors_server.pages.curves import render_curve
+from ors_server.pages.curves import render_bars, render_curve
 from ors_server.pages.markdown import render_markdown
 from ors_server.pages.tokens import render_tokens
 
@@ -63,6 +63,7 @@ def _environment() -> Environment:
     environment.filters.update(
         ansi=render_ansi,
         arguments=arguments,
+        bars=render_bars,
         curve=render_curve,
         cut=cut,
         digits=digits,

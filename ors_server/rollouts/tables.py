@@ -25,10 +25,21 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
-__all__ = ["METADATA", "VERSION", "batches", "messages", "recorders", "regrades", "rollouts", "runs", "updates"]
+__all__ = [
+    "METADATA",
+    "VERSION",
+    "batches",
+    "messages",
+    "recorders",
+    "regrades",
+    "reports",
+    "rollouts",
+    "runs",
+    "updates",
+]
 
 #: The version of these tables: the revision of the newest migration, and ``user_version`` of a SQLite file.
-VERSION = 6
+VERSION = 7
 
 METADATA = MetaData()
 
@@ -197,6 +208,20 @@ regrades = Table(
     Column("verdict_mark", _TEXT),
     Column("graded_at", _NUMBER, nullable=False),
     PrimaryKeyConstraint("session", "state", "tests"),
+)
+
+#: The newest report of each run, of each key that sent one.
+reports = Table(
+    "reports",
+    METADATA,
+    Column("run_id", _TEXT, nullable=False),
+    Column("owner", _TEXT, nullable=False),  # empty where the server has no keys
+    Column("sent_at", _NUMBER, nullable=False),
+    Column("digest", _TEXT, nullable=False),  # decides between two of the same time
+    Column("kind", _TEXT, nullable=False),
+    Column("version", _NUMBER, nullable=False),
+    Column("report", _TEXT, nullable=False),
+    PrimaryKeyConstraint("run_id", "owner"),
 )
 
 #: The processes that record sessions, each with the time at which it was last seen, by the database's clock.

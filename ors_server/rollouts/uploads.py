@@ -1,20 +1,22 @@
 """The content of an upload: events of rollouts, as openreward clients send them.
 
 A ``rollout`` event opens a rollout, a ``message`` is one step of its conversation, a ``rollout_update`` says more about
-it. An event is checked strictly (a reward is a number, never a string that looks like one, and never NaN), and keys
-that are not known are kept. Invariant: an event that does not fit costs itself and none of the others, because clients
-do not send an upload again after a 4xx.
+it, and a ``run_report`` is the report of a whole run. An event is checked strictly (a reward is a number, never a
+string that looks like one, and never NaN), and keys that are not known are kept. Invariant: an event that does not fit
+costs itself and none of the others, because clients do not send an upload again after a 4xx.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import PydanticCustomError, from_json
 
 from ors_server.errors import InvalidBody
+from ors_server.rollouts.reports.formats import LARGEST, misfit
 from ors_server.wire.encoding import encode
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "MessageType",
     "RolloutEvent",
     "RolloutUpdate",
+    "RunReport",
     "Upload",
     "read_event",
     "read_upload",
@@ -86,7 +89,30 @@ class RolloutUpdate(_Event):
     rollout_info: Attributes = None
 
 
-Event: TypeAlias = RolloutEvent | MessageEvent | RolloutUpdate
+class RunReport(_Event):
+    """The report of a run; of several the latest counts. One of a known kind and version has that format."""
+
+    event_type: Literal["run_report"] = Field(alias="eventType")
+    run_name: Annotated[str, Field(min_length=1, max_length=1000)] = Field(alias="runName")
+    kind: Annotated[str, Field(min_length=1, max_length=50)]
+    version: Annotated[int, Field(ge=0, lt=2**31)]
+    report: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.encoded) > LARGEST:
+            raise PydanticCustomError("too_long", "A report has at most 1 MiB as JSON")
+        if problem := misfit(self.kind, self.version, self.report):
+            raise PydanticCustomError("misfit", "The report does not fit its version: {problem}", {"problem": problem})
+        return self
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The report as JSON."""
+        return encode(self.report)
+
+
+Event: TypeAlias = RolloutEvent | MessageEvent | RolloutUpdate | RunReport
 
 
 class Upload(BaseModel):

@@ -101,6 +101,8 @@ def _print_end(console: Console, outcome: Outcome, report: Path | None, where: s
         # A server that was not started for the run has a data directory of its own.
         place = f"{outcome.store.rstrip('/')}/ui/run?run={quote(stored)}" if remote else listed
         lines.append(f"The rollout store has {kept}: {place}")
+        if outcome.report_problem:
+            lines.append(f"It did not take the report: {outcome.report_problem}")
     if report is not None:
         lines.append(f"The report is in {report}.")
     if outcome.stopped is not None:

@@ -84,6 +84,8 @@ class Outcome:
     #: Where its episodes are, and why not all of them.
     store: str | None
     store_problem: str | None
+    #: Why the store has no report of it.
+    report_problem: str | None
 
     @property
     def failed(self) -> bool:
@@ -213,8 +215,9 @@ async def _play(
             stopped = failure
     problem = None if uploads is None else await asyncio.to_thread(uploads.finish)
     report = summarize(record, max_failures=options.max_failures, ks=options.ks, prices=options.prices)
+    unsent = None if uploads is None else await asyncio.to_thread(uploads.send_report, record.id, report)
     comparison = None if compared is None else compare(ComparedRun.of(record), compared)
-    return Outcome(folder, report, comparison, stopped, store, problem)
+    return Outcome(folder, report, comparison, stopped, store, problem, unsent)
 
 
 def make_player(settings: EvaluationSettings, options: RunOptions) -> Player:

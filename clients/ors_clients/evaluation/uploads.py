@@ -24,11 +24,14 @@ from ors_clients.evaluation.redaction import Redaction
 from ors_clients.rollouts.rewards import RewardRule
 from ors_clients.rollouts.sinks import RolloutsSink
 from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events
+from ors_server.rollouts.reports.formats import EVALUATION
 
 __all__ = ["EPISODES", "EpisodeFile", "Uploads", "unnoted"]
 
 #: Names of the files in a run's folder: the episodes, and how many bytes of them the server has.
 EPISODES, _SENT = "episodes.jsonl", "episodes.sent"
+#: Tasks with fewer samples that an uploaded report names, at most.
+_FEWER = 100
 #: Answers to an upload that is of no use to repeat.
 _NEVER = ("the server answered 413", "the server answered 422")
 
@@ -179,6 +182,15 @@ class Uploads:
         if self._thread.is_alive():
             return self.problem or "the server takes too long"
         return self.problem or self.refused
+
+    def send_report(self, run: str, report: Mapping[str, Any]) -> str | None:
+        """Send the report for the page of the run; blocks. Return why the server did not take it; None if it did.
+
+        Its tasks stay here: the store has their rollouts.
+        """
+        tasks = report["tasks"] | {"with_fewer_samples": report["tasks"]["with_fewer_samples"][:_FEWER]}
+        sent = {name: value for name, value in report.items() if name != "per_task"} | {"tasks": tasks}
+        return self._sink.upload_report(run, EVALUATION, sent)
 
     def _work(self) -> None:
         while True:

@@ -26,6 +26,7 @@ from ors_clients.learning.tiny_model import INSTALL_TRL, make_model, make_tokeni
 from ors_clients.rollouts.chat_renderer import ChatRenderer
 from ors_clients.rollouts.sinks import RolloutsSink
 from ors_clients.training.optional_imports import import_trainer_module
+from ors_server.rollouts.reports.formats import TRAINING
 
 __all__ = ["Run"]
 
@@ -88,7 +89,7 @@ class Run:
                 if self._sink is not None:
                     self._loop.run(self._sink.close(30.0))
                 self._loop.run(client.close())
-        return make_report(
+        report = make_report(
             plan,
             evaluations=self._evaluations,
             results={name: outcome.report for name, outcome in found.items()},
@@ -99,6 +100,9 @@ class Run:
             versions={name: version(name) for name in ("torch", "transformers", "trl")},
             checkpoint=str(self._stages.folder / "model"),
         )
+        if self._sink is not None and (problem := self._sink.upload_report(plan.name, TRAINING, report)):
+            _say(f"The rollout store did not take the report: {problem}")
+        return report
 
     # --- stages ------------------------------------------------------------------------------
 

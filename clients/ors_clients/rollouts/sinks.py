@@ -16,14 +16,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ors_clients.api_keys import PLATFORM_API, server_key
 from ors_clients.errors import ResponseTooLarge
 from ors_clients.rollouts.trajectory import ToolStep, Trajectory
-from ors_clients.rollouts.upload_events import RolloutLabels, rollout_events, summary
+from ors_clients.rollouts.upload_events import RolloutLabels, report_event, rollout_events, summary
 from ors_clients.tool_calls import ToolCall
 
 __all__ = ["JsonlSink", "RolloutLabels", "RolloutsSink", "TrajectorySink"]
@@ -231,6 +231,11 @@ class RolloutsSink(_ThreadSink):
         with BoundedClient(base_url=self._url, headers={"x-api-key": self._key}, timeout=30.0) as client:
             for batch, begun in _batches(rollouts):
                 yield begun, self._send(client, batch)
+
+    def upload_report(self, run_name: str, kind: str, report: Mapping[str, Any]) -> str | None:
+        """Send the report of a run; blocks. Return why the server did not take it; None if it did."""
+        event = json.dumps(report_event(run_name, kind, report), default=repr).encode()
+        return next((problem for _, problem in self.upload([[event]]) if problem is not None), None)
 
     def _write(self, items: list[_Item]) -> None:
         for rollouts, problem in self.upload(self._events(items)):

@@ -1,6 +1,7 @@
 """A trajectory as the events of the openreward rollout API: what ``POST /v1/rollouts`` takes (protocol, section 7).
 
 One ``rollout`` event, and one ``message`` event for each thing that was said: reasoning, text, a tool call, a result.
+A whole run may have a ``run_report``, which ors-server alone knows.
 Ids are made from the rollout's id and the event's place, so that sending a trajectory again adds nothing.
 """
 
@@ -17,8 +18,9 @@ from typing import Any, cast
 from ors_clients.rollouts.messages import ChatMessage, text_of
 from ors_clients.rollouts.trajectory import Segment, ToolStep, Trajectory
 from ors_clients.tool_calls import ToolCall, split_thinking
+from ors_server.rollouts.reports.formats import VERSION
 
-__all__ = ["RolloutLabels", "rollout_events"]
+__all__ = ["RolloutLabels", "report_event", "rollout_events"]
 
 _NAMESPACE = uuid.UUID("6f1c52b4-9f1b-5d0a-8d5e-0d3f6b0c7a11")
 
@@ -83,6 +85,20 @@ def rollout_events(trajectory: Trajectory, labels: RolloutLabels, *, tokens: boo
             }
         )
     return [_without_none(event) for event in events]
+
+
+def report_event(run_name: str, kind: str, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the report of a run as an event; ``kind`` is one of ``ors_server.rollouts.reports.formats.KINDS``."""
+    now = int(time.time() * 1000)
+    return {
+        "eventType": "run_report",
+        "eventId": str(uuid.uuid5(_NAMESPACE, f"{run_name}/{now}")),
+        "timestamp": now,
+        "runName": run_name,
+        "kind": kind,
+        "version": VERSION,
+        "report": report,
+    }
 
 
 def summary(trajectory: Trajectory) -> dict[str, Any]:

@@ -1,107 +1,78 @@
-"""Pages of the stored rollouts: runs with their curves and tasks, lists by cursor, one rollout, and a group of a task.
+"""Pages of the stored rollouts: lists by cursor, one rollout, and a group of a task.
 
 Invariants: a page shows what the visitor's key made; queries run on threads; a list costs the same wherever it lies.
 """
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio.to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from ors_server.hosting.task_source import TASK_TOKEN, names_in
-from ors_server.pages.context import ServerContext, ViewRoute, visitor_of
-from ors_server.pages.curves import Curve, Point
+from ors_server.pages.context import ServerContext, ViewRoute
 from ors_server.pages.responses import Responses
 from ors_server.pages.rollout_messages import shown_messages
+from ors_server.pages.views.stored import ROWS, chosen, next_page, owner_of, read_store, value_of
 from ors_server.rollouts.errors import RolloutError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from ors_server.rollouts.queries.conversations import RolloutDetail
-    from ors_server.rollouts.queries.listed import RolloutFilter
-    from ors_server.rollouts.queries.statistics import CurvePoint
+    from ors_server.rollouts.queries.listed import Passed, RolloutFilter, RolloutOrder
 
 __all__ = ["RolloutViews"]
 
 Result = TypeVar("Result")
 
-#: Rows of a list, and rollouts that stand side by side.
-_ROWS, _SIDE_BY_SIDE = 50, 8
-_LONGEST_VALUE = 500
-_FILTERS = ("run", "task_key", "environment", "step", "outcome", "source")
+#: Rollouts that stand side by side.
+_SIDE_BY_SIDE = 8
+_FILTERS = ("run", "task_key", "environment", "step", "outcome", "source", "search", "passed")
+_EXACT = ("run", "task_key", "environment", "outcome", "source")
+_ORDERS: tuple[RolloutOrder, ...] = ("newest", "highest", "lowest")
+_PASSED: tuple[Passed, ...] = ("yes", "no", "unknown")
 
 
 class RolloutViews:
-    """The pages of runs and rollouts."""
+    """The pages of rollouts."""
 
     def __init__(self, context: ServerContext, responses: Responses) -> None:
         self._context = context
         self._responses = responses
         self.routes: list[ViewRoute] = [
-            ("GET", "/ui/runs", self.runs),
-            ("GET", "/ui/run", self.run),
             ("GET", "/ui/rollouts", self.rollouts),
             ("GET", "/ui/rollout", self.rollout),
             ("GET", "/ui/rollout-group", self.group),
             ("GET", "/ui/rollout-message", self.message),
         ]
 
-    async def runs(self, request: Request) -> Response:
-        """List the runs."""
-        from ors_server.rollouts.queries.runs import list_runs
-
-        search, after = _value(request, "search"), _value(request, "after")
-        page = await self._read(
-            lambda connection: list_runs(
-                connection, search=search, owner=_owner(request), after=after or None, limit=_ROWS
-            )
-        )
-        context = {
-            "runs": [] if page is None else page.rows,
-            "next": _next(request, page),
-            "search": search,
-            "first": not after,
-        }
-        return await self._responses.render(request, "runs.html", context)
-
-    async def run(self, request: Request) -> Response:
-        """Show a run: its curve, and the pass rates of its tasks."""
-        from ors_server.rollouts.queries.runs import find_run
-        from ors_server.rollouts.queries.statistics import reward_curve, task_summaries
-
-        run, after, owner = _value(request, "run"), _value(request, "after"), _owner(request)
-
-        def read(connection: Connection) -> dict[str, Any]:
-            found = find_run(connection, run, owner=owner)
-            counted: Any = {"owner": owner, "rule": found.rule}
-            tasks = task_summaries(connection, found.id, **counted, after=after or None, limit=_ROWS)
-            curve = [] if after else reward_curve(connection, found.id, **counted)
-            return {"run": found, "tasks": tasks.rows, "next": _next(request, tasks), "curve": _curve(curve)}
-
-        shown = await self._read(read)
-        if shown is None:
-            raise HTTPException(404, "No rollout was stored yet.")
-        return await self._responses.render(request, "run.html", {**shown, "first": not after})
-
     async def rollouts(self, request: Request) -> Response:
         """List rollouts."""
         from ors_server.rollouts.queries.listed import list_rollouts
+        from ors_server.rollouts.queries.runs import find_run
 
-        after = _value(request, "after")
+        after, order = value_of(request, "after"), chosen(request, "order", _ORDERS) or "newest"
         wanted = self._filter(request)
-        page = await self._read(lambda connection: list_rollouts(connection, wanted, after=after or None, limit=_ROWS))
-        context = {
+        if wanted.run is None and (order != "newest" or wanted.passed is not None):
+            raise HTTPException(400, "A reward has no meaning across runs. Choose a run.")
+
+        def read(connection: Connection) -> Any:
+            run = None if wanted.run is None else find_run(connection, wanted.run, owner=wanted.owner)
+            return run, list_rollouts(connection, wanted, order=order, after=after or None, limit=ROWS)
+
+        run, page = await read_store(self._context, read) or (None, None)
+        context: dict[str, Any] = {
             "rollouts": [] if page is None else page.rows,
-            "next": _next(request, page),
+            "next": next_page(request, page),
             "first": not after,
-            "filters": {name: value for name in _FILTERS if (value := _value(request, name))},
+            "run": run,
+            "order": order,
+            "filters": (filters := {name: value_of(request, name) for name in _FILTERS}),
+            "query": {name: value for name, value in (*filters.items(), ("order", order)) if value},
         }
         return await self._responses.render(request, "rollouts.html", context)
 
@@ -110,13 +81,13 @@ class RolloutViews:
         from ors_server.rollouts.queries.conversations import read_rollout
         from ors_server.rollouts.queries.listed import group_of
 
-        rollout, owner = _value(request, "id"), _owner(request)
+        rollout, owner = value_of(request, "id"), owner_of(request)
 
         def read(connection: Connection) -> dict[str, Any]:
             found = read_rollout(connection, rollout, owner=owner)
             return {**self._shown(found), "group": group_of(connection, found.summary)}
 
-        shown = await self._read(_known(read))
+        shown = await read_store(self._context, _known(read))
         if shown is None:
             raise HTTPException(404, "No rollout was stored yet.")
         return await self._responses.render(request, "rollout.html", {**shown, "tokens": _tokens(request)})
@@ -126,7 +97,7 @@ class RolloutViews:
         from ors_server.rollouts.queries.conversations import read_rollout
         from ors_server.rollouts.queries.listed import group_of
 
-        rollout, owner, start = _value(request, "id"), _owner(request), _value(request, "start") or "0"
+        rollout, owner, start = value_of(request, "id"), owner_of(request), value_of(request, "start") or "0"
         if not start.isdecimal() or len(start) > 6:
             raise HTTPException(400, "A position is a whole number from 0.")
         first = int(start)
@@ -140,7 +111,7 @@ class RolloutViews:
             ]
             return {"chosen": found.summary, "group": group, "columns": columns}
 
-        shown = await self._read(_known(read))
+        shown = await read_store(self._context, _known(read))
         if shown is None:
             raise HTTPException(404, "No rollout was stored yet.")
         context = {**shown, "tokens": _tokens(request), "start": first, "side_by_side": _SIDE_BY_SIDE}
@@ -150,13 +121,13 @@ class RolloutViews:
         """Send the whole text of a message as a file."""
         from ors_server.rollouts.queries.conversations import read_rollout
 
-        rollout, number, owner = _value(request, "id"), _value(request, "number"), _owner(request)
+        rollout, number, owner = value_of(request, "id"), value_of(request, "number"), owner_of(request)
 
         def read(connection: Connection) -> str | None:
             messages = shown_messages(read_rollout(connection, rollout, owner=owner).messages)
             return messages[int(number)].text if number.isdecimal() and int(number) < len(messages) else None
 
-        text = await self._read(_known(read))
+        text = await read_store(self._context, _known(read))
         if text is None:
             raise HTTPException(404)
         return PlainTextResponse(
@@ -165,23 +136,19 @@ class RolloutViews:
 
     # --- details -----------------------------------------------------------------------------
 
-    async def _read(self, query: Callable[[Connection], Result]) -> Result | None:
-        """Run a query on a thread; None where nothing was ever stored."""
-
-        def read() -> Result | None:
-            with self._context.store.reading() as connection:
-                return None if connection is None else query(connection)
-
-        return await anyio.to_thread.run_sync(read)
-
     def _filter(self, request: Request) -> RolloutFilter:
         from ors_server.rollouts.queries.listed import RolloutFilter
 
-        given = {name: _value(request, name) or None for name in _FILTERS}
-        step = given.pop("step")
-        if step is not None and not (step.isdecimal() and len(step) < 16):
+        step = value_of(request, "step")
+        if step and not (step.isdecimal() and len(step) < 16):
             raise HTTPException(400, "A step is a whole number from 0.")
-        return RolloutFilter(**given, step=None if step is None else int(step), owner=_owner(request))
+        return RolloutFilter(
+            **{name: value_of(request, name) or None for name in _EXACT},
+            step=int(step) if step else None,
+            search=value_of(request, "search"),
+            passed=chosen(request, "passed", _PASSED),
+            owner=owner_of(request),
+        )
 
     def _shown(self, found: RolloutDetail) -> dict[str, Any]:
         content = found.content
@@ -223,36 +190,5 @@ def _seconds(found: RolloutDetail) -> float | None:
     return None if begun is None or ended is None else (ended - begun).total_seconds()
 
 
-def _curve(points: list[CurvePoint]) -> Curve:
-    times = [point.at for point in points if point.at is not None]
-    seconds = (times[-1] - times[0]).total_seconds() if times else 0.0
-    unit, name = (60.0, "minutes") if seconds >= 120 else (1.0, "seconds")
-    shown: list[Point] = []
-    for point in points:
-        elapsed = 0.0 if point.at is None else (point.at - times[0]).total_seconds() / unit
-        x = elapsed if point.step is None else float(point.step)
-        shown.append(Point(x, point.mean_reward, point.num_passed / point.num_rewarded, point.num_rewarded))
-    return Curve(shown, name if times else "step")
-
-
-def _value(request: Request, name: str) -> str:
-    value = request.query_params.get(name, "")
-    if len(value) > _LONGEST_VALUE or "\x00" in value:
-        raise HTTPException(400, "The address of this page has a value that cannot be one.")
-    return value
-
-
-def _owner(request: Request) -> str | None:
-    return visitor_of(request).name or None
-
-
 def _tokens(request: Request) -> bool:
-    return _value(request, "tokens") == "1"
-
-
-def _next(request: Request, page: Any) -> str | None:
-    """Return the query of the next page of a list."""
-    if page is None or page.next is None:
-        return None
-    kept = [(name, value) for name, value in request.query_params.multi_items() if name != "after"]
-    return urllib.parse.urlencode([*kept, ("after", page.next)])
+    return value_of(request, "tokens") == "1"

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, case, func, select, true
 from ors_server.rollouts.aggregates.derived_columns import merged
 from ors_server.rollouts.tables import rollouts
 
-__all__ = ["DEFAULT", "RewardRule", "RunRules", "rule_of"]
+__all__ = ["DEFAULT", "RewardRule", "RunRules", "info_of", "rule_of"]
 
 #: Rewards that are computed differ from the number that is meant by no more than this.
 _ROUNDING = 1e-9
@@ -82,8 +82,13 @@ class RunRules:
         return self._known[run_id]
 
     def _read(self, run_id: str | None) -> RewardRule:
-        # A long one is of another program's: it would take long to read, for each view of a page.
-        said_by = case((func.length(rollouts.c.run_info) <= _LONGEST_INFO, rollouts.c.run_info))
-        owned = true() if self._owner is None else rollouts.c.owner == self._owner
-        query = select(said_by).where(rollouts.c.run_id == run_id, owned)
-        return rule_of(self._connection.scalar(query.order_by(rollouts.c.created_at, rollouts.c.id).limit(1)))
+        return rule_of(info_of(self._connection, run_id, self._owner))
+
+
+def info_of(connection: Connection, run_id: str | None, owner: str | None = None) -> str | None:
+    """Return the ``run_info`` of the first rollout of a run, as JSON; None where it has none, or a long one."""
+    # A long one is of another program's: it would take long to read, for each view of a page.
+    said_by = case((func.length(rollouts.c.run_info) <= _LONGEST_INFO, rollouts.c.run_info))
+    owned = true() if owner is None else rollouts.c.owner == owner
+    query = select(said_by).where(rollouts.c.run_id == run_id, owned)
+    return connection.scalar(query.order_by(rollouts.c.created_at, rollouts.c.id).limit(1))

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, case, func, or_, select
 
-from ors_server.rollouts.aggregates.reward_rule import RewardRule, RunRules
+from ors_server.rollouts.aggregates.reward_rule import DEFAULT, RewardRule, RunRules
+from ors_server.rollouts.errors import InvalidCursor
 from ors_server.rollouts.queries.counterparts import Counterpart, counted, counterparts
-from ors_server.rollouts.queries.paging import Listing, iso_time, moment, page_of, read_cursor
+from ors_server.rollouts.queries.paging import Listing, cursor, iso_time, moment, page_of, read_cursor
 from ors_server.rollouts.queries.regrades import Regrade, regrades_of
-from ors_server.rollouts.queries.runs import resolve_run
+from ors_server.rollouts.queries.runs import contains, resolve_run
 from ors_server.rollouts.tables import messages, rollouts, runs
 from ors_server.rollouts.verdict_marks import MARK, mark_of_metadata
 
-__all__ = ["RolloutFilter", "RolloutSummary", "count_rollouts", "find_summary", "group_of", "list_rollouts"]
+__all__ = [
+    "Passed",
+    "RolloutFilter",
+    "RolloutOrder",
+    "RolloutSummary",
+    "count_rollouts",
+    "find_summary",
+    "group_of",
+    "list_rollouts",
+]
+
+Passed = Literal["yes", "no", "unknown"]
+RolloutOrder = Literal["newest", "highest", "lowest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +100,32 @@ class RolloutFilter:
     outcome: str | None = None
     source: str | None = None
     owner: str | None = None
+    #: A part of its name, its id or its task's name.
+    search: str = ""
+    #: ``yes``, ``no``, or ``unknown`` without a reward; by the rule of ``run``, without one by the default.
+    passed: Passed | None = None
 
     def conditions(self, connection: Connection) -> Iterable[ColumnElement[bool]]:
         """Return conditions on a row of ``rollouts``. Raises ``UnknownRun``."""
         yield counted()
         if self.run is not None:
             yield rollouts.c.run_id == resolve_run(connection, self.run, self.owner)
+        if self.search:
+            named = (rollouts.c.name, rollouts.c.id, rollouts.c.task_label)
+            yield or_(*(contains(column, self.search) for column in named))
+        if self.passed is not None:
+            rule = self.rule(connection)
+            yield rule.column.is_(None) if self.passed == "unknown" else rule.passed.is_(self.passed == "yes")
         for name in ("task_key", "environment", "step", "outcome", "source", "owner"):
             value = getattr(self, name)
             if value is not None:
                 yield rollouts.c[name] == value
+
+    def rule(self, connection: Connection) -> RewardRule:
+        """Return the rule of its run; the default without one. Raises ``UnknownRun``."""
+        if self.run is None:
+            return DEFAULT
+        return RunRules(connection, self.owner).of(resolve_run(connection, self.run, self.owner))
 
 
 _SUMMARY = select(
@@ -113,15 +143,63 @@ _SUMMARY = select(
 
 
 def list_rollouts(
-    connection: Connection, wanted: RolloutFilter, *, after: str | None = None, offset: int = 0, limit: int = 50
+    connection: Connection,
+    wanted: RolloutFilter,
+    *,
+    order: RolloutOrder = "newest",
+    after: str | None = None,
+    offset: int = 0,
+    limit: int = 50,
 ) -> Listing[RolloutSummary]:
-    """List rollouts, the newest first. Raises ``UnknownRun`` and ``InvalidCursor``."""
+    """List rollouts, the newest first, or by their reward; those without one come last then.
+
+    Raises ``UnknownRun`` and ``InvalidCursor``.
+    """
     query = _SUMMARY.where(*wanted.conditions(connection))
+    if order != "newest":
+        return _by_reward(connection, query, wanted, highest=order == "highest", after=after, limit=limit)
     if after is not None:
         at, last = read_cursor(after)
         query = query.where(rollouts.c.created_at <= at, or_(rollouts.c.created_at < at, rollouts.c.id < last))
     query = query.order_by(rollouts.c.created_at.desc(), rollouts.c.id.desc()).limit(limit + 1).offset(offset)
     return page_of(_summaries(connection, query, wanted.owner), limit)
+
+
+def _by_reward(
+    connection: Connection, query: Select[Any], wanted: RolloutFilter, *, highest: bool, after: str | None, limit: int
+) -> Listing[RolloutSummary]:
+    # A reward that is none is beyond every number of its order; JSON and SQL have no infinity for it.
+    reward = wanted.rule(connection).column
+    without = case((reward.is_(None), 1), else_=0)
+    if after is not None:
+        at, last = read_cursor(after, str)
+        if at:
+            value = _number(at)
+            query = query.where(
+                or_(reward.is_(None), reward < value if highest else reward > value, _tied(reward == value, last))
+            )
+        else:
+            query = query.where(_tied(reward.is_(None), last))
+    query = query.order_by(without, reward.desc() if highest else reward, rollouts.c.id.desc()).limit(limit + 1)
+    rows = _summaries(connection, query, wanted.owner)
+    if len(rows) <= limit:
+        return Listing(rows, None)
+    end = rows[limit - 1]
+    return Listing(rows[:limit], cursor("" if end.reward is None else repr(end.reward), end.id))
+
+
+def _tied(condition: ColumnElement[bool], last: str) -> ColumnElement[bool]:
+    return and_(condition, rollouts.c.id < last)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InvalidCursor() from None
+    if not math.isfinite(value):
+        raise InvalidCursor()
+    return value
 
 
 def count_rollouts(connection: Connection, wanted: RolloutFilter) -> int:

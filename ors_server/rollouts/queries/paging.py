@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ors_server.rollouts.errors import InvalidCursor
 
@@ -49,16 +49,17 @@ def page_of(rows: Sequence[Dated], limit: int) -> Listing[Dated]:
     return Listing(list(rows[:limit]), cursor(at, last.id))
 
 
-def cursor(at: int, last: str) -> str:
-    """Return the cursor behind a row, by its time in milliseconds and its id."""
+def cursor(at: float | str, last: str) -> str:
+    """Return the cursor behind a row, by its id and what the list is ordered by; times are in milliseconds."""
     return base64.urlsafe_b64encode(json.dumps([at, last]).encode()).decode().rstrip("=")
 
 
-def read_cursor(text: str) -> tuple[int, str]:
-    """Return the time and the id of a cursor. Raises ``InvalidCursor``."""
+def read_cursor(text: str, kind: type[int] | type[float] | type[str] = int) -> tuple[Any, str]:
+    """Return the place of a cursor, which is of ``kind``, and its id. Raises ``InvalidCursor``."""
+    at: Any
     try:
         at, last = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        if not isinstance(at, int) or not isinstance(last, str) or abs(at) >= 2**63:
+        if type(at) is not kind or not isinstance(last, str) or (isinstance(at, int) and abs(at) >= 2**63):
             raise ValueError("not a cursor")
     except (ValueError, TypeError, binascii.Error, RecursionError):
         raise InvalidCursor() from None

@@ -17,7 +17,7 @@ from ors_server.rollouts.queries.paging import Listing, iso_time, moment, page_o
 from ors_server.rollouts.storing.additions import run_id
 from ors_server.rollouts.tables import rollouts, runs
 
-__all__ = ["RunSummary", "count_runs", "find_run", "list_runs", "owned", "resolve_run", "statistics_by"]
+__all__ = ["RunSummary", "contains", "count_runs", "find_run", "list_runs", "owned", "resolve_run", "statistics_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def list_runs(
     limit: int = 50,
 ) -> Listing[RunSummary]:
     """List the runs whose name contains ``search``, those that began last first. Raises ``InvalidCursor``."""
-    query = _of_runs(owner).where(_named_like(search))
+    query = _of_runs(owner).where(contains(runs.c.name, search))
     if after is not None:
         at, last = read_cursor(after)
         begun = _BEGUN
@@ -112,7 +112,7 @@ def list_runs(
 
 def count_runs(connection: Connection, *, search: str = "", owner: str | None = None) -> int:
     """Count the runs whose name contains ``search``."""
-    query = select(func.count()).select_from(runs).where(_named_like(search), _made_by(owner))
+    query = select(func.count()).select_from(runs).where(contains(runs.c.name, search), _made_by(owner))
     return connection.scalar(query) or 0
 
 
@@ -147,12 +147,12 @@ def _made_by(owner: str | None) -> ColumnElement[bool]:
     return exists().where(rollouts.c.run_id == runs.c.id, owned(owner), counted())
 
 
-def _named_like(search: str) -> ColumnElement[bool]:
-    """Return the condition that a run's name contains a text, in any case."""
+def contains(column: ColumnElement[Any], search: str) -> ColumnElement[bool]:
+    """Return the condition that a text contains another one, in any case."""
     if not search:
         return true()
     pattern = f"%{search.replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
-    return runs.c.name.ilike(pattern, escape="!")
+    return column.ilike(pattern, escape="!")
 
 
 def _summary(row: RowMapping, rule: RewardRule) -> RunSummary:

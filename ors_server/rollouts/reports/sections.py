@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ors_server.rollouts.reports.estimators import FEWEST_DIFFERENCES
 
-__all__ = ["MISTAKES", "Section", "comparison_section", "number", "report_sections", "score_rows", "verdict_lines"]
+__all__ = [
+    "MISTAKES",
+    "Section",
+    "comparison_section",
+    "number",
+    "percent",
+    "report_sections",
+    "score_rows",
+    "span",
+    "verdict_lines",
+]
 
 #: What a model may do wrong within an episode, by the name in reports.
 MISTAKES: Mapping[str, str] = {
@@ -97,7 +107,7 @@ def score_rows(passes: Sequence[Mapping[str, Any]], reward: Mapping[str, Any] | 
         )
     if reward is not None:
         spread = "" if reward["lowest"] is None else f", from {number(reward['lowest'])} to {number(reward['highest'])}"
-        rows.append(("mean reward", f"{number(reward['mean'])}{_range(reward['interval'], number)}{spread}"))
+        rows.append(("mean reward", f"{number(reward['mean'])}{span(reward['interval'], number)}{spread}"))
     return rows
 
 
@@ -150,7 +160,7 @@ def comparison_section(found: Mapping[str, Any]) -> Section:
     unknown = (
         ", the same in all tasks" if found["tasks"] >= FEWEST_DIFFERENCES else ", of too few tasks for an interval"
     )
-    for name, title, shown in (("pass_at_1", "pass@1", _percent), ("reward", "mean reward", number)):
+    for name, title, shown in (("pass_at_1", "pass@1", percent), ("reward", "mean reward", number)):
         entry: Mapping[str, Any] | None = found[name]
         if entry is None:
             rows.append((title, "no task has samples in both"))
@@ -158,7 +168,7 @@ def comparison_section(found: Mapping[str, Any]) -> Section:
         sign = "+" if entry["difference"] > 0 else ""
         rows += [
             (title, f"{shown(entry['other'])} → {shown(entry['run'])}"),
-            ("… difference", f"{sign}{shown(entry['difference'])}{_range(entry['interval'], shown) or unknown}"),
+            ("… difference", f"{sign}{shown(entry['difference'])}{span(entry['interval'], shown) or unknown}"),
             (
                 "… by task",
                 f"better in {entry['better']}, worse in {entry['worse']}, p = {entry['p']:.4f}: "
@@ -172,14 +182,16 @@ def comparison_section(found: Mapping[str, Any]) -> Section:
 
 
 def _share(value: float | None, interval: Sequence[float] | None) -> str:
-    return "-" if value is None else f"{_percent(value)}{_range(interval, _percent)}"
+    return "-" if value is None else f"{percent(value)}{span(interval, percent)}"
 
 
-def _range(interval: Sequence[float] | None, shown: Any) -> str:
+def span(interval: Sequence[float] | None, shown: Callable[[float], str]) -> str:
+    """Return an interval behind a value, each end as ``shown`` writes it; empty for none."""
     return "" if interval is None else f" [{shown(interval[0])}, {shown(interval[1])}]"
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """Return a share in percent."""
     return f"{100 * value:.1f} %"
 
 

@@ -13,13 +13,13 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Insert, Update, bindparam, case, func, null, select, update
+from sqlalchemy import ColumnElement, Connection, Insert, Update, bindparam, case, func, null, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ors_server.rollouts.aggregates.derived_columns import LOST, ended, merged, session_of, task_of
 from ors_server.rollouts.aggregates.finite_sums import bounded_sum
-from ors_server.rollouts.tables import messages, rollouts, runs, updates
-from ors_server.rollouts.uploads import Event, MessageEvent, RolloutEvent
+from ors_server.rollouts.tables import messages, reports, rollouts, runs, updates
+from ors_server.rollouts.uploads import Event, MessageEvent, RolloutEvent, RunReport
 from ors_server.wire.encoding import encode
 
 __all__ = ["Additions", "inserting", "run_id"]
@@ -51,11 +51,15 @@ class Additions:
         self._rollouts: dict[str, Row] = {}
         self._messages: list[Row] = []
         self._updates: list[Row] = []
+        self._reports: list[Row] = []
         #: The key that sent the first event of each rollout.
         self._owners: dict[str, str | None] = {}
 
     def add(self, event: Event, owner: str | None = None) -> None:
         """Take one more event, sent with the key ``owner``."""
+        if isinstance(event, RunReport):
+            self._reports.append(_report_row(event, owner))
+            return
         rollout = event.rollout_event_id if isinstance(event, MessageEvent) else event.event_id
         self._owners.setdefault(rollout, owner)
         if isinstance(event, MessageEvent):
@@ -79,7 +83,7 @@ class Additions:
     @property
     def empty(self) -> bool:
         """Return whether there is nothing to store."""
-        return not self._owners
+        return not self._owners and not self._reports
 
     def write(self, connection: Connection) -> None:
         """Store them in one transaction; those that are stored already change nothing.
@@ -92,6 +96,8 @@ class Additions:
             said = _allowed(self._messages, "rollout_id", self._owners)
             told = _allowed(self._updates, "rollout_id", self._owners)
             insert = inserting(connection)
+            for row in self._reports:
+                connection.execute(_add_report(insert), row)
             if added:
                 rows = [{"id": run, "name": name} for name, run in sorted(self._runs.items())]
                 connection.execute(insert(runs).on_conflict_do_nothing(), rows)
@@ -170,6 +176,17 @@ def _add_rollout(insert: Callable[..., Any]) -> Insert:
         index_elements=[rollouts.c.id],
         set_={name: statement.excluded[name] for name in given},
         where=rollouts.c.run_id.is_(None),
+    )
+
+
+def _add_report(insert: Callable[..., Any]) -> Insert:
+    statement = insert(reports)
+    given = ("sent_at", "digest", "kind", "version", "report")
+    newer = tuple_(statement.excluded.sent_at, statement.excluded.digest) > tuple_(reports.c.sent_at, reports.c.digest)
+    return statement.on_conflict_do_update(
+        index_elements=[reports.c.run_id, reports.c.owner],
+        set_={name: statement.excluded[name] for name in given},
+        where=newer,
     )
 
 
@@ -280,6 +297,18 @@ def _message_row(event: MessageEvent) -> Row:
         "metadata": _json(event.metadata),
         "other": _json(event.model_extra or None),
         "content": event.content,
+    }
+
+
+def _report_row(event: RunReport, owner: str | None) -> Row:
+    return {
+        "run_id": run_id(event.run_name),
+        "owner": owner or "",
+        "sent_at": event.timestamp,
+        "digest": hashlib.sha256(event.encoded).hexdigest(),
+        "kind": event.kind,
+        "version": event.version,
+        "report": event.encoded.decode(),
     }
 
 

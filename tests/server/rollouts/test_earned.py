@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from ors_server.rollouts.aggregates.reward_rule import DEFAULT, RewardRule, rule_of
+from ors_server.rollouts.queries.curve import reward_curve
 from ors_server.rollouts.queries.difficulty import Selection, task_difficulty
 from ors_server.rollouts.queries.listed import RolloutFilter, list_rollouts
 from ors_server.rollouts.queries.runs import find_run, list_runs
-from ors_server.rollouts.queries.statistics import reward_curve, task_summaries
+from ors_server.rollouts.queries.tasks import list_tasks
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.storing.writer import RolloutWriter
 from tests.server.rollouts.support import at, body, message, rollout, stored, update
@@ -61,7 +62,7 @@ async def test_everything_says_the_same_of_a_rollout(
         assert summary == find_run(connection, "played")
         assert summary.as_json()["avg_rollout_reward"] == earned
         assert (summary.mean_reward, summary.pass_rate, summary.num_lost) == (earned, share, 1)
-        (task,) = task_summaries(connection, "played", rule=summary.rule).rows
+        (task,) = list_tasks(connection, summary).rows
         assert (task.mean_reward, task.pass_rate) == (earned, share)
         (point,) = reward_curve(connection, "played", rule=summary.rule)
         assert (point.mean_reward, point.num_passed, point.num_rewarded) == (earned, 2 * passed, 2)

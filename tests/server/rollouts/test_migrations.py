@@ -17,7 +17,8 @@ from sqlalchemy import text
 from ors_server.rollouts.errors import StoreUnavailable
 from ors_server.rollouts.location import FILE_NAME, Location
 from ors_server.rollouts.queries.listed import RolloutFilter, list_rollouts
-from ors_server.rollouts.queries.statistics import task_summaries
+from ors_server.rollouts.queries.runs import find_run
+from ors_server.rollouts.queries.tasks import list_tasks
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.storing import migrating
 from ors_server.rollouts.storing.additions import run_id
@@ -105,7 +106,7 @@ def test_reading_migrates_and_loses_nothing(version_1: Path) -> None:
     with RolloutStore(Location(version_1)).reading() as connection:
         assert connection is not None
         listed = {each.id: each for each in list_rollouts(connection, RolloutFilter()).rows}
-        (task,) = task_summaries(connection, "my run").rows
+        (task,) = list_tasks(connection, find_run(connection, "my run")).rows
     assert (listed["r1"].total_reward, listed["r1"].task_label, listed["r1"].source) == (1.25, "7", "upload")
     assert (task.label, task.num_rollouts, task.mean_reward) == ("7", 1, 1.25)
 
@@ -177,6 +178,7 @@ _BACK = (
     "created_at, started_at, last_message_at, owner, total_reward)",
     "ALTER TABLE batches RENAME TO pieces",
     "DROP TABLE regrades",
+    "DROP TABLE reports",
     "UPDATE alembic_version SET version_num = '0003'",
 )
 

@@ -17,8 +17,9 @@ from ors_server.keys.exposure import add_key
 from ors_server.rollouts.queries.conversations import find_rollout
 from ors_server.rollouts.queries.difficulty import Selection, task_difficulty
 from ors_server.rollouts.queries.listed import RolloutFilter, count_rollouts, find_summary, group_of, list_rollouts
+from ors_server.rollouts.queries.reports import scores_of
 from ors_server.rollouts.queries.runs import count_runs, find_run, list_runs
-from ors_server.rollouts.queries.statistics import reward_curve, task_summaries
+from ors_server.rollouts.queries.tasks import list_tasks
 from ors_server.rollouts.store import RolloutStore
 from ors_server.rollouts.storing.database import open_to_write
 from ors_server.rollouts.storing.writer import RolloutWriter
@@ -46,7 +47,8 @@ def numbers(folder: Path, owner: str | None = None) -> dict[str, int]:
         wanted = RolloutFilter(owner=owner)
         runs = list_runs(connection, owner=owner).rows
         assert [find_run(connection, each.id, owner=owner) for each in runs] == runs
-        tasks = [each for run in runs for each in task_summaries(connection, run.id, owner=owner).rows]
+        tasks = [each for run in runs for each in list_tasks(connection, run, owner=owner).rows]
+        scores = [scores_of(connection, run, owner=owner) or {} for run in runs]
         hard = task_difficulty(connection, "", lambda name: True, Selection(owner=owner))
         return {
             "list": len(list_rollouts(connection, wanted).rows),
@@ -54,7 +56,7 @@ def numbers(folder: Path, owner: str | None = None) -> dict[str, int]:
             "runs": sum(each.num_rollouts for each in runs),
             "tasks": sum(each.num_rollouts for each in tasks),
             "passed": sum(each.num_passed for each in tasks),
-            "curve": sum(each.num_rewarded for run in runs for each in reward_curve(connection, run.id, owner=owner)),
+            "scores": sum(each.samples for found in scores for each in found.values()),
             "difficulty": sum(each["num_rollouts"] for each in hard),
             "export": len(stored(folder)),
             "number of runs": len(runs),
@@ -64,7 +66,7 @@ def numbers(folder: Path, owner: str | None = None) -> dict[str, int]:
 
 def every(count: int, *, passed: int, runs: int = 1) -> dict[str, int]:
     """Return what ``numbers`` says of so many rollouts."""
-    views = dict.fromkeys(("list", "total", "runs", "tasks", "curve", "difficulty", "export"), count)
+    views = dict.fromkeys(("list", "total", "runs", "tasks", "scores", "difficulty", "export"), count)
     return {**views, "passed": passed, "number of runs": runs, "total of runs": runs}
 
 
