@@ -1,4 +1,4 @@
-"""What the pages of stored rollouts have in common: values of an address, the visitor's key, and queries on threads."""
+"""Parts of all pages of stored rollouts: values of an address, the visitor's key, and queries on threads."""
 
 from __future__ import annotations
 

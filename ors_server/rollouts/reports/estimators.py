@@ -136,9 +136,10 @@ def _t_within(t: float, freedom: int) -> float:
 def permutation_p(differences: Sequence[float], *, seed: int = 0) -> float:
     """Return the two-sided probability of a mean difference as large as this one, were each sign a coin's toss.
 
-    Exact for equal sizes (McNemar) and for few differences; of many, 9,999 flips are drawn from ``seed``.
+    Exact for equal sizes (McNemar) and for few differences; of many, 9,999 flips are drawn from ``seed``. Their order
+    makes no difference.
     """
-    sizes = [abs(difference) for difference in differences if difference]
+    sizes = sorted(abs(difference) for difference in differences if difference)
     if not sizes:
         return 1.0
     observed = abs(math.fsum(differences)) - _SAME
@@ -203,7 +204,7 @@ def _means_of_subsets(values: Sequence[float], seed: int) -> tuple[list[float], 
         return sorted(total / count for total, count in sums if count), len(sums)
     drawn = random.Random(seed)  # noqa: S311 - statistics
     means: list[float] = []
-    chosen = _sum_of(values)
+    chosen = _sum_of(sorted(values))  # so that their order makes no difference
     for _ in range(_DRAWN):
         bits = drawn.randrange(1, 1 << len(values))
         means.append(chosen(bits) / bits.bit_count())

@@ -29,8 +29,9 @@ def _score(report: Mapping[str, Any]) -> Section:
     for title, name in _DIFFERENCES:
         found: Mapping[str, Any] = report[name]
         between = span(found["interval"], percent) or ", no interval"
+        p = "p < 0.0001" if found["p"] < 0.0001 else f"p = {found['p']:.4f}"
         word = "significant" if found["significant"] else "not significant"
-        rows.append((title, f"{100 * found['difference']:+.1f} %{between}, p = {found['p']:.4f}: {word}"))
+        rows.append((title, f"{100 * found['difference']:+.1f} %{between}, {p}: {word}"))
     rows += [("a constant answer", percent(report["constant"])), ("the solutions", percent(report["oracle"]))]
     return Section(f"Pass rates of {report['tasks']['held_out']} held-out tasks", rows)
 

@@ -205,3 +205,13 @@ def test_four_tasks_of_ten_are_no_sure_difference() -> None:
 def test_differences_without_an_interval() -> None:
     for differences in ([], [1.0], [1.0, 0.9, 0.8, 0.9, 1.0], [0.0] * 9, [1.0] * 9):
         assert difference_interval(differences, permutation_p(differences)) is None
+
+
+@pytest.mark.parametrize("values", [[0.25, -0.5, 0.75], [0.1 * number for number in range(1, 40)]])
+def test_the_order_of_differences_makes_no_difference(values: list[float]) -> None:
+    """The command has them in the order of a run's tasks, a page in another one."""
+    differences = [value * sign for value in values for sign in (1, 1, -1)] * 3
+    shuffled = random.Random(1).sample(differences, len(differences))
+    p = permutation_p(differences)
+    assert permutation_p(shuffled) == p
+    assert difference_interval(shuffled, p) == pytest.approx(difference_interval(differences, p), abs=1e-12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +16,9 @@ from ors_clients.evaluation.journal import JOURNAL, read_run
 from ors_clients.evaluation.report import markdown, write_report
 from ors_clients.evaluation.run import Outcome, RunOptions
 from ors_clients.evaluation.uploads import EPISODES
+from rich.console import Console
 
+from ors_server.rollouts.reports.sections import report_sections
 from tests.clients.chat_stand_in import ChatStandIn, call, said
 from tests.clients.evaluation.conftest import Evaluate, outcomes_by_seed
 from tests.clients.evaluation.environments import Exam
@@ -80,6 +83,24 @@ def test_the_store_has_the_numbers_of_the_report(play: Evaluate, endpoint: ChatS
     page = page_of(exam_url, outcome)
     assert outcome.report["pass_at_k"][0]["value"] == pytest.approx(1 / 6)
     assert "passed (reward ≥ 1) 16.7 %" in page
+    assert outcome.report_problem is None
+    for section in report_sections(outcome.report):
+        for label, value in section.rows:
+            assert " ".join(f"{label} {value}".split()) in page
+
+
+def test_a_store_that_takes_no_report_has_the_episodes(
+    play: Evaluate, exam_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ors_server.rollouts.uploads.LARGEST", 10)
+    outcome = play(options={"name": "refused", "upload": None})
+    assert outcome.store_problem is None
+    assert outcome.report_problem is not None
+    assert outcome.report_problem.startswith("the server answered 422: ")
+    assert "This evaluation has sent no report" in page_of(exam_url, outcome)
+    output = StringIO()
+    command._print_end(Console(file=output, width=200), outcome, None, "", remote=True)  # pyright: ignore[reportPrivateUsage]
+    assert "It did not take the report: the server answered 422" in output.getvalue()
 
 
 def test_the_page_counts_successes_as_the_report_does(play: Evaluate, endpoint: ChatStandIn, exam_url: str) -> None:
